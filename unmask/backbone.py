@@ -1,0 +1,203 @@
+"""Backbone: a loaded decoder with a proven attention mode. Token batches in, pooled states and routing weights out.
+
+States are reduced inside forward hooks, so that reading every layer never keeps (layers, texts, tokens, dims); the language
+model head is never run, no key-value cache is built, and layers above the last one that is read are not computed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.attention import AttentionProof, hidden_of, prove_attention, set_attention
+from unmask.design import Attention, Design
+from unmask.errors import UnmaskError
+from unmask.features import Raw
+from unmask.pooling import POOLINGS, Pool
+from unmask.routing import ROUTINGS, Router, find_routers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Tokens of several texts, padded to one length on either side.
+
+    real: which positions hold tokens at all; embed: which of these are pooled (the embedded span).
+    """
+
+    ids: Int[Tensor, "text token"]
+    real: Bool[Tensor, "text token"]
+    embed: Bool[Tensor, "text token"]
+
+
+@dataclass(frozen=True)
+class HiddenRead:
+    """Read the states that leave layer k (1..L; L is taken after the final norm), reduced by a pooling."""
+
+    layer: int
+    pool: Pool
+
+
+@dataclass(frozen=True)
+class RoutingRead:
+    """Read the routing weights of every MoE layer, reduced by a pooling and concatenated over the layers."""
+
+    kind: str
+    pool: Pool
+
+
+Read = HiddenRead | RoutingRead
+
+
+class _DeepEnough(Exception):
+    """Raised inside the last layer that is read, to leave the forward pass there."""
+
+
+class Backbone:
+    """A decoder whose attention is what was asked for.
+
+    model: the decoder without its head, in evaluation mode; attention: as set and proven; proof: what was seen.
+    """
+
+    def __init__(self, model: PreTrainedModel, attention: Attention) -> None:
+        """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the model does not obey."""
+        self.model = model.eval()
+        self.layers = _find_layers(model)
+        self.routers: list[Router] = find_routers(model)
+        self._parameters = frozenset(inspect.signature(model.forward).parameters)
+        self.set_attention(attention)
+
+    def set_attention(self, attention: Attention) -> None:
+        """Switch the attention and prove it again. Raises AttentionError."""
+        set_attention(self.model, attention)
+        self.proof: AttentionProof = prove_attention(self.model, self.layers, attention)
+        self.attention: Attention = attention
+        if self.proof.hybrid:
+            warnings.warn(f"{type(self.model).__name__} is {self.proof.summary}.", stacklevel=3)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the weights."""
+        return next(self.model.parameters()).dtype
+
+    @property
+    def depth(self) -> int:
+        """Number of layers, L."""
+        return len(self.layers)
+
+    def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
+        """What has to be read of a pass for a design. Raises UnmaskError for a layer or router that the model lacks."""
+        pool = POOLINGS[design.pooling]
+        if design.uses_routing and not self.routers:
+            raise UnmaskError(
+                f"'{design.name}' reads routing weights, and {type(self.model).__name__} has no router: it is dense. "
+                "Features 'hidden' work on every model."
+            )
+        if isinstance(design.layer, int) and design.layer > self.depth:
+            raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
+        layers = range(1, self.depth + 1) if design.layer == "all" else [design.layer or self.depth]
+        hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden else []
+        return hidden, RoutingRead(design.routing or "softmax", pool) if design.uses_routing else None
+
+    def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
+        """What each design takes from ONE pass over a batch: designs may differ in pooling, layer and features.
+
+        `@all` is every layer's vector at unit length, concatenated: its cosine is the mean of the layers' cosines.
+        """
+        plans = {design: self.reads(design) for design in designs}
+        wanted = {read for hidden, routing in plans.values() for read in [*hidden, *([routing] if routing else [])]}
+        values = self.read(batch, wanted)
+        return {
+            design: Raw(
+                _side_by_side([values[read] for read in hidden]) if hidden else None,
+                values[routing] if routing else None,
+            )
+            for design, (hidden, routing) in plans.items()
+        }
+
+    @torch.inference_mode()
+    def read(self, batch: TokenBatch, reads: Iterable[Read]) -> dict[Read, Float[Tensor, "text dim"]]:
+        """Run one pass and return what was asked for, in fp32 on the model's device."""
+        values: dict[Read, Tensor] = {}
+        parts: dict[RoutingRead, list[Tensor]] = {}
+        by_layer: dict[int, list[HiddenRead]] = {}
+        for read in reads:
+            if isinstance(read, HiddenRead):
+                by_layer.setdefault(read.layer, []).append(read)
+            else:
+                parts[read] = []
+        batch = TokenBatch(batch.ids.to(self.device), batch.real.to(self.device), batch.embed.to(self.device))
+        stop = None if parts else max(by_layer)
+        with ExitStack() as hooks:
+            for layer in by_layer.keys() - {self.depth}:
+                hook = _layer_hook(by_layer[layer], batch.embed, values, leave=layer == stop)
+                hooks.callback(self.layers[layer - 1].register_forward_hook(hook).remove)
+            for router in self.routers if parts else []:
+                hook = _router_hook(router, parts, batch)
+                hooks.callback(router.module.register_forward_hook(hook).remove)
+            final = self._forward(batch)
+        for read in by_layer.get(self.depth, []):
+            assert final is not None
+            values[read] = read.pool(final, batch.embed)
+        return values | {read: torch.cat(pooled, dim=1) for read, pooled in parts.items()}
+
+    def _forward(self, batch: TokenBatch) -> Tensor | None:
+        inputs: dict[str, Any] = {"input_ids": batch.ids, "use_cache": False}
+        if not batch.real.all():
+            inputs["attention_mask"] = batch.real.long()
+            if "position_ids" in self._parameters:
+                # GPT-2 counts positions from the left edge of the padding unless it is told where the text begins
+                inputs["position_ids"] = (batch.real.cumsum(dim=1) - 1).clamp_min(0)
+        try:
+            return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
+        except _DeepEnough:
+            return None
+
+
+def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, Tensor], leave: bool) -> Any:
+    def pool(_: nn.Module, __: Any, output: Any) -> None:
+        for read in reads:
+            values[read] = read.pool(hidden_of(output), embed)
+        if leave:
+            raise _DeepEnough
+
+    return pool
+
+
+def _router_hook(router: Router, parts: dict[RoutingRead, list[Tensor]], batch: TokenBatch) -> Any:
+    def pool(_: nn.Module, __: Any, output: Any) -> None:
+        weights = {kind: ROUTINGS[kind](router, output) for kind in {read.kind for read in parts}}
+        for read, pooled in parts.items():
+            pooled.append(read.pool(weights[read.kind].reshape(*batch.ids.shape, -1), batch.embed))
+
+    return pool
+
+
+def _side_by_side(layers: list[Tensor]) -> Tensor:
+    if len(layers) == 1:
+        return layers[0]
+    return torch.cat([nn.functional.normalize(layer, dim=1) for layer in layers], dim=1)
+
+
+def _find_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The outermost list of as many modules as the config has layers: `layers`, `h`, `blocks`, ... by behaviour, not by name."""
+    depth = model.config.get_text_config(decoder=True).num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth:
+            return module
+    raise UnmaskError(f"{type(model).__name__} has no list of {depth} layers, so it does not look like a decoder.")

@@ -1,0 +1,212 @@
+"""A design says how an LLM is read as an embedder: attention x prompt x pooling x features, one frozen value.
+
+Its name is readable both ways: `Design.parse(design.name) == design`. The grammar is
+
+    attention / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore]
+
+    causal/eol/last                    last token of PromptEOL, last layer
+    causal/eol/last@25                 the same at layer 25
+    causal/plain/mean@all              every layer, each of unit length, concatenated
+    causal/eol/last/sum:0.5            MoEE (sum) with alpha 0.5
+    causal/eol/last/routing~topk       only the weights of the chosen experts
+    causal/"Topic of: {text}"/mean     a template of the user's own
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from unmask.errors import UnmaskError, unknown
+from unmask.prompts import CHAT, find_prompt, is_template
+
+Attention = Literal["causal", "bidirectional"]
+Pooling = Literal["last", "first", "mean", "weighted-mean", "max"]
+Features = Literal["hidden", "routing", "concat", "sum"]
+Routing = Literal["softmax", "logits", "sigmoid", "topk"]
+
+ATTENTIONS: Final = get_args(Attention)
+POOLINGS: Final = get_args(Pooling)
+FEATURES: Final = get_args(Features)
+ROUTINGS: Final = get_args(Routing)
+
+
+@dataclass(frozen=True)
+class Design:
+    """One way of reading an LLM as an embedder.
+
+    layer: None is the last layer after the final norm, k = 1..L the k-th layer, "all" every layer concatenated.
+    alpha: weight of the routing similarity in `sum`; "auto" chooses it without labels (see features.balanced_alpha).
+    routing: what is taken from a router; only where the features use routing weights.
+    zscore: standardise every dimension by a mean and deviation fitted once on a reference corpus.
+    Raises UnmaskError for an unknown name, or for an option that would not change the result.
+    """
+
+    attention: Attention = "causal"
+    prompt: str = "plain"
+    pooling: Pooling = "mean"
+    layer: int | Literal["all"] | None = None
+    features: Features = "hidden"
+    alpha: float | Literal["auto"] | None = None
+    routing: Routing | None = None
+    zscore: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every part, and fill in the defaults of features that have some."""
+        _one_of("attention", self.attention, ATTENTIONS)
+        find_prompt(self.prompt)
+        _one_of("pooling", self.pooling, POOLINGS)
+        _one_of("features", self.features, FEATURES)
+        if self.uses_routing and self.routing is None:
+            object.__setattr__(self, "routing", "softmax")
+        if self.features == "sum" and self.alpha is None:
+            object.__setattr__(self, "alpha", 1.0)
+        if isinstance(self.alpha, int | float):
+            object.__setattr__(self, "alpha", float(self.alpha))
+        self._refuse_idle_options()
+
+    def _refuse_idle_options(self) -> None:
+        if self.routing is not None:
+            _one_of("routing", self.routing, ROUTINGS)
+            if not self.uses_routing:
+                raise UnmaskError(f"Features '{self.features}' read no router, so '~{self.routing}' would change nothing.")
+        if self.alpha is not None:
+            if self.features != "sum":
+                raise UnmaskError(f"Only features 'sum' have an alpha; '{self.features}' do not.")
+            if self.alpha != "auto" and not 0 < self.alpha < float("inf"):
+                raise UnmaskError(f"alpha must be a positive number or 'auto', not {self.alpha}.")
+        if self.layer is not None:
+            if not self.uses_hidden:
+                raise UnmaskError("Routing weights are read in every MoE layer, so '@layer' would change nothing.")
+            if self.layer != "all" and self.layer < 1:
+                raise UnmaskError(f"Layers count from 1, so there is no layer {self.layer}.")
+
+    @property
+    def uses_hidden(self) -> bool:
+        """Whether hidden states enter the vector."""
+        return self.features != "routing"
+
+    @property
+    def uses_routing(self) -> bool:
+        """Whether routing weights enter the vector (so that the model must be a mixture of experts)."""
+        return self.features != "hidden"
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether something has to be fitted on a reference corpus before the first vector."""
+        return self.zscore or self.alpha == "auto"
+
+    @property
+    def name(self) -> str:
+        """The readable name, which `Design.parse` turns back into this design."""
+        layer = "" if self.layer is None else f"@{self.layer}"
+        parts = [self.attention, _quoted(self.prompt), f"{self.pooling}{layer}"]
+        if self.uses_routing:
+            alpha = "" if self.alpha is None else f":{_number(self.alpha)}"
+            routing = "" if self.routing == "softmax" else f"~{self.routing}"
+            parts.append(f"{self.features}{alpha}{routing}")
+        if self.zscore:
+            parts.append("zscore")
+        return "/".join(parts)
+
+    @classmethod
+    def parse(cls, name: str) -> Design:
+        """The design of a readable name or of a preset (`prompteol`, `echo`, ...). Raises UnmaskError."""
+        from unmask.presets import PRESETS
+
+        if name in PRESETS:
+            return PRESETS[name].design
+        parts = _split(name)
+        if len(parts) == 1:
+            raise unknown("design", name, PRESETS)
+        if not 3 <= len(parts) <= 5:
+            raise UnmaskError(f"'{name}' is not a design: attention/prompt/pooling[@layer][/features[:alpha]][/zscore].")
+        attention, prompt, (pooling, _, layer), rest = parts[0], parts[1], parts[2].partition("@"), parts[3:]
+        zscore = bool(rest) and rest[-1] == "zscore"
+        features, alpha, routing = _parse_features(rest[: len(rest) - zscore])
+        return cls(
+            _one_of("attention", attention, ATTENTIONS),  # type: ignore[arg-type]
+            _unquoted(prompt),
+            _one_of("pooling", pooling, POOLINGS),  # type: ignore[arg-type]
+            _parse_layer(layer),
+            features,
+            alpha,
+            routing,
+            zscore,
+        )
+
+
+def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
+    """Designs by the label under which they were asked for (a preset's name or a readable name), in order, no repeats.
+
+    A string is split at the commas outside quotes. Raises UnmaskError for a name that is no design, or for none at all.
+    """
+    labels = _split(names, ",") if isinstance(names, str) else list(names)
+    designs = {label.strip(): Design.parse(label.strip()) for label in labels if label.strip()}
+    if not designs:
+        raise UnmaskError("No design was given; `unmask designs` lists them.")
+    by_name: dict[str, str] = {}
+    for label, design in designs.items():
+        by_name.setdefault(design.name, label)
+    return {label: designs[label] for label in by_name.values()}
+
+
+def _one_of(kind: str, given: str, allowed: tuple[str, ...]) -> str:
+    if given not in allowed:
+        raise unknown(kind, given, allowed)
+    return given
+
+
+def _split(name: str, separator: str = "/") -> list[str]:
+    """Split at a separator outside double quotes, so that a quoted template may contain it."""
+    return re.findall(rf'((?:"(?:\\.|[^"\\])*"|[^{separator}"])+)', name)
+
+
+def _quoted(prompt: str) -> str:
+    chat, bare = (CHAT, prompt.removeprefix(CHAT)) if prompt.startswith(CHAT) else ("", prompt)
+    return chat + (json.dumps(bare, ensure_ascii=False) if is_template(bare) else bare)
+
+
+def _unquoted(prompt: str) -> str:
+    chat, bare = (CHAT, prompt.removeprefix(CHAT)) if prompt.startswith(CHAT) else ("", prompt)
+    if not bare.startswith('"'):
+        return prompt
+    try:
+        return chat + str(json.loads(bare))
+    except json.JSONDecodeError as error:
+        raise UnmaskError(f"The quoted prompt {bare} does not parse: {error.msg}.") from error
+
+
+def _number(alpha: float | Literal["auto"]) -> str:
+    return alpha if isinstance(alpha, str) else repr(alpha).removesuffix(".0")
+
+
+def _parse_layer(layer: str) -> int | Literal["all"] | None:
+    if layer in ("", "all"):
+        return "all" if layer else None
+    if not layer.isdecimal():
+        raise UnmaskError(f"A layer is a number from 1 or 'all', not '{layer}'.")
+    return int(layer)
+
+
+def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] | None, Routing | None]:
+    if not rest:
+        return "hidden", None, None
+    if len(rest) > 1:
+        raise UnmaskError(f"'{'/'.join(rest)}' is not features[:alpha][~routing] followed by nothing or zscore.")
+    body, _, routing = rest[0].partition("~")
+    features, _, alpha = body.partition(":")
+    _one_of("features", features, FEATURES)
+    return features, _parse_alpha(alpha), routing or None  # type: ignore[return-value]
+
+
+def _parse_alpha(alpha: str) -> float | Literal["auto"] | None:
+    if alpha in ("", "auto"):
+        return "auto" if alpha else None
+    try:
+        return float(alpha)
+    except ValueError:
+        raise UnmaskError(f"alpha must be a positive number or 'auto', not '{alpha}'.") from None

@@ -1,0 +1,252 @@
+"""The embedder: a decoder LLM, read by one design."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.backbone import Backbone
+from unmask.design import Design
+from unmask.encoding import Tally, Vectors, encode_designs, fit_designs
+from unmask.errors import UnmaskError, unknown
+from unmask.features import Fit
+from unmask.loading import Source, load
+from unmask.progress import progress_bar
+from unmask.tokens import PromptTokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+MAX_LENGTH = 512
+DEFAULT_DESIGN = "prompteol"
+Precision = Literal["float32", "float16", "int8"]
+
+
+class Embedder:
+    """Texts in, vectors out.
+
+    backbone, tokenizer: the model; design: how it is read; instructions: by name, for prompts with `{instruction}`
+    ("query" and "document" serve encode_query and encode_document); fit: what was fitted on a reference corpus;
+    max_length: most tokens of one text with its prompt; batch_tokens: most tokens of one batch with its padding.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        tokenizer: PreTrainedTokenizerBase,
+        design: Design,
+        *,
+        source: Source,
+        max_length: int = MAX_LENGTH,
+        batch_tokens: int | None = None,
+        instructions: Mapping[str, str] | None = None,
+        fit: Fit | None = None,
+    ) -> None:
+        """Assemble an embedder from loaded parts. Raises UnmaskError for a design that the model cannot serve."""
+        self.backbone, self.tokenizer, self.design, self.source = backbone, tokenizer, design, source
+        self.prompt = PromptTokenizer(tokenizer, design.prompt, max_length)
+        self.instructions = dict(instructions or {})
+        if self.instructions and not self.prompt.prompt.takes_instruction:
+            raise UnmaskError(f"The prompt of '{design.name}' has no {{instruction}}, so instructions would change nothing.")
+        if backbone.attention != design.attention:
+            backbone.set_attention(design.attention)
+        backbone.reads(design)
+        self.batch_tokens = batch_tokens or default_batch_tokens(backbone)
+        self._fit = fit or Fit()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        design: str | Design | None = None,
+        *,
+        adapter: str | None = None,
+        merge: bool = False,
+        revision: str | None = None,
+        dtype: str = "auto",
+        device: str = "auto",
+        attn_implementation: str | None = None,
+        trust_remote_code: bool = False,
+        max_length: int | None = None,
+        batch_tokens: int | None = None,
+        instructions: Mapping[str, str] | None = None,
+    ) -> Embedder:
+        """Load an embedder from a hub id, a folder (a model, a PEFT adapter or a saved embedder) or a bundled name.
+
+        design: a preset, a readable name or a Design; by default that of a saved embedder, else `prompteol`. The other
+        arguments are those of Source and Embedder. Raises UnmaskError, saying what was tried, and AttentionError for a
+        model that does not attend as the design says.
+        """
+        from unmask.persistence import read_settings
+
+        source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
+        if saved := read_settings(Path(str(model)).expanduser()):
+            return saved.load(
+                source, design=design, max_length=max_length, batch_tokens=batch_tokens, instructions=instructions
+            )
+        parsed = as_design(design or DEFAULT_DESIGN)
+        decoder, tokenizer = load(source)
+        return cls.from_model(
+            decoder,
+            tokenizer,
+            parsed,
+            source=source,
+            max_length=max_length or MAX_LENGTH,
+            batch_tokens=batch_tokens,
+            instructions=instructions,
+        )
+
+    @classmethod
+    def from_model(
+        cls,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        design: str | Design,
+        *,
+        source: Source | None = None,
+        max_length: int = MAX_LENGTH,
+        batch_tokens: int | None = None,
+        instructions: Mapping[str, str] | None = None,
+        fit: Fit | None = None,
+    ) -> Embedder:
+        """Make an embedder of a decoder that is loaded already (without its language-model head)."""
+        design = as_design(design)
+        return cls(
+            Backbone(model, design.attention),
+            tokenizer,
+            design,
+            source=source or Source(getattr(model, "name_or_path", "") or type(model).__name__),
+            max_length=max_length,
+            batch_tokens=batch_tokens,
+            instructions=instructions,
+            fit=fit,
+        )
+
+    def fit(self, texts: Sequence[str]) -> Embedder:
+        """Fit standardisation and alpha on a reference corpus, as far as the design needs it. Returns the embedder itself."""
+        fits = fit_designs(self.backbone, self.prompt, [self.design], texts, batch_tokens=self.batch_tokens)
+        self._fit = fits[self.design]
+        return self
+
+    @property
+    def fitted(self) -> Fit:
+        """What was fitted; on first use, a design that needs it is fitted on the reference sentences of this package."""
+        if self.design.needs_fit and self._fit == Fit():
+            from unmask.starter import reference_texts
+
+            self.fit(reference_texts())
+        return self._fit
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        instruction: str | None = None,
+        instruction_name: str | None = None,
+        dim: int | None = None,
+        normalize: bool = False,
+        precision: Precision = "float32",
+        show_progress: bool | None = None,
+        tally: Tally | None = None,
+    ) -> NDArray[np.float32 | np.float16 | np.int8]:
+        """Vectors of texts, shape (text, dim), in their order.
+
+        instruction: what the prompt's `{instruction}` says, or its name in `instructions`. dim: keep the first dimensions
+        only (for Matryoshka-trained models). normalize: unit length. precision: float16, or int8 in which each vector is
+        scaled by its own largest value, so that cosines survive. show_progress: None shows a bar on a terminal.
+        Warns if texts were cut to max_length; a `tally` counts them. Raises UnmaskError for texts that are no list of strings.
+        """
+        if isinstance(texts, str):
+            raise UnmaskError("encode takes a list of texts, not one string: encode([text]).")
+        tally, already = tally or Tally(), tally.truncated if tally else 0
+        with progress_bar("embedding", len(texts), show_progress) as advance:
+            found = encode_designs(
+                self.backbone,
+                self.prompt,
+                {self.design: self.fitted},
+                texts,
+                instruction=self._instruction(instruction, instruction_name),
+                batch_tokens=self.batch_tokens,
+                tally=tally,
+                progress=advance,
+            )
+        if cut := tally.truncated - already:
+            warnings.warn(f"{cut} of {len(texts)} texts were cut to {self.prompt.max_length} tokens.", stacklevel=2)
+        return finish(found[self.design], dim, normalize, precision)
+
+    def encode_query(self, texts: Sequence[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
+        """As encode, with the instruction named "query" if there is one."""
+        return self._encode_as("query", texts, options)
+
+    def encode_document(self, texts: Sequence[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
+        """As encode, with the instruction named "document" if there is one."""
+        return self._encode_as("document", texts, options)
+
+    @staticmethod
+    def similarity(one: NDArray[np.generic], other: NDArray[np.generic]) -> Vectors:
+        """Cosine of every vector of one with every vector of the other, float32 of shape (n, m)."""
+        return normalized(np.asarray(one, np.float32)) @ normalized(np.asarray(other, np.float32)).T
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""
+        from unmask.persistence import save
+
+        save(self, Path(folder).expanduser())
+
+    def _encode_as(
+        self, name: str, texts: Sequence[str], options: dict[str, object]
+    ) -> NDArray[np.float32 | np.float16 | np.int8]:
+        if name in self.instructions and "instruction" not in options:
+            options = {"instruction_name": name, **options}
+        return self.encode(texts, **options)  # type: ignore[arg-type]
+
+    def _instruction(self, instruction: str | None, name: str | None) -> str | None:
+        if name is None:
+            return instruction
+        if instruction is not None:
+            raise UnmaskError("Give an instruction or its name, not both.")
+        if name not in self.instructions:
+            raise unknown("instruction", name, self.instructions or ["(this embedder has none)"])
+        return self.instructions[name]
+
+
+def as_design(design: str | Design) -> Design:
+    """A design from its name, or itself."""
+    return design if isinstance(design, Design) else Design.parse(design)
+
+
+def default_batch_tokens(backbone: Backbone) -> int:
+    """Tokens of one batch: enough to keep the device busy, few enough to stay in its caches (CPU) or memory (GPU)."""
+    return 2048 if backbone.device.type == "cpu" else 32768
+
+
+def finish(
+    vectors: Vectors, dim: int | None, normalize: bool, precision: Precision
+) -> NDArray[np.float32 | np.float16 | np.int8]:
+    """Cut, normalise and convert vectors. Raises UnmaskError for a dimension or precision that they do not have."""
+    if dim is not None:
+        if not 1 <= dim <= vectors.shape[1]:
+            raise UnmaskError(f"dim must be between 1 and {vectors.shape[1]}, not {dim}.")
+        vectors = vectors[:, :dim]
+    if normalize:
+        vectors = normalized(vectors)
+    if precision == "float32":
+        return vectors
+    if precision == "float16":
+        if vectors.size and np.abs(vectors).max() > np.finfo(np.float16).max:
+            raise UnmaskError("These vectors do not fit float16; use normalize=True.")
+        return vectors.astype(np.float16)
+    if precision == "int8":
+        largest = np.abs(vectors).max(axis=1, keepdims=True, initial=np.finfo(np.float32).tiny)
+        return np.rint(vectors * (127 / largest)).astype(np.int8)
+    raise unknown("precision", precision, ("float32", "float16", "int8"))
+
+
+def normalized(vectors: Vectors) -> Vectors:
+    """Vectors at unit length."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)

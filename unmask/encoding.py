@@ -1,0 +1,117 @@
+"""Encoding: many texts through one prompt and one attention, read by one design or by many in the same passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.backbone import Backbone
+from unmask.batching import collate, plan
+from unmask.design import Design
+from unmask.features import Fit, Raw, fit, vectors
+from unmask.tokens import PromptTokenizer, TokenizedText
+
+Vectors = NDArray[np.float32]
+Progress = Callable[[int], None]
+
+
+@dataclass
+class Tally:
+    """What encoding came across: texts, those cut to the limit, and the tokens that were computed and padded."""
+
+    texts: int = 0
+    truncated: int = 0
+    tokens: int = 0
+    padded: int = 0
+
+
+def encode_designs(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    fits: dict[Design, Fit],
+    texts: Sequence[str],
+    *,
+    instruction: str | None = None,
+    batch_tokens: int,
+    tally: Tally | None = None,
+    progress: Progress | None = None,
+) -> dict[Design, Vectors]:
+    """Vectors of every design, each float32 of shape (text, dim), in the order of the texts.
+
+    All designs are read from the same forward passes. Equal token sequences are computed once. `progress` is called with the
+    number of texts that are done. The vector of a text does not depend on the others (in bf16: up to rounding).
+    """
+    tokenized = list(tokenizer.tokenize(texts, instruction))
+    rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for row, text in enumerate(tokenized):
+        rows.setdefault((text.ids, text.start), []).append(row)
+    unique = [tokenized[same[0]] for same in rows.values()]
+    copies = list(rows.values())
+    if tally is not None:
+        tally.texts += len(texts)
+        tally.truncated += sum(text.truncated for text in tokenized)
+    results: dict[Design, Vectors] = {}
+    for batch in plan([len(text.ids) for text in unique], batch_tokens):
+        raws = _read(backbone, [unique[index] for index in batch], list(fits), tokenizer, tally)
+        for design, raw in raws.items():
+            values = vectors(design, raw, fits[design]).float().cpu().numpy()
+            if design not in results:
+                results[design] = np.empty((len(texts), values.shape[1]), dtype=np.float32)
+            for index, value in zip(batch, values, strict=True):
+                results[design][copies[index]] = value
+        if progress:
+            progress(sum(len(copies[index]) for index in batch))
+    return results or {design: np.empty((0, _width(backbone, tokenizer, design, fits[design])), np.float32) for design in fits}
+
+
+def fit_designs(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    designs: Sequence[Design],
+    texts: Sequence[str],
+    *,
+    batch_tokens: int,
+) -> dict[Design, Fit]:
+    """Fit what the designs need (standardisation, alpha) on one pass over a reference corpus. Raises UnmaskError."""
+    fits = {design: Fit() for design in designs}
+    needy = [design for design in designs if design.needs_fit]
+    if not needy:
+        return fits
+    tokenized = list(tokenizer.tokenize(texts))
+    parts: dict[Design, list[Raw]] = {design: [] for design in needy}
+    order: list[int] = []
+    for batch in plan([len(text.ids) for text in tokenized], batch_tokens):
+        order += batch
+        for design, raw in _read(backbone, [tokenized[index] for index in batch], needy, tokenizer).items():
+            parts[design].append(raw)
+    return fits | {design: fit(design, _together(raws)) for design, raws in parts.items()}
+
+
+def _read(
+    backbone: Backbone,
+    texts: list[TokenizedText],
+    designs: list[Design],
+    tokenizer: PromptTokenizer,
+    tally: Tally | None = None,
+) -> dict[Design, Raw]:
+    pad = tokenizer.tokenizer.pad_token_id
+    batch = collate(texts, 0 if pad is None else int(pad))
+    if tally is not None:
+        tally.tokens += int(batch.real.sum())
+        tally.padded += batch.real.numel()
+    return backbone.raw(batch, designs)
+
+
+def _together(raws: list[Raw]) -> Raw:
+    hidden = [raw.hidden.cpu() for raw in raws if raw.hidden is not None]
+    routing = [raw.routing.cpu() for raw in raws if raw.routing is not None]
+    return Raw(torch.cat(hidden) if hidden else None, torch.cat(routing) if routing else None)
+
+
+def _width(backbone: Backbone, tokenizer: PromptTokenizer, design: Design, fitted: Fit) -> int:
+    raw = _read(backbone, [next(tokenizer.tokenize(["a"]))], [design], tokenizer)[design]
+    return vectors(design, raw, fitted).shape[1]

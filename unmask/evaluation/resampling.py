@@ -1,0 +1,247 @@
+"""Resampling: the score of one evaluation, recomputed on any resample of its items.
+
+A metric is a function (columns, indices) -> scores. Row b of `indices`, of shape (resample, item), lists the items
+that resample b drew, with repeats; the metric answers with one score a row. No metric sorts a resample: ranks,
+precisions and entropies follow from how often each distinct value was drawn, and the values are sorted only once.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Columns = Mapping[str, NDArray[Any]]
+Indices = NDArray[np.int64]
+Scores = NDArray[np.float64]
+
+DRAWS_AT_ONCE = 2**20
+"""Items drawn in one call of a metric: bounds a bootstrap to some ten arrays of 8 MB, however many items there are."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A score that can be recomputed on many resamples at once, and the columns of `Items` that it reads.
+
+    `made` is the column that the design produced; `given` is the one that comes with the task, equal for every design.
+    """
+
+    scores: Callable[[Columns, Indices], Scores]
+    made: str
+    given: str | None = None
+
+    def __call__(self, columns: Columns, indices: Indices) -> Scores:
+        """Scores of shape (resample,) for indices of shape (resample, item)."""
+        return self.scores(columns, indices)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the columns that the metric reads."""
+        return (self.made,) if self.given is None else (self.made, self.given)
+
+
+def mean(columns: Columns, indices: Indices) -> Scores:
+    """Mean of the items' own scores: accuracy, nDCG@10, average precision per query, Spearman per document."""
+    scores: Scores = columns["value"][indices].mean(axis=1, dtype=np.float64)
+    return scores
+
+
+def spearman(columns: Columns, indices: Indices) -> Scores:
+    """Spearman's rank correlation of `predicted` and `gold`: Pearson's of the ranks, ties sharing their average rank.
+
+    A constant prediction orders nothing and scores 0.0; a resample in which gold is constant asks nothing and is nan.
+    """
+    centre = (indices.shape[1] + 1) / 2
+    predicted = _ranks(columns["predicted"], indices) - centre
+    gold = _ranks(columns["gold"], indices) - centre
+    spread = np.square(predicted).sum(axis=1) * np.square(gold).sum(axis=1)
+    correlation = (predicted * gold).sum(axis=1) / np.sqrt(np.where(spread > 0, spread, 1))
+    return np.where(gold.any(axis=1), correlation, np.nan)
+
+
+def average_precision(columns: Columns, indices: Indices) -> Scores:
+    """Average precision of ranking by `predicted` for `label` in {0, 1}; nan for a resample without a positive.
+
+    Sum over the distinct scores, from the highest down, of (share of the positives found there) x (precision so far):
+    tied items enter together, as in sklearn.metrics.average_precision_score.
+    """
+    ascending = _codes(columns["predicted"])
+    codes = (ascending.max() - ascending)[indices]
+    found = _counts(codes, weights=columns["label"][indices])
+    found_so_far = np.cumsum(found, axis=1)
+    drawn_so_far = np.cumsum(_counts(codes), axis=1)
+    precision = found_so_far / np.maximum(drawn_so_far, 1)  # nothing drawn above a score: nothing found either
+    positives = found_so_far[:, -1]
+    return np.where(positives > 0, (found * precision).sum(axis=1) / np.where(positives > 0, positives, 1), np.nan)
+
+
+def v_measure(columns: Columns, indices: Indices) -> Scores:
+    """V-measure of `assigned` clusters against `label`; resample b is scored on replicate b modulo their number.
+
+    Both columns have the shape (item, replicate). The harmonic mean of homogeneity I/H(label) and completeness
+    I/H(assigned) is 2 I / (H(label) + H(assigned)), I the mutual information; 1.0 where both entropies are zero
+    (Rosenberg and Hirschberg, 2007; sklearn.metrics.v_measure_score). The clusters are not fitted anew on a resample,
+    and repeated items agree with themselves: resamples score higher than the items do, the more so the more and the
+    poorer the clusters. Hence `around` in `interval`, and the centring in `statistics.difference_test`.
+    """
+    scores = np.empty(len(indices))
+    replicates = columns["assigned"].shape[1]
+    for replicate in range(min(replicates, len(indices))):
+        assigned, label = _codes(columns["assigned"][:, replicate]), _codes(columns["label"][:, replicate])
+        rows = indices[replicate::replicates]
+        total = _entropy(assigned[rows]) + _entropy(label[rows])
+        information = total - _entropy(_codes(assigned * (label.max() + 1) + label)[rows])
+        scores[replicate::replicates] = np.where(total > 0, 2 * np.maximum(information, 0) / np.where(total > 0, total, 1), 1.0)
+    return scores
+
+
+METRICS: dict[str, Metric] = {
+    "mean": Metric(mean, made="value"),
+    "spearman": Metric(spearman, made="predicted", given="gold"),
+    "average-precision": Metric(average_precision, made="predicted", given="label"),
+    "v-measure": Metric(v_measure, made="assigned", given="label"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """What one evaluation leaves behind for every item: enough to recompute its score on any resample of the items.
+
+    `metric` is a key of METRICS; `columns` are arrays with one row an item, at least those that the metric needs.
+    Raises ValueError where they do not fit, and where the score of all the items would be undefined.
+    """
+
+    metric: str
+    columns: dict[str, NDArray[Any]]
+
+    def __post_init__(self) -> None:
+        """Check the columns, and hold them as arrays in a dict of our own."""
+        if self.metric not in METRICS:
+            raise ValueError(f"Unknown metric {self.metric!r}; known are {', '.join(METRICS)}.")
+        columns = {name: np.asarray(column) for name, column in self.columns.items()}
+        _check(self.metric, columns)
+        object.__setattr__(self, "columns", columns)
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return len(self.columns[METRICS[self.metric].made])
+
+    @property
+    def replicates(self) -> int:
+        """Number of replicates: 1, except where the columns have a second dimension."""
+        made = self.columns[METRICS[self.metric].made]
+        return made.shape[1] if made.ndim == 2 else 1
+
+
+def score(items: Items) -> float:
+    """Score on all the items; for several replicates, the mean of their scores."""
+    all_items = np.tile(np.arange(items.n), (items.replicates, 1))
+    return float(METRICS[items.metric](items.columns, all_items).mean())
+
+
+def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSequence = 0) -> Scores:
+    """Scores on `resamples` draws of n items with replacement, of shape (resample,).
+
+    The same seed and n draw the same items, so that two designs on one task are paired, and fewer resamples are the
+    first of more. Undefined scores are nan. Raises ValueError for fewer than 2 items or for no resample.
+    """
+    if items.n < 2:
+        raise ValueError("A bootstrap needs at least 2 items: 1 item drawn again and again shows no spread.")
+    if resamples < 1:
+        raise ValueError(f"A bootstrap needs at least 1 resample, not {resamples}.")
+    metric = METRICS[items.metric]
+    draws = _draws(items.n, resamples, items.replicates, np.random.default_rng(seed))
+    return np.concatenate([metric(items.columns, indices) for indices in draws])
+
+
+def undefined(samples: ArrayLike) -> int:
+    """How many resamples have no score (nan): `interval` leaves them out."""
+    return int(np.isnan(np.asarray(samples, dtype=np.float64)).sum())
+
+
+def interval(samples: ArrayLike, level: float = 0.95, *, around: float | None = None) -> tuple[float, float]:
+    """Percentile interval: the bounds of the middle `level` of the samples, nan left out (Efron and Tibshirani, 1993).
+
+    `around` first shifts the samples so that their mean is that score: for v-measure, which repeated items inflate, so
+    that the plain interval may lie wholly above the score. Raises ValueError for a level outside 0..1 or only nan.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"The level of an interval lies between 0 and 1, not at {level}; 0.95 is usual.")
+    values = np.asarray(samples, dtype=np.float64)
+    values = values[~np.isnan(values)]
+    if not values.size:
+        raise ValueError("No interval: the score is undefined on every resample.")
+    if around is not None:
+        values = values - values.mean() + around
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _draws(n: int, resamples: int, replicates: int, random: np.random.Generator) -> Iterator[Indices]:
+    """Item indices for all the resamples, in blocks; the size of a block changes nothing about what is drawn."""
+    # A whole number of replicates a block: row b of a block then meets the replicate that resample b is due.
+    rows = replicates * max(1, DRAWS_AT_ONCE // (n * replicates))
+    for start in range(0, resamples, rows):
+        yield random.integers(n, size=(min(rows, resamples - start), n))
+
+
+def _codes(values: NDArray[Any]) -> Indices:
+    """Number the distinct values 0, 1, ... in ascending order."""
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _counts(codes: Indices, weights: NDArray[Any] | None = None) -> NDArray[Any]:
+    """How often, or with how much weight, each code occurs in each row: (row, item) -> (row, code)."""
+    rows, size = len(codes), int(codes.max()) + 1
+    cells = codes + size * np.arange(rows)[:, None]
+    flat_weights = None if weights is None else weights.ravel()
+    return np.bincount(cells.ravel(), flat_weights, minlength=rows * size).reshape(rows, size)
+
+
+def _ranks(values: NDArray[Any], indices: Indices) -> Scores:
+    """Average rank of each drawn item in its resample: the number drawn up to its value, less half of its own ties."""
+    codes = _codes(values)[indices]
+    counts = _counts(codes)
+    return np.take_along_axis(np.cumsum(counts, axis=1) - (counts - 1) / 2, codes, axis=1)
+
+
+def _entropy(codes: Indices) -> Scores:
+    """Entropy of the codes in each row, in nats."""
+    share: Scores = _counts(codes) / codes.shape[1]
+    negative: Scores = (share * np.log(np.where(share > 0, share, 1))).sum(axis=1)
+    return -negative
+
+
+def _check(name: str, columns: Columns) -> None:
+    """Raise ValueError where the columns cannot give the metric's score."""
+    metric = METRICS[name]
+    if missing := [column for column in metric.needs if column not in columns]:
+        raise ValueError(f"{name} needs the columns {', '.join(metric.needs)}; missing: {', '.join(missing)}.")
+    lengths = {column: len(values) if values.ndim else 0 for column, values in columns.items()}
+    if len(set(lengths.values())) != 1 or not lengths[metric.made]:
+        raise ValueError(f"{name} needs columns of one length of at least 1, not {lengths}.")
+    shapes = {column: columns[column].shape for column in metric.needs}
+    dimensions = 2 if name == "v-measure" else 1
+    if len(set(shapes.values())) != 1 or len(shapes[metric.made]) != dimensions or 0 in shapes[metric.made]:
+        expected = "(item, replicate)" if dimensions == 2 else "(item,)"
+        raise ValueError(f"{name} needs columns of one shape {expected}, not {shapes}.")
+    for column in metric.needs:
+        _check_values(name, column, columns[column])
+    if name == "spearman" and columns["gold"].min() == columns["gold"].max():
+        raise ValueError("spearman is undefined: gold is the same for every item.")
+    if name == "average-precision" and not np.any(columns["label"]):
+        raise ValueError("average-precision is undefined: no item has label 1.")
+
+
+def _check_values(name: str, column: str, values: NDArray[Any]) -> None:
+    """Raise ValueError where a column holds anything but the finite numbers, labels or clusters that it stands for."""
+    if values.dtype.kind not in ("biu" if name == "v-measure" else "biuf"):
+        wanted = "integers" if name == "v-measure" else "numbers"
+        raise ValueError(f"{name} needs {wanted} in column {column}, not {values.dtype}.")
+    if not np.isfinite(values).all():
+        bad = int((~np.isfinite(values)).sum())
+        raise ValueError(f"{name} needs finite numbers; {bad} of {len(values)} in column {column} are nan or infinite.")
+    if name == "average-precision" and column == "label" and not np.isin(values, (0, 1)).all():
+        raise ValueError(f"{name} needs labels 0 and 1, not {', '.join(map(str, np.unique(values)[:5]))}.")

@@ -1,0 +1,332 @@
+"""Tasks: a local folder of labelled data, checked row by row, or the name of a task in mteb.
+
+A folder's kind is inferred from its files and columns, stated in its `task.toml`, or stated behind its path (`FOLDER:kind`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unmask import rows as rows_of
+from unmask.errors import UnmaskError, unknown
+from unmask.rows import Row, read_rows
+
+Kind = Literal["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
+KINDS: Final = get_args(Kind)
+METRICS: Final[dict[str, str]] = {
+    "sts": "Spearman of cosine",
+    "pair-classification": "average precision",
+    "classification": "accuracy of logistic regression",
+    "clustering": "V-measure (AMI beside it)",
+    "retrieval": "nDCG@10",
+    "reranking": "MAP",
+    "summarization": "Spearman per document",
+}
+_DOCUMENTS_PER_QUERY_UNDER_LIMIT = 10
+
+
+class TaskFile(BaseModel):
+    """What `task.toml` may state."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str | None = None
+    kind: Kind | None = None
+    split: str | None = None
+    limit: int | None = None
+    seed: int = 0
+    text: str = "text"
+    label: str = "label"
+    instruction: str | None = None
+
+
+@dataclass(frozen=True)
+class LocalTask:
+    """A folder of labelled data, read and checked.
+
+    data: rows by part ("test", and "train" for classification; "corpus", "queries", "qrels" for retrieval), with the columns of
+    design's table, whatever the files call them. revision: a hash of the data as used.
+    """
+
+    name: str
+    kind: Kind
+    data: dict[str, list[Row]] = field(repr=False)
+    seed: int = 0
+    instruction: str | None = None
+
+    @cached_property
+    def revision(self) -> str:
+        """Hash of the data as used, so that a result says what it was measured on."""
+        return hashlib.sha256(repr(sorted(self.data.items())).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    @property
+    def size(self) -> int:
+        """Number of scored items: pairs, texts or queries."""
+        return len(self.data["queries" if self.kind == "retrieval" else "test"])
+
+
+@dataclass(frozen=True)
+class MtebTask:
+    """A task of mteb by name; its data come from the hub at mteb's pinned revision."""
+
+    name: str
+    kind: Kind
+    revision: str
+
+
+Task = LocalTask | MtebTask
+
+
+def find_task(spec: str, limit: int | None = None) -> Task:
+    """The task of a folder (`FOLDER` or `FOLDER:kind`) or of an mteb name. Raises UnmaskError for neither, and for bad rows.
+
+    limit: at most so many items, sampled by the task's seed. Of a retrieval corpus the relevant documents stay and others are sampled
+    up to ten a query; the limit becomes part of the task's name, since the task has changed.
+    """
+    path, _, kind = spec.rpartition(":") if spec.rpartition(":")[2] in KINDS else (spec, "", "")
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return _read_folder(folder, kind or None, limit)
+    if spec.startswith((".", "/", "~")) or kind:
+        raise UnmaskError(f"There is no task folder '{path}'.")
+    return _mteb_task(spec, limit)
+
+
+def _mteb_task(name: str, limit: int | None) -> MtebTask:
+    from unmask.evaluation.mteb_adapter import mteb_kind
+
+    if limit is not None:
+        raise UnmaskError(f"A limit works on local folders only, and '{name}' is a task of mteb.")
+    kind, revision = mteb_kind(name)
+    return MtebTask(name, kind, revision)
+
+
+def _read_folder(folder: Path, kind: str | None, limit: int | None) -> LocalTask:
+    stated = _task_file(folder)
+    kind = kind or stated.kind or _infer_kind(folder, stated)
+    data = READERS[kind](folder, stated)
+    task = LocalTask(stated.name or folder.resolve().name, kind, data, stated.seed, stated.instruction)  # type: ignore[arg-type]
+    if not task.size:
+        raise UnmaskError(f"'{folder}' holds no item to score.")
+    limit = limit or stated.limit
+    return _limited(task, limit) if limit and limit < task.size else task
+
+
+def _task_file(folder: Path) -> TaskFile:
+    file = folder / "task.toml"
+    if not file.is_file():
+        return TaskFile()
+    try:
+        return TaskFile.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise UnmaskError(f"{file}: no TOML: {error}.") from error
+    except ValidationError as error:
+        problem = error.errors()[0]
+        allowed = ", ".join(TaskFile.model_fields)
+        raise UnmaskError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg']} (keys: {allowed}).") from error
+
+
+def _infer_kind(folder: Path, stated: TaskFile) -> str:
+    """The kind whose files and columns these are."""
+    if (folder / "corpus.jsonl").is_file() and (folder / "queries.jsonl").is_file():
+        return "retrieval"
+    file = _main_file(folder, stated)
+    first = next(read_rows(file), None)
+    columns = set(first[1]) if first else set()
+    if {"tokens", "tags"} <= columns:
+        raise UnmaskError(f"'{folder}' holds words with tags; a word-level task has no text vectors to compare.")
+    for kind, needed in (
+        ("sts", {"sentence1", "sentence2", "score"}),
+        ("pair-classification", {"sentence1", "sentence2", "label"}),
+        ("reranking", {"query", "positive", "negative"}),
+        ("summarization", {"source", "references", "systems"}),
+        ("classification" if _file(folder, "train") else "clustering", {stated.text, stated.label}),
+    ):
+        if needed <= columns:
+            return kind
+    raise UnmaskError(
+        f"'{folder}' is no task: {file.name} has the columns {', '.join(sorted(columns)) or '(none)'}, and no kind of task has those "
+        f"(kinds: {', '.join(KINDS)})."
+    )
+
+
+def _file(folder: Path, stem: str) -> Path | None:
+    return next((folder / f"{stem}{ending}" for ending in rows_of.READERS if (folder / f"{stem}{ending}").is_file()), None)
+
+
+def _main_file(folder: Path, stated: TaskFile) -> Path:
+    stems = [stated.split] if stated.split else ["test", "all"]
+    for stem in stems:
+        if file := _file(folder, stem):
+            return file
+    raise UnmaskError(f"'{folder}' has none of {', '.join(f'{stem}.jsonl' for stem in stems)}, so it is no task folder.")
+
+
+def _columns(file: Path, kinds: dict[str, type | tuple[type, ...]], names: dict[str, str] | None = None) -> list[Row]:
+    """Rows with exactly these columns, each checked; names maps a column to what the file calls it."""
+    names = names or {}
+    return [
+        {column: rows_of.field(file, line, row, names.get(column, column), kind) for column, kind in kinds.items()}
+        for line, row in read_rows(file)
+    ]
+
+
+def _numbers(file: Path, table: list[Row], column: str) -> list[Row]:
+    """A column as floats; csv files hold them as text."""
+    for number, row in enumerate(table, start=1):
+        try:
+            row[column] = float(row[column])
+        except ValueError:
+            raise UnmaskError(f"{file}, row {number}, column '{column}': expected a number, found {row[column]!r}.") from None
+    return table
+
+
+def _read_sts(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    file = _main_file(folder, stated)
+    table = _columns(file, {"sentence1": str, "sentence2": str, "score": (int, float, str)})
+    return {"test": _numbers(file, table, "score")}
+
+
+def _read_pairs(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    file = _main_file(folder, stated)
+    table = _numbers(file, _columns(file, {"sentence1": str, "sentence2": str, "label": (int, str)}), "label")
+    for number, row in enumerate(table, start=1):
+        if row["label"] not in (0, 1):
+            raise UnmaskError(f"{file}, row {number}, column 'label': expected 0 or 1, found {row['label']:g}.")
+    if len({row["label"] for row in table}) < 2:
+        raise UnmaskError(f"{file}: all pairs have one label, so there is nothing to tell apart.")
+    return {"test": table}
+
+
+def _read_labelled(file: Path, stated: TaskFile) -> list[Row]:
+    columns: dict[str, type | tuple[type, ...]] = {"text": str, "label": (str, int)}
+    table = _columns(file, columns, {"text": stated.text, "label": stated.label})
+    return [{"text": row["text"], "label": str(row["label"])} for row in table]
+
+
+def _read_classification(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    test = _read_labelled(_main_file(folder, stated), stated)
+    train_file = _file(folder, "train")
+    if train_file:
+        train = _read_labelled(train_file, stated)
+    else:  # one file: its halves, by the seed
+        random.Random(stated.seed).shuffle(test)
+        train, test = test[: len(test) // 2], test[len(test) // 2 :]
+    if missing := {row["label"] for row in test} - {row["label"] for row in train}:
+        raise UnmaskError(f"'{folder}': the training texts have none with the label '{min(missing)}'.")
+    return {"train": train, "test": test}
+
+
+def _read_clustering(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    table = _read_labelled(_main_file(folder, stated), stated)
+    if len({row["label"] for row in table}) < 2:
+        raise UnmaskError(f"'{folder}': all texts have one label, so there is nothing to cluster.")
+    return {"test": table}
+
+
+def _read_retrieval(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    corpus_file, queries_file = folder / "corpus.jsonl", folder / "queries.jsonl"
+    qrels_file = folder / f"qrels_{stated.split or 'test'}.tsv"
+    corpus = _columns(corpus_file, {"_id": str, "text": str})
+    titles = {row["_id"]: row.get("title") or "" for _, row in read_rows(corpus_file)}
+    corpus = [{**row, "title": titles[row["_id"]]} for row in corpus]
+    queries = _columns(queries_file, {"_id": str, "text": str})
+    qrels = _numbers(qrels_file, _columns(qrels_file, {"query-id": str, "corpus-id": str, "score": str}), "score")
+    known = {row["_id"] for row in corpus}
+    asked = {row["query-id"] for row in qrels if row["score"] > 0}
+    for number, row in enumerate(qrels, start=2):
+        if row["corpus-id"] not in known:
+            raise UnmaskError(
+                f"{qrels_file}, line {number}, column 'corpus-id': no document '{row['corpus-id']}' in {corpus_file}."
+            )
+    return {"corpus": corpus, "queries": [row for row in queries if row["_id"] in asked], "qrels": qrels}
+
+
+def _read_reranking(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    table = _columns(_main_file(folder, stated), {"query": str, "positive": list, "negative": list})
+    # a query with no positive or no negative has the same score under every model, and is skipped by convention
+    return {"test": [row for row in table if row["positive"] and row["negative"]]}
+
+
+def _read_summarization(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    file = _main_file(folder, stated)
+    table = _columns(file, {"source": str, "references": list, "systems": list})
+    for number, row in enumerate(table, start=1):
+        row["summaries"] = [_summary(file, number, system) for system in row.pop("systems")]
+    return {"test": table}
+
+
+def _summary(file: Path, line: int, system: Any) -> tuple[str, float]:
+    """A machine summary and its human score: one number, or the mean over the dimensions that humans scored."""
+    if not isinstance(system, dict):
+        raise UnmaskError(f"{file}, line {line}, column 'systems': expected objects with 'summary' and 'scores' or 'score'.")
+    summary = rows_of.field(file, line, system, "summary")
+    scores = system.get("scores", system.get("score"))
+    values = list(scores.values()) if isinstance(scores, dict) else [scores]
+    if not values or not all(isinstance(value, int | float) for value in values):
+        raise UnmaskError(f"{file}, line {line}, column 'systems': expected human scores as numbers, found {scores!r}.")
+    return summary, sum(values) / len(values)
+
+
+READERS: dict[str, Callable[[Path, TaskFile], dict[str, list[Row]]]] = {
+    "sts": _read_sts,
+    "pair-classification": _read_pairs,
+    "classification": _read_classification,
+    "clustering": _read_clustering,
+    "retrieval": _read_retrieval,
+    "reranking": _read_reranking,
+    "summarization": _read_summarization,
+}
+
+
+def _limited(task: LocalTask, limit: int) -> LocalTask:
+    draw = random.Random(task.seed)
+    data = dict(task.data)
+    if task.kind == "retrieval":
+        data["queries"] = _sample(draw, data["queries"], limit)
+        asked = {row["_id"] for row in data["queries"]}
+        data["qrels"] = [row for row in data["qrels"] if row["query-id"] in asked]
+        relevant = {row["corpus-id"] for row in data["qrels"]}
+        others = [row for row in data["corpus"] if row["_id"] not in relevant]
+        more = {row["_id"] for row in _sample(draw, others, limit * _DOCUMENTS_PER_QUERY_UNDER_LIMIT)}
+        data["corpus"] = [row for row in data["corpus"] if row["_id"] in relevant | more]
+    else:
+        data["test"] = _sample(draw, data["test"], limit)
+    return replace(task, name=f"{task.name}#{limit}", data=data)
+
+
+def _sample(draw: random.Random, table: Sequence[Row], size: int) -> list[Row]:
+    kept = sorted(draw.sample(range(len(table)), min(size, len(table))))
+    return [table[index] for index in kept]
+
+
+def resolve_tasks(specs: Sequence[str], limit: int | None = None) -> list[Task]:
+    """The tasks of several specs; "starter" stands for all starter tasks of this package. Raises UnmaskError for two of one name."""
+    from unmask.starter import starter_folders
+
+    expanded = [path for spec in specs for path in (map(str, starter_folders()) if spec == "starter" else [spec])]
+    if not expanded:
+        raise UnmaskError("No task was given; `unmask tasks` lists the kinds and the starter tasks.")
+    tasks: dict[str, Task] = {}
+    for spec in expanded:
+        task = find_task(spec, limit)
+        if task.name in tasks:
+            raise UnmaskError(f"Two tasks are called '{task.name}'; give one of them a name in its task.toml.")
+        tasks[task.name] = task
+    return list(tasks.values())
+
+
+def kind_of(name: str) -> str:
+    """A kind's name, checked. Raises UnmaskError."""
+    if name not in KINDS:
+        raise unknown("kind of task", name, KINDS)
+    return name

@@ -1,0 +1,119 @@
+"""Features: hidden states and routing weights of a text -> its vector.
+
+`sum` is MoEE's similarity as ONE vector: with v = [HS/|HS| ; sqrt(alpha) RW/|RW|], v.v' = cos(HS) + alpha cos(RW) and
+|v|^2 = 1 + alpha, so the cosine of v is the paper's similarity over (1 + alpha). It therefore serves clustering,
+classification and any vector index, which averaging cluster or class numbers does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unmask.errors import UnmaskError
+
+if TYPE_CHECKING:
+    from unmask.design import Design
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What was read of a batch of texts: pooled hidden states and pooled routing weights, either may be absent."""
+
+    hidden: Float[Tensor, "text dim"] | None = None
+    routing: Float[Tensor, "text expert"] | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was fitted once on a reference corpus, and is saved with the embedder."""
+
+    alpha: float | None = None
+    hidden_mean: Tensor | None = None
+    hidden_std: Tensor | None = None
+    routing_mean: Tensor | None = None
+    routing_std: Tensor | None = None
+
+    def standardise(self, raw: Raw) -> Raw:
+        """(x - mean) / deviation of every dimension; the identity where nothing was fitted."""
+        return Raw(
+            _standardise(raw.hidden, self.hidden_mean, self.hidden_std),
+            _standardise(raw.routing, self.routing_mean, self.routing_std),
+        )
+
+
+def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
+    """The vectors of a design from what was read of the texts. Raises UnmaskError if the design has not been fitted."""
+    if (design.zscore and fit.hidden_mean is None and fit.routing_mean is None) or (
+        design.alpha == "auto" and fit.alpha is None
+    ):
+        raise UnmaskError(f"'{design.name}' must be fitted on a reference corpus first: Embedder.fit(texts).")
+    raw = fit.standardise(raw)
+    hidden, routing = raw.hidden, raw.routing
+    if design.features == "hidden":
+        return _present(hidden)
+    if design.features == "routing":
+        return _present(routing)
+    if design.features == "concat":
+        return torch.cat([_present(hidden), _present(routing)], dim=1)
+    alpha = fit.alpha if design.alpha == "auto" else design.alpha
+    return weighted_sum(_present(hidden), _present(routing), float(alpha or 0))
+
+
+def weighted_sum(hidden: Tensor, routing: Tensor, alpha: float) -> Tensor:
+    """[HS/|HS| ; sqrt(alpha) RW/|RW|], the one vector of MoEE (sum)."""
+    return torch.cat([normalize(hidden, dim=1), alpha**0.5 * normalize(routing, dim=1)], dim=1)
+
+
+def fit(design: Design, raw: Raw) -> Fit:
+    """Fit what the design needs on the reference corpus that `raw` was read from. Raises UnmaskError under 2 texts."""
+    fitted = Fit()
+    if not design.needs_fit:
+        return fitted
+    present = [part for part in (raw.hidden, raw.routing) if part is not None]
+    if len(present[0]) < 2:
+        raise UnmaskError("A reference corpus needs at least 2 texts.")
+    if design.zscore:
+        fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
+    if design.alpha == "auto":
+        standard = fitted.standardise(raw)
+        fitted = replace(fitted, alpha=balanced_alpha(_present(standard.hidden), _present(standard.routing)))
+    return fitted
+
+
+def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
+    """alpha that lets both similarities speak equally loud: std of cos(HS) over std of cos(RW), over all pairs of texts.
+
+    The paper optimises alpha on the test set; this needs no labels and no test texts, only a reference corpus.
+    """
+    deviations = []
+    for part in (hidden, routing):
+        unit = normalize(part, dim=1)
+        above = torch.triu_indices(len(unit), len(unit), offset=1)
+        deviations.append((unit @ unit.T)[above[0], above[1]].std().item())
+    if not deviations[1] > 0:
+        raise UnmaskError("The routing weights of all reference texts are alike, so alpha cannot be balanced.")
+    return deviations[0] / deviations[1]
+
+
+def _present(part: Tensor | None) -> Tensor:
+    if part is None:
+        raise UnmaskError("This design reads routing weights, and the model has no router: it is not a mixture of experts.")
+    return part
+
+
+def _moments(part: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    # a dimension that never varies (an expert that is never used) is centred, not divided by zero
+    if part is None:
+        return None, None
+    deviation = part.std(dim=0)
+    return part.mean(dim=0), torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+
+
+def _standardise(part: Tensor | None, mean: Tensor | None, std: Tensor | None) -> Tensor | None:
+    return part if part is None or mean is None or std is None else (part - mean.to(part)) / std.to(part)

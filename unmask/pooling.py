@@ -1,0 +1,54 @@
+"""Pooling: token states -> one vector per text.
+
+A pooling is a function (hidden, mask) -> vectors in fp32. It ignores masked positions entirely, whatever they hold (NaN
+included) and whichever side they are on; tests/test_pooling.py holds every entry of POOLINGS to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Pool = Callable[[Tensor, Tensor], Tensor]
+
+
+def last(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
+    """State of the last token: under causal attention the only one that has seen the whole text."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return _at(hidden, torch.where(mask, positions, -1).argmax(dim=1))
+
+
+def first(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
+    """State of the first token: BERT's [CLS] position, of use under bidirectional attention only."""
+    return _at(hidden, mask.int().argmax(dim=1))
+
+
+def mean(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
+    """Average over the tokens."""
+    return _average(hidden, mask.float())
+
+
+def weighted_mean(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
+    """Average in which the k-th token weighs k: later tokens of a causal model have seen more (SGPT, arXiv 2202.08904)."""
+    return _average(hidden, mask.cumsum(dim=1) * mask.float())
+
+
+def maximum(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
+    """Largest value of each dimension over the tokens."""
+    return hidden.float().masked_fill(~mask.unsqueeze(-1), float("-inf")).amax(dim=1)
+
+
+POOLINGS: dict[str, Pool] = {"last": last, "first": first, "mean": mean, "weighted-mean": weighted_mean, "max": maximum}
+
+
+def _at(hidden: Tensor, positions: Tensor) -> Tensor:
+    return hidden[torch.arange(len(hidden), device=hidden.device), positions].float()
+
+
+def _average(hidden: Tensor, weights: Tensor) -> Tensor:
+    # masked_fill before the product: NaN * 0 is NaN, and padding may hold anything
+    states = hidden.float().masked_fill((weights == 0).unsqueeze(-1), 0.0)
+    return torch.bmm((weights / weights.sum(dim=1, keepdim=True)).unsqueeze(1), states).squeeze(1)

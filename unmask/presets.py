@@ -1,0 +1,79 @@
+"""Designs under the names that the papers gave them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unmask.design import Design
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A named design, where it comes from, and whether it was published as a training-free one."""
+
+    design: Design
+    meaning: str
+    source: str
+    needs_training: bool = False
+
+
+PRESETS: dict[str, Preset] = {
+    "last": Preset(
+        Design("causal", "plain", "last"), "last token of the text: the one that has seen all the others", "common practice"
+    ),
+    "mean": Preset(Design("causal", "plain", "mean"), "average over the text's tokens", "common practice"),
+    "weighted-mean": Preset(
+        Design("causal", "plain", "weighted-mean"), "average in which the k-th token weighs k", "SGPT (arXiv 2202.08904)"
+    ),
+    "max": Preset(Design("causal", "plain", "max"), "largest value of each dimension over the tokens", "common practice"),
+    "eos": Preset(
+        Design("causal", "eos", "last"),
+        "an appended end-of-sequence token",
+        "RepLLaMA (arXiv 2310.08319); design 1 of Pooling and Attention (arXiv 2409.02727)",
+        needs_training=True,
+    ),
+    "prompteol": Preset(
+        Design("causal", "eol", "last"), "the model is about to say the text in one word", "PromptEOL (arXiv 2307.16645)"
+    ),
+    "echo": Preset(
+        Design("causal", "echo", "mean"), "the text is read twice, the second copy averaged", "Echo (arXiv 2402.15449)"
+    ),
+    "bidirectional-mean": Preset(
+        Design("bidirectional", "plain", "mean"),
+        "every token attends to every token, untrained",
+        "LLM2Vec (arXiv 2404.05961), step 1 alone",
+    ),
+    "llm2vec": Preset(
+        Design("bidirectional", "plain", "mean"),
+        "bidirectional attention and mean, after masked next-token prediction and SimCSE",
+        "LLM2Vec (arXiv 2404.05961)",
+        needs_training=True,
+    ),
+    "e5": Preset(
+        Design("causal", "instruction-eos", "last"),
+        "instruction, text, end-of-sequence token",
+        "E5-Mistral (arXiv 2401.00368)",
+        needs_training=True,
+    ),
+    "gritlm": Preset(
+        Design("bidirectional", "instruction", "mean"),
+        "bidirectional mean over the text after an instruction",
+        "GritLM (arXiv 2402.09906)",
+        needs_training=True,
+    ),
+    "routing": Preset(
+        Design("causal", "eol", "last", features="routing"),
+        "routing weights of a mixture of experts at the last token",
+        "MoEE (arXiv 2410.10814), RW",
+    ),
+    "moee-concat": Preset(
+        Design("causal", "eol", "last", features="concat"),
+        "hidden state and routing weights, one after the other",
+        "MoEE (arXiv 2410.10814), concat",
+    ),
+    "moee": Preset(
+        Design("causal", "eol", "last", features="sum"),
+        "cosine of hidden states plus cosine of routing weights, as one vector",
+        "MoEE (arXiv 2410.10814), sum",
+    ),
+}

@@ -1,0 +1,143 @@
+"""Prompts: a template around the text, and the rule that says which tokens of it are embedded.
+
+One rule serves every prompt: **the embedded span runs from the last `{text}` to the end of the prompt.** So `plain` embeds the
+text, `instruction` the text but not the instruction before it, `echo` the second copy, and a one-word prompt ends on the
+token that is about to say the word. Tokens before the span (BOS, instruction, first copy) are attended to, never pooled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from string import Formatter
+
+from unmask.errors import UnmaskError, unknown
+
+FIELDS = ("text", "instruction", "eos")
+CHAT = "chat:"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A template with the fields `{text}` (once or twice), `{instruction}` (at most once) and `{eos}` (only at the end).
+
+    `{{` and `}}` stand for braces. Raises UnmaskError for a template that breaks these rules.
+    """
+
+    name: str
+    template: str
+    meaning: str = "a template of the user's own"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the template once, so that every Prompt that exists can be rendered."""
+        fields = [field for _, field in self.pieces if field]
+        problem = None
+        if fields.count("text") not in (1, 2):
+            problem = "it must contain {text} once (or twice, to embed the second copy)"
+        elif fields.count("instruction") > 1 or ("instruction" in fields and fields[-1] == "instruction"):
+            problem = "{instruction} may stand once, before the last {text}"
+        elif "eos" in fields and not (fields.count("eos") == 1 and self.template.endswith("{eos}")):
+            problem = "{eos} may only stand at its end"
+        if problem:
+            raise UnmaskError(f"The prompt template {json.dumps(self.template)} does not work: {problem}.")
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[str, str | None], ...]:
+        """The template as (literal text, the field that follows it or None)."""
+        try:
+            parsed = [(literal, field) for literal, field, _, _ in Formatter().parse(self.template)]
+        except ValueError as error:
+            raise UnmaskError(f"The prompt template {json.dumps(self.template)} does not parse: {error}.") from error
+        for _, field in parsed:
+            if field is not None and field not in FIELDS:
+                raise unknown("field in a prompt template", field, FIELDS)
+        return tuple(parsed)
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether an instruction changes what this prompt renders."""
+        return any(field == "instruction" for _, field in self.pieces)
+
+    @property
+    def appends_eos(self) -> bool:
+        """Whether the end-of-sequence token is appended, as the last token of the embedded span."""
+        return self.pieces[-1][1] == "eos"
+
+    def without_instruction(self) -> Prompt:
+        """The prompt for a text that comes without an instruction: the text alone, as E5 and GritLM encode documents."""
+        return Prompt(self.name, "{text}{eos}" if self.appends_eos else "{text}") if self.takes_instruction else self
+
+    def render(self, text: str, instruction: str | None) -> tuple[str, list[tuple[int, int]]]:
+        """The prompt around one text, and the [start, end) characters of each copy of the text in it."""
+        rendered, copies = "", []
+        for literal, field in self.pieces:
+            rendered += literal
+            if field == "text":
+                copies.append((len(rendered), len(rendered) + len(text)))
+                rendered += text
+            elif field == "instruction":
+                rendered += instruction or ""
+        return rendered, copies
+
+
+def _one_word(name: str, question: str) -> Prompt:
+    template = f'This sentence : "{{text}}" {question} in one word:"'
+    return Prompt(name, template, f"asks for one word: {name}", "MoEE (arXiv 2410.10814), section 4")
+
+
+PROMPTS: dict[str, Prompt] = {
+    prompt.name: prompt
+    for prompt in (
+        Prompt("plain", "{text}", "the text and nothing else", ""),
+        Prompt("eos", "{text}{eos}", "the text and an end-of-sequence token", "Pooling and Attention (arXiv 2409.02727)"),
+        Prompt(
+            "eol",
+            'This sentence : "{text}" means in one word:"',
+            "asks for the meaning in one word; the last token is about to say it",
+            "PromptEOL (arXiv 2307.16645)",
+        ),
+        _one_word("style", "has, as its style of writing,"),
+        _one_word("sentiment", "is, in its sentiment (positive, neutral or negative),"),
+        _one_word("tone", "is, in its tone (formal, informal, humorous or serious),"),
+        _one_word("intent", "has the intent (request, suggestion or command),"),
+        _one_word("complexity", "is, in its complexity (simple, moderate or complex),"),
+        _one_word("subjectivity", "is subjective or objective,"),
+        _one_word("language-style", "is, in its language style (academic, conversational or literary),"),
+        _one_word("grammar", "is, in its grammatical structure (simple, compound or complex),"),
+        Prompt(
+            "echo",
+            "Rewrite the sentence: {text}\nRewritten sentence: {text}",
+            "the text twice; the second copy has seen the whole text, and only it is embedded",
+            "Echo embeddings (arXiv 2402.15449)",
+        ),
+        Prompt(
+            "instruction",
+            "Instruct: {instruction}\nQuery: {text}",
+            "the instruction is seen but not pooled; without an instruction, the text alone",
+            "E5-Mistral (arXiv 2401.00368), GritLM (arXiv 2402.09906)",
+        ),
+        Prompt(
+            "instruction-eos",
+            "Instruct: {instruction}\nQuery: {text}{eos}",
+            "as `instruction`, with an end-of-sequence token at the end",
+            "E5-Mistral (arXiv 2401.00368)",
+        ),
+    )
+}
+
+
+def is_template(name: str) -> bool:
+    """Whether a prompt's name is a template of the user's own rather than a registered name."""
+    return "{" in name
+
+
+def find_prompt(name: str) -> Prompt:
+    """The prompt of a name or of a template; a leading `chat:` is left to `chat_prompt`. Raises UnmaskError."""
+    name = name.removeprefix(CHAT)
+    if is_template(name):
+        return Prompt(name, name)
+    if name not in PROMPTS:
+        raise unknown("prompt", name, PROMPTS)
+    return PROMPTS[name]

@@ -1,0 +1,65 @@
+"""The module that sentence-transformers loads for designs that its own modules cannot express.
+
+`SentenceTransformer(folder, trust_remote_code=True)`: the flag is what sentence-transformers asks for whenever a module comes
+from another package; no code is stored in the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor
+
+from unmask.backbone import TokenBatch
+from unmask.batching import collate
+from unmask.embedder import Embedder
+from unmask.features import vectors
+
+
+class UnmaskModule(InputModule):  # type: ignore[misc]
+    """An embedder as the only module of a SentenceTransformer: tokens of a batch in, `sentence_embedding` out."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        """Wrap an embedder; its model becomes a submodule, so that `.to(device)` moves it."""
+        super().__init__()
+        self.embedder = embedder
+        self.model = embedder.backbone.model
+        self.tokenizer = embedder.tokenizer
+
+    @classmethod
+    def load(cls, model_name_or_path: str, **options: Any) -> UnmaskModule:
+        """Load from a folder that `Embedder.save_pretrained` wrote."""
+        from sentence_transformers.util import load_dir_path
+
+        names = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+        folder = load_dir_path(model_name_or_path, **{name: options[name] for name in names if options.get(name) is not None})
+        return cls(Embedder.from_pretrained(folder, device="cpu"))
+
+    def save(self, output_path: str, *_: Any, **__: Any) -> None:
+        """Save as `Embedder.save_pretrained` does; sentence-transformers then writes its own files over ours."""
+        from unmask.persistence import write
+
+        write(self.embedder, Path(output_path))
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
+        """Tokenize a batch; sentence-transformers' prompt is the instruction."""
+        pad = self.tokenizer.pad_token_id
+        batch = collate(list(self.embedder.prompt.tokenize(inputs, prompt or None)), 0 if pad is None else int(pad))
+        return {"input_ids": batch.ids, "attention_mask": batch.real.long(), "embed_mask": batch.embed}
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Add `sentence_embedding` of shape (text, dim), float32."""
+        embedder = self.embedder
+        batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["embed_mask"].bool())
+        raw = embedder.backbone.raw(batch, [embedder.design])[embedder.design]
+        features["sentence_embedding"] = vectors(embedder.design, raw, embedder.fitted)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Number of dimensions of a vector."""
+        with torch.inference_mode():
+            return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[1])
