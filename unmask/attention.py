@@ -97,7 +97,8 @@ def _has_softmax_attention(model: nn.Module, layer: int) -> bool:
     """Whether a layer has attention that ought to obey, as the config says (Llama 4's chunked attention does not obey)."""
     config: Any = model.config
     kinds = getattr(config.get_text_config(decoder=True), "layer_types", None)
-    return bool(kinds) and kinds[layer - 1].endswith("attention") and not kinds[layer - 1].startswith("linear")
+    kind = str(kinds[layer - 1]) if kinds else ""
+    return kind.endswith("attention") and not kind.startswith("linear")
 
 
 def _dependence(model: nn.Module, layers: Sequence[nn.Module], pads: int, disturbed: int | slice) -> tuple[float, ...]:

@@ -100,6 +100,11 @@ class Backbone:
         """Number of layers, L."""
         return len(self.layers)
 
+    @property
+    def commit(self) -> str | None:
+        """Commit of a model that came from the hub."""
+        return getattr(self.model.config, "_commit_hash", None)
+
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
         """What has to be read of a pass for a design. Raises UnmaskError for a layer or router that the model lacks."""
         pool = POOLINGS[design.pooling]
@@ -130,7 +135,7 @@ class Backbone:
             for design, (hidden, routing) in plans.items()
         }
 
-    @torch.inference_mode()
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
     def read(self, batch: TokenBatch, reads: Iterable[Read]) -> dict[Read, Float[Tensor, "text dim"]]:
         """Run one pass and return what was asked for, in fp32 on the model's device."""
         values: dict[Read, Tensor] = {}

@@ -243,10 +243,12 @@ def finish(
         return vectors.astype(np.float16)
     if precision == "int8":
         largest = np.abs(vectors).max(axis=1, keepdims=True, initial=np.finfo(np.float32).tiny)
-        return np.rint(vectors * (127 / largest)).astype(np.int8)
+        return np.asarray(np.rint(vectors * (127 / largest)), np.int8)
     raise unknown("precision", precision, ("float32", "float16", "int8"))
 
 
 def normalized(vectors: Vectors) -> Vectors:
     """Vectors at unit length."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    return np.asarray(
+        vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny), np.float32
+    )

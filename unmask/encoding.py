@@ -114,4 +114,4 @@ def _together(raws: list[Raw]) -> Raw:
 
 def _width(backbone: Backbone, tokenizer: PromptTokenizer, design: Design, fitted: Fit) -> int:
     raw = _read(backbone, [next(tokenizer.tokenize(["a"]))], [design], tokenizer)[design]
-    return vectors(design, raw, fitted).shape[1]
+    return int(vectors(design, raw, fitted).shape[1])

@@ -98,7 +98,7 @@ def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
         deviations.append((unit @ unit.T)[above[0], above[1]].std().item())
     if not deviations[1] > 0:
         raise UnmaskError("The routing weights of all reference texts are alike, so alpha cannot be balanced.")
-    return deviations[0] / deviations[1]
+    return float(deviations[0] / deviations[1])
 
 
 def _present(part: Tensor | None) -> Tensor:

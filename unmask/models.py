@@ -139,7 +139,7 @@ def _prepare(model: Bundled) -> Path:
             scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=model.path.parent))
             try:
                 _convert(model, scratch)
-                os.replace(scratch / "converted", model.path)
+                (scratch / "converted").replace(model.path)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     return model.path

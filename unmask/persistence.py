@@ -9,7 +9,6 @@ they can express the design, else one module of this package, which sentence-tra
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -108,7 +107,7 @@ def save(embedder: Embedder, folder: Path) -> None:
     try:
         write(embedder, scratch)
         shutil.rmtree(folder, ignore_errors=True)
-        os.replace(scratch, folder)
+        scratch.replace(folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

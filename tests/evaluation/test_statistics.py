@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 from scipy import stats
 from sklearn.metrics import average_precision_score, v_measure_score
 
@@ -23,6 +24,10 @@ from unmask.evaluation.statistics import (
 )
 
 
+def items_of(metric: str, **columns: ArrayLike) -> Items:
+    return Items(metric, {name: np.asarray(column) for name, column in columns.items()})
+
+
 def random_items(metric: str, n: int = 40, seed: int = 0, design: int = 0) -> Items:
     """Items with many ties: what is given depends on the seed, what is made on the design too."""
     task, made = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1, design])
@@ -34,9 +39,8 @@ def random_items(metric: str, n: int = 40, seed: int = 0, design: int = 0) -> It
         label = task.permutation(np.arange(n) < max(1, n // 3))
         return Items(metric, {"label": label.astype(int), "predicted": made.integers(-4, 5, n) / 8})
     label = task.integers(0, 4, (n, 3))
-    return Items(
-        metric, {"label": label, "assigned": np.where(made.random((n, 3)) < 0.5, label, made.integers(5, 9, (n, 3)))}
-    )
+    assigned = np.where(made.random((n, 3)) < 0.5, label, made.integers(5, 9, (n, 3)))
+    return Items(metric, {"label": label, "assigned": assigned})
 
 
 def reference(items: Items, drawn: np.ndarray, replicate: int) -> float:
@@ -48,13 +52,13 @@ def reference(items: Items, drawn: np.ndarray, replicate: int) -> float:
         case "spearman":
             if np.ptp(columns["gold"]) == 0:
                 return np.nan
-            return (
-                0.0 if np.ptp(columns["predicted"]) == 0 else stats.spearmanr(columns["predicted"], columns["gold"])[0]
-            )
+            if np.ptp(columns["predicted"]) == 0:
+                return 0.0
+            return float(stats.spearmanr(columns["predicted"], columns["gold"])[0])
         case "average-precision":
             return average_precision_score(columns["label"], columns["predicted"]) if columns["label"].any() else np.nan
         case _:
-            return v_measure_score(columns["label"][:, replicate], columns["assigned"][:, replicate])
+            return float(v_measure_score(columns["label"][:, replicate], columns["assigned"][:, replicate]))
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
@@ -83,13 +87,13 @@ def test_score_is_the_librarys_on_all_items_averaged_over_the_replicates(metric:
 
 def test_metrics_by_hand() -> None:
     # Scores 4 and 3 (tied twice) and 1; of them positive: the 4, one of the 3s. AP = 1/2 * 1/1 + 1/2 * 2/3 = 5/6.
-    precision = Items("average-precision", {"predicted": [3, 4, 1, 3], "label": [1, 1, 0, 0]})
+    precision = items_of("average-precision", predicted=[3, 4, 1, 3], label=[1, 1, 0, 0])
     assert score(precision) == pytest.approx(5 / 6)
     # Ranks 1.5 1.5 3 4 against 1 2 3 4, less 2.5: -1 -1 .5 1.5 . -1.5 -.5 .5 1.5 = 4.5; squares 4.5 and 5.
-    ranks = Items("spearman", {"predicted": [0.1, 0.1, 0.2, 0.9], "gold": [1, 2, 3, 4]})
+    ranks = items_of("spearman", predicted=[0.1, 0.1, 0.2, 0.9], gold=[1, 2, 3, 4])
     assert score(ranks) == pytest.approx(4.5 / np.sqrt(4.5 * 5))
     # Labels 0011, clusters 0012: H(label) = log 2, H(assigned) = 1.5 log 2, I = log 2; V = 2 / 2.5.
-    clusters = Items("v-measure", {"assigned": [[0], [0], [1], [2]], "label": [[0], [0], [1], [1]]})
+    clusters = items_of("v-measure", assigned=[[0], [0], [1], [2]], label=[[0], [0], [1], [1]])
     assert score(clusters) == pytest.approx(0.8)
 
 
@@ -186,7 +190,7 @@ def test_interval_around_a_v_measure_holds_it_where_the_plain_one_does_not() -> 
 
 def test_bootstrap_and_interval_refuse_what_they_cannot_answer() -> None:
     with pytest.raises(ValueError, match="at least 2 items"):
-        bootstrap(Items("mean", {"value": [1.0]}))
+        bootstrap(items_of("mean", value=[1.0]))
     with pytest.raises(ValueError, match="at least 1 resample, not 0"):
         bootstrap(random_items("mean"), 0)
     with pytest.raises(ValueError, match="between 0 and 1, not at 95"):
@@ -197,9 +201,8 @@ def test_bootstrap_and_interval_refuse_what_they_cannot_answer() -> None:
 
 def test_interval_of_a_mean_covers_it_as_often_as_it_says() -> None:
     random = np.random.default_rng(0)
-    intervals = [
-        interval(bootstrap(Items("mean", {"value": random.normal(0.5, 0.2, 60)}), 400, seed)) for seed in range(200)
-    ]
+    samples = (Items("mean", {"value": random.normal(0.5, 0.2, 60)}) for _ in range(200))
+    intervals = [interval(bootstrap(items, 400, seed)) for seed, items in enumerate(samples)]
     assert 0.90 <= np.mean([low <= 0.5 <= high for low, high in intervals]) <= 0.99
 
 
@@ -329,11 +332,11 @@ def test_the_same_difference_on_every_item_is_infinitely_many_standard_errors() 
 
 def test_paired_bootstrap_is_one_difference_test_of_what_each_design_left_behind() -> None:
     a, b = design(1), design(2)
-    samples = [bootstrap_tasks(items, 200, seed=5) for items in (a, b)]
-    points = [[score(items) for items in task] for task in (a, b)]
-    expected = difference_test(*samples, *points, n=160)
+    samples_a, samples_b = (bootstrap_tasks(tasks, 200, seed=5) for tasks in (a, b))
+    points_a, points_b = ([score(items) for items in tasks] for tasks in (a, b))
+    expected = difference_test(samples_a, samples_b, points_a, points_b, n=160)
     assert paired_bootstrap(a, b, 200, seed=5) == expected
-    assert expected.difference == pytest.approx(np.mean(points[0]) - np.mean(points[1]))
+    assert expected.difference == pytest.approx(np.mean(points_a) - np.mean(points_b))
 
 
 def test_tasks_are_drawn_independently_and_designs_alike() -> None:

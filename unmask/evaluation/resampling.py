@@ -92,7 +92,8 @@ def v_measure(columns: Columns, indices: Indices) -> Scores:
         rows = indices[replicate::replicates]
         total = _entropy(assigned[rows]) + _entropy(label[rows])
         information = total - _entropy(_codes(assigned * (label.max() + 1) + label)[rows])
-        scores[replicate::replicates] = np.where(total > 0, 2 * np.maximum(information, 0) / np.where(total > 0, total, 1), 1.0)
+        shared = 2 * np.maximum(information, 0) / np.where(total > 0, total, 1)
+        scores[replicate::replicates] = np.where(total > 0, shared, 1.0)
     return scores
 
 

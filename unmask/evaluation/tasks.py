@@ -271,8 +271,9 @@ def _summary(file: Path, line: int, system: Any) -> tuple[str, float]:
         raise UnmaskError(f"{file}, line {line}, column 'systems': expected objects with 'summary' and 'scores' or 'score'.")
     summary = rows_of.field(file, line, system, "summary")
     scores = system.get("scores", system.get("score"))
-    values = list(scores.values()) if isinstance(scores, dict) else [scores]
-    if not values or not all(isinstance(value, int | float) for value in values):
+    given = list(scores.values()) if isinstance(scores, dict) else [scores]
+    values = [float(value) for value in given if isinstance(value, int | float)]
+    if not values or len(values) < len(given):
         raise UnmaskError(f"{file}, line {line}, column 'systems': expected human scores as numbers, found {scores!r}.")
     return summary, sum(values) / len(values)
 

@@ -1,0 +1,59 @@
+"""The command line. Each command is a thin shell around the library; importing this module loads no torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+import click
+import typer
+
+from unmask.cli.compare import compare
+from unmask.cli.embed import embed
+from unmask.cli.listings import designs, models, tasks
+from unmask.errors import UnmaskError
+
+app = typer.Typer(
+    name="unmask",
+    help="Your LLM is secretly an embedding model: read it in every way, and see which is best for your task.",
+    epilog="Example: unmask compare -m smollm2 -d mean,prompteol,echo -t starter",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+for command, example in (
+    (compare, "unmask compare -m smollm2 -d mean,prompteol,echo -t starter -o report"),
+    (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
+    (designs, "unmask designs"),
+    (models, "unmask models"),
+    (tasks, "unmask tasks"),
+):
+    app.command(epilog=f"Example: {example}")(command)
+
+
+def main() -> None:
+    """Run the command line: exit code 2 and one sentence for a user's mistake, no traceback."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # one progress bar is enough, and it is ours
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    try:
+        app(standalone_mode=False)
+    except UnmaskError as error:
+        print(f"unmask: {error}", file=sys.stderr)
+        sys.exit(2)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        print(f"unmask: {error.format_message()}", file=sys.stderr)
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        print("unmask: stopped; what is finished is kept, and the same command goes on from there.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stdout = None

@@ -1,0 +1,118 @@
+"""`unmask compare`: which way of reading a model is best for which task."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Revision, TrustRemoteCode
+
+if TYPE_CHECKING:
+    from unmask.evaluation.results import Result, ResultStore
+    from unmask.evaluation.verdict import Comparison
+
+DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,causal/eol/last/zscore,echo,bidirectional-mean"
+
+
+def compare(
+    model: Annotated[
+        list[str], typer.Option("--model", "-m", help="Hub id, folder or bundled name; repeat to compare models.")
+    ],
+    task: Annotated[
+        list[str],
+        typer.Option("--task", "-t", help="Task folder, FOLDER:kind, a name in mteb, or `starter`; repeat for several."),
+    ],
+    designs: Annotated[
+        str | None,
+        typer.Option("--designs", "-d", help="Designs with commas between (see `unmask designs`); eight by default."),
+    ] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option("--reference", "-r", help="sentence-transformers model to stand in the same table.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results; run again to add to them.")] = Path(
+        "report"
+    ),
+    limit: Annotated[int | None, typer.Option(min=2, help="At most so many items of each local task.")] = None,
+    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore and alpha on (txt, jsonl, csv, parquet).")] = None,
+    max_length: MaxLength = 512,
+    batch_tokens: BatchTokens = None,
+    adapter: Adapter = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare designs on tasks: a ranked table, a paired test for each pair, a recommendation for each kind of task."""
+    from unmask.design import parse_designs
+    from unmask.evaluation.compare import Plan, compare_reference
+    from unmask.evaluation.compare import compare as run
+    from unmask.evaluation.results import ResultStore
+    from unmask.evaluation.tasks import resolve_tasks
+    from unmask.evaluation.verdict import comparisons
+    from unmask.files import only_run_in, write_json
+    from unmask.loading import Source
+
+    asked = parse_designs(designs or DEFAULT_DESIGNS)
+    tasks = resolve_tasks(task, limit)
+    texts = _reference_texts(fit_on)
+    results: list[Result] = []
+    with only_run_in(output):
+        store = ResultStore(output)
+        for name in dict.fromkeys(model):
+            source = Source(name, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+            results += run(Plan(source, asked, tasks, max_length, texts, batch_tokens), store, _say)
+        for name in reference or []:
+            results += compare_reference(name, tasks, store, _say)
+        tests = comparisons(results, store)
+        content = _as_json(results, tests)
+        write_json(output / "comparison.json", content)
+        if as_json:
+            print(json.dumps(content, indent=2, ensure_ascii=False))
+        else:
+            _print(results, tests, store, output)
+
+
+def _as_json(results: list[Result], tests: list[Comparison]) -> dict[str, Any]:
+    return {
+        "results": [result.model_dump(mode="json", exclude={"conditions"}) for result in results],
+        "comparisons": [test.as_json() for test in tests],
+    }
+
+
+def _print(results: list[Result], tests: list[Comparison], store: ResultStore, output: Path) -> None:
+    from rich.console import Console
+
+    from unmask.evaluation.verdict import recommendations
+    from unmask.reporting.tables import advice, differences, ranking
+
+    console = Console()
+    console.print(ranking(results))
+    if cut := [result for result in results if result.truncated]:
+        most = max(cut, key=lambda result: result.truncated / max(1, result.texts))
+        console.print(f"Up to {most.truncated} of {most.texts} texts were cut to the limit ({most.task}).", style="dim")
+    if tests:
+        console.print(differences(results, tests))
+    console.print(advice(recommendations(results, store), results))
+    if any(result.task.startswith("starter-") for result in results):
+        console.print(
+            "The starter tasks are a demonstration, not a benchmark: small, and written for this package.", style="dim"
+        )
+    console.print(
+        f"Saved to {output}/: results.jsonl, comparison.json. The same command again computes only what is new.", style="dim"
+    )
+
+
+def _reference_texts(file: Path | None) -> list[str]:
+    from unmask.rows import field, read_rows
+    from unmask.starter import reference_texts
+
+    return reference_texts() if file is None else [field(file, line, row, "text") for line, row in read_rows(file)]
+
+
+def _say(message: str) -> None:
+    print(f"unmask: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,60 @@
+"""`unmask embed`: a file of texts in, a file of vectors out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
+
+
+def embed(
+    texts: Annotated[Path, typer.Argument(help="txt (a text a line), jsonl, csv, tsv or parquet.")],
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="parquet, npy or jsonl.")],
+    design: Annotated[
+        str | None, typer.Option("--design", "-d", help="A design (see `unmask designs`); prompteol by default.")
+    ] = None,
+    column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+    id_column: Annotated[str | None, typer.Option(help="Column that identifies a row; the row's number if not given.")] = None,
+    instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says.")] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="Keep the first dimensions only.")] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
+    precision: Annotated[
+        Literal["float32", "float16", "int8"], typer.Option(help="Of the vectors that are written.")
+    ] = "float32",
+    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore and alpha on.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of one text with its prompt; 512 by default.")
+    ] = None,
+    batch_tokens: BatchTokens = None,
+    adapter: Adapter = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Embed a file of texts, with ids, and a manifest of everything that the vectors depend on."""
+    from unmask.bulk import Job, embed_file, read_texts
+    from unmask.embedder import Embedder
+
+    job = Job(texts, output, column, id_column, instruction, dim, normalize, precision)
+    job.check()
+    embedder = Embedder.from_pretrained(
+        model,
+        design,
+        adapter=adapter,
+        revision=revision,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        max_length=max_length,
+        batch_tokens=batch_tokens,
+    )
+    if fit_on is not None:
+        embedder.fit([text for _, text in read_texts(fit_on, "text", None)])
+    done = embed_file(embedder, job)
+    print(f"unmask: {done.texts} vectors of {done.dim} in {output}; {output}.manifest.json says how.", file=sys.stderr)

@@ -1,0 +1,67 @@
+"""Files: written whole or not at all, held by one run at a time, and named by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UnmaskError
+
+
+@contextmanager
+def atomic(file: Path) -> Iterator[Path]:
+    """A scratch file beside a file, which takes its place if the block ends well and vanishes if not."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    os.close(handle)
+    scratch = Path(name)
+    try:
+        yield scratch
+        scratch.chmod(0o644)
+        scratch.replace(file)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def only_run_in(folder: Path) -> Iterator[None]:
+    """Hold a folder for one run. Raises UnmaskError if another run holds it."""
+    from filelock import FileLock, Timeout
+
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield
+    except Timeout:
+        raise UnmaskError(f"Another run is writing to '{folder}'.") from None
+
+
+def fingerprint(folder: Path) -> str:
+    """Hash of a model folder: its json files whole, its weights by name, size and 64 blocks spread over each file.
+
+    Reading gigabytes to name them would take longer than many a comparison; any training step changes every block.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        if file.suffix == ".json":
+            digest.update(file.name.encode() + file.read_bytes())
+        elif file.suffix == ".safetensors":
+            size = file.stat().st_size
+            digest.update(f"{file.relative_to(folder)}:{size}".encode())
+            with file.open("rb") as stream:
+                for block in range(64):
+                    stream.seek(size * block // 64)
+                    digest.update(stream.read(4096))
+    return digest.hexdigest()[:16]
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Write JSON so that the file appears whole."""
+    with atomic(file) as scratch:
+        scratch.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
