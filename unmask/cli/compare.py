@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unmask.evaluation.results import Result, ResultStore
     from unmask.evaluation.verdict import Comparison
 
-DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,causal/eol/last/zscore,echo,bidirectional-mean"
+DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,prompteol-z,echo,bidirectional-mean"
 
 
 def compare(
@@ -91,12 +91,13 @@ def _print(results: list[Result], tests: list[Comparison], store: ResultStore, o
     from unmask.reporting.tables import advice, differences, ranking
 
     console = Console()
-    console.print(ranking(results))
+    wide = console.width >= 100
+    console.print(ranking(results, with_intervals=wide))
     if cut := [result for result in results if result.truncated]:
         most = max(cut, key=lambda result: result.truncated / max(1, result.texts))
         console.print(f"Up to {most.truncated} of {most.texts} texts were cut to the limit ({most.task}).", style="dim")
     if tests:
-        console.print(differences(results, tests))
+        console.print(differences(results, tests, decimals=int(wide), most=(console.width - 26) // (7 if wide else 6) + 1))
     console.print(advice(recommendations(results, store), results))
     if any(result.task.startswith("starter-") for result in results):
         console.print(

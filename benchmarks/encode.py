@@ -1,0 +1,178 @@
+"""Encoding speed and memory: against sentence-transformers, against a bare forward pass, and of many designs at once.
+
+    python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3]
+
+Texts are STSB sentences and SciFact abstracts in equal parts (UNMASK_DATA or ../shared/data). Competitors take turns, and a ratio is that
+of their best times, so that a busy machine hurts all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+DATA = Path(os.environ.get("UNMASK_DATA", "../shared/data"))
+PLAIN = "causal/plain/mean"
+
+
+def texts(count: int) -> dict[str, list[str]]:
+    """Sentences, abstracts, and both mixed, in random order."""
+    draw = random.Random(0)
+    pairs = [json.loads(line) for line in (DATA / "stsb" / "test.jsonl").open(encoding="utf-8")]
+    documents = [json.loads(line) for line in (DATA / "scifact" / "corpus.jsonl").open(encoding="utf-8")]
+    sentences = draw.sample([row["sentence1"] for row in pairs], count // 2)
+    abstracts = draw.sample([f"{row['title']} {row['text']}" for row in documents], count // 6)
+    mixed = [*sentences, *abstracts]
+    draw.shuffle(mixed)
+    return {"sentences": sentences, "abstracts": abstracts, "mixed": mixed}
+
+
+def best_times(competitors: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Best of several turns of each, after one warm-up of each."""
+    times = {name: float("inf") for name in competitors}
+    for turn in range(repeats + 1):
+        for name, run in competitors.items():
+            begin = time.perf_counter()
+            run()
+            if turn:
+                times[name] = min(times[name], time.perf_counter() - begin)
+    return times
+
+
+def against_sentence_transformers(model: str, sets: dict[str, list[str]], repeats: int) -> None:
+    """Ours / theirs on the same weights, dtype, device and token ids; and ours against a forward pass on ready batches."""
+    from sentence_transformers import SentenceTransformer
+
+    from unmask import Embedder
+    from unmask.batching import collate, plan
+
+    ours = Embedder.from_pretrained(model, PLAIN)
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save_pretrained(Path(folder) / "saved")
+        theirs = SentenceTransformer(str(Path(folder) / "saved"), device=ours.backbone.device.type)
+    for name, some in sets.items():
+        tokenized = list(ours.prompt.tokenize(some))
+        same = [list(text.ids) for text in tokenized] == _their_ids(theirs, some)
+        batches = [
+            collate([tokenized[k] for k in part], 0) for part in plan([len(t.ids) for t in tokenized], ours.batch_tokens)
+        ]
+        real = sum(len(text.ids) for text in tokenized)
+        ready = sum(batch.ids.numel() for batch in batches)
+
+        def bare(batches: Sequence[Any] = batches) -> None:
+            with torch.inference_mode():
+                for batch in batches:
+                    mask = None if batch.real.all() else batch.real.long()
+                    ours.backbone.model(input_ids=batch.ids, attention_mask=mask, use_cache=False)
+
+        competitors = {
+            "ours": lambda some=some: ours.encode(some, show_progress=False),
+            "theirs": lambda some=some: theirs.encode(some, batch_size=32, show_progress_bar=False),
+            "bare": bare,
+        }
+        times = best_times(competitors, repeats)
+        print(
+            f"{name:10} {len(some):4} texts, {real} tokens (padding {ready / real - 1:.1%}, same ids: {same}): "
+            f"{times['theirs'] / times['ours']:.2f} x sentence-transformers, "
+            f"{times['bare'] / times['ours']:.0%} of a bare forward on the same batches, "
+            f"{real / times['ours']:.0f} tokens/s"
+        )
+
+
+def _their_ids(theirs: Any, some: list[str]) -> list[list[int]]:
+    features = theirs.preprocess(some)
+    pairs = zip(features["input_ids"], features["attention_mask"], strict=True)
+    return [ids[mask.bool()].tolist() for ids, mask in pairs]
+
+
+def many_designs(model: str, some: list[str], repeats: int) -> None:
+    """All training-free designs of one attention and prompt against one of them."""
+    from unmask import Design, Embedder
+    from unmask.design import POOLINGS
+    from unmask.encoding import encode_designs
+    from unmask.features import Fit
+
+    embedder = Embedder.from_pretrained(model, PLAIN)
+    depth = embedder.backbone.depth
+    layers = [None, depth // 4, depth // 2, 3 * depth // 4]
+    designs = [Design("causal", "plain", pooling, layer) for pooling in POOLINGS for layer in layers]  # type: ignore[arg-type]
+
+    def run(chosen: list[Design]) -> None:
+        fits = {design: Fit() for design in chosen}
+        encode_designs(embedder.backbone, embedder.prompt, fits, some, batch_tokens=embedder.batch_tokens)
+
+    times = best_times({"one": lambda: run(designs[:1]), "all": lambda: run(designs)}, repeats)
+    print(f"{len(designs)} designs (5 poolings x 4 layers) in one pass: {times['all'] / times['one']:.2f} x one design")
+
+
+def routing(some: list[str], repeats: int) -> None:
+    """Routing features against hidden states alone, on a small random mixture of experts."""
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+    from unmask import Embedder
+    from unmask.models import resolve
+
+    config = AutoConfig.for_model(
+        "olmoe", vocab_size=49152, hidden_size=256, intermediate_size=256, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=8, num_experts=16, num_experts_per_tok=4, pad_token_id=2, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2"))
+    model = AutoModel.from_config(config)
+    hidden = Embedder.from_model(model, tokenizer, "causal/eol/last")
+    both = Embedder.from_model(model, tokenizer, "causal/eol/last/sum:1")
+    times = best_times({"hidden": lambda: hidden.encode(some), "sum": lambda: both.encode(some)}, repeats)
+    print(f"routing features (8 layers, 16 experts): {times['sum'] / times['hidden'] - 1:+.1%} over hidden states alone")
+
+
+def peak_memory(model: str, count: int) -> None:
+    """Peak resident memory of `@all` against the last layer, each in a process of its own."""
+    peaks = {}
+    for design in (PLAIN, f"{PLAIN}@all"):
+        command = [sys.executable, "-m", "benchmarks.encode", "--peak", design, "--model", model, "--texts", str(count)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        peaks[design] = float(printed.split()[-1])
+    last, every = peaks.values()
+    print(f"peak memory of @all: {every / last:.2f} x last layer ({last:.0f} MB with the model)")
+
+
+def _print_peak(model: str, design: str, some: list[str]) -> None:
+    import resource
+
+    from unmask import Embedder
+
+    Embedder.from_pretrained(model, design).encode(some, show_progress=False)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def main() -> None:
+    """Run all of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--texts", type=int, default=600)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    sets = texts(given.texts)
+    if given.peak:
+        _print_peak(given.model, given.peak, sets["mixed"])
+        return
+    against_sentence_transformers(given.model, sets, given.repeats)
+    many_designs(given.model, sets["mixed"][:200], given.repeats)
+    routing(sets["sentences"], given.repeats)
+    peak_memory(given.model, given.texts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Fixtures: pico models and a pico tokenizer, built here, offline, in seconds; shapes in annotations are checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TQDM_DISABLE", "1")
+
+import pytest
+from jaxtyping import install_import_hook
+
+_CHECKED = ("unmask.pooling", "unmask.routing", "unmask.features", "unmask.backbone")
+with install_import_hook(list(_CHECKED), "beartype.beartype"):
+    import unmask.backbone
+    import unmask.features
+    import unmask.pooling
+    import unmask.routing  # noqa: F401
+
+import torch
+
+from tests.families import FAMILIES
+from unmask.embedder import Embedder
+
+TEXTS = [
+    "A man plays a guitar.",
+    "Someone makes music on a stage while a small crowd listens.",
+    "The stock market fell.",
+    "x",
+    "Two dogs run across the wet grass, chasing a red ball that nobody threw.",
+    "A man plays a guitar.",
+]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    """A byte-level BPE tokenizer of 512 entries, fast, with offsets; pad 0, bos 1 (not added), eos 2."""
+    return make_tokenizer()
+
+
+def make_tokenizer(add_bos: bool = False) -> Any:
+    """Train a pico tokenizer on the reference sentences of the package."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from unmask.starter import reference_texts
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512,
+        special_tokens=["<pad>", "<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(reference_texts(), trainer)
+    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    if add_bos:
+        backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] | trim }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def pico(tokenizer: Any) -> Callable[..., Embedder]:
+    """Make an embedder of a pico model: pico("causal/eol/last") is dense, pico(..., family="olmoe") a mixture of experts."""
+
+    def make(design: str = "causal/plain/mean", family: str = "llama", **options: Any) -> Embedder:
+        return Embedder.from_model(FAMILIES[family].build(), tokenizer, design, **options)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pico_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A pico model on disk, as a user would have it."""
+    folders: dict[str, Path] = {}
+
+    def make(family: str = "llama") -> Path:
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp(family)
+            FAMILIES[family].build().save_pretrained(folders[family])
+            tokenizer.save_pretrained(folders[family])
+        return folders[family]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Real data sets, from UNMASK_DATA or ../shared/data; the test skips without them."""
+    folder = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("no real data: set UNMASK_DATA")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
