@@ -21,9 +21,10 @@ from unmask.errors import AttentionError
 
 _TOKENS = 8  # well inside any sliding window, so that the first token can see the last one
 _PADS = 3
-# Change of earlier states relative to their size. Rounding of a re-ordered product stays below these, attention above.
-_THRESHOLD = {torch.float32: 1e-5, torch.float64: 1e-9}
-_LOW_PRECISION_THRESHOLD = 2e-3
+# Change of an earlier state's element, relative to the larger of itself and the layer's median element. Measured on 36 families and
+# on trained models: attention moves some element by 0.1 and more, a re-ordered sum by less than 1e-5 (fp32) or one unit in the last place.
+_THRESHOLD = {torch.float32: 1e-3, torch.float64: 1e-6}
+_LOW_PRECISION_THRESHOLD = 3e-2
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ def _refuse(model: nn.Module, proof: AttentionProof, ahead: list[bool], padded: 
 
 
 def _has_softmax_attention(model: nn.Module, layer: int) -> bool:
-    """Whether a layer has attention that ought to obey, as the config says (Llama 4's chunked attention does not obey)."""
+    """Whether a layer has attention that ought to obey (Llama 4's chunked attention does not): unless the config says otherwise."""
     config: Any = model.config
     kinds = getattr(config.get_text_config(decoder=True), "layer_types", None)
-    kind = str(kinds[layer - 1]) if kinds else ""
+    kind = str(kinds[layer - 1]) if kinds else "full_attention"
     return kind.endswith("attention") and not kind.startswith("linear")
 
 
@@ -115,8 +116,10 @@ def _dependence(model: nn.Module, layers: Sequence[nn.Module], pads: int, distur
         with torch.inference_mode(), _watched(layers, disturbed if disturb else None) as states:
             model(**inputs)
         outputs.append(torch.stack(states)[:, : _TOKENS - 1].float())
-    clean, moved = outputs
-    return tuple(((moved - clean).abs().amax(dim=(1, 2)) / clean.abs().amax(dim=(1, 2)).clamp_min(1e-12)).tolist())
+    clean, moved = (states.flatten(1) for states in outputs)
+    # the median, not the largest: trained models carry a few enormous values, beside which every change looks small
+    typical = clean.abs().median(dim=1, keepdim=True).values.clamp_min(1e-12)
+    return tuple(((moved - clean).abs() / clean.abs().maximum(typical)).amax(dim=1).tolist())
 
 
 @contextmanager

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from unmask.encoding import Tally
 from unmask.errors import UnmaskError
-from unmask.files import atomic, fingerprint
+from unmask.files import atomic, fingerprint, write_json
 from unmask.loading import dtype_name
-from unmask.persistence import versions
+from unmask.persistence import SETTINGS, versions
 from unmask.rows import field, read_rows
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder, Precision
+    from unmask.features import Fit
 
 Ids = list[str]
 
@@ -84,25 +85,23 @@ def embed_file(embedder: Embedder, job: Job) -> Done:
             precision=job.precision,
             tally=tally,
         )
+    manifest = _manifest(embedder, job, tally, vectors)
     with atomic(job.output) as scratch:
         WRITERS[job.output.suffix](scratch, [name for name, _ in rows], vectors)
-    with atomic(Path(f"{job.output}.manifest.json")) as scratch:
-        scratch.write_text(json.dumps(_manifest(embedder, job, tally, vectors), indent=2, ensure_ascii=False) + "\n")
+    write_json(Path(f"{job.output}.manifest.json"), manifest)
     return Done(*vectors.shape)
 
 
 def _manifest(embedder: Embedder, job: Job, tally: Tally, vectors: NDArray[Any]) -> dict[str, Any]:
-    from unmask.models import resolve
-
-    model = Path(resolve(embedder.source.model))
     return {
-        "model": asdict(embedder.source) | {"fingerprint": fingerprint(model) if model.is_dir() else embedder.backbone.commit},
+        "model": asdict(embedder.source) | {"fingerprint": _weights(embedder)},
         "design": embedder.design.name,
         "prompt": embedder.prompt.prompt.template,
         "attention": embedder.backbone.proof.summary,
         "max_length": embedder.prompt.max_length,
         "batch_tokens": embedder.batch_tokens,
         "alpha": embedder.fitted.alpha,
+        "fit": _standardisation(embedder.fitted),
         "dtype": dtype_name(embedder.backbone.model),
         "device": str(embedder.backbone.device),
         "input": {"file": str(job.texts), "sha256": hashlib.sha256(job.texts.read_bytes()).hexdigest()},
@@ -113,6 +112,26 @@ def _manifest(embedder: Embedder, job: Job, tally: Tally, vectors: NDArray[Any])
         "dim": vectors.shape[1],
         "versions": versions(),
     }
+
+
+def _weights(embedder: Embedder) -> str | None:
+    """What identifies the weights: the fingerprint of the folder that they were read from, or their commit; and the adapter's."""
+    home, source = Path(embedder.backbone.model.name_or_path or "?"), embedder.source
+    weights = fingerprint(home) if home.is_dir() else embedder.backbone.commit
+    if (home / SETTINGS).is_file():  # a saved embedder: what its source says has been merged
+        return weights
+    adapter = source.adapter or (source.model if (Path(source.model) / "adapter_config.json").is_file() else None)
+    if adapter is None:
+        return weights
+    folder = Path(adapter).expanduser()
+    return f"{weights}+{fingerprint(folder) if folder.is_dir() else adapter}"
+
+
+def _standardisation(fit: Fit) -> str | None:
+    """A hash of the means and deviations that were fitted."""
+    parts = [part for part in (fit.hidden_mean, fit.hidden_std, fit.routing_mean, fit.routing_std) if part is not None]
+    digest = hashlib.sha256(b"".join(part.float().cpu().numpy().tobytes() for part in parts))
+    return digest.hexdigest()[:16] if parts else None
 
 
 def _write_parquet(file: Path, ids: Ids, vectors: NDArray[Any]) -> None:

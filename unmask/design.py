@@ -161,8 +161,8 @@ def _one_of(kind: str, given: str, allowed: tuple[str, ...]) -> str:
 
 
 def _split(name: str, separator: str = "/") -> list[str]:
-    """Split at a separator outside double quotes, so that a quoted template may contain it."""
-    return re.findall(rf'((?:"(?:\\.|[^"\\])*"|[^{separator}"])+)', name)
+    """Split at a separator outside double quotes, so that a quoted template may contain it. An open quote stays a character."""
+    return re.findall(rf'((?:"(?:\\.|[^"\\])*"|[^{separator}])+)', name)
 
 
 def _quoted(prompt: str) -> str:

@@ -243,7 +243,7 @@ def finish(
         return vectors.astype(np.float16)
     if precision == "int8":
         largest = np.abs(vectors).max(axis=1, keepdims=True, initial=np.finfo(np.float32).tiny)
-        return np.asarray(np.rint(vectors * (127 / largest)), np.int8)
+        return np.asarray(np.rint(vectors / largest * 127), np.int8)
     raise unknown("precision", precision, ("float32", "float16", "int8"))
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from unmask.design import Design
 
 
+_ROUNDING = 1e-6  # below this, relative to its size, what seems to vary in fp32 does not
+
+
 @dataclass(frozen=True)
 class Raw:
     """What was read of a batch of texts: pooled hidden states and pooled routing weights, either may be absent."""
@@ -71,13 +74,14 @@ def weighted_sum(hidden: Tensor, routing: Tensor, alpha: float) -> Tensor:
 
 
 def fit(design: Design, raw: Raw) -> Fit:
-    """Fit what the design needs on the reference corpus that `raw` was read from. Raises UnmaskError under 2 texts."""
+    """Fit what the design needs on the reference corpus that `raw` was read from. Raises UnmaskError if it is too small."""
     fitted = Fit()
     if not design.needs_fit:
         return fitted
     present = [part for part in (raw.hidden, raw.routing) if part is not None]
-    if len(present[0]) < 2:
-        raise UnmaskError("A reference corpus needs at least 2 texts.")
+    least = 3 if design.alpha == "auto" else 2  # alpha is a ratio of deviations over pairs, and two texts are one pair
+    if len(present[0]) < least:
+        raise UnmaskError(f"A reference corpus needs at least {least} texts.")
     if design.zscore:
         fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
     if design.alpha == "auto":
@@ -96,8 +100,9 @@ def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
         unit = normalize(part, dim=1)
         above = torch.triu_indices(len(unit), len(unit), offset=1)
         deviations.append((unit @ unit.T)[above[0], above[1]].std().item())
-    if not deviations[1] > 0:
-        raise UnmaskError("The routing weights of all reference texts are alike, so alpha cannot be balanced.")
+    for what, deviation in zip(("hidden states", "routing weights"), deviations, strict=True):
+        if not deviation > _ROUNDING:
+            raise UnmaskError(f"The {what} of all reference texts are alike, so alpha cannot be balanced.")
     return float(deviations[0] / deviations[1])
 
 
@@ -108,11 +113,11 @@ def _present(part: Tensor | None) -> Tensor:
 
 
 def _moments(part: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    # a dimension that never varies (an expert that is never used) is centred, not divided by zero
+    # a dimension that never varies (an expert that is never used) is centred, not divided by zero or by the mean's rounding
     if part is None:
         return None, None
-    deviation = part.std(dim=0)
-    return part.mean(dim=0), torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+    mean, deviation = part.mean(dim=0), part.std(dim=0)
+    return mean, torch.where(deviation > _ROUNDING * mean.abs(), deviation, torch.ones_like(deviation))
 
 
 def _standardise(part: Tensor | None, mean: Tensor | None, std: Tensor | None) -> Tensor | None:

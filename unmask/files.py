@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from unmask.errors import UnmaskError
 
@@ -42,23 +42,39 @@ def only_run_in(folder: Path) -> Iterator[None]:
         raise UnmaskError(f"Another run is writing to '{folder}'.") from None
 
 
-def fingerprint(folder: Path) -> str:
-    """Hash of a model folder: its json files whole, its weights by name, size and 64 blocks spread over each file.
+_SMALL = (".json", ".jinja", ".txt", ".model", ".py")
 
-    Reading gigabytes to name them would take longer than many a comparison; any training step changes every block.
+
+def fingerprint(folder: Path) -> str:
+    """Hash of a model folder: its settings, tokenizer, template and code whole, its weights by name, size and samples.
+
+    A sample is 4 KB: 64 of them spread over each file, and one at the start of each tensor, since training may leave all
+    tensors but a few as they were. Reading gigabytes to name them would take longer than many a comparison.
     """
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*")):
-        if file.suffix == ".json":
-            digest.update(file.name.encode() + file.read_bytes())
+        if not file.is_file():
+            continue
+        if file.suffix in _SMALL:
+            digest.update(f"{file.relative_to(folder)}:".encode() + file.read_bytes())
         elif file.suffix == ".safetensors":
             size = file.stat().st_size
             digest.update(f"{file.relative_to(folder)}:{size}".encode())
             with file.open("rb") as stream:
-                for block in range(64):
-                    stream.seek(size * block // 64)
+                for start in [*(size * block // 64 for block in range(64)), *_tensors(stream)]:
+                    stream.seek(start)
                     digest.update(stream.read(4096))
     return digest.hexdigest()[:16]
+
+
+def _tensors(stream: BinaryIO) -> list[int]:
+    """Where each tensor of a safetensors file begins; nowhere in a broken file, which loading will refuse."""
+    length = int.from_bytes(stream.read(8), "little")
+    try:
+        header = json.loads(stream.read(min(length, 2**27)))
+    except ValueError:
+        return []
+    return [8 + length + header[name]["data_offsets"][0] for name in sorted(header) if name != "__metadata__"]
 
 
 def write_json(file: Path, content: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +49,12 @@ def load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         path, adapter = _base_of(Path(path)), path
     device = pick_device(source.device)
     tokenizer = _load(path, source, "tokenizer")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # sentence-transformers cannot do without one
     model = _load(path, source, "adapted" if adapter else "decoder", pick_dtype(source.dtype, device))
     if adapter:
         model = _adapt(model, adapter, source.merge)
-    return model.to(device), tokenizer
+    return _aligned(model.to(device)), tokenizer
 
 
 def pick_device(device: str) -> torch.device:
@@ -60,9 +63,9 @@ def pick_device(device: str) -> torch.device:
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return accelerator or torch.device("cpu")
     try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise UnmaskError(f"'{device}' is not a device: try auto, cpu, cuda or cuda:1.") from error
+        return torch.empty(0, device=device).device  # torch.device(...) alone also takes devices that this machine lacks
+    except (RuntimeError, AssertionError) as error:
+        raise UnmaskError(f"'{device}' is not a device of this machine: try auto, cpu, cuda or cuda:1.") from error
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
@@ -79,36 +82,75 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 
 def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None) -> Any:
+    from safetensors import SafetensorError
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     common: dict[str, Any] = {"trust_remote_code": source.trust_remote_code, "revision": source.revision}
     model_options = {"dtype": dtype, "use_safetensors": True, "attn_implementation": source.attn_implementation}
     try:
         if what == "tokenizer":
-            tokenizer = AutoTokenizer.from_pretrained(path, **common)
-            if not tokenizer.is_fast:
-                raise UnmaskError(f"The tokenizer of '{source.model}' has no character offsets (it is not a fast one).")
-            return tokenizer
-        # an adapter names its modules as the causal language model does, so it is loaded on that and the head dropped
-        auto = AutoModelForCausalLM if what == "adapted" else AutoModel
-        return auto.from_pretrained(path, **common, **model_options)
-    except (OSError, ImportError) as error:
-        raise UnmaskError(_why(source.model, path, error)) from error
-    except ValueError as error:
-        if isinstance(error, UnmaskError):
-            raise
-        raise UnmaskError(f"'{source.model}' could not be loaded: {_first_line(error)}") from error
+            loaded, report = AutoTokenizer.from_pretrained(path, **common), {}
+        else:
+            # an adapter names its modules as the causal language model does, so it is loaded on that and the head dropped
+            auto = AutoModelForCausalLM if what == "adapted" else AutoModel
+            loaded, report = auto.from_pretrained(path, **common, **model_options, output_loading_info=True)
+    except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UnmaskError(_why(source.model, path, what, error)) from error
+    if what == "tokenizer" and not loaded.is_fast:
+        raise UnmaskError(f"The tokenizer of '{source.model}' has no character offsets (it is not a fast one).")
+    if what != "tokenizer":
+        _refuse_random_weights(source.model, loaded, report["missing_keys"], headed=what == "adapted")
+    return loaded
+
+
+def _refuse_random_weights(name: str, model: Any, missing: set[str], headed: bool) -> None:
+    """Raise UnmaskError if the checkpoint lacks weights of the decoder: transformers gives those random values and goes on."""
+    body = _body(model) if headed else model  # a head may be lacking, it is dropped
+    ours = {id(parameter) for parameter in body.parameters()}
+    lacking = sorted(missing & {key for key, weight in model.named_parameters(remove_duplicate=False) if id(weight) in ours})
+    if lacking:
+        raise UnmaskError(f"'{name}' holds no weights for {lacking[0]} ({len(lacking)} are missing in all).")
+
+
+def _aligned(model: Any) -> Any:
+    """Weights that are mapped from a file begin anywhere in memory, and the bits of a product depend on it on some processors."""
+    for weight in (*model.parameters(), *model.buffers()):
+        if weight.data_ptr() % 64:
+            weight.data = weight.data.clone()
+    return model
+
+
+def _body(model: Any) -> Any:
+    """What AutoModel would load of a causal language model: the model inside it (`base_model` finds none in Llama 4)."""
+    from transformers import PreTrainedModel
+
+    return next(child for child in model.children() if isinstance(child, PreTrainedModel))
 
 
 def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
-    from peft import PeftModel
+    from peft import PeftConfig, PeftModel
+    from peft.utils import load_peft_weights
 
-    adapted = PeftModel.from_pretrained(model, adapter)
-    inner = adapted.merge_and_unload() if merge else adapted.get_base_model()
-    if not merge and not any("lora_" in name or "modules_to_save" in name for name, _ in inner.named_parameters()):
+    body = _body(model)
+    try:
+        PeftConfig.from_pretrained(adapter)  # says plainly what is wrong with a folder that is no adapter
+        # most adapters were trained on a model with its head, and name its modules so; those of embedding models were not
+        inside = next(f"base_model.model.{name}." for name, module in model.named_modules() if module is body)
+        names = [name for name in load_peft_weights(adapter, device="cpu") if name.startswith("base_model.model.")]
+        headless = bool(names) and not any(name.startswith(inside) for name in names)
+        adapted = PeftModel.from_pretrained(body if headless else model, adapter)
+        report = adapted.load_adapter(adapter, "default")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {_first_line(error)}") from error
+    if report.missing_keys or any("lora_" in name for name in report.unexpected_keys):
+        # peft leaves the layers that it finds no weights for as they are, or random, and goes on
+        raise UnmaskError(f"The adapter '{adapter}' belongs to another model: its layers are not those of this one.")
+    if not any("lora_" in name or "modules_to_save" in name for name, _ in body.named_parameters()):
         # prompt tuning and its kin live in the wrapper, which has no decoder to read
         raise UnmaskError(f"The adapter '{adapter}' changes no layer of the decoder; only LoRA-like adapters can be read.")
-    return inner.get_decoder() if hasattr(inner, "get_decoder") else inner  # type: ignore[no-any-return]
+    if merge:
+        adapted.merge_and_unload()  # in place
+    return body  # type: ignore[no-any-return]
 
 
 def _base_of(adapter: Path) -> str:
@@ -120,7 +162,7 @@ def _base_of(adapter: Path) -> str:
     return resolve(str(base))
 
 
-def _why(name: str, path: str, error: Exception) -> str:
+def _why(name: str, path: str, what: str, error: Exception) -> str:
     """Say what was tried: a file that is missing, weights that are not safetensors, or a hub that cannot be reached."""
     folder = Path(path)
     if folder.is_dir():
@@ -128,12 +170,35 @@ def _why(name: str, path: str, error: Exception) -> str:
             return f"'{name}' is a folder without a config.json, so it is no model."
         if not any(folder.glob("*.safetensors")):
             return f"'{name}' holds no *.safetensors file, and weights of another format are never loaded."
-        return f"'{name}' could not be loaded: {_first_line(error)}"
+    if folder.is_dir() or not isinstance(error, OSError):
+        failed = f"The tokenizer of '{name}'" if what == "tokenizer" else f"'{name}'"
+        return f"{failed} could not be loaded: {_first_line(error)}"
+    return hub_failure(name, error)
+
+
+def hub_failure(name: str, error: Exception) -> str:
+    """Say that a name was looked for as a folder, as a bundled name and on the hub, and what the hub said."""
+    nearest = get_close_matches(name, BUNDLED, n=1)
+    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
     offline = " HF_HUB_OFFLINE is set, so only its cache was tried." if os.environ.get("HF_HUB_OFFLINE") == "1" else ""
     return (
-        f"'{name}' is no folder, no bundled name ({', '.join(BUNDLED)}), and the model hub did not give it.{offline} "
-        f"It said: {_first_line(error)}"
+        f"'{name}' is no folder, no bundled name ({', '.join(BUNDLED)}), and the model hub did not give it.{hint}{offline} "
+        f"The hub said: {_first_line(error)}"
     )
+
+
+def hub_commit(name: str, revision: str | None) -> str:
+    """The commit on the hub that a model or adapter comes from. Raises UnmaskError if the hub does not give it."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    for config in ("config.json", "adapter_config.json"):
+        try:
+            return Path(hf_hub_download(name, config, revision=revision)).parent.name
+        except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError) as error:
+            if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):
+                raise UnmaskError(hub_failure(name, error)) from error
+    raise UnmaskError(f"'{name}' is on the hub, but is no model: it has no config.json.")
 
 
 def _first_line(error: Exception) -> str:

@@ -136,6 +136,8 @@ def _prepare(model: Bundled) -> Path:
     model.path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{model.path}.lock"):
         if not model.ready:  # another process may have converted it while this one waited
+            for abandoned in model.path.parent.glob(f".{model.name}-*"):  # by a process that was killed
+                shutil.rmtree(abandoned, ignore_errors=True)
             scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=model.path.parent))
             try:
                 _convert(model, scratch)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -37,7 +37,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: int = 1
+    format: Literal[1] = 1
     design: str
     max_length: int
     dtype: str
@@ -69,7 +69,7 @@ class Settings(BaseModel):
             decoder,
             tokenizer,
             wanted,
-            source=replace(source, model=self.source, revision=self.revision, adapter=self.adapter),
+            source=replace(source, model=self.source, revision=self.revision, adapter=source.adapter or self.adapter),
             max_length=max_length or self.max_length,
             batch_tokens=batch_tokens,
             instructions=self.instructions if instructions is None else instructions,
@@ -106,20 +106,36 @@ def save(embedder: Embedder, folder: Path) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         write(embedder, scratch)
-        shutil.rmtree(folder, ignore_errors=True)
-        scratch.replace(folder)
+        for path in (scratch, *scratch.rglob("*")):  # mkdtemp and safetensors let nobody else read
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        _put_in_place(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _put_in_place(scratch: Path, folder: Path) -> None:
+    """Give a finished folder its name; what had that name goes only once that has worked."""
+    old = scratch.with_name(f"{scratch.name}-old")
+    if folder.exists():
+        folder.replace(old)
+    try:
+        scratch.replace(folder)
+    except BaseException:
+        if old.exists():
+            old.replace(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sentence_transformers_modules(embedder: Embedder) -> str:
     """ "plain" if sentence-transformers' own modules express the design, "unmask" if it needs this package to load it."""
     design = embedder.design
-    begins_with_text = next(embedder.prompt.tokenize(["a"])).start == 0  # its poolings would include a BOS token
+    text = next(embedder.prompt.tokenize(["a"]))
     plain = (
         design == Design(design.attention, "plain", design.pooling)
         and design.pooling in _PLAIN_POOLINGS
-        and (begins_with_text or design.pooling == "last")
+        and (text.start == 0 or design.pooling == "last")  # its poolings would include a BOS token
+        and list(text.ids) == embedder.tokenizer("a")["input_ids"]  # and an EOS token that the tokenizer appends
     )
     return "plain" if plain else "unmask"
 

@@ -35,6 +35,11 @@ PRESETS: dict[str, Preset] = {
     "prompteol": Preset(
         Design("causal", "eol", "last"), "the model is about to say the text in one word", "PromptEOL (arXiv 2307.16645)"
     ),
+    "prompteol-z": Preset(
+        Design("causal", "eol", "last", zscore=True),
+        "PromptEOL with every dimension standardised by a reference corpus",
+        "PromptEOL (arXiv 2307.16645); the fair baseline to MoEE's z-scored vectors",
+    ),
     "echo": Preset(
         Design("causal", "echo", "mean"), "the text is read twice, the second copy averaged", "Echo (arXiv 2402.15449)"
     ),

@@ -36,7 +36,7 @@ class Prompt:
         problem = None
         if fields.count("text") not in (1, 2):
             problem = "it must contain {text} once (or twice, to embed the second copy)"
-        elif fields.count("instruction") > 1 or ("instruction" in fields and fields[-1] == "instruction"):
+        elif fields.count("instruction") > 1 or "instruction" in " ".join(fields).rpartition("text")[2]:
             problem = "{instruction} may stand once, before the last {text}"
         elif "eos" in fields and not (fields.count("eos") == 1 and self.template.endswith("{eos}")):
             problem = "{eos} may only stand at its end"
@@ -47,13 +47,15 @@ class Prompt:
     def pieces(self) -> tuple[tuple[str, str | None], ...]:
         """The template as (literal text, the field that follows it or None)."""
         try:
-            parsed = [(literal, field) for literal, field, _, _ in Formatter().parse(self.template)]
+            parsed = list(Formatter().parse(self.template))
         except ValueError as error:
             raise UnmaskError(f"The prompt template {json.dumps(self.template)} does not parse: {error}.") from error
-        for _, field in parsed:
+        for _, field, how, conversion in parsed:
             if field is not None and field not in FIELDS:
                 raise unknown("field in a prompt template", field, FIELDS)
-        return tuple(parsed)
+            if how or conversion:
+                raise UnmaskError(f"The prompt template {json.dumps(self.template)} needs its {{{field}}} without ':' or '!'.")
+        return tuple((literal, field) for literal, field, _, _ in parsed)
 
     @property
     def takes_instruction(self) -> bool:

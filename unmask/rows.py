@@ -26,7 +26,7 @@ def read_rows(file: Path) -> Iterator[tuple[int, Row]]:
     try:
         yield from reader(file)
     except UnicodeDecodeError as error:
-        raise UnmaskError(f"{file} is not UTF-8 text (byte {error.start}).") from error
+        raise UnmaskError(_not_utf8(file)) from error
 
 
 def field(file: Path, line: int, row: Row, column: str, kind: type | tuple[type, ...] = str) -> Any:
@@ -44,8 +44,21 @@ def field(file: Path, line: int, row: Row, column: str, kind: type | tuple[type,
     return value
 
 
+def _not_utf8(file: Path) -> str:
+    """Where a file stops being UTF-8: the error of a decoder counts from the start of its buffer, not of the file."""
+    at = 0
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return f"{file} is not UTF-8 text (line {number}, byte {at + error.start})."
+            at += len(line)
+    return f"{file} is not UTF-8 text."
+
+
 def _jsonl(file: Path) -> Iterator[tuple[int, Row]]:
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -60,7 +73,7 @@ def _jsonl(file: Path) -> Iterator[tuple[int, Row]]:
 
 def _delimited(delimiter: str) -> Callable[[Path], Iterator[tuple[int, Row]]]:
     def read(file: Path) -> Iterator[tuple[int, Row]]:
-        with file.open(encoding="utf-8", newline="") as lines:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
             try:
                 for row in reader:
@@ -68,7 +81,8 @@ def _delimited(delimiter: str) -> Callable[[Path], Iterator[tuple[int, Row]]]:
                         raise UnmaskError(f"{file}, line {reader.line_num}: expected {len(reader.fieldnames or [])} columns.")
                     yield reader.line_num, dict(row)
             except csv.Error as error:
-                raise UnmaskError(f"{file}, line {reader.line_num}: {error}.") from error
+                # the reader counts rows that ended: this one begins after them, and an open quote runs to the end of the file
+                raise UnmaskError(f"{file}, line {reader.line_num + 1}: {error}.") from error
 
     return read
 
@@ -83,12 +97,12 @@ def _parquet(file: Path) -> Iterator[tuple[int, Row]]:
             for row in batch.to_pylist():
                 number += 1
                 yield number, row
-    except pa.ArrowInvalid as error:
-        raise UnmaskError(f"{file} is not a parquet file: {error}.") from error
+    except (pa.ArrowException, OSError) as error:
+        raise UnmaskError(f"{file} cannot be read as a parquet file: {error}.") from error
 
 
 def _txt(file: Path) -> Iterator[tuple[int, Row]]:
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             yield number, {"text": line.rstrip("\r\n")}
 

@@ -44,6 +44,7 @@ class PromptTokenizer:
         self.prompt = find_prompt(prompt)
         if self.prompt.appends_eos and tokenizer.eos_token_id is None:
             raise UnmaskError(f"The prompt '{prompt}' ends with {{eos}}, but this tokenizer has no end-of-sequence token.")
+        self._appended = 0 if self.chat else _appended(tokenizer)
         self._with, self._without = self._wrapped(self.prompt), self._wrapped(self.prompt.without_instruction())
 
     def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
@@ -53,55 +54,51 @@ class PromptTokenizer:
         more to say. Lone surrogates, which no encoding can hold, become U+FFFD. Raises UnmaskError for what is no string, for an
         instruction that the prompt does not take, and for a limit that leaves no room for the text.
         """
-        if instruction is not None and not self.prompt.takes_instruction:
-            raise UnmaskError(
-                f"The prompt '{self.prompt.name}' has no {{instruction}}, so an instruction would change nothing."
-            )
+        if instruction is not None:
+            instruction = _clean(instruction, "The instruction")
+            if not self.prompt.takes_instruction:
+                raise UnmaskError(
+                    f"The prompt '{self.prompt.name}' has no {{instruction}}, so an instruction would change nothing."
+                )
         prompt = self._with if instruction else self._without
         for begin in range(0, len(texts), _TOKENIZE_AT_ONCE):
             chunk = texts[begin : begin + _TOKENIZE_AT_ONCE]
-            rendered = [prompt.render(_clean(text, begin + k), instruction) for k, text in enumerate(chunk)]
+            rendered = [prompt.render(_clean(text, f"Text {begin + k}"), instruction) for k, text in enumerate(chunk)]
             encoded = self.tokenizer(
                 [text for text, _ in rendered],
                 add_special_tokens=not self.chat,  # a chat template writes its own
                 return_offsets_mapping=True,
-                return_special_tokens_mask=True,
                 return_attention_mask=False,
                 truncation=False,
                 verbose=False,
             )
-            columns = (encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"])
-            for (text, copies), ids, offsets, special in zip(rendered, *columns, strict=True):
-                yield self._span(ids, offsets, special, copies, len(text))
+            for (_, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+                yield self._span(ids, offsets, copies)
 
-    def _span(
-        self, ids: list[int], offsets: list[tuple[int, int]], special: list[int], copies: list[tuple[int, int]], end: int
-    ) -> TokenizedText:
+    def _span(self, ids: list[int], offsets: list[tuple[int, int]], copies: list[tuple[int, int]]) -> TokenizedText:
         # what the tokenizer itself put before the prompt (BOS) is kept; what it put after it goes, since {eos} asks for that
-        while ids and special[-1] and offsets[-1][1] in (0, end) and offsets[-1][0] == offsets[-1][1]:
-            ids, offsets, special = ids[:-1], offsets[:-1], special[:-1]
+        ids, offsets = ids[: len(ids) - self._appended], offsets[: len(offsets) - self._appended]
         spans = [_token_range(offsets, *copy) for copy in copies]
-        eos = [self.tokenizer.eos_token_id] if self.prompt.appends_eos else []
-        excess = max(0, len(ids) + len(eos) - self.max_length)
-        if excess:
-            spans, ids = self._truncate(spans, ids, excess)
         start = spans[-1][0]
-        if start == len(ids) and not eos:
-            eos = [self._empty_text_token()]
-        return TokenizedText((*ids, *eos), start, bool(excess))
+        if self.prompt.appends_eos:
+            ids = [*ids, int(self.tokenizer.eos_token_id)]
+        elif start == len(ids):
+            ids = [*ids, self._empty_text_token()]
+        if len(ids) <= self.max_length:
+            return TokenizedText(tuple(ids), start)
+        return self._truncate(ids, [_inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)])
 
-    def _truncate(self, spans: list[tuple[int, int]], ids: list[int], excess: int) -> tuple[list[tuple[int, int]], list[int]]:
-        each = -(-excess // len(spans))
-        kept = min(stop - start for start, stop in spans) - each
+    def _truncate(self, ids: list[int], spans: list[tuple[int, int]]) -> TokenizedText:
+        kept = (self.max_length - len(ids) + sum(stop - start for start, stop in spans)) // len(spans)
         if kept < 1:
             raise UnmaskError(f"max_length {self.max_length} leaves no room for a text in the prompt '{self.prompt.name}'.")
-        shortened, result, at = [], [], 0
+        result: list[int] = []
+        at = first = 0
         for start, stop in spans:
-            result += ids[at:start]
-            shortened.append((len(result), len(result) + kept))
-            result += ids[start : start + kept]
+            first = len(result) + start - at
+            result += ids[at : min(stop, start + kept)]
             at = stop
-        return shortened, result + ids[at:]
+        return TokenizedText((*result, *ids[at:]), first, True)
 
     def _empty_text_token(self) -> int:
         for token in (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id):
@@ -114,15 +111,16 @@ class PromptTokenizer:
             return prompt
         if not self.tokenizer.chat_template:
             raise UnmaskError("A 'chat:' prompt was asked for, but this tokenizer has no chat template.")
-        # private-use characters stand for the fields: a template may not touch them, and braces of its own are escaped
-        marks = {f"{{{field}}}": chr(0xE000 + k) for k, field in enumerate(("text", "instruction", "eos"))}
-        template = prompt.template.removesuffix("{eos}")
-        content = _swap(template, marks).replace("{{", "{").replace("}}", "}")
+        # private-use characters that occur nowhere stand for the fields; a chat template may not touch them
+        taken = prompt.template + str(self.tokenizer.chat_template)
+        free = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in taken)
+        marks = {"text": next(free), "instruction": next(free)}
+        content = "".join(literal + marks.get(field or "", "") for literal, field in prompt.pieces)
         rendered = self.tokenizer.apply_chat_template(
             [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
         )
         escaped = str(rendered).replace("{", "{{").replace("}", "}}")
-        wrapped = _swap(escaped, {mark: field for field, mark in marks.items()})
+        wrapped = _swap(escaped, {mark: f"{{{field}}}" for field, mark in marks.items()})
         return replace(prompt, template=wrapped + ("{eos}" if prompt.appends_eos else ""))
 
 
@@ -139,9 +137,21 @@ def _token_range(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tu
     return first, max(first, stop)
 
 
-def _clean(text: str, row: int) -> str:
+def _inside(offsets: Sequence[tuple[int, int]], span: tuple[int, int], end: int) -> tuple[int, int]:
+    """The span without a last token that also holds what follows the text, such as `."`: a cut may not take that."""
+    start, stop = span
+    return start, stop - (stop > start and offsets[stop - 1][1] > end)
+
+
+def _appended(tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many special tokens (EOS) the tokenizer puts after a text of its own accord."""
+    special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    return next(count for count, mark in enumerate([*reversed(special), 0]) if not mark)
+
+
+def _clean(text: str, what: str) -> str:
     if not isinstance(text, str):
-        raise UnmaskError(f"Text {row} is {type(text).__name__}, not str.")
+        raise UnmaskError(f"{what} is {type(text).__name__}, not str.")
     try:
         text.encode("utf-8")
         return text

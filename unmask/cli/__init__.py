@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 
-import click
 import typer
 
 from unmask.cli.compare import compare
@@ -37,23 +36,20 @@ def main() -> None:
     """Run the command line: exit code 2 and one sentence for a user's mistake, no traceback."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # one progress bar is enough, and it is ours
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "critical")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
-        app(standalone_mode=False)
+        app()  # a mistake in the usage itself is told by typer, which exits with 2 as well
     except UnmaskError as error:
         print(f"unmask: {error}", file=sys.stderr)
         sys.exit(2)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        sys.exit(2)
-    except click.ClickException as error:
-        print(f"unmask: {error.format_message()}", file=sys.stderr)
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        print("unmask: stopped; what is finished is kept, and the same command goes on from there.", file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         sys.stdout = None
+    except OSError as error:
+        if error.filename is None:  # not about a path that was given
+            raise
+        print(f"unmask: '{error.filename}': {error.strerror}.", file=sys.stderr)
+        sys.exit(2)

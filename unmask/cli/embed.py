@@ -40,9 +40,11 @@ def embed(
     """Embed a file of texts, with ids, and a manifest of everything that the vectors depend on."""
     from unmask.bulk import Job, embed_file, read_texts
     from unmask.embedder import Embedder
+    from unmask.errors import UnmaskError
 
     job = Job(texts, output, column, id_column, instruction, dim, normalize, precision)
     job.check()
+    corpus = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
     embedder = Embedder.from_pretrained(
         model,
         design,
@@ -54,7 +56,9 @@ def embed(
         max_length=max_length,
         batch_tokens=batch_tokens,
     )
-    if fit_on is not None:
-        embedder.fit([text for _, text in read_texts(fit_on, "text", None)])
+    if corpus is not None:
+        if not embedder.design.needs_fit:
+            raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
+        embedder.fit(corpus)
     done = embed_file(embedder, job)
     print(f"unmask: {done.texts} vectors of {done.dim} in {output}; {output}.manifest.json says how.", file=sys.stderr)

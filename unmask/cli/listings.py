@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 from unmask.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from unmask.models import Bundled
+    from unmask.presets import Preset
+    from unmask.prompts import Prompt
 
 
 def designs(as_json: AsJson = False) -> None:
@@ -24,15 +29,14 @@ def designs(as_json: AsJson = False) -> None:
         }
         for name, one in PRESETS.items()
     ]
-    prompts = [{"prompt": one.name, "template": one.template, "meaning": one.meaning} for one in PROMPTS.values()]
     if as_json:
+        prompts = [{"prompt": one.name, "template": one.template, "meaning": one.meaning} for one in PROMPTS.values()]
         print(json.dumps({"designs": rows, "prompts": prompts}, indent=2, ensure_ascii=False))
         return
-    _print("Presets", [{**row, "training": "needed" if row["training"] else "-"} for row in rows])
-    _print(
-        'Prompts (or a template of your own: causal/"Topic of: {text}"/last; `chat:` before it wraps it in the chat template)',
-        prompts,
-    )
+    _entries("Named designs", [(name, one.design.name, _told(one)) for name, one in PRESETS.items()])
+    _entries("Prompts", [(one.name, one.template.replace("\n", "\\n"), _told(one)) for one in PROMPTS.values()])
+    print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
+    print()
     print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore]")
     for part, values in (("attention", ATTENTIONS), ("pooling", POOLINGS), ("features", FEATURES), ("routing", ROUTINGS)):
         print(f"  {part:10} {', '.join(values)}")
@@ -52,7 +56,7 @@ def models(as_json: AsJson = False) -> None:
             "kind": one.kind,
             "licence": one.licence,
             "MB": one.megabytes,
-            "ready": _readiness(one.ready, one.installed),
+            "ready": _readiness(one),
             "path": str(one.path) if one.installed else None,
             "install": one.install_command,
         }
@@ -61,12 +65,10 @@ def models(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"models": rows}, indent=2, ensure_ascii=False))
         return
-    _print(
+    _entries(
         "Bundled models (any hub id or folder works too)",
-        [{key: row[key] for key in row if key not in ("path", "install")} for row in rows],
+        [(one.name, f"{_readiness(one)}, {one.megabytes} MB, {one.licence}", _where(one)) for one in BUNDLED.values()],
     )
-    for row in rows:
-        print(f"{row['name']}: {row['path'] or row['install']}")
 
 
 def tasks(as_json: AsJson = False) -> None:
@@ -78,8 +80,14 @@ def tasks(as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps({"kinds": kinds, "starter": starter}, indent=2, ensure_ascii=False))
         return
-    _print("Task folders (the kind is inferred; FOLDER:kind or a task.toml states it)", kinds)
-    _print("Starter tasks (-t starter): a demonstration, not a benchmark", starter)
+    _entries(
+        "Task folders (the kind is inferred; FOLDER:kind or a task.toml states it)",
+        [(kind, metric, LAYOUT[kind]) for kind, metric in METRICS.items()],
+    )
+    _entries(
+        "Starter tasks, all by -t starter (a demonstration, not a benchmark)",
+        [(str(one["task"]), f"{one['items']} items", str(one["kind"])) for one in starter],
+    )
     print("A name in mteb works too, e.g. -t STSBenchmark; its data come from the hub.")
 
 
@@ -94,18 +102,29 @@ LAYOUT = {
 }
 
 
-def _readiness(ready: bool, installed: bool) -> str:
-    return "yes" if ready else "converted on first use" if installed else "not installed"
+def _readiness(one: Bundled) -> str:
+    return "ready" if one.ready else "converted on first use" if one.installed else "not installed"
 
 
-def _print(title: str, rows: list[dict[str, Any]]) -> None:
+def _where(one: Bundled) -> str:
+    return f"{one.meaning}; {one.path if one.installed else one.install_command}"
+
+
+def _told(one: Preset | Prompt) -> str:
+    training = "; needs training" if getattr(one, "needs_training", False) else ""
+    return f"{one.meaning}{training}" + (f" [{one.source}]" if one.source else "")
+
+
+def _entries(title: str, entries: list[tuple[str, str, str]]) -> None:
+    """Name and value on one line, the explanation below."""
     from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.padding import Padding
+    from rich.text import Text
 
-    table = Table(title=escape(title), title_justify="left", header_style="bold")
-    for number, column in enumerate(rows[0]):
-        table.add_column(column, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
-    Console().print(table)
+    console = Console()
+    console.print(Text(title, style="bold underline"))
+    width = max(len(name) for name, _, _ in entries)
+    for name, value, explanation in entries:
+        console.print(Text(f"{name:{width}}  ", style="bold").append(value, style="cyan"), soft_wrap=True)
+        console.print(Padding(Text(explanation, style="dim"), (0, 0, 0, width + 2)))
+    console.print()

@@ -20,11 +20,11 @@ from unmask.embedder import default_batch_tokens
 from unmask.encoding import Tally, Vectors, encode_designs, fit_designs
 from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import Items, bootstrap, interval
-from unmask.evaluation.results import Conditions, Result, ResultStore
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
 from unmask.evaluation.tasks import Task
 from unmask.features import Fit
 from unmask.files import fingerprint
-from unmask.loading import DTYPES, Source, dtype_name, load, pick_device, pick_dtype
+from unmask.loading import DTYPES, Source, dtype_name, hub_commit, load, pick_device, pick_dtype
 from unmask.models import resolve
 from unmask.persistence import versions
 from unmask.progress import progress_bar
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from unmask.evaluation.mteb_adapter import Outcome
 
-SENTENCE_TRANSFORMERS = "sentence-transformers"
 _RESAMPLES = 1000
 
 
@@ -97,6 +96,7 @@ def compare(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambda 
     Returns the results in the order of designs, then tasks. Every design is checked on the loaded model before the first
     text is computed. Raises UnmaskError and AttentionError as loading and encoding do.
     """
+    say(f"{plan.source.model}: {len(plan.designs)} designs on {len(plan.tasks)} tasks")
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
     revision = model_revision(plan.source)
@@ -124,19 +124,24 @@ def _fill(
     tokenizer: PreTrainedTokenizerBase,
     say: Callable[[str], None],
 ) -> None:
+    # all of them first: what the tokenizer lacks is refused before anything is computed
+    prompts = {design.prompt: PromptTokenizer(tokenizer, design.prompt, plan.max_length) for design in plan.designs.values()}
+    budget = plan.batch_tokens or default_batch_tokens(backbone)
     for (attention, prompt), group in _groups(plan.designs).items():
-        pending = [task for task in plan.tasks if any(store.get(cells[label, task.name]) is None for label in group)]
-        if not pending:
+        missing = {
+            task.name: {label: design for label, design in group.items() if store.get(cells[label, task.name]) is None}
+            for task in plan.tasks
+        }
+        wanted = dict.fromkeys(design for of_task in missing.values() for design in of_task.values())
+        if not wanted:
             continue
         if backbone.attention != attention:
             backbone.set_attention(attention)
-        prompts = PromptTokenizer(tokenizer, prompt, plan.max_length)
-        budget = plan.batch_tokens or default_batch_tokens(backbone)
-        fits = fit_designs(backbone, prompts, list(group.values()), plan.reference, batch_tokens=budget)
-        for task in pending:
-            missing = {label: design for label, design in group.items() if store.get(cells[label, task.name]) is None}
-            say(f"{attention}/{prompt} on {task.name}: {', '.join(missing)}")
-            _score_group(missing, task, cells, store, backbone, prompts, fits, budget)
+        fits = fit_designs(backbone, prompts[prompt], list(wanted), plan.reference, batch_tokens=budget)
+        for task in plan.tasks:
+            if of_task := missing[task.name]:
+                say(f"{attention}/{prompt} on {task.name}: {', '.join(of_task)}")
+                _score_group(of_task, task, cells, store, backbone, prompts[prompt], fits, budget)
 
 
 def _score_group(
@@ -270,16 +275,7 @@ def _revision(name: str, revision: str | None) -> str:
     path = Path(resolve(name))
     if path.is_dir():
         return fingerprint(path)
-    from transformers.utils import cached_file
-
-    for config in ("config.json", "adapter_config.json"):
-        try:
-            file = cached_file(name, config, revision=revision)
-        except OSError:
-            continue
-        if file:
-            return Path(file).parent.name
-    raise UnmaskError(f"'{name}' is no folder, no bundled name (see `unmask models`), and the model hub did not give it.")
+    return hub_commit(name, revision)
 
 
 def _groups(designs: Mapping[str, Design]) -> dict[tuple[Attention, str], dict[str, Design]]:

@@ -10,7 +10,9 @@ import json
 import logging
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,7 +77,10 @@ class MtebModel:
         """Vectors of the texts in mteb's batches."""
         texts = [text for batch in inputs for text in batch["text"]]
         role = getattr(prompt_type, "value", None)
-        return self._encode(texts, None if role == "document" else self._instruction)
+        vectors = self._encode(texts, None if role == "document" else self._instruction)
+        if not np.isfinite(vectors).all():
+            raise UnmaskError("Some vectors hold nan or infinite numbers, so they have no score; try dtype float32.")
+        return vectors
 
     @staticmethod
     def similarity(one: Any, other: Any) -> Any:
@@ -93,11 +98,20 @@ class MtebModel:
 
 
 class _RecordingRandom(random.Random):
-    """mteb's clustering draws its resamples here and keeps only the assignments, so the draws are kept for it."""
+    """mteb's clustering draws its resamples here and keeps only the assignments, so the draws are kept for it.
+
+    kept: the texts that it embeds, where those are not all; draws: places among them, with repeats, an experiment a row.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
+        self.kept: list[int] | None = None
         self.draws: list[list[int]] = []
+
+    def sample(self, population: Any, k: int, **options: Any) -> list[Any]:
+        """Choose the texts that are embedded at all, and remember them."""
+        self.kept = super().sample(population, k, **options)
+        return self.kept
 
     def choices(self, population: Any, *args: Any, **options: Any) -> list[Any]:
         """Draw as random.Random does, and remember."""
@@ -132,8 +146,31 @@ def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode) -> Outcome:
         saved = json.loads((Path(folder) / built.prediction_file_name).read_text(encoding="utf-8"))
     metric = _MAIN_SCORE[task.kind]
     items = ITEMS[task.kind](built.dataset[subset], split, saved[subset][split], recorder)
-    side = {key: float(found[key]) for key in _SIDE_SCORES if key != metric and isinstance(found.get(key), int | float)}
-    return Outcome(metric, float(found[metric]), side, items)
+    side = {key: _defined(found[key]) for key in _SIDE_SCORES if key != metric and isinstance(found.get(key), int | float)}
+    if "ami" in side and items is not None:
+        side["ami"] = _ami(items, recorder)
+    return Outcome(metric, _defined(found[metric]), side, items)
+
+
+def _defined(score: float) -> float:
+    # equal vectors order nothing: a correlation of 0, as in resampling, where scipy says nan
+    return 0.0 if np.isnan(score) else float(score)
+
+
+def _ami(items: Items, recorder: _RecordingRandom) -> float:
+    """AMI over the distinct texts of each experiment, averaged.
+
+    mteb draws with replacement and counts a text as often as it is drawn: copies share their cluster and their label, so that
+    its own AMI of random vectors on a hundred texts is 0.2 and not the 0 that AMI is there for.
+    """
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    values = []
+    for replicate, draw in enumerate(recorder.draws):
+        first = np.unique(draw, return_index=True)[1]
+        label, assigned = (items.columns[name][first, replicate] for name in ("label", "assigned"))
+        values.append(adjusted_mutual_info_score(label, assigned))
+    return float(np.mean(values))
 
 
 def _loaded(task: MtebTask) -> Any:
@@ -154,7 +191,9 @@ def _find(name: str) -> Any:
         try:
             return mteb.get_task(name)
         except (KeyError, ValueError):
-            names = [task.metadata.name for task in mteb.get_tasks(modalities=["text"], languages=["eng"])]
+            names = [
+                task.metadata.name for task in mteb.get_tasks(modalities=["text"], languages=["eng"], exclude_superseded=False)
+            ]
             nearest = unknown("task", name, names).args[0].partition(" Allowed:")[0]
             raise UnmaskError(f"{nearest} A task is a folder, 'starter', or a name in mteb.") from None
 
@@ -168,7 +207,7 @@ def _metadata(task: LocalTask) -> Any:
     from mteb.abstasks.task_metadata import TaskMetadata
 
     return TaskMetadata(
-        name=task.name,
+        name=task.name.replace("/", "-"),  # mteb makes it a file's name
         description="a local folder",
         dataset={"path": f"local/{task.name}", "revision": task.revision},
         type=next(name for name, kind in _TYPES.items() if kind == task.kind),
@@ -254,7 +293,10 @@ def _pair_data(task: LocalTask) -> Any:
 def _classification_data(task: LocalTask) -> Any:
     from datasets import Dataset, DatasetDict
 
-    return DatasetDict({part: Dataset.from_list(task.data[part]) for part in ("train", "test")})
+    # numbers, not names: of two classes, mteb takes class 1 to be the positive one
+    number = {label: place for place, label in enumerate(sorted({row["label"] for row in task.data["train"]}))}
+    parts = {part: [{**row, "label": number[row["label"]]} for row in task.data[part]] for part in ("train", "test")}
+    return DatasetDict({part: Dataset.from_list(rows) for part, rows in parts.items()})
 
 
 def _retrieval_data(task: LocalTask) -> Any:
@@ -274,7 +316,8 @@ def _reranking_data(task: LocalTask) -> Any:
         query = f"q{number}"
         queries.append({"id": query, "text": row["query"]})
         candidates = [(text, 1) for text in row["positive"]] + [(text, 0) for text in row["negative"]]
-        ids = [f"{query}-{'p' if good else 'n'}{place}" for place, (_, good) in enumerate(candidates)]
+        # the names that mteb gives them: ties are ranked by descending name, so that a tie never favours a positive
+        ids = [f"{'apositive' if good else 'negative'}_{query}_{place}" for place, (_, good) in enumerate(candidates)]
         documents += [{"id": one, "title": "", "text": text} for one, (text, _) in zip(ids, candidates, strict=True)]
         relevant[query] = {one: good for one, (_, good) in zip(ids, candidates, strict=True)}
         ranked[query] = ids
@@ -344,6 +387,8 @@ def _clustering_items(data: Any, split: str, predicted: Any, recorder: _Recordin
     column = "labels" if "labels" in table.column_names else "label"
     labels = np.unique([label[0] if isinstance(label, list) else label for label in table[column]], return_inverse=True)[1]
     assigned = np.array(next(iter(predicted.values()))).T
+    if recorder.kept is not None:
+        labels = labels[recorder.kept]
     if len(recorder.draws) != assigned.shape[1] or max(map(max, recorder.draws)) >= len(labels):
         return None
     return Items("v-measure", {"assigned": assigned, "label": np.stack([labels[draw] for draw in recorder.draws], axis=1)})
@@ -361,10 +406,12 @@ def _reranking_items(data: Any, split: str, predicted: Any, _: _RecordingRandom)
     )
 
 
-def _summarization_items(_: Any, __: str, predicted: Any, ___: _RecordingRandom) -> Items:
+def _summarization_items(data: Any, split: str, predicted: Any, _: _RecordingRandom) -> Items | None:
     from scipy.stats import spearmanr
 
-    pairs = zip(predicted["human_scores"], predicted["cosine_scores"], strict=True)
+    pairs = list(zip(predicted["human_scores"], predicted["cosine_scores"], strict=True))
+    if len(pairs) != sum(len(set(scores)) > 1 for scores in data[split]["relevance"]):
+        return None  # mteb skips texts whose summaries have equal vectors, and then designs are not paired
     return Items("mean", {"value": np.array([spearmanr(human, cosine).statistic for human, cosine in pairs])})
 
 
@@ -400,20 +447,22 @@ def _ranking(scores: dict[str, float]) -> list[str]:
     return sorted(scores, key=lambda document: (scores[document], document), reverse=True)
 
 
-class _quiet:
-    """Keep mteb's and datasets' log lines and bars off the terminal while they work."""
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep mteb's and datasets' log lines, bars and the warnings of its 100-step logistic regression off the terminal."""
+    import datasets
+    from scipy.stats import ConstantInputWarning
+    from sklearn.exceptions import ConvergenceWarning, UndefinedMetricWarning
 
-    def __enter__(self) -> None:
-        import datasets
-
-        self._bars = datasets.are_progress_bars_disabled()
-        self._level = logging.root.manager.disable
-        datasets.disable_progress_bars()
-        logging.disable(logging.WARNING)
-
-    def __exit__(self, *_: object) -> None:
-        import datasets
-
-        logging.disable(self._level)
-        if not self._bars:
+    bars, level = datasets.are_progress_bars_disabled(), logging.root.manager.disable
+    datasets.disable_progress_bars()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for harmless in (ConvergenceWarning, UndefinedMetricWarning, ConstantInputWarning):
+                warnings.simplefilter("ignore", harmless)
+            yield
+    finally:
+        logging.disable(level)
+        if not bars:
             datasets.enable_progress_bars()

@@ -15,6 +15,9 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import Items
 from unmask.files import atomic
 
+SENTENCE_TRANSFORMERS = "sentence-transformers"
+"""What stands for the design of a reference row: the model's own."""
+
 
 class Conditions(BaseModel):
     """Everything that decides a score. Two results with equal conditions are the same measurement."""

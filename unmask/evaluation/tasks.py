@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unmask import rows as rows_of
 from unmask.errors import UnmaskError, unknown
+from unmask.evaluation import columns
+from unmask.evaluation.columns import Column, read_columns
 from unmask.rows import Row, read_rows
 
 Kind = Literal["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
@@ -42,7 +44,7 @@ class TaskFile(BaseModel):
     name: str | None = None
     kind: Kind | None = None
     split: str | None = None
-    limit: int | None = None
+    limit: int | None = Field(default=None, ge=2)
     seed: int = 0
     text: str = "text"
     label: str = "label"
@@ -65,8 +67,9 @@ class LocalTask:
 
     @cached_property
     def revision(self) -> str:
-        """Hash of the data as used, so that a result says what it was measured on."""
-        return hashlib.sha256(repr(sorted(self.data.items())).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        """Hash of the data as used and of the instruction they are read under, so that a result says what it was measured on."""
+        used = (self.instruction, sorted(self.data.items()))
+        return hashlib.sha256(repr(used).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @property
     def size(self) -> int:
@@ -92,6 +95,8 @@ def find_task(spec: str, limit: int | None = None) -> Task:
     limit: at most so many items, sampled by the task's seed. Of a retrieval corpus the relevant documents stay and others are sampled
     up to ten a query; the limit becomes part of the task's name, since the task has changed.
     """
+    if limit is not None and limit < 2:
+        raise UnmaskError(f"A limit is at least 2 items, not {limit}.")
     path, _, kind = spec.rpartition(":") if spec.rpartition(":")[2] in KINDS else (spec, "", "")
     folder = Path(path).expanduser()
     if folder.is_dir():
@@ -118,7 +123,18 @@ def _read_folder(folder: Path, kind: str | None, limit: int | None) -> LocalTask
     if not task.size:
         raise UnmaskError(f"'{folder}' holds no item to score.")
     limit = limit or stated.limit
-    return _limited(task, limit) if limit and limit < task.size else task
+    return _telling(_limited(task, limit) if limit and limit < task.size else task)
+
+
+def _telling(task: LocalTask) -> LocalTask:
+    """Refuse data that no score can be computed on, since all items are alike."""
+    part = "train" if task.kind == "classification" else "test"
+    column = {"sts": "score", "pair-classification": "label", "classification": "label", "clustering": "label"}.get(task.kind)
+    if column and len({row[column] for row in task.data[part]}) < 2:
+        raise UnmaskError(f"'{task.name}': all items have one {column}, so there is nothing to tell apart.")
+    if task.kind == "summarization" and all(len({score for _, score in row["summaries"]}) < 2 for row in task.data["test"]):
+        raise UnmaskError(f"'{task.name}': humans scored the summaries of every text alike, so there is nothing to rank.")
+    return task
 
 
 def _task_file(folder: Path) -> TaskFile:
@@ -141,8 +157,8 @@ def _infer_kind(folder: Path, stated: TaskFile) -> str:
         return "retrieval"
     file = _main_file(folder, stated)
     first = next(read_rows(file), None)
-    columns = set(first[1]) if first else set()
-    if {"tokens", "tags"} <= columns:
+    found = set(first[1]) if first else set()
+    if {"tokens", "tags"} <= found:
         raise UnmaskError(f"'{folder}' holds words with tags; a word-level task has no text vectors to compare.")
     for kind, needed in (
         ("sts", {"sentence1", "sentence2", "score"}),
@@ -151,10 +167,10 @@ def _infer_kind(folder: Path, stated: TaskFile) -> str:
         ("summarization", {"source", "references", "systems"}),
         ("classification" if _file(folder, "train") else "clustering", {stated.text, stated.label}),
     ):
-        if needed <= columns:
+        if needed <= found:
             return kind
     raise UnmaskError(
-        f"'{folder}' is no task: {file.name} has the columns {', '.join(sorted(columns)) or '(none)'}, and no kind of task has those "
+        f"'{folder}' is no task: {file.name} has the columns {', '.join(sorted(found)) or '(none)'}, and no kind of task has those "
         f"(kinds: {', '.join(KINDS)})."
     )
 
@@ -171,46 +187,18 @@ def _main_file(folder: Path, stated: TaskFile) -> Path:
     raise UnmaskError(f"'{folder}' has none of {', '.join(f'{stem}.jsonl' for stem in stems)}, so it is no task folder.")
 
 
-def _columns(file: Path, kinds: dict[str, type | tuple[type, ...]], names: dict[str, str] | None = None) -> list[Row]:
-    """Rows with exactly these columns, each checked; names maps a column to what the file calls it."""
-    names = names or {}
-    return [
-        {column: rows_of.field(file, line, row, names.get(column, column), kind) for column, kind in kinds.items()}
-        for line, row in read_rows(file)
-    ]
-
-
-def _numbers(file: Path, table: list[Row], column: str) -> list[Row]:
-    """A column as floats; csv files hold them as text."""
-    for number, row in enumerate(table, start=1):
-        try:
-            row[column] = float(row[column])
-        except ValueError:
-            raise UnmaskError(f"{file}, row {number}, column '{column}': expected a number, found {row[column]!r}.") from None
-    return table
-
-
 def _read_sts(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
-    file = _main_file(folder, stated)
-    table = _columns(file, {"sentence1": str, "sentence2": str, "score": (int, float, str)})
-    return {"test": _numbers(file, table, "score")}
+    needed: dict[str, Column] = {"sentence1": columns.text, "sentence2": columns.text, "score": columns.number}
+    return {"test": read_columns(_main_file(folder, stated), needed)}
 
 
 def _read_pairs(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
-    file = _main_file(folder, stated)
-    table = _numbers(file, _columns(file, {"sentence1": str, "sentence2": str, "label": (int, str)}), "label")
-    for number, row in enumerate(table, start=1):
-        if row["label"] not in (0, 1):
-            raise UnmaskError(f"{file}, row {number}, column 'label': expected 0 or 1, found {row['label']:g}.")
-    if len({row["label"] for row in table}) < 2:
-        raise UnmaskError(f"{file}: all pairs have one label, so there is nothing to tell apart.")
-    return {"test": table}
+    needed: dict[str, Column] = {"sentence1": columns.text, "sentence2": columns.text, "label": columns.zero_or_one}
+    return {"test": read_columns(_main_file(folder, stated), needed)}
 
 
 def _read_labelled(file: Path, stated: TaskFile) -> list[Row]:
-    columns: dict[str, type | tuple[type, ...]] = {"text": str, "label": (str, int)}
-    table = _columns(file, columns, {"text": stated.text, "label": stated.label})
-    return [{"text": row["text"], "label": str(row["label"])} for row in table]
+    return read_columns(file, {"text": columns.text, "label": columns.label}, {"text": stated.text, "label": stated.label})
 
 
 def _read_classification(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
@@ -227,55 +215,38 @@ def _read_classification(folder: Path, stated: TaskFile) -> dict[str, list[Row]]
 
 
 def _read_clustering(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
-    table = _read_labelled(_main_file(folder, stated), stated)
-    if len({row["label"] for row in table}) < 2:
-        raise UnmaskError(f"'{folder}': all texts have one label, so there is nothing to cluster.")
-    return {"test": table}
+    return {"test": _read_labelled(_main_file(folder, stated), stated)}
 
 
 def _read_retrieval(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
     corpus_file, queries_file = folder / "corpus.jsonl", folder / "queries.jsonl"
-    qrels_file = folder / f"qrels_{stated.split or 'test'}.tsv"
-    corpus = _columns(corpus_file, {"_id": str, "text": str})
-    titles = {row["_id"]: row.get("title") or "" for _, row in read_rows(corpus_file)}
-    corpus = [{**row, "title": titles[row["_id"]]} for row in corpus]
-    queries = _columns(queries_file, {"_id": str, "text": str})
-    qrels = _numbers(qrels_file, _columns(qrels_file, {"query-id": str, "corpus-id": str, "score": str}), "score")
-    known = {row["_id"] for row in corpus}
+    corpus = read_columns(corpus_file, {"_id": columns.new_id(), "text": columns.text, "title": columns.title})
+    queries = read_columns(queries_file, {"_id": columns.new_id(), "text": columns.text})
+    judged: dict[str, Column] = {
+        "query-id": columns.id_of("query", queries, queries_file),
+        "corpus-id": columns.id_of("document", corpus, corpus_file),
+        "score": columns.gain,
+    }
+    qrels = read_columns(folder / f"qrels_{stated.split or 'test'}.tsv", judged)
     asked = {row["query-id"] for row in qrels if row["score"] > 0}
-    for number, row in enumerate(qrels, start=2):
-        if row["corpus-id"] not in known:
-            raise UnmaskError(
-                f"{qrels_file}, line {number}, column 'corpus-id': no document '{row['corpus-id']}' in {corpus_file}."
-            )
     return {"corpus": corpus, "queries": [row for row in queries if row["_id"] in asked], "qrels": qrels}
 
 
 def _read_reranking(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
-    table = _columns(_main_file(folder, stated), {"query": str, "positive": list, "negative": list})
+    table = read_columns(
+        _main_file(folder, stated), {"query": columns.text, "positive": columns.texts, "negative": columns.texts}
+    )
     # a query with no positive or no negative has the same score under every model, and is skipped by convention
     return {"test": [row for row in table if row["positive"] and row["negative"]]}
 
 
 def _read_summarization(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
-    file = _main_file(folder, stated)
-    table = _columns(file, {"source": str, "references": list, "systems": list})
-    for number, row in enumerate(table, start=1):
-        row["summaries"] = [_summary(file, number, system) for system in row.pop("systems")]
-    return {"test": table}
-
-
-def _summary(file: Path, line: int, system: Any) -> tuple[str, float]:
-    """A machine summary and its human score: one number, or the mean over the dimensions that humans scored."""
-    if not isinstance(system, dict):
-        raise UnmaskError(f"{file}, line {line}, column 'systems': expected objects with 'summary' and 'scores' or 'score'.")
-    summary = rows_of.field(file, line, system, "summary")
-    scores = system.get("scores", system.get("score"))
-    given = list(scores.values()) if isinstance(scores, dict) else [scores]
-    values = [float(value) for value in given if isinstance(value, int | float)]
-    if not values or len(values) < len(given):
-        raise UnmaskError(f"{file}, line {line}, column 'systems': expected human scores as numbers, found {scores!r}.")
-    return summary, sum(values) / len(values)
+    needed: dict[str, Column] = {
+        "source": columns.text,
+        "references": columns.some(columns.texts),
+        "summaries": columns.some(columns.summaries),
+    }
+    return {"test": read_columns(_main_file(folder, stated), needed, {"summaries": "systems"})}
 
 
 READERS: dict[str, Callable[[Path, TaskFile], dict[str, list[Row]]]] = {

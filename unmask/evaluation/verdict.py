@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.compare import SENTENCE_TRANSFORMERS
 from unmask.evaluation.resampling import Items, score
-from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.statistics import FEWEST_TASKS, PairedTest, bootstrap_tasks, difference_test, wilcoxon, with_holm
 
 System = tuple[str, str]
 SIGNIFICANT = 0.05
+_RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,10 @@ class Comparison:
     def as_json(self) -> dict[str, Any]:
         """For `--json` and the saved file."""
         systems = {side: dict(zip(("model", "design"), system, strict=True)) for side, system in (("a", self.a), ("b", self.b))}
-        return {**systems, "tasks": list(self.tasks), **asdict(self.outcome)}
+        outcome = asdict(self.outcome)
+        if not isfinite(self.outcome.effect):
+            outcome["effect"] = None  # JSON has no infinity: every resample showed one and the same difference
+        return {**systems, "tasks": list(self.tasks), **outcome}
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,13 @@ def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
     return sorted(means, key=lambda item: -item[1])
 
 
+def display_name(system: System, results: Sequence[Result]) -> str:
+    """A system as a reader knows it: the label of its design, with the model's name where several LLMs are compared."""
+    label = next(result.label for result in results if result.system == system)
+    several = len({result.model for result in results if result.design != SENTENCE_TRANSFORMERS}) > 1
+    return f"{Path(system[0]).name} {label}" if several and system[1] != SENTENCE_TRANSFORMERS else label
+
+
 def _common_tasks(results: Sequence[Result]) -> list[str]:
     systems = {result.system for result in results}
     scored: dict[str, set[System]] = {}
@@ -112,7 +124,9 @@ def _over_items(systems: Sequence[System], tasks: Sequence[str], cells: Cells, s
     used = [task for task in tasks if all((system, task) in items for system in systems)]
     if not used:
         return []
-    samples = {system: bootstrap_tasks([items[system, task] for task in used]) for system in systems}
+    # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the number of pairs: 0.02 can be reached
+    resamples = max(_RESAMPLES, 100 * len(systems) * (len(systems) - 1) // 2)
+    samples = {system: bootstrap_tasks([items[system, task] for task in used], resamples) for system in systems}
     points = {system: [score(items[system, task]) for task in used] for system in systems}
     n = sum(items[systems[0], task].n for task in used)
     return [
@@ -128,7 +142,7 @@ def _reason(order: Sequence[tuple[System, float]], results: Sequence[Result], te
     against = {_other(test, best): test for test in tests if best in (test.a, test.b)}
     runner_up, second = rest[0]
     lead = against.get(runner_up)
-    text = f"{_points(top)}, {_points(top - second)} ahead of {_name(runner_up, results)}"
+    text = f"{_points(top)}, {_points(top - second)} ahead of {display_name(runner_up, results)}"
     if lead is not None:
         sign = 1 if lead.a == best else -1
         low, high = sorted(sign * bound for bound in lead.outcome.interval)
@@ -136,7 +150,7 @@ def _reason(order: Sequence[tuple[System, float]], results: Sequence[Result], te
     ties = [system for system, _ in rest if system in against and (against[system].outcome.p_holm or 0) >= SIGNIFICANT]
     if not ties:
         return f"{text}; better than every other design (p < {SIGNIFICANT}, Holm)"
-    names = ", ".join(_name(system, results) for system in ties)
+    names = ", ".join(display_name(system, results) for system in ties)
     return f"{text}; cannot be told apart from {names} on {_amount(results, tests)}{_cheaper(best, ties, results)}"
 
 
@@ -152,7 +166,7 @@ def _cheaper(best: System, ties: Sequence[System], results: Sequence[Result]) ->
     cheapest = min(ties, key=lambda system: cost[system])
     if not cost[best] or cost[cheapest] > 0.8 * cost[best]:
         return ""
-    return f"; {_name(cheapest, results)} computes {cost[cheapest] / cost[best]:.0%} of its tokens"
+    return f"; {display_name(cheapest, results)} computes {cost[cheapest] / cost[best]:.0%} of its tokens"
 
 
 def _tokens_per_text(results: Sequence[Result], system: System) -> float:
@@ -162,12 +176,6 @@ def _tokens_per_text(results: Sequence[Result], system: System) -> float:
 
 def _other(test: Comparison, system: System) -> System:
     return test.b if test.a == system else test.a
-
-
-def _name(system: System, results: Sequence[Result]) -> str:
-    label = next(result.label for result in results if result.system == system)
-    several = len({result.model for result in results}) > 1
-    return f"{system[0]} {label}" if several else label
 
 
 def _points(value: float) -> str:

@@ -1,0 +1,36 @@
+"""How far a vector moves with the batch that its text is computed in: exact in fp32, rounding in bf16.
+
+python -m benchmarks.drift [--model smollm2] [--texts 200]
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from benchmarks.encode import texts
+
+
+def main() -> None:
+    """Print the smallest cosine and largest difference between a text alone and in a batch, for each precision and design."""
+    from unmask import Embedder
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--texts", type=int, default=200)
+    given = parser.parse_args()
+    some = texts(2 * given.texts)["sentences"]
+    for dtype in ("float32", "bfloat16"):
+        for design in ("mean", "prompteol"):
+            embedder = Embedder.from_pretrained(given.model, design, dtype=dtype)
+            together = embedder.encode(some, show_progress=False)
+            alone = np.concatenate([embedder.encode([text]) for text in some])
+            cosine = (together * alone).sum(1) / np.linalg.norm(together, axis=1) / np.linalg.norm(alone, axis=1)
+            moved = np.abs(together - alone).max() / np.abs(alone).max()
+            print(
+                f"{dtype:9} {design:10} smallest cosine {cosine.min():.6f}, largest difference {moved:.1e} of the largest value"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,462 @@
+"""A comparison computes each text once for all designs that share its pass, computes nothing twice, and refuses early."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tiny import encode_words, labelled, write_rows, write_task
+from unmask.backbone import Backbone
+from unmask.design import Design, parse_designs
+from unmask.encoding import Tally, encode_designs, fit_designs
+from unmask.errors import UnmaskError
+from unmask.evaluation import compare as module
+from unmask.evaluation.compare import Plan, SharedVectors, compare, compare_reference, model_revision
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
+from unmask.evaluation.tasks import LocalTask, find_task, resolve_tasks
+from unmask.loading import Source
+from unmask.models import BUNDLED
+from unmask.starter import reference_texts
+
+FIVE = "mean,last,weighted-mean,max,causal/plain/mean@1"
+MOE = "prompteol,routing,moee-concat,moee,causal/eol/last/sum:auto,causal/eol/last/routing~topk"
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[LocalTask]:
+    """Two tiny tasks."""
+    folder = tmp_path_factory.mktemp("tasks")
+    return [task_in(write_task(folder / kind, kind)) for kind in ("sts", "retrieval")]
+
+
+@pytest.fixture
+def folder(pico_folder: Callable[[str], Path]) -> Path:
+    return pico_folder("llama")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of texts in the passes that were run."""
+    seen: list[int] = []
+    original = Backbone.read
+
+    def read(self: Backbone, batch: Any, wanted: Any) -> Any:
+        seen.append(len(batch.ids))
+        return original(self, batch, wanted)
+
+    monkeypatch.setattr(Backbone, "read", read)
+    return seen
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Names of the designs that texts were encoded for, call by call."""
+    seen: list[set[str]] = []
+
+    def encode(backbone: Any, prompts: Any, fits: dict[Design, Any], *args: Any, **options: Any) -> Any:
+        seen.append({design.name for design in fits})
+        return encode_designs(backbone, prompts, fits, *args, **options)
+
+    monkeypatch.setattr(module, "encode_designs", encode)
+    return seen
+
+
+def task_in(folder: Path) -> LocalTask:
+    task = find_task(str(folder))
+    assert isinstance(task, LocalTask)
+    return task
+
+
+def plan_of(folder: Path, designs: str, tasks: Sequence[LocalTask], **changes: Any) -> Plan:
+    plan = Plan(Source(str(folder), dtype="float32", device="cpu"), parse_designs(designs), tasks, 128, reference_texts()[:20])
+    return replace(plan, **changes)
+
+
+def scores(results: Sequence[Result]) -> dict[tuple[str, str], tuple[float, dict[str, float]]]:
+    return {(result.design, result.task): (result.main_score, result.scores) for result in results}
+
+
+def no_load(*_: Any) -> None:
+    raise AssertionError("a model was loaded")
+
+
+# --- one pass --------------------------------------------------------------------------------------------------------
+
+
+def test_designs_of_one_attention_and_prompt_share_their_passes(
+    folder: Path, tasks: list[LocalTask], reads: list[int], tmp_path: Path
+) -> None:
+    compare(plan_of(folder, "mean", tasks), ResultStore(tmp_path / "one"))
+    alone = reads.copy()
+    reads.clear()
+    results = compare(plan_of(folder, FIVE, tasks), ResultStore(tmp_path / "five"))
+    assert len(results) == 5 * 2
+    assert reads == alone != []
+
+
+def test_an_attention_or_prompt_of_its_own_needs_passes_of_its_own(
+    folder: Path, tasks: list[LocalTask], reads: list[int], tmp_path: Path
+) -> None:
+    compare(plan_of(folder, "mean", tasks[:1]), ResultStore(tmp_path / "one"))
+    alone = len(reads)
+    compare(plan_of(folder, "mean,bidirectional-mean,prompteol,max", tasks[:1]), ResultStore(tmp_path / "all"))
+    assert len(reads) - alone >= 3 * alone
+
+
+@pytest.mark.parametrize(("family", "designs"), [("llama", FIVE + ",bidirectional-mean,prompteol-z"), ("olmoe", MOE)])
+def test_a_design_scores_the_same_alone_and_among_others(
+    family: str, designs: str, pico_folder: Callable[[str], Path], tasks: list[LocalTask], tmp_path: Path
+) -> None:
+    folder, store = pico_folder(family), ResultStore(tmp_path / "together")
+    together = compare(plan_of(folder, designs, tasks), store)
+    for label in parse_designs(designs):
+        own = ResultStore(tmp_path / label.replace("/", "-"))
+        alone = compare(plan_of(folder, label, tasks), own)
+        assert scores(alone).items() <= scores(together).items()
+        for result in alone:
+            here, there = own.items(result), store.items(result)
+            assert here is not None and there is not None
+            for name, column in here.columns.items():
+                np.testing.assert_array_equal(column, there.columns[name])
+
+
+def test_designs_of_a_mixture_of_experts_have_their_widths(
+    pico_folder: Callable[[str], Path], tasks: list[LocalTask], reads: list[int], tmp_path: Path
+) -> None:
+    results = compare(plan_of(pico_folder("olmoe"), MOE, tasks[:1]), ResultStore(tmp_path))
+    assert [result.dim for result in results] == [64, 24, 88, 88, 88, 24]
+    assert len({result.main_score for result in results if result.label in ("prompteol", "routing", "moee")}) == 3
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_says_what_was_measured_on_what(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = compare(plan_of(folder, "prompteol,mean", tasks), store)
+    assert [(one.label, one.task) for one in results] == [
+        ("prompteol", "sts"),
+        ("prompteol", "retrieval"),
+        ("mean", "sts"),
+        ("mean", "retrieval"),
+    ]
+    first = results[0]
+    assert (first.model, first.design, first.kind, first.metric) == (str(folder), "causal/eol/last", "sts", "cosine_spearman")
+    assert (first.n, first.dim, first.texts, first.truncated) == (24, 64, 48, 0)
+    assert first.conditions.task_revision == tasks[0].revision
+    assert first.conditions.model_revision == model_revision(Source(str(folder)))
+    assert (first.conditions.max_length, first.conditions.dtype) == (128, "float32")
+    assert set(first.provenance) == {"attention", "device", "versions"}
+    assert first.interval is not None and first.interval[0] <= first.main_score <= first.interval[1]
+    assert ResultStore(tmp_path).get(first.conditions) == first
+
+
+def test_tokens_are_what_a_text_costs(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    found = {one.label: one for one in compare(plan_of(folder, "mean,max,echo", tasks[:1]), ResultStore(tmp_path))}
+    assert found["mean"].tokens == found["max"].tokens
+    assert found["echo"].tokens > 2 * found["mean"].tokens
+
+
+def test_texts_that_were_cut_are_counted(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    short = compare(plan_of(folder, "mean", tasks[:1], max_length=4), store)[0]
+    whole = compare(plan_of(folder, "mean", tasks[:1]), store)[0]
+    assert (short.truncated, whole.truncated) == (48, 0)
+    assert short.main_score != whole.main_score
+
+
+def test_the_instruction_of_a_task_reaches_the_prompts_that_take_one(folder: Path, tmp_path: Path) -> None:
+    tasks = [
+        task_in(write_task(tmp_path / name, "sts", f'instruction = "{text}"'))
+        for name, text in (("one", "Find paraphrases."), ("other", "Which of these is about the stock market?"))
+    ]
+    results = compare(plan_of(folder, "mean,causal/instruction/mean", tasks), ResultStore(tmp_path / "report"))
+    plain, instructed = results[:2], results[2:]
+    assert plain[0].main_score == plain[1].main_score
+    assert instructed[0].main_score != instructed[1].main_score
+    assert instructed[0].tokens > plain[0].tokens
+
+
+# --- nothing twice ---------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_computes_nothing(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(folder, "mean,prompteol-z", tasks)
+    first = compare(plan, ResultStore(tmp_path))
+    monkeypatch.setattr(module, "load", no_load)
+    assert compare(plan, ResultStore(tmp_path)) == first
+
+
+def test_an_added_design_computes_only_itself(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, encoded: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare(plan_of(folder, "mean,prompteol-z", tasks), ResultStore(tmp_path))
+    encoded.clear()
+    fitted: list[str] = []
+
+    def fit(backbone: Any, prompts: Any, designs: Sequence[Design], *args: Any, **options: Any) -> Any:
+        fitted.extend(design.name for design in designs)
+        return fit_designs(backbone, prompts, designs, *args, **options)
+
+    monkeypatch.setattr(module, "fit_designs", fit)
+    results = compare(plan_of(folder, "mean,prompteol-z,prompteol", tasks), ResultStore(tmp_path))
+    assert len(results) == 6
+    assert set().union(*encoded) == {"causal/eol/last"}
+    assert fitted == ["causal/eol/last"]
+
+
+def test_an_added_task_computes_only_itself(folder: Path, tasks: list[LocalTask], reads: list[int], tmp_path: Path) -> None:
+    compare(plan_of(folder, "mean", tasks[1:]), ResultStore(tmp_path / "new"))
+    alone = reads.copy()
+    compare(plan_of(folder, "mean", tasks[:1]), ResultStore(tmp_path))
+    reads.clear()
+    compare(plan_of(folder, "mean", tasks), ResultStore(tmp_path))
+    assert reads == alone
+
+
+def test_a_result_without_its_items_is_computed_again(
+    folder: Path, tasks: list[LocalTask], encoded: list[set[str]], tmp_path: Path
+) -> None:
+    plan = plan_of(folder, "mean,max", tasks[:1])
+    first = compare(plan, ResultStore(tmp_path))
+    (tmp_path / "items" / f"{first[0].conditions.key}.npz").unlink()
+    encoded.clear()
+    assert compare(plan, ResultStore(tmp_path)) == first
+    assert set().union(*encoded) == {"causal/plain/mean"}
+
+
+def test_what_was_finished_before_a_stop_is_kept(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(folder, "mean,bidirectional-mean", tasks)
+    original = Backbone.set_attention
+
+    def stop(self: Backbone, attention: Any) -> None:
+        if (tmp_path / "results.jsonl").exists():
+            raise KeyboardInterrupt
+        original(self, attention)
+
+    monkeypatch.setattr(Backbone, "set_attention", stop)
+    with pytest.raises(KeyboardInterrupt):
+        compare(plan, ResultStore(tmp_path))
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert {json.loads(line)["design"] for line in lines} == {"causal/plain/mean"}
+    monkeypatch.undo()
+    assert len(compare(plan, ResultStore(tmp_path))) == 4
+    assert (tmp_path / "results.jsonl").read_text().splitlines()[:2] == lines
+
+
+def test_another_name_for_a_design_that_was_scored_is_only_a_label(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = compare(plan_of(folder, "prompteol", tasks), ResultStore(tmp_path))
+    monkeypatch.setattr(module, "load", no_load)
+    again = compare(plan_of(folder, "causal/eol/last", tasks), ResultStore(tmp_path))
+    assert [one.label for one in again] == ["causal/eol/last"] * 2
+    assert scores(again) == scores(first)
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+
+def conditions(plan: Plan, label: str) -> Any:
+    return plan.conditions(plan.designs[label], plan.tasks[0], "revision", "float32")
+
+
+def test_the_reference_texts_are_a_condition_of_designs_that_are_fitted_on_them(folder: Path, tasks: list[LocalTask]) -> None:
+    plan = plan_of(folder, "mean,prompteol-z,causal/eol/last/sum:auto", tasks)
+    other = replace(plan, reference=reference_texts()[1:21])
+    assert conditions(plan, "mean") == conditions(other, "mean")
+    for label in ("prompteol-z", "causal/eol/last/sum:auto"):
+        assert conditions(plan, label).key != conditions(other, label).key
+
+
+@pytest.mark.parametrize("change", [{"max_length": 64}, {"source": Source("other")}, {"source": Source("x", adapter="a")}])
+def test_what_vectors_depend_on_is_a_condition(change: dict[str, Any], tasks: list[LocalTask]) -> None:
+    plan = plan_of(Path("x"), "mean", tasks)
+    assert conditions(plan, "mean").key != conditions(replace(plan, **change), "mean").key
+
+
+def test_other_reference_texts_give_other_scores(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    plan, store = plan_of(folder, "mean,causal/plain/mean/zscore", tasks[:1]), ResultStore(tmp_path)
+    plain, fitted = compare(plan, store)
+    plain_again, fitted_again = compare(replace(plan, reference=reference_texts()[20:40]), store)
+    assert plain == plain_again
+    assert fitted.main_score != fitted_again.main_score
+
+
+def test_a_change_of_the_weights_is_another_measurement(
+    folder: Path, tasks: list[LocalTask], encoded: list[set[str]], tmp_path: Path
+) -> None:
+    own = tmp_path / "model"
+    shutil.copytree(folder, own)
+    compare(plan_of(own, "mean", tasks[:1]), ResultStore(tmp_path / "report"))
+    (own / "config.json").write_text((own / "config.json").read_text() + "\n")
+    encoded.clear()
+    compare(plan_of(own, "mean", tasks[:1]), ResultStore(tmp_path / "report"))
+    assert encoded
+
+
+def test_a_change_of_the_data_is_another_measurement(folder: Path, encoded: list[set[str]], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for last in (20, 21):
+        write_rows(data / "all.jsonl", labelled(last - 20, 20))
+        encoded.clear()
+        compare(plan_of(folder, "mean", [task_in(data)]), ResultStore(tmp_path / "report"))
+        assert encoded
+
+
+def test_the_weights_of_a_model_and_its_adapter_both_name_it(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    alone, adapted = model_revision(Source(str(folder))), model_revision(Source(str(folder), adapter=str(tmp_path)))
+    assert adapted.startswith(f"{alone}+") and len(adapted) == 2 * len(alone) + 1
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "designs", "message"),
+    [
+        ("llama", "mean,routing", "reads routing weights, and LlamaModel has no router"),
+        ("llama", "mean,causal/plain/mean@4", "reads layer 4, but this model has 3 layers"),
+        ("mamba", "mean,bidirectional-mean", "bidirectional"),
+    ],
+)
+def test_a_design_that_the_model_cannot_serve_is_refused_before_anything_is_computed(
+    family: str,
+    designs: str,
+    message: str,
+    pico_folder: Callable[[str], Path],
+    tasks: list[LocalTask],
+    reads: list[int],
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UnmaskError, match=message):
+        compare(plan_of(pico_folder(family), designs, tasks), ResultStore(tmp_path))
+    assert reads == []
+
+
+def test_a_prompt_that_the_tokenizer_cannot_serve_is_refused_before_anything_is_computed(
+    folder: Path, tasks: list[LocalTask], reads: list[int], tmp_path: Path
+) -> None:
+    own = tmp_path / "model"
+    shutil.copytree(folder, own)
+    (own / "chat_template.jinja").unlink()
+    with pytest.raises(UnmaskError, match="this tokenizer has no chat template"):
+        compare(plan_of(own, "mean,causal/chat:plain/last", tasks), ResultStore(tmp_path / "report"))
+    assert reads == []
+
+
+@pytest.mark.parametrize("name", ["/nowhere/at/all", "no/such-model", "not a name!", "a/b/c"])
+def test_a_model_that_does_not_exist_is_refused(name: str, tasks: list[LocalTask], tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=name):
+        compare(plan_of(Path(name), "mean", tasks), ResultStore(tmp_path))
+
+
+# --- several models --------------------------------------------------------------------------------------------------
+
+
+def test_several_models_share_a_store(pico_folder: Callable[[str], Path], tasks: list[LocalTask], tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    plans = [plan_of(pico_folder(family), "mean,prompteol", tasks) for family in ("llama", "qwen3")]
+    results = [result for plan in plans for result in compare(plan, store)]
+    assert len({result.system for result in results}) == 4
+    assert len({result.main_score for result in results}) == 8
+    assert [result for plan in plans for result in compare(plan, ResultStore(tmp_path))] == results
+
+
+# --- shared vectors --------------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """A computation of vectors for two designs that remembers what it was asked for."""
+
+    designs = (Design(pooling="mean"), Design(pooling="last"))
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[list[str], str | None]] = []
+
+    def __call__(self, texts: Sequence[str], instruction: str | None, tally: Tally) -> dict[Design, Any]:
+        self.asked.append((list(texts), instruction))
+        tally.texts += len(texts)
+        vectors = encode_words([f"{instruction} {text}" for text in texts])
+        return {design: vectors * (number + 1) for number, design in enumerate(self.designs)}
+
+
+def test_each_text_is_computed_once_for_each_instruction() -> None:
+    counted = Counted()
+    shared = SharedVectors(counted)
+    mean, last = counted.designs
+    shared.get(mean, ["a", "b", "a"], None)
+    shared.get(last, ["b", "c"], None)
+    shared.get(last, ["a"], "Find it.")
+    shared.get(mean, ["c", "a"], "Find it.")
+    assert counted.asked == [(["a", "b"], None), (["c"], None), (["a"], "Find it."), (["c"], "Find it.")]
+    assert shared.tally.texts == 5
+
+
+def test_vectors_come_in_the_order_that_was_asked_for() -> None:
+    counted = Counted()
+    shared = SharedVectors(counted)
+    for texts in (["a", "b"], ["c", "a", "c"], ["d", "b", "a"]):
+        for number, design in enumerate(counted.designs):
+            expected = encode_words([f"None {text}" for text in texts]) * (number + 1)
+            np.testing.assert_array_equal(shared.get(design, texts, None), expected)
+
+
+# --- reference rows --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(pico: Callable[..., Any], tmp_path: Path) -> Iterator[Path]:
+    """A folder that sentence-transformers loads."""
+    pico("causal/plain/mean").save_pretrained(tmp_path / "saved")
+    yield tmp_path / "saved"
+
+
+def test_a_reference_row_is_the_score_of_sentence_transformers(saved: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "report")
+    reference = compare_reference(str(saved), tasks, store, lambda _: None)
+    ours = compare(plan_of(saved, "mean", tasks), store)
+    for theirs, own in zip(reference, ours, strict=True):
+        assert (theirs.design, theirs.label) == (SENTENCE_TRANSFORMERS, str(saved))
+        assert theirs.main_score == pytest.approx(own.main_score, abs=0.01)
+        assert (theirs.n, theirs.dim, theirs.metric) == (own.n, own.dim, own.metric)
+
+
+def test_a_reference_row_is_computed_once(
+    saved: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"), lambda _: None)
+    monkeypatch.setattr(module, "_sentence_transformer", no_load)
+    assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"), lambda _: None) == first
+
+
+def test_a_reference_that_does_not_exist_is_refused(tasks: list[LocalTask], tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match="no/such-model"):
+        compare_reference("no/such-model", tasks, ResultStore(tmp_path), lambda _: None)
+
+
+@pytest.mark.real
+def test_the_bundled_reference_solves_the_starter_tasks(tmp_path: Path) -> None:
+    if not BUNDLED["minilm"].installed:
+        pytest.skip(BUNDLED["minilm"].install_command)
+    results = compare_reference("minilm", resolve_tasks(["starter"]), ResultStore(tmp_path), lambda _: None)
+    assert {result.task: round(result.main_score, 1) for result in results} == {
+        "starter-classification": 0.8,
+        "starter-clustering": 0.5,
+        "starter-retrieval": 0.8,
+        "starter-sts": 0.6,
+    }
+    assert all(result.dim == 384 for result in results)

@@ -1,0 +1,319 @@
+"""Results survive kills and name what is broken; conditions tell measurements apart, and a fingerprint tells models apart."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from unmask.errors import UnmaskError
+from unmask.evaluation.resampling import Items
+from unmask.evaluation.results import Conditions, Result, ResultStore
+from unmask.files import atomic, fingerprint, only_run_in, write_json
+
+CONDITIONS = Conditions(
+    model="m",
+    model_revision="r",
+    adapter="a",
+    design="causal/plain/mean",
+    task="t",
+    task_revision="tr",
+    max_length=512,
+    dtype="float32",
+    reference="ref",
+)
+ITEMS = Items("spearman", {"predicted": np.array([0.1, 0.7, 0.3]), "gold": np.array([1.0, 3.0, 2.0])})
+
+
+def result(**changes: Any) -> Result:
+    """A result whose conditions differ where they are told to."""
+    conditions = CONDITIONS.model_copy(update=changes)
+    return Result(
+        model=conditions.model,
+        design=conditions.design,
+        label="mean",
+        task=conditions.task,
+        kind="sts",
+        metric="cosine_spearman",
+        main_score=1 / 3,
+        interval=(0.1, 0.6),
+        n=3,
+        scores={"cosine_pearson": 0.1},
+        dim=64,
+        texts=6,
+        tokens=60,
+        truncated=1,
+        conditions=conditions,
+        provenance={"attention": "causal", "versions": {"unmask": "0.1.0"}},
+    )
+
+
+def store_of(folder: Path, *results: Result) -> ResultStore:
+    store = ResultStore(folder)
+    for one in results:
+        store.add(one, ITEMS)
+    return store
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_what_is_found_again(tmp_path: Path) -> None:
+    first, second = result(), result(task="other")
+    store_of(tmp_path, first, second)
+    again = ResultStore(tmp_path)
+    assert [again.get(one.conditions) for one in (first, second)] == [first, second]
+    items = again.items(first)
+    assert items is not None and items.metric == "spearman"
+    assert set(items.columns) == {"predicted", "gold"}
+    for name, column in ITEMS.columns.items():
+        np.testing.assert_array_equal(items.columns[name], column)
+
+
+def test_what_was_not_measured_is_not_found(tmp_path: Path) -> None:
+    store = store_of(tmp_path, result())
+    assert store.get(CONDITIONS.model_copy(update={"dtype": "bfloat16"})) is None
+
+
+def test_a_result_may_have_no_items(tmp_path: Path) -> None:
+    ResultStore(tmp_path).add(result(), None)
+    store = ResultStore(tmp_path)
+    assert store.get(CONDITIONS) == result()
+    assert store.items(result()) is None
+
+
+def test_a_column_may_be_called_metric(tmp_path: Path) -> None:
+    items = Items("mean", {"value": np.array([1.0, 2.0]), "metric": np.array([3.0, 4.0])})
+    ResultStore(tmp_path).add(result(), items)
+    found = ResultStore(tmp_path).items(result())
+    assert found is not None and found.metric == "mean"
+    assert list(found.columns["metric"]) == [3.0, 4.0]
+
+
+def test_the_last_line_of_the_same_conditions_counts(tmp_path: Path) -> None:
+    store_of(tmp_path, result(), result().model_copy(update={"main_score": 0.5}))
+    found = ResultStore(tmp_path).get(CONDITIONS)
+    assert found is not None and found.main_score == 0.5
+
+
+@pytest.mark.parametrize("cut", [1, 30, 200])
+def test_a_line_that_a_kill_cut_short_is_dropped_and_can_be_written_again(cut: int, tmp_path: Path) -> None:
+    store_of(tmp_path, result(), result(task="last"))
+    file = tmp_path / "results.jsonl"
+    file.write_bytes(file.read_bytes()[:-cut])
+    store = ResultStore(tmp_path)
+    assert store.get(CONDITIONS) == result()
+    assert store.get(result(task="last").conditions) is None
+    store.add(result(task="last"), ITEMS)
+    assert ResultStore(tmp_path).get(result(task="last").conditions) == result(task="last")
+    assert len(file.read_text().splitlines()) == 2
+
+
+def test_a_first_line_that_was_cut_short_leaves_an_empty_store(tmp_path: Path) -> None:
+    store_of(tmp_path, result())
+    file = tmp_path / "results.jsonl"
+    file.write_bytes(file.read_bytes()[:40])
+    assert ResultStore(tmp_path).get(CONDITIONS) is None
+    assert file.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        ("{", "line 2: : Invalid JSON"),
+        ('{"model": "m"}', "line 2: design: Field required"),
+        ('{"surprise": 1, ', "line 2: surprise: Extra inputs are not permitted"),
+    ],
+)
+def test_a_broken_line_in_the_middle_is_refused_by_its_number(broken: str, problem: str, tmp_path: Path) -> None:
+    store_of(tmp_path, result(), result(task="last"))
+    file = tmp_path / "results.jsonl"
+    first, last = file.read_text().splitlines()
+    middle = broken + last[1:] if broken.endswith(" ") else broken
+    file.write_text(f"{first}\n{middle}\n{last}\n")
+    with pytest.raises(UnmaskError) as caught:
+        ResultStore(tmp_path)
+    assert f"{file}, {problem}" in str(caught.value)
+    assert "Move the folder away to start anew" in str(caught.value)
+
+
+def test_a_result_whose_items_are_missing_has_to_be_measured_again(tmp_path: Path) -> None:
+    store_of(tmp_path, result(), result(task="other"))
+    (tmp_path / "items" / f"{CONDITIONS.key}.npz").unlink()
+    store = ResultStore(tmp_path)
+    assert store.get(CONDITIONS) is None
+    assert store.get(result(task="other").conditions) is not None
+
+
+def test_the_items_are_there_before_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    store = ResultStore(tmp_path)
+    monkeypatch.setattr(np, "savez_compressed", fail)
+    with pytest.raises(OSError, match="disk full"):
+        store.add(result(), ITEMS)
+    assert not (tmp_path / "results.jsonl").exists()
+    assert list((tmp_path / "items").iterdir()) == []
+
+
+def test_a_template_of_several_lines_stays_on_one_line_of_the_file(tmp_path: Path) -> None:
+    odd = result(design='causal/"ü\u2028\n {text}"/last')
+    store_of(tmp_path, odd, result())
+    assert ResultStore(tmp_path).get(odd.conditions) == odd
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", Conditions.model_fields)
+def test_the_key_changes_with_each_field(field: str) -> None:
+    value = getattr(CONDITIONS, field)
+    changed = CONDITIONS.model_copy(update={field: value + 1 if isinstance(value, int) else value + "x"})
+    assert changed.key != CONDITIONS.key
+
+
+def test_the_key_is_the_same_in_every_process() -> None:
+    code = f"from unmask.evaluation.results import Conditions; print(Conditions(**{CONDITIONS.model_dump()!r}).key)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == CONDITIONS.key
+
+
+def test_unknown_conditions_are_refused() -> None:
+    with pytest.raises(ValueError, match="Extra inputs are not permitted"):
+        Conditions(**{**CONDITIONS.model_dump(), "speed": "fast"})
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    code = f"from pathlib import Path; from unmask.files import only_run_in\nwith only_run_in(Path({str(tmp_path)!r})): pass"
+    with only_run_in(tmp_path):
+        with pytest.raises(UnmaskError, match=f"Another run is writing to '{tmp_path}'"), only_run_in(tmp_path):
+            pass
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert "Another run is writing to" in other.stderr
+    with only_run_in(tmp_path):
+        pass
+
+
+def test_a_folder_is_free_again_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), only_run_in(tmp_path / "new"):
+        raise KeyError
+    with only_run_in(tmp_path / "new"):
+        pass
+
+
+def test_atomic_leaves_nothing_and_changes_nothing_after_an_exception(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "file.txt"
+    with pytest.raises(KeyError), atomic(file) as scratch:
+        scratch.write_text("half")
+        raise KeyError
+    assert list(file.parent.iterdir()) == []
+    with atomic(file) as scratch:
+        scratch.write_text("whole")
+        assert not file.exists()
+    with pytest.raises(KeyError), atomic(file) as scratch:
+        scratch.write_text("half")
+        raise KeyError
+    assert [(one.name, one.read_text()) for one in file.parent.iterdir()] == [("file.txt", "whole")]
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+def test_json_is_written_whole_and_in_any_language(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"a": ["ü", 1, None]})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": ["ü", 1, None]}
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"a": object()})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": ["ü", 1, None]}
+
+
+# --- fingerprints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tmp_path: Path, pico_folder: Callable[[str], Path]) -> Path:
+    """A pico model of our own to change."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in pico_folder("llama").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def test_a_copy_of_a_model_has_its_fingerprint(model: Path, pico_folder: Callable[[str], Path]) -> None:
+    assert fingerprint(model) == fingerprint(pico_folder("llama"))
+
+
+def test_every_tensor_of_a_small_model_changes_the_fingerprint(model: Path) -> None:
+    file = model / "model.safetensors"
+    weights, before = load_file(file), fingerprint(model)
+    seen = {before}
+    for name in weights:
+        save_file({**weights, name: weights[name] + 1}, file, metadata={"format": "pt"})
+        seen.add(fingerprint(model))
+    assert len(seen) == len(weights) + 1
+    save_file(weights, file, metadata={"format": "pt"})
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("block", range(1, 64, 9))
+def test_a_change_in_any_block_of_a_large_file_changes_the_fingerprint(block: int, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({"weight": torch.arange(64 * 20_000) % 7}, file)
+    before, content = fingerprint(tmp_path), bytearray(file.read_bytes())
+    content[len(content) * block // 64 + 4095] ^= 1
+    file.write_bytes(content)
+    assert fingerprint(tmp_path) != before
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "vocab.txt", "modeling_own.py"])
+def test_every_file_that_vectors_depend_on_changes_the_fingerprint(name: str, model: Path) -> None:
+    before = fingerprint(model)
+    file = model / name
+    file.write_text((file.read_text() if file.exists() else "") + "\n")
+    assert fingerprint(model) != before
+
+
+def test_the_place_of_a_file_is_part_of_the_fingerprint(model: Path) -> None:
+    (model / "1_Pooling").mkdir()
+    (model / "2_Dense").mkdir()
+    (model / "1_Pooling" / "config.json").write_text("{}")
+    before = fingerprint(model)
+    (model / "1_Pooling" / "config.json").rename(model / "2_Dense" / "config.json")
+    assert fingerprint(model) != before
+
+
+def test_a_file_that_no_vector_depends_on_leaves_the_fingerprint(model: Path) -> None:
+    before = fingerprint(model)
+    (model / "README.md").write_text("# Mine")
+    (model / "loss.png").write_bytes(b"picture")
+    assert fingerprint(model) == before
+
+
+def test_a_folder_called_like_a_file_is_no_file(model: Path) -> None:
+    before = fingerprint(model)
+    (model / "old.json").mkdir()
+    assert fingerprint(model) == before
+
+
+@pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1", b"\x10" + bytes(40), b""])
+def test_a_broken_weight_file_is_left_to_loading(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert len(fingerprint(tmp_path)) == 16
+
+
+def test_a_training_step_changes_the_fingerprint(model: Path) -> None:
+    file = model / "model.safetensors"
+    weights, before = load_file(file), fingerprint(model)
+    save_file({name: tensor + 1e-3 * torch.randn_like(tensor) for name, tensor in weights.items()}, file)
+    assert fingerprint(model) != before

@@ -1,0 +1,420 @@
+"""The command line says what there is, does what it says, and tells a mistake in one line."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.conftest import TEXTS
+from tests.tiny import write_rows, write_task
+from unmask.cli import app, main
+from unmask.embedder import Embedder
+from unmask.evaluation.tasks import KINDS
+from unmask.models import BUNDLED
+from unmask.presets import PRESETS
+from unmask.prompts import PROMPTS
+from unmask.starter import starter_folders
+
+COMMANDS = ["compare", "embed", "designs", "models", "tasks"]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def mistake(self) -> str:
+        """The one line that tells a mistake, checked."""
+        *progress, last = self.err.strip().splitlines()
+        assert self.code == 2, self.err
+        assert self.out == ""
+        assert last.startswith("unmask: ")
+        assert all(line.startswith(("unmask: ", "note: ")) for line in progress), self.err
+        return last
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Run the command line as the shell would, in an empty folder."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
+        monkeypatch.setenv(name, "error")
+
+    def invoke(*arguments: str | Path) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, arguments)])
+        capfd.readouterr()
+        with warnings.catch_warnings():
+            try:
+                main()
+                code = 0
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        return Ran(code, *capfd.readouterr())
+
+    return invoke
+
+
+@pytest.fixture
+def model(pico_folder: Callable[[str], Path]) -> Path:
+    return pico_folder("llama")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    return write_rows(tmp_path / "texts.jsonl", [{"name": f"n{number}", "text": text} for number, text in enumerate(TEXTS)])
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+def help_of(*arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    assert result.exit_code == 0
+    return result.output
+
+
+def examples(command: str) -> list[str]:
+    lines = help_of(command).splitlines()
+    return [line.strip().removeprefix("Example: ") for line in lines if "Example: " in line]
+
+
+def test_every_command_is_known_here() -> None:
+    assert [one.callback.__name__ for one in app.registered_commands if one.callback] == COMMANDS
+
+
+def test_help_names_every_command_and_an_example() -> None:
+    text = help_of()
+    assert all(command in text for command in COMMANDS)
+    assert "Example: unmask compare" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_has_an_example_that_parses(command: str) -> None:
+    [example] = examples(command)
+    program, name, *arguments = shlex.split(example)
+    assert (program, name) == ("unmask", command)
+    group: Any = typer.main.get_command(app)
+    group.commands[command].make_context(command, arguments)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_explained(command: str) -> None:
+    group: Any = typer.main.get_command(app)
+    assert [parameter.name for parameter in group.commands[command].params if not getattr(parameter, "help", "")] == []
+
+
+def test_no_command_at_all_shows_the_help(run: Run) -> None:
+    found = run()
+    assert found.code == 2
+    assert "Usage:" in found.out + found.err
+
+
+# --- listings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("designs", [*PRESETS, *PROMPTS]),
+        ("models", list(BUNDLED)),
+        ("tasks", [*KINDS, *(f"starter-{folder.name}" for folder in starter_folders())]),
+    ],
+)
+def test_a_listing_mentions_everything_of_its_family(command: str, names: list[str], run: Run) -> None:
+    found = run(command)
+    assert (found.code, found.err) == (0, "")
+    words = found.out.replace("│", " ").split()
+    assert [name for name in names if name not in words and f"{name}:" not in words] == []
+
+
+def listed(run: Run, command: str) -> dict[str, Any]:
+    found = run(command, "--json")
+    assert (found.code, found.err) == (0, "")
+    return dict(json.loads(found.out))
+
+
+def test_designs_as_json(run: Run) -> None:
+    found = listed(run, "designs")
+    assert {row["preset"]: row["design"] for row in found["designs"]} == {
+        name: preset.design.name for name, preset in PRESETS.items()
+    }
+    assert {row["prompt"]: row["template"] for row in found["prompts"]} == {
+        name: prompt.template for name, prompt in PROMPTS.items()
+    }
+    assert all(row["meaning"] for rows in found.values() for row in rows)
+
+
+def test_models_as_json(run: Run) -> None:
+    found = listed(run, "models")["models"]
+    assert [row["name"] for row in found] == list(BUNDLED)
+    for row in found:
+        assert (row["path"] is not None) == BUNDLED[row["name"]].installed
+        assert row["install"].startswith("pip install --no-deps ")
+
+
+def test_tasks_as_json(run: Run) -> None:
+    found = listed(run, "tasks")
+    assert [row["kind"] for row in found["kinds"]] == list(KINDS)
+    assert all(row["files and columns"] and row["main score"] for row in found["kinds"])
+    assert [row["task"] for row in found["starter"]] == [f"starter-{folder.name}" for folder in starter_folders()]
+    assert all(row["items"] > 10 for row in found["starter"])
+
+
+# --- compare ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    return write_task(tmp_path / "sts", "sts")
+
+
+def compared(run: Run, model: Path, *arguments: str | Path) -> Ran:
+    return run("compare", "-m", model, "--dtype", "float32", "--device", "cpu", *arguments)
+
+
+def test_compare_as_json_prints_one_object_and_nothing_else(run: Run, model: Path, task: Path, tmp_path: Path) -> None:
+    other = write_task(tmp_path / "clusters", "clustering")
+    found = compared(run, model, "-d", "mean,prompteol,prompteol-z", "-t", task, "-t", other, "-o", "out", "--json")
+    assert found.code == 0
+    content = json.loads(found.out)
+    assert set(content) == {"results", "comparisons"}
+    assert [(row["label"], row["task"]) for row in content["results"]] == [
+        (label, name) for label in ("mean", "prompteol", "prompteol-z") for name in ("sts", "clusters")
+    ]
+    assert len(content["comparisons"]) == 3
+    for row in content["results"]:
+        assert {"model", "design", "task", "kind", "metric", "main_score", "interval"} <= set(row)
+        assert row["model"] == str(model)
+        assert 0 <= row["main_score"] <= 1
+        low, high = row["interval"]
+        assert low <= row["main_score"] <= high
+    for test in content["comparisons"]:
+        assert {"a", "b", "test", "n", "unit", "difference", "p", "p_holm", "effect", "interval", "tasks"} <= set(test)
+
+
+def test_compare_saves_what_it_prints(run: Run, model: Path, task: Path) -> None:
+    found = compared(run, model, "-d", "mean,last", "-t", task, "-o", "out", "--json")
+    assert json.loads(Path("out/comparison.json").read_text()) == json.loads(found.out)
+    assert len(Path("out/results.jsonl").read_text().splitlines()) == 2
+
+
+def test_compare_prints_a_table_a_test_and_an_advice(run: Run, model: Path, task: Path) -> None:
+    found = compared(run, model, "-d", "mean,prompteol", "-t", task, "-o", "out")
+    assert found.code == 0
+    for part in ("Main score x 100", "mean", "prompteol", "Row minus column", "Recommended", "Saved to out/"):
+        assert part in found.out
+    assert "Traceback" not in found.err
+
+
+def test_a_second_run_adds_to_the_first(run: Run, model: Path, task: Path) -> None:
+    compared(run, model, "-d", "mean", "-t", task, "-o", "out", "--json")
+    found = compared(run, model, "-d", "mean,last", "-t", task, "-o", "out", "--json")
+    assert [row["label"] for row in json.loads(found.out)["results"]] == ["mean", "last"]
+    assert len(Path("out/results.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_limit_reaches_the_tasks(run: Run, model: Path, task: Path) -> None:
+    found = compared(run, model, "-d", "mean", "-t", task, "--limit", "10", "-o", "out", "--json")
+    [row] = json.loads(found.out)["results"]
+    assert (row["task"], row["n"]) == ("sts#10", 10)
+
+
+def test_texts_to_fit_on_reach_the_scores(run: Run, model: Path, task: Path, texts: Path) -> None:
+    design = ("-d", "causal/plain/mean/zscore", "-t", task, "--json")
+    ours = compared(run, model, *design, "-o", "ours")
+    own = compared(run, model, *design, "-o", "own", "--fit-on", texts)
+    assert json.loads(ours.out)["results"][0]["main_score"] != json.loads(own.out)["results"][0]["main_score"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"-m": "no/such-model"}, "no/such-model"),
+        ({"-m": "/nowhere"}, "There is no folder '/nowhere'"),
+        ({"-d": "prompteoll"}, "Unknown design 'prompteoll'. Did you mean 'prompteol'?"),
+        ({"-d": "causal/eoll/last"}, "Unknown prompt 'eoll'. Did you mean 'eol'?"),
+        ({"-d": "causal/eol/lost"}, "Unknown pooling 'lost'. Did you mean 'last'?"),
+        ({"-d": ","}, "No design was given"),
+        ({"-d": "mean,routing"}, "has no router"),
+        ({"-t": "STSBenchmrk"}, "Unknown task 'STSBenchmrk'. Did you mean 'STSBenchmark'?"),
+        ({"-t": "./nowhere"}, "There is no task folder './nowhere'"),
+        ({"--fit-on": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
+        ({"--dtype": "float31"}, "'float31' is not a dtype: auto, float32"),
+        ({"--device": "abacus"}, "'abacus' is not a device"),
+        ({"--adapter": "/nowhere"}, "There is no folder '/nowhere'"),
+        ({"-r": "no/such-reference"}, "no/such-reference"),
+        ({"-o": "occupied"}, "'occupied': File exists"),
+    ],
+)
+def test_a_mistake_in_compare_is_told_in_one_line(
+    change: dict[str, str], message: str, run: Run, model: Path, task: Path
+) -> None:
+    Path("occupied").touch()
+    options = {"-m": str(model), "-d": "mean", "-t": str(task), "-o": "out", "--dtype": "float32", **change}
+    found = run("compare", *(word for option in options.items() for word in option))
+    assert message in found.mistake
+
+
+def test_a_malformed_row_is_told_in_one_line(run: Run, model: Path, task: Path) -> None:
+    (task / "test.jsonl").write_text('{"sentence1": "a", "sentence2": "b", "score": "high"}\n')
+    found = compared(run, model, "-d", "mean", "-t", task, "-o", "out")
+    assert found.mistake == f"unmask: {task / 'test.jsonl'}, line 1, column 'score': expected a number, found 'high'."
+
+
+def test_a_broken_results_file_is_told_in_one_line(run: Run, model: Path, task: Path) -> None:
+    Path("out").mkdir()
+    Path("out/results.jsonl").write_text("broken\n")
+    found = compared(run, model, "-d", "mean", "-t", task, "-o", "out")
+    assert "out/results.jsonl, line 1: " in found.mistake
+
+
+def test_another_run_in_the_same_folder_is_told_in_one_line(run: Run, model: Path, task: Path) -> None:
+    from unmask.files import only_run_in
+
+    with only_run_in(Path("out")):
+        assert "Another run is writing to 'out'" in compared(run, model, "-d", "mean", "-t", task, "-o", "out").mistake
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["compare", "-m", "m", "-t", "t", "--limit", "1"], "--limit"),
+        (["compare", "-m", "m", "-t", "t", "--limit", "many"], "--limit"),
+        (["compare", "-m", "m", "-t", "t", "--max-length", "0"], "--max-length"),
+        (["compare", "-t", "t"], "--model"),
+        (["compare", "-m", "m"], "--task"),
+        (["embed", "texts.txt", "-m", "m", "-o", "v.npy", "--precision", "int4"], "--precision"),
+        (["embed", "texts.txt", "-m", "m", "-o", "v.npy", "--dim", "0"], "--dim"),
+        (["designs", "--yaml"], "--yaml"),
+        (["compere"], "compere"),
+    ],
+)
+def test_a_mistake_in_the_usage_is_told_and_exits_with_two(arguments: list[str], part: str, run: Run) -> None:
+    found = run(*arguments)
+    assert (found.code, found.out) == (2, "")
+    assert part in found.err
+    assert "Traceback" not in found.err
+
+
+# --- embed -----------------------------------------------------------------------------------------------------------
+
+
+def embedded(run: Run, model: Path, texts: Path, *arguments: str | Path) -> Ran:
+    return run("embed", texts, "-m", model, "--dtype", "float32", "--device", "cpu", *arguments)
+
+
+def test_embed_writes_the_vectors_of_the_library(run: Run, model: Path, texts: Path) -> None:
+    found = embedded(run, model, texts, "-d", "causal/plain/mean", "-o", "vectors.npy")
+    assert (found.code, found.out) == (0, "")
+    assert found.err == "unmask: 6 vectors of 64 in vectors.npy; vectors.npy.manifest.json says how.\n"
+    expected = Embedder.from_pretrained(model, "mean", dtype="float32", device="cpu").encode(TEXTS)
+    np.testing.assert_array_equal(np.load("vectors.npy"), expected)
+
+
+def test_embed_reads_by_prompteol_unless_told_otherwise(run: Run, model: Path, texts: Path) -> None:
+    embedded(run, model, texts, "-o", "vectors.npy")
+    assert json.loads(Path("vectors.npy.manifest.json").read_text())["design"] == "causal/eol/last"
+
+
+def test_every_option_of_embed_reaches_the_manifest(run: Run, model: Path, texts: Path) -> None:
+    options = """-d causal/instruction/mean -o v.jsonl --column text --id-column name --instruction Find --dim 8 --normalize
+        --precision float16 --max-length 24 --batch-tokens 64"""
+    found = embedded(run, model, texts, *options.split())
+    assert found.code == 0
+    manifest = json.loads(Path("v.jsonl.manifest.json").read_text())
+    assert manifest["options"] == {
+        "column": "text",
+        "id_column": "name",
+        "instruction": "Find",
+        "dim": 8,
+        "normalize": True,
+        "precision": "float16",
+    }
+    assert (manifest["max_length"], manifest["batch_tokens"], manifest["dtype"]) == (24, 64, "float32")
+    assert "note: " in found.err and "texts were cut to 24 tokens" in found.err
+
+
+def test_embed_fits_on_the_texts_that_it_is_given(run: Run, model: Path, texts: Path) -> None:
+    design = ("-d", "causal/plain/mean/zscore")
+    embedded(run, model, texts, *design, "-o", "ours.npy")
+    embedded(run, model, texts, *design, "-o", "own.npy", "--fit-on", texts)
+    fitted = Embedder.from_pretrained(model, design[1], dtype="float32", device="cpu").fit(TEXTS)
+    np.testing.assert_array_equal(np.load("own.npy"), fitted.encode(TEXTS))
+    assert not np.array_equal(np.load("ours.npy"), np.load("own.npy"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"-m": "/nowhere"}, "There is no folder '/nowhere'"),
+        ({"-d": "mena"}, "Unknown design 'mena'. Did you mean 'mean'?"),
+        ({"-o": "vectors.csv"}, "vectors are written to .parquet, .npy, .jsonl, not '.csv'"),
+        ({"--id-column": "name"}, "no room for ids"),
+        ({"--column": "body"}, "line 1: column 'body' (str) is missing; there is name, text"),
+        ({"--instruction": "Find"}, "has no {instruction}, so an instruction would change nothing"),
+        ({"--fit-on": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
+        ({"--dim": "65"}, "dim must be between 1 and 64, not 65"),
+        ({"-o": "occupied/vectors.npy"}, "occupied"),
+    ],
+)
+def test_a_mistake_in_embed_is_told_in_one_line(
+    change: dict[str, str], message: str, run: Run, model: Path, texts: Path
+) -> None:
+    Path("occupied").touch()
+    options = {"-m": str(model), "-d": "mean", "-o": "vectors.npy", "--dtype": "float32", **change}
+    found = run("embed", texts, *(word for option in options.items() for word in option))
+    assert message in found.mistake
+    assert [file.name for file in Path.cwd().iterdir()] == ["occupied"]
+
+
+def test_texts_to_fit_on_are_refused_where_nothing_is_fitted(run: Run, model: Path, texts: Path) -> None:
+    found = embedded(run, model, texts, "-d", "mean", "-o", "v.npy", "--fit-on", texts)
+    assert found.mistake == "unmask: 'causal/plain/mean' has nothing to fit, so --fit-on would change nothing."
+
+
+@pytest.mark.parametrize(("name", "message"), [("nowhere.txt", "There is no file"), ("texts.docx", "files of rows end with")])
+def test_a_bad_file_of_texts_is_told_in_one_line(name: str, message: str, run: Run, model: Path) -> None:
+    Path("texts.docx").touch()
+    assert message in embedded(run, model, Path(name), "-o", "v.npy").mistake
+
+
+# --- imports ---------------------------------------------------------------------------------------------------------
+
+HEAVY = {"torch", "transformers", "mteb", "sentence_transformers", "datasets", "sklearn", "scipy", "pandas", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [None, ["--help"], ["compare", "--help"], ["designs"], ["models"], ["tasks"], ["embed", "x", "-m", "m"]]
+)
+def test_what_computes_nothing_loads_no_heavy_library(arguments: list[str] | None) -> None:
+    call = "" if arguments is None else f"sys.argv = {['unmask', *arguments]!r}; from unmask.cli import main\ntry: main()\n"
+    code = f"import sys, unmask\n{call}" + ("except SystemExit: pass\n" if call else "")
+    code += f"print({HEAVY!r} & set(sys.modules), file=sys.stderr)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stderr.splitlines()[-1] == "set()"
+
+
+def test_python_dash_m_is_the_command_line() -> None:
+    found = subprocess.run([sys.executable, "-m", "unmask", "designs", "--json"], capture_output=True, text=True, check=True)
+    assert set(json.loads(found.stdout)) == {"designs", "prompts"}

@@ -1,0 +1,197 @@
+"""Designs: every valid design survives its own name, and what cannot change a vector is refused."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask import design as vocabulary
+from unmask.design import ATTENTIONS, FEATURES, POOLINGS, ROUTINGS, Design, parse_designs
+from unmask.errors import UnmaskError
+from unmask.pooling import POOLINGS as POOLS
+from unmask.presets import PRESETS
+from unmask.prompts import PROMPTS
+from unmask.routing import ROUTINGS as ROUTES
+
+ODD = [
+    "Topic of: {text}",
+    "a/b, c: {text}",
+    'say "{text}"',
+    "\\{text}\\",
+    "日本語: {text}\n",
+    "{{{text}}}",
+    "@2 ~topk {text}{eos}",
+]
+
+
+def literal() -> st.SearchStrategy[str]:
+    return st.text(max_size=12).map(lambda text: text.replace("{", "{{").replace("}", "}}"))
+
+
+def prompts() -> st.SearchStrategy[str]:
+    templates = st.tuples(literal(), literal()).map(lambda around: around[0] + "{text}" + around[1])
+    plain = st.sampled_from([*PROMPTS, *ODD]) | templates
+    return plain | plain.map(lambda prompt: f"chat:{prompt}")
+
+
+@st.composite
+def designs(draw: st.DrawFn) -> Design:
+    features = draw(st.sampled_from(FEATURES))
+    alphas = st.none() | st.just("auto") | st.floats(min_value=0, exclude_min=True, allow_infinity=False)
+    options: dict[str, Any] = {
+        "layer": draw(st.none() | st.just("all") | st.integers(1, 200)) if features != "routing" else None,
+        "alpha": draw(alphas) if features == "sum" else None,
+        "routing": draw(st.none() | st.sampled_from(ROUTINGS)) if features != "hidden" else None,
+        "zscore": draw(st.booleans()),
+    }
+    return Design(
+        draw(st.sampled_from(ATTENTIONS)), draw(prompts()), draw(st.sampled_from(POOLINGS)), features=features, **options
+    )
+
+
+@given(designs())
+def test_a_design_is_its_name(design: Design) -> None:
+    assert Design.parse(design.name) == design
+    assert parse_designs(f"{design.name},{design.name}") == {design.name: design}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_is_its_design_by_either_name(preset: str) -> None:
+    design = PRESETS[preset].design
+    assert Design.parse(preset) == Design.parse(design.name) == design
+
+
+@given(st.lists(designs(), min_size=2, max_size=2))
+def test_different_designs_have_different_names(pair: list[Design]) -> None:
+    assert (pair[0].name == pair[1].name) == (pair[0] == pair[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "design"),
+    [
+        ("causal/plain/mean", Design()),
+        ("bidirectional/plain/max@all", Design("bidirectional", pooling="max", layer="all")),
+        ("causal/eol/last@25", Design("causal", "eol", "last", 25)),
+        ("causal/eol/last/sum:0.5~topk/zscore", Design("causal", "eol", "last", None, "sum", 0.5, "topk", True)),
+        ('causal/"a/b {text}"/mean/zscore', Design("causal", "a/b {text}", zscore=True)),
+        ('causal/chat:"a/b {text}"/mean', Design("causal", "chat:a/b {text}")),
+    ],
+)
+def test_names_read_as_documented(name: str, design: Design) -> None:
+    assert Design.parse(name) == design
+    assert design.name == name
+
+
+def test_defaults_are_written_out_and_so_are_equal() -> None:
+    assert Design(features="sum", alpha=1, routing="softmax") == Design(features="sum")
+    assert Design.parse("causal/plain/mean/hidden") == Design.parse("mean")
+    assert Design.parse("causal/Topic: {text}/mean") == Design.parse('causal/"Topic: {text}"/mean')
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("promteol", "'prompteol'"),
+        ("casual/plain/mean", "'causal'"),
+        ("causal/plian/mean", "'plain'"),
+        ("causal/chat:eoll/mean", "'eol'"),
+        ("causal/plain/meen", "'mean'"),
+        ("causal/plain/mean/rooting", "'routing'"),
+        ("causal/plain/mean/routing~sofmax", "'softmax'"),
+        ("causal/{txt}/mean", "'text'"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_match(name: str, hint: str) -> None:
+    with pytest.raises(UnmaskError, match=f"Did you mean {hint}"):
+        Design.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("", "is not a design"),
+        ("causal/plain", "is not a design"),
+        ("causal/plain/mean/sum/zscore/zscore", "is not a design"),
+        ("causal/plain/mean/hidden/hidden", "is not features"),
+        ("causal/plain/mean/zscore/hidden", "is not features"),
+        ("causal/plain/mean@last", "number from 1 or 'all'"),
+        ("causal/plain/mean@-1", "number from 1 or 'all'"),
+        ("causal/plain/mean@0", "no layer 0"),
+        ("causal/plain/mean/sum:much", "positive number or 'auto'"),
+        ("causal/plain/mean/sum:0", "positive number or 'auto'"),
+        ("causal/plain/mean/sum:-1", "positive number or 'auto'"),
+        ("causal/plain/mean/sum:nan", "positive number or 'auto'"),
+        ("causal/plain/mean/sum:inf", "positive number or 'auto'"),
+        ('causal/"plain/mean', "does not parse"),
+        ('causal/"{text}" is/mean', "does not parse"),
+    ],
+)
+def test_what_does_not_parse_is_refused(name: str, says: str) -> None:
+    with pytest.raises(UnmaskError, match=says):
+        Design.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("causal/plain/mean/hidden~softmax", "read no router"),
+        ("causal/plain/mean/hidden:0.5", "Only features 'sum'"),
+        ("causal/plain/mean/concat:0.5", "Only features 'sum'"),
+        ("causal/plain/mean/routing:auto", "Only features 'sum'"),
+        ("causal/plain/mean@2/routing", "would change nothing"),
+        ("causal/plain/mean@all/routing", "would change nothing"),
+    ],
+)
+def test_an_option_that_changes_nothing_is_refused(name: str, says: str) -> None:
+    with pytest.raises(UnmaskError, match=says):
+        Design.parse(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "routing", "fit"),
+    [
+        ("causal/plain/mean", True, False, False),
+        ("causal/plain/mean/zscore", True, False, True),
+        ("causal/plain/mean/routing", False, True, False),
+        ("causal/plain/mean/concat", True, True, False),
+        ("causal/plain/mean/sum:auto", True, True, True),
+    ],
+)
+def test_a_design_knows_what_it_reads(name: str, hidden: bool, routing: bool, fit: bool) -> None:
+    design = Design.parse(name)
+    assert (design.uses_hidden, design.uses_routing, design.needs_fit) == (hidden, routing, fit)
+
+
+def test_names_are_split_at_the_commas_outside_quotes() -> None:
+    found = parse_designs(' mean ,causal/"a, b/c \\", {text}"/mean,, prompteol,')
+    assert list(found) == ["mean", 'causal/"a, b/c \\", {text}"/mean', "prompteol"]
+    assert list(found.values())[1].prompt == 'a, b/c ", {text}'
+    assert parse_designs(found) == found
+
+
+def test_a_design_asked_for_twice_is_kept_once_under_its_first_label() -> None:
+    found = parse_designs("moee,mean,causal/eol/last/sum:1,mean,causal/plain/mean")
+    assert found == {"moee": PRESETS["moee"].design, "mean": PRESETS["mean"].design}
+
+
+@pytest.mark.parametrize("names", ["", " , ,", []])
+def test_no_design_at_all_is_refused(names: str | list[str]) -> None:
+    with pytest.raises(UnmaskError, match="No design was given"):
+        parse_designs(names)
+
+
+def test_an_open_quote_does_not_vanish() -> None:
+    with pytest.raises(UnmaskError, match="Unknown design"):
+        parse_designs('mean,"echo')
+
+
+@pytest.mark.parametrize(("kind", "registry"), [("POOLINGS", POOLS), ("ROUTINGS", ROUTES)])
+def test_every_name_of_the_vocabulary_has_its_implementation(kind: str, registry: dict[str, object]) -> None:
+    assert sorted(getattr(vocabulary, kind)) == sorted(registry)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_every_registered_prompt_makes_a_design(prompt: str) -> None:
+    assert Design(prompt=prompt).name == f"causal/{prompt}/mean"
+    assert Design(prompt=f"chat:{prompt}").name == f"causal/chat:{prompt}/mean"

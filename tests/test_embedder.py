@@ -1,0 +1,264 @@
+"""Embedder.encode: every option changes the vectors or is refused, and no text's vector depends on its neighbours."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from tests.conftest import TEXTS
+from unmask.design import Design
+from unmask.embedder import Embedder, as_design, finish, normalized
+from unmask.encoding import Tally, Vectors
+from unmask.errors import UnmaskError
+from unmask.features import Fit
+from unmask.starter import reference_texts
+
+SAID = {"query": "Find what answers it", "document": "Remember this", "topic": "Name its topic"}
+NUMBERS = st.floats(-1e4, 1e4, width=32).map(lambda x: x if abs(x) > 1e-3 else 0.0)
+VECTORS = arrays("float32", array_shapes(min_dims=2, max_dims=2, max_side=9), elements=NUMBERS)
+
+
+@pytest.fixture(scope="module")
+def plain(pico: Callable[..., Embedder]) -> Embedder:
+    return pico("causal/plain/mean")
+
+
+@pytest.fixture(scope="module")
+def told(pico: Callable[..., Embedder]) -> Embedder:
+    return pico("causal/instruction/mean", instructions=SAID)
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.shape == other.shape and bool(np.allclose(one, other, rtol=1e-5, atol=1e-5))
+
+
+def test_vectors_are_float32_in_the_order_of_the_texts(plain: Embedder) -> None:
+    found = plain.encode(TEXTS)
+    assert found.shape == (len(TEXTS), 64) and found.dtype == np.float32
+    assert same(found[::-1], plain.encode(TEXTS[::-1]))
+    assert np.array_equal(plain.encode(tuple(TEXTS)), plain.encode(np.array(TEXTS)))  # type: ignore[arg-type]
+    assert plain.encode([]).shape == (0, 64)
+
+
+@pytest.mark.parametrize("texts", ["A man plays a guitar.", ""])
+def test_one_string_is_refused(plain: Embedder, texts: str) -> None:
+    with pytest.raises(UnmaskError, match=r"encode\(\[text\]\)"):
+        plain.encode(texts)
+
+
+@pytest.mark.parametrize("other", [None, 3, b"bytes", float("nan"), ["nested"]])
+def test_what_is_no_string_is_refused_with_its_row(plain: Embedder, other: Any) -> None:
+    with pytest.raises(UnmaskError, match=f"Text 1 is {type(other).__name__}, not str"):
+        plain.encode(["a", other])
+
+
+def test_an_instruction_by_text_and_by_name_is_the_same(told: Embedder) -> None:
+    for name, instruction in SAID.items():
+        assert np.array_equal(told.encode(TEXTS, instruction_name=name), told.encode(TEXTS, instruction=instruction))
+    assert not same(told.encode(TEXTS, instruction_name="query"), told.encode(TEXTS, instruction_name="topic"))
+    assert not same(told.encode(TEXTS, instruction_name="query"), told.encode(TEXTS))
+
+
+def test_queries_and_documents_get_their_instruction_if_there_is_one(told: Embedder, pico: Callable[..., Embedder]) -> None:
+    assert np.array_equal(told.encode_query(TEXTS), told.encode(TEXTS, instruction=SAID["query"]))
+    assert np.array_equal(told.encode_document(TEXTS), told.encode(TEXTS, instruction=SAID["document"]))
+    only_queries = pico("causal/instruction/mean", instructions={"query": SAID["query"]})
+    assert np.array_equal(only_queries.encode_document(TEXTS), only_queries.encode(TEXTS))
+    assert not same(only_queries.encode_query(TEXTS), only_queries.encode_document(TEXTS))
+
+
+def test_what_is_asked_for_wins_over_the_name(told: Embedder) -> None:
+    assert np.array_equal(told.encode_query(TEXTS, instruction="Other"), told.encode(TEXTS, instruction="Other"))
+    assert np.array_equal(told.encode_query(TEXTS, instruction_name="topic"), told.encode(TEXTS, instruction_name="topic"))
+    assert told.encode_query(TEXTS, dim=3, precision="float16").dtype == np.float16
+
+
+def test_queries_without_any_instruction_are_texts(plain: Embedder) -> None:
+    assert np.array_equal(plain.encode_query(TEXTS), plain.encode(TEXTS))
+    assert np.array_equal(plain.encode_document(TEXTS, normalize=True), plain.encode(TEXTS, normalize=True))
+
+
+def test_an_unknown_or_doubled_instruction_is_refused(told: Embedder, plain: Embedder) -> None:
+    with pytest.raises(UnmaskError, match="Did you mean 'query'"):
+        told.encode(TEXTS, instruction_name="qeury")
+    with pytest.raises(UnmaskError, match="not both"):
+        told.encode(TEXTS, instruction="Other", instruction_name="query")
+    with pytest.raises(UnmaskError, match="this embedder has none"):
+        plain.encode(TEXTS, instruction_name="query")
+
+
+def test_an_instruction_that_changes_nothing_is_refused(plain: Embedder, pico: Callable[..., Embedder]) -> None:
+    with pytest.raises(UnmaskError, match="would change nothing"):
+        plain.encode(TEXTS, instruction="Find it")
+    with pytest.raises(UnmaskError, match="would change nothing"):
+        pico("causal/eol/last", instructions=SAID)
+
+
+@pytest.mark.parametrize("dim", [1, 7, 64])
+def test_dim_keeps_the_first_dimensions(plain: Embedder, dim: int) -> None:
+    assert np.array_equal(plain.encode(TEXTS, dim=dim), plain.encode(TEXTS)[:, :dim])
+    unit = plain.encode(TEXTS, dim=dim, normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dim", [0, -1, 65])
+def test_a_dimension_that_is_not_there_is_refused(plain: Embedder, dim: int) -> None:
+    with pytest.raises(UnmaskError, match=f"between 1 and 64, not {dim}"):
+        plain.encode(TEXTS, dim=dim)
+
+
+def test_normalize_keeps_the_direction(plain: Embedder) -> None:
+    unit, raw = plain.encode(TEXTS, normalize=True), plain.encode(TEXTS)
+    np.testing.assert_allclose(unit * np.linalg.norm(raw, axis=1, keepdims=True), raw, rtol=1e-5)
+
+
+def test_float16_rounds_and_refuses_what_overflows(plain: Embedder) -> None:
+    found = plain.encode(TEXTS, precision="float16")
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, plain.encode(TEXTS), rtol=1e-3, atol=1e-6)
+    huge = np.full((1, 2), 7e4, np.float32)
+    with pytest.raises(UnmaskError, match="normalize=True"):
+        finish(huge, None, False, "float16")
+    assert np.isfinite(finish(huge, None, True, "float16")).all()
+    assert finish(huge[:0], None, False, "float16").shape == (0, 2)
+
+
+@pytest.mark.parametrize("precision", ["int4", "float64", ""])
+def test_an_unknown_precision_is_refused(plain: Embedder, precision: Any) -> None:
+    with pytest.raises(UnmaskError, match="Allowed: float16, float32, int8"):
+        plain.encode(TEXTS, precision=precision)
+
+
+@pytest.mark.parametrize("name", ["causal/plain/mean", "causal/eol/last@all", "causal/plain/max/zscore"])
+def test_cosines_survive_int8(pico: Callable[..., Embedder], name: str) -> None:
+    embedder = pico(name)
+    small = embedder.encode(TEXTS, precision="int8")
+    assert small.dtype == np.int8
+    assert np.abs(small.astype(int)).max(axis=1).tolist() == [127] * len(TEXTS)
+    assert np.abs(embedder.similarity(small, small) - embedder.similarity(*[embedder.encode(TEXTS)] * 2)).max() < 0.02
+
+
+@given(VECTORS)
+def test_an_int8_vector_does_not_depend_on_its_neighbours(vectors: Vectors) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        together = finish(vectors, None, False, "int8")
+        alone = [finish(vectors[[row]], None, False, "int8") for row in range(len(vectors))]
+    assert np.array_equal(together, np.concatenate(alone))
+
+
+@pytest.mark.parametrize("scale", [1e-37, 1e-30, 1.0, 1e30])
+def test_int8_knows_no_length(scale: float) -> None:
+    vectors = np.array([[1.0, -0.5, 0.0]], np.float32) * np.float32(scale)
+    assert np.abs(finish(vectors, None, False, "int8") - np.array([[127, -64, 0]])).max() <= 1
+
+
+def test_a_vector_of_zeros_stays_one() -> None:
+    zeros = np.zeros((2, 3), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not finish(zeros, None, False, "int8").any()
+        assert not finish(zeros, None, True, "float32").any()
+        assert not Embedder.similarity(zeros, zeros).any()
+
+
+@given(VECTORS)
+def test_similarity_is_the_cosine(vectors: Vectors) -> None:
+    found = Embedder.similarity(vectors, vectors)
+    assert found.dtype == np.float32 and found.shape == (len(vectors), len(vectors))
+    assert np.abs(found).max() <= 1 + 1e-5
+    np.testing.assert_allclose(found, found.T, atol=1e-6)
+    np.testing.assert_allclose(np.diag(found), np.linalg.norm(normalized(vectors), axis=1) ** 2, atol=1e-5)
+
+
+def test_similarity_by_hand() -> None:
+    one, other = np.array([[3.0, 4.0], [0.0, 2.0]]), np.array([[4.0, 3.0], [-3.0, -4.0], [1.0, 0.0]])
+    np.testing.assert_allclose(Embedder.similarity(one, other), [[0.96, -1, 0.6], [0.6, -0.8, 0]], atol=1e-6)
+
+
+def test_a_text_that_is_cut_is_reported_once(pico: Callable[..., Embedder]) -> None:
+    embedder, tally = pico("causal/plain/mean", max_length=12), Tally(truncated=5)
+    with pytest.warns(UserWarning, match=f"2 of {len(TEXTS)} texts were cut to 12 tokens"):
+        found = embedder.encode([*TEXTS[:1], TEXTS[1], TEXTS[4], "x", "x", "x"], tally=tally)
+    assert (tally.texts, tally.truncated) == (len(TEXTS), 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(embedder.encode(["x"], tally=tally), found[3:4])
+
+
+@pytest.mark.parametrize("prompt", ["plain", "eos", "eol", "echo", "instruction", "chat:plain", "chat:eol"])
+def test_an_empty_text_has_a_vector_of_its_own(pico: Callable[..., Embedder], prompt: str) -> None:
+    embedder = pico(f"causal/{prompt}/mean")
+    together, alone = embedder.encode(["", *TEXTS, ""]), embedder.encode([""])
+    assert np.isfinite(alone).all() and np.abs(alone).max() > 0
+    assert same(together[[0, -1]], np.concatenate([alone, alone]))
+    assert not same(embedder.encode(["x"]), alone)
+
+
+def test_a_limit_without_room_is_refused(pico: Callable[..., Embedder]) -> None:
+    with pytest.raises(UnmaskError, match="max_length 8 leaves no room"):
+        pico("causal/eol/last", max_length=8).encode(TEXTS)
+
+
+CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "attention": ("bidirectional/plain/mean", {}),
+    "prompt": ("causal/eol/mean", {}),
+    "chat": ("causal/chat:plain/mean", {}),
+    "pooling": ("causal/plain/last", {}),
+    "layer": ("causal/plain/mean@2", {}),
+    "layers": ("causal/plain/mean@all", {}),
+    "features": ("causal/plain/mean/concat", {}),
+    "alpha": ("causal/plain/mean/sum:0.5", {}),
+    "auto": ("causal/plain/mean/sum:auto", {}),
+    "one": ("causal/plain/mean/sum:1", {}),
+    "routing": ("causal/plain/mean/sum:1~topk", {}),
+    "zscore": ("causal/plain/mean/zscore", {}),
+    "zscore and sum": ("causal/plain/mean/sum:1/zscore", {}),
+    "max_length": ("causal/plain/mean", {"max_length": 5}),
+    "none": ("causal/plain/mean", {}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*were cut to")
+def test_every_option_changes_the_vectors(pico: Callable[..., Embedder]) -> None:
+    found = {name: pico(design, "olmoe", **options).encode(TEXTS) for name, (design, options) in CHANGES.items()}
+    alike = [(one, other) for one in found for other in found if one < other and same(found[one], found[other])]
+    assert alike == []
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 16, 4096])
+def test_the_size_of_a_batch_changes_no_vector(pico: Callable[..., Embedder], plain: Embedder, batch_tokens: int) -> None:
+    embedder = pico("causal/plain/mean", batch_tokens=batch_tokens)
+    assert embedder.batch_tokens == batch_tokens
+    assert same(embedder.encode(TEXTS), plain.encode(TEXTS))
+
+
+def test_a_design_is_fitted_on_first_use_or_on_a_corpus_of_the_users_own(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean/sum:auto/zscore", "olmoe")
+    first = embedder.encode(TEXTS)
+    assert np.array_equal(embedder.fit(reference_texts()).encode(TEXTS), first)
+    assert same(embedder.encode(TEXTS[:1]), first[:1])
+    own = embedder.fit(TEXTS).encode(TEXTS)
+    assert not same(own, first)
+    restored = pico("causal/plain/mean/sum:auto/zscore", "olmoe", fit=embedder.fitted)
+    assert np.array_equal(restored.encode(TEXTS), own)
+
+
+def test_a_design_that_needs_no_fit_gets_none(plain: Embedder) -> None:
+    assert plain.fit(TEXTS) is plain
+    assert plain.fitted == Fit()
+
+
+def test_a_design_that_the_model_cannot_serve_is_refused(pico: Callable[..., Embedder]) -> None:
+    for design, says in (("moee", "no router"), ("causal/plain/mean@4", "3 layers"), ("promteol", "'prompteol'")):
+        with pytest.raises(UnmaskError, match=says):
+            pico(design)
+
+
+def test_a_design_is_itself_or_its_name() -> None:
+    assert as_design("prompteol") == as_design(as_design("prompteol")) == Design("causal", "eol", "last")

@@ -1,0 +1,361 @@
+"""Saved embedders: loaded again by unmask the vectors are equal bit for bit, and sentence-transformers gives them too."""
+
+from __future__ import annotations
+
+import json
+import stat
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tests.conftest import TEXTS, make_tokenizer
+from tests.families import FAMILIES
+from unmask import persistence
+from unmask.design import POOLINGS
+from unmask.embedder import Embedder, normalized
+from unmask.errors import UnmaskError
+from unmask.persistence import FIT, SETTINGS, sentence_transformers_modules, versions
+
+INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
+PLAIN = [f"{attention}/plain/{pooling}" for attention in ("causal", "bidirectional") for pooling in POOLINGS]
+OWN = [
+    "causal/eol/last",
+    "bidirectional/eol/mean",
+    "causal/echo/mean",
+    "causal/eos/last",
+    "bidirectional/instruction-eos/last",
+    "causal/chat:eol/last",
+    'causal/"Topic of: {text}\\n\\"so/\\""/mean',
+    "causal/plain/mean@2",
+    "bidirectional/plain/last@all",
+    "causal/plain/mean/zscore",
+]
+MOE = [
+    "causal/eol/last/sum:auto",
+    "causal/eol/last/sum:0.5",
+    "bidirectional/plain/mean/routing~topk",
+    "causal/eol/last/concat/zscore",
+]
+CASES = [*((name, "llama") for name in (*PLAIN, *OWN)), *((name, "olmoe") for name in MOE)]
+LONG = " ".join(f"number {k} of many," for k in range(60))
+MIXED = [*TEXTS, LONG, " with spaces around ", "naïve café, 日本 🎉", "\n"]
+Make = Callable[..., Embedder]
+Vectors = NDArray[np.float32]
+tokenizer_of = cache(make_tokenizer)
+
+
+def vectors(embedder: Embedder, texts: Sequence[str] = MIXED, **options: Any) -> Vectors:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*texts were cut")
+        return np.asarray(embedder.encode(texts, **options), np.float32)
+
+
+def theirs(folder: Path, trust: bool) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+
+
+def saved(embedder: Embedder, folder: Path) -> Path:
+    embedder.save_pretrained(folder)
+    return folder
+
+
+def modules_of(folder: Path) -> str:
+    return (folder / "modules.json").read_text()
+
+
+def assert_equal(ours: Vectors, other: Vectors) -> None:
+    """Equal up to rounding at unit length, and as long."""
+    np.testing.assert_allclose(normalized(ours), normalized(other), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), np.linalg.norm(other, axis=1), rtol=2e-6)
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+# ---- the same vectors, in both libraries --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "family"), CASES)
+def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Make, tmp_path: Path) -> None:
+    embedder = pico(name, family=family, max_length=48)
+    before = vectors(embedder)
+    loaded = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
+    assert loaded.design == embedder.design and loaded.prompt.max_length == 48
+    assert np.array_equal(before, vectors(loaded)) and np.array_equal(before, vectors(embedder))
+
+
+@pytest.mark.parametrize("add_bos", [False, True])
+@pytest.mark.parametrize(("name", "family"), CASES)
+def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, add_bos: bool, tmp_path: Path) -> None:
+    embedder = Embedder.from_model(FAMILIES[family].build(), tokenizer_of(add_bos), name, max_length=48)
+    plain = sentence_transformers_modules(embedder) == "plain"
+    folder = saved(embedder, tmp_path / "saved")
+    assert ("unmask" in modules_of(folder)) != plain
+    model = theirs(folder, trust=not plain)
+    assert_equal(vectors(embedder), model.encode(MIXED, batch_size=4))
+    assert_equal(vectors(embedder, [TEXTS[1]]), model.encode([TEXTS[1]]))
+    assert model.get_embedding_dimension() == vectors(embedder).shape[1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_exported_as_we_read_it(family: str, pico: Make, tmp_path: Path) -> None:
+    attention = "bidirectional" if FAMILIES[family].bidirectional == "yes" else "causal"
+    embedder = pico(f"{attention}/plain/mean", family=family)
+    before = vectors(embedder, TEXTS)
+    folder = saved(embedder, tmp_path / "saved")
+    assert np.array_equal(before, vectors(Embedder.from_pretrained(folder, device="cpu"), TEXTS))
+    assert_equal(before, theirs(folder, trust=False).encode(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("name", "add_bos", "expected"),
+    [
+        *((name, False, "plain") for name in PLAIN if not name.endswith("first")),
+        ("causal/plain/first", False, "unmask"),  # they have no such pooling
+        ("causal/plain/last", True, "plain"),
+        ("causal/plain/mean", True, "unmask"),  # theirs would average the BOS token too
+        *((name, False, "unmask") for name in OWN),
+    ],
+)
+def test_plain_modules_are_used_where_they_can_express_the_design(name: str, add_bos: bool, expected: str) -> None:
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer_of(add_bos), name)
+    assert sentence_transformers_modules(embedder) == expected
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_a_tokenizer_that_appends_eos_does_not_change_the_exported_vectors(pooling: str, tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, f"causal/plain/{pooling}")
+    model = theirs(saved(embedder, tmp_path / "saved"), trust=True)
+    assert_equal(vectors(embedder), model.encode(MIXED))
+
+
+@pytest.mark.parametrize("name", ["causal/plain/weighted-mean", "causal/plain/last"])
+def test_the_sides_of_the_tokenizer_do_not_change_the_exported_vectors(name: str, tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.padding_side = tokenizer.truncation_side = "left"
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, name, max_length=20)
+    assert_equal(vectors(embedder), theirs(saved(embedder, tmp_path / "saved"), trust=False).encode(MIXED))
+    assert tokenizer.padding_side == tokenizer.truncation_side == "left"
+
+
+def test_a_tokenizer_without_a_padding_token_can_be_exported(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    import shutil
+
+    folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "model"))
+    edit(folder / "tokenizer_config.json", pad_token=None)
+    embedder = Embedder.from_pretrained(folder, "causal/plain/mean", dtype="float32", device="cpu")
+    exported = saved(embedder, tmp_path / "saved")
+    assert_equal(vectors(embedder), theirs(exported, trust=False).encode(MIXED))
+    assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(exported, device="cpu")))
+
+
+# ---- instructions -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["causal/instruction/mean", "bidirectional/instruction-eos/last"])
+def test_instructions_are_saved_and_used_by_both(name: str, pico: Make, tmp_path: Path) -> None:
+    embedder = pico(name, instructions=INSTRUCTIONS)
+    folder = saved(embedder, tmp_path / "saved")
+    loaded, model = Embedder.from_pretrained(folder, device="cpu"), theirs(folder, trust=True)
+    query, document = (np.asarray(encode(TEXTS), np.float32) for encode in (embedder.encode_query, embedder.encode_document))
+    assert not np.allclose(query, document) and not np.allclose(query, vectors(embedder, TEXTS))
+    assert np.array_equal(query, loaded.encode_query(TEXTS)) and np.array_equal(document, loaded.encode_document(TEXTS))
+    assert_equal(query, model.encode_query(TEXTS))
+    assert_equal(document, model.encode_document(TEXTS))
+    assert_equal(vectors(embedder, instruction_name="topic"), model.encode(MIXED, prompt_name="topic"))
+    assert_equal(vectors(embedder, instruction="Anew:"), model.encode(MIXED, prompt="Anew:"))
+    assert_equal(vectors(embedder), model.encode(MIXED))
+
+
+def test_a_model_that_sentence_transformers_saved_is_the_same_again(pico: Make, tmp_path: Path) -> None:
+    embedder = pico("causal/instruction/mean@2/zscore", instructions=INSTRUCTIONS)
+    query = embedder.encode_query(TEXTS)
+    model = theirs(saved(embedder, tmp_path / "ours"), trust=True)
+    model.save_pretrained(str(tmp_path / "theirs"))
+    assert np.array_equal(query, Embedder.from_pretrained(tmp_path / "theirs", device="cpu").encode_query(TEXTS))
+    assert np.array_equal(model.encode_query(TEXTS), theirs(tmp_path / "theirs", trust=True).encode_query(TEXTS))
+
+
+# ---- what the folder says -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "causal"), [("causal/plain/mean", True), ("bidirectional/plain/mean", False)])
+def test_the_config_says_the_attention(name: str, causal: bool, pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico(name), tmp_path / "saved")
+    assert json.loads((folder / "config.json").read_text())["is_causal"] is causal
+
+
+def test_the_settings_say_where_the_vectors_come_from(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    base = pico_folder("olmoe")
+    embedder = Embedder.from_pretrained(base, "causal/eol/last/sum:auto/zscore", dtype="float32", device="cpu", max_length=77)
+    folder = saved(embedder, tmp_path / "saved")
+    settings = json.loads((folder / SETTINGS).read_text())
+    assert settings["format"] == 1 and settings["source"] == str(base) and settings["versions"] == versions()
+    assert settings["design"] == "causal/eol/last/sum:auto/zscore" and settings["max_length"] == 77
+    assert settings["dtype"] == "float32" and settings["alpha"] == embedder.fitted.alpha
+    assert settings["attention"] == "causal, proven in 3 layers with and without padding"
+    assert (folder / FIT).is_file()
+
+
+def test_where_an_embedder_comes_from_survives_two_rounds(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    base = pico_folder("llama")
+    first = Embedder.from_pretrained(base, "causal/plain/mean", device="cpu")
+    second = Embedder.from_pretrained(saved(first, tmp_path / "one"), device="cpu")
+    third = Embedder.from_pretrained(saved(second, tmp_path / "two"), device="cpu")
+    assert third.source.model == second.source.model == str(base)
+
+
+@pytest.mark.parametrize("name", ["causal/plain/mean", "causal/eol/last"])
+def test_low_precision_stays_low(name: str, pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype="bfloat16", device="cpu")
+    folder = saved(embedder, tmp_path / "saved")
+    loaded = Embedder.from_pretrained(folder, device="cpu")
+    assert loaded.backbone.dtype == torch.bfloat16
+    assert np.array_equal(vectors(embedder), vectors(loaded))
+    assert next(theirs(folder, trust=True).parameters()).dtype == torch.bfloat16
+    assert Embedder.from_pretrained(folder, dtype="float32", device="cpu").backbone.dtype == torch.float32
+
+
+def test_high_precision_stays_high_where_auto_is_low(pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert Embedder.from_pretrained(saved(pico(), tmp_path / "saved"), device="cpu").backbone.dtype == torch.float32
+
+
+def test_arguments_win_over_what_was_saved(pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico("causal/instruction/mean/zscore", instructions=INSTRUCTIONS), tmp_path / "saved")
+    loaded = Embedder.from_pretrained(folder, "bidirectional/plain/max", device="cpu", max_length=9, instructions={})
+    assert np.array_equal(vectors(loaded), vectors(pico("bidirectional/plain/max", max_length=9)))
+
+
+def test_a_fit_serves_no_other_design(pico: Make, tmp_path: Path) -> None:
+    embedder = pico("causal/plain/mean/zscore").fit(TEXTS[:5])
+    folder = saved(embedder, tmp_path / "saved")
+    other = Embedder.from_pretrained(folder, "causal/plain/last/zscore", device="cpu")
+    assert np.array_equal(vectors(other), vectors(pico("causal/plain/last/zscore")))
+
+
+def test_a_saved_folder_can_be_read_by_others(pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico(), tmp_path / "saved")
+    assert all(path.stat().st_mode & stat.S_IROTH for path in (folder, *folder.rglob("*")))
+
+
+# ---- writing ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_embedder_can_be_overwritten_even_by_itself(pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico("causal/plain/mean/zscore"), tmp_path / "saved")
+    saved(pico("causal/eol/last"), folder)
+    assert not (folder / FIT).exists() and not (folder / "1_Pooling").exists()
+    loaded = Embedder.from_pretrained(folder, device="cpu")
+    before = vectors(loaded)
+    saved(loaded, folder)
+    assert np.array_equal(before, vectors(Embedder.from_pretrained(folder, device="cpu")))
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_an_empty_folder_is_filled_and_missing_parents_are_made(pico: Make, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "new" / "folder"):
+        assert (saved(pico(), folder) / SETTINGS).is_file()
+
+
+def test_a_folder_that_holds_something_else_is_refused(pico: Make, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("seven years")
+    for place in (tmp_path, tmp_path / "thesis.txt"):
+        with pytest.raises(UnmaskError, match="exists and is not a saved embedder, so it is not overwritten"):
+            pico().save_pretrained(place)
+    assert (tmp_path / "thesis.txt").read_text() == "seven years" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("step", ["_write_tokenizer", "_write_fit", "_write_sentence_transformers", "_put_in_place"])
+def test_a_crash_while_writing_leaves_the_old_folder(
+    step: str, pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = pico("causal/plain/mean")
+    folder = saved(old, tmp_path / "saved")
+
+    def crash(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(persistence, step, crash)
+    with pytest.raises(OSError, match="the disk is full"):
+        pico("causal/eol/last").save_pretrained(folder)
+    assert np.array_equal(vectors(Embedder.from_pretrained(folder, device="cpu")), vectors(old))
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_crash_at_the_last_step_leaves_the_old_folder(pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = pico("causal/plain/mean")
+    folder = saved(old, tmp_path / "saved")
+    rename = Path.replace
+
+    def crash(self: Path, target: Path) -> Path:
+        if (self / SETTINGS).is_file() and target == folder and "eol" in (self / SETTINGS).read_text():
+            raise OSError("the disk is full")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OSError, match="the disk is full"):
+        pico("causal/eol/last").save_pretrained(folder)
+    assert np.array_equal(vectors(Embedder.from_pretrained(folder, device="cpu")), vectors(old))
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_an_adapter_that_is_not_merged_is_refused(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    import peft
+    from transformers import AutoModel
+
+    base, lora = pico_folder("llama"), tmp_path / "adapter"
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
+    with pytest.raises(UnmaskError, match="The adapter is not merged"):
+        Embedder.from_pretrained(lora, device="cpu").save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+    merged = Embedder.from_pretrained(base, adapter=str(lora), merge=True, device="cpu")
+    loaded = Embedder.from_pretrained(saved(merged, tmp_path / "saved"), device="cpu")
+    assert np.array_equal(vectors(merged), vectors(loaded))
+    assert (loaded.source.model, loaded.source.adapter) == (str(base), str(lora))
+
+
+# ---- reading what others wrote ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"desing": "causal/plain/mean"}, "desing: Extra inputs are not permitted"),
+        ({"format": 2}, "format: Input should be 1"),
+        ({"max_length": "long"}, "max_length: Input should be a valid integer"),
+        ({"design": "causal/plain/maen"}, "Unknown pooling 'maen'. Did you mean 'mean'?"),
+    ],
+)
+def test_settings_that_this_version_did_not_write_are_refused(
+    changes: dict[str, Any], message: str, pico: Make, tmp_path: Path
+) -> None:
+    folder = saved(pico(), tmp_path / "saved")
+    edit(folder / SETTINGS, **changes)
+    with pytest.raises(UnmaskError) as error:
+        Embedder.from_pretrained(folder, device="cpu")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
+def test_broken_settings_are_refused(content: str, pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico(), tmp_path / "saved")
+    (folder / SETTINGS).write_text(content)
+    with pytest.raises(UnmaskError, match=r"unmask\.json is not what this version of unmask wrote"):
+        Embedder.from_pretrained(folder, device="cpu")
