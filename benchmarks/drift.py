@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
+
 from benchmarks.encode import texts
 
 

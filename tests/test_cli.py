@@ -235,7 +235,7 @@ def test_a_second_run_adds_to_the_first(run: Run, model: Path, task: Path) -> No
 
 
 def test_a_limit_reaches_the_tasks(run: Run, model: Path, task: Path) -> None:
-    found = compared(run, model, "-d", "mean", "-t", task, "--limit", "10", "-o", "out", "--json")
+    found = compared(run, model, "-d", "mean", "-t", f"{task}#10", "-o", "out", "--json")
     [row] = json.loads(found.out)["results"]
     assert (row["task"], row["n"]) == ("sts#10", 10)
 
@@ -299,8 +299,6 @@ def test_another_run_in_the_same_folder_is_told_in_one_line(run: Run, model: Pat
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["compare", "-m", "m", "-t", "t", "--limit", "1"], "--limit"),
-        (["compare", "-m", "m", "-t", "t", "--limit", "many"], "--limit"),
         (["compare", "-m", "m", "-t", "t", "--max-length", "0"], "--max-length"),
         (["compare", "-t", "t"], "--model"),
         (["compare", "-m", "m"], "--task"),

@@ -63,6 +63,7 @@ def test_the_published_prompts_are_as_published(name: str, rendered: str) -> Non
         ("{instruction}{text}{text}{eos}", True, True),
         ("{text}{instruction}{text}", True, False),
         ("{{{text}}}", False, False),
+        ("no eos, no instruction: {text} {{eos}}", False, False),
     ],
 )
 def test_a_template_within_the_rules_is_taken(template: str, instruction: bool, eos: bool) -> None:

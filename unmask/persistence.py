@@ -9,6 +9,8 @@ they can express the design, else one module of this package, which sentence-tra
 from __future__ import annotations
 
 import json
+import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -17,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.design import Design
@@ -50,6 +53,11 @@ class Settings(BaseModel):
     versions: dict[str, str] = {}
     _folder: Path = Path()
 
+    @property
+    def fit(self) -> Fit:
+        """What was fitted and saved."""
+        return _read_fit(self._folder, self.alpha)
+
     def load(
         self,
         source: Source,
@@ -74,7 +82,7 @@ class Settings(BaseModel):
             batch_tokens=batch_tokens,
             instructions=self.instructions if instructions is None else instructions,
             # a fit belongs to the design that it was fitted for
-            fit=_read_fit(self._folder, self.alpha) if wanted == saved else None,
+            fit=self.fit if wanted == saved else None,
         )
 
 
@@ -218,6 +226,13 @@ def _read_fit(folder: Path, alpha: float | None) -> Fit:
 
 def _write_json(file: Path, content: Any) -> None:
     file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def hardware(device: torch.device) -> str:
+    """What computed: the GPU's name, or the processor's architecture and its cores."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"{device.type} ({platform.machine()}, {os.cpu_count()} cores)"
 
 
 def versions() -> dict[str, str]:

@@ -153,7 +153,7 @@ def test_a_result_says_what_was_measured_on_what(folder: Path, tasks: list[Local
     assert first.conditions.task_revision == tasks[0].revision
     assert first.conditions.model_revision == model_revision(Source(str(folder)))
     assert (first.conditions.max_length, first.conditions.dtype) == (128, "float32")
-    assert set(first.provenance) == {"attention", "device", "versions"}
+    assert set(first.provenance) == {"attention", "hardware", "versions"}
     assert first.interval is not None and first.interval[0] <= first.main_score <= first.interval[1]
     assert ResultStore(tmp_path).get(first.conditions) == first
 

@@ -11,12 +11,12 @@ import pytest
 
 from tests.tiny import FILES, labelled, pairs, write_rows, write_task
 from unmask.errors import UnmaskError
-from unmask.evaluation.tasks import KINDS, METRICS, LocalTask, TaskFile, find_task, kind_of, resolve_tasks
+from unmask.evaluation.tasks import KINDS, METRICS, LocalTask, TaskFile, find_task, resolve_tasks
 from unmask.starter import starter_folders
 
 
 def read(folder: Path, spec: str = "", limit: int | None = None) -> LocalTask:
-    task = find_task(f"{folder}{spec}", limit)
+    task = find_task(f"{folder}{spec}" + (f"#{limit}" if limit is not None else ""))
     assert isinstance(task, LocalTask)
     return task
 
@@ -27,7 +27,7 @@ def sts(folder: Path, toml: str = "") -> LocalTask:
 
 def refusal(folder: Path, spec: str = "", limit: int | None = None) -> str:
     with pytest.raises(UnmaskError) as caught:
-        find_task(f"{folder}{spec}", limit)
+        find_task(f"{folder}{spec}" + (f"#{limit}" if limit is not None else ""))
     return str(caught.value)
 
 
@@ -108,10 +108,9 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     assert "holds no item to score" in refusal(tmp_path, ":reranking")
 
 
-def test_kind_of_checks_a_name() -> None:
-    assert kind_of("sts") == "sts"
-    with pytest.raises(UnmaskError, match=r"Unknown kind of task 'retreival'\. Did you mean 'retrieval'\?"):
-        kind_of("retreival")
+def test_a_kind_that_does_not_exist_gives_the_nearest_match(tmp_path: Path) -> None:
+    message = refusal(write_task(tmp_path, "sts"), ":retreival")
+    assert "Unknown kind of task 'retreival'. Did you mean 'retrieval'?" in message
 
 
 # --- task.toml -------------------------------------------------------------------------------------------------------
@@ -456,7 +455,7 @@ def test_a_name_of_mteb_has_a_kind_and_a_revision() -> None:
 
 def test_a_limit_on_a_task_of_mteb_is_refused() -> None:
     with pytest.raises(UnmaskError, match="A limit works on local folders only, and 'STSBenchmark'"):
-        find_task("STSBenchmark", 5)
+        find_task("STSBenchmark#5")
 
 
 def test_a_task_of_mteb_that_embeds_no_text_is_refused() -> None:

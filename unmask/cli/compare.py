@@ -24,11 +24,19 @@ def compare(
     ],
     task: Annotated[
         list[str],
-        typer.Option("--task", "-t", help="Task folder, FOLDER:kind, a name in mteb, or `starter`; repeat for several."),
+        typer.Option(
+            "--task",
+            "-t",
+            help="FOLDER, FOLDER:kind, FOLDER#200 (200 of its items), a name in mteb, or `starter`; repeat.",
+        ),
     ],
     designs: Annotated[
         str | None,
-        typer.Option("--designs", "-d", help="Designs with commas between (see `unmask designs`); eight by default."),
+        typer.Option(
+            "--designs",
+            "-d",
+            help="Designs with commas between (see `unmask designs`). Default: a saved embedder's own, or eight.",
+        ),
     ] = None,
     reference: Annotated[
         list[str] | None, typer.Option("--reference", "-r", help="sentence-transformers model to stand in the same table.")
@@ -36,7 +44,6 @@ def compare(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results; run again to add to them.")] = Path(
         "report"
     ),
-    limit: Annotated[int | None, typer.Option(min=2, help="At most so many items of each local task.")] = None,
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore and alpha on (txt, jsonl, csv, parquet).")] = None,
     max_length: MaxLength = 512,
     batch_tokens: BatchTokens = None,
@@ -56,15 +63,19 @@ def compare(
     from unmask.evaluation.verdict import comparisons
     from unmask.files import only_run_in, write_json
     from unmask.loading import Source
+    from unmask.persistence import read_settings
 
-    asked = parse_designs(designs or DEFAULT_DESIGNS)
-    tasks = resolve_tasks(task, limit)
+    given = parse_designs(designs) if designs else None
+    tasks = resolve_tasks(task)
     texts = _reference_texts(fit_on)
     results: list[Result] = []
     with only_run_in(output):
         store = ResultStore(output)
         for name in dict.fromkeys(model):
-            source = Source(name, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+            saved = read_settings(Path(name).expanduser())
+            asked = given or parse_designs(saved.design if saved else DEFAULT_DESIGNS)
+            precision = saved.dtype if saved and dtype == "auto" else dtype
+            source = Source(name, revision, adapter, dtype=precision, device=device, trust_remote_code=trust_remote_code)
             results += run(Plan(source, asked, tasks, max_length, texts, batch_tokens), store, _say)
         for name in reference or []:
             results += compare_reference(name, tasks, store, _say)

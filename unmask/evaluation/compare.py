@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from unmask.features import Fit
 from unmask.files import fingerprint
 from unmask.loading import DTYPES, Source, dtype_name, hub_commit, load, pick_device, pick_dtype
 from unmask.models import resolve
-from unmask.persistence import versions
+from unmask.persistence import Settings, hardware, read_settings, versions
 from unmask.progress import progress_bar
 from unmask.tokens import PromptTokenizer
 
@@ -52,6 +53,15 @@ class Plan:
     reference: Sequence[str]
     batch_tokens: int | None = None
 
+    @cached_property
+    def saved(self) -> Settings | None:
+        """The settings of the model, if it is a saved embedder: its own design keeps what was fitted with it."""
+        return read_settings(Path(self.source.model).expanduser())
+
+    def own_fit(self, design: Design) -> Fit | None:
+        """What was fitted and saved with a design, if the model is a saved embedder of that very design."""
+        return self.saved.fit if self.saved and self.saved.design == design.name and design.needs_fit else None
+
     def conditions(self, design: Design, task: Task, revision: str, dtype: str) -> Conditions:
         """The conditions of one cell of the grid."""
         return Conditions(
@@ -63,8 +73,13 @@ class Plan:
             task_revision=task.revision,
             max_length=self.max_length,
             dtype=dtype,
-            reference=_hash(self.reference) if design.needs_fit else None,
+            reference=self._reference(design),
         )
+
+    def _reference(self, design: Design) -> str | None:
+        if not design.needs_fit:
+            return None
+        return "as saved" if self.own_fit(design) else _hash(self.reference)
 
 
 @dataclass
@@ -137,7 +152,9 @@ def _fill(
             continue
         if backbone.attention != attention:
             backbone.set_attention(attention)
-        fits = fit_designs(backbone, prompts[prompt], list(wanted), plan.reference, batch_tokens=budget)
+        own = {design: saved for design in wanted if (saved := plan.own_fit(design))}
+        others = [design for design in wanted if design not in own]
+        fits = own | fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget)
         for task in plan.tasks:
             if of_task := missing[task.name]:
                 say(f"{attention}/{prompt} on {task.name}: {', '.join(of_task)}")
@@ -183,7 +200,7 @@ def _score_group(
             return vectors
 
         outcome = evaluate(task, design.name, encode)
-        proof = {"attention": backbone.proof.summary, "device": backbone.device.type, "versions": versions()}
+        proof = {"attention": backbone.proof.summary, "hardware": hardware(backbone.device), "versions": versions()}
         store.add(*_result(cells[label, task.name], label, task, outcome, widths[0], shared.tally, proof))
 
 
@@ -219,7 +236,7 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
                 return vectors
 
             outcome = evaluate(task, name, encode)
-            proof = {"attention": "as the model's own code", "device": "auto", "versions": versions()}
+            proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
             store.add(*_result(conditions, name, task, outcome, widths[0], tally, proof))
         found = store.get(conditions)
         assert found is not None

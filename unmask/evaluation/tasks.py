@@ -89,21 +89,33 @@ class MtebTask:
 Task = LocalTask | MtebTask
 
 
-def find_task(spec: str, limit: int | None = None) -> Task:
-    """The task of a folder (`FOLDER` or `FOLDER:kind`) or of an mteb name. Raises UnmaskError for neither, and for bad rows.
+def find_task(spec: str) -> Task:
+    """The task of a folder (`FOLDER`, `FOLDER:kind`, `FOLDER#limit`) or of an mteb name. Raises UnmaskError for neither, and for bad rows.
 
     limit: at most so many items, sampled by the task's seed. Of a retrieval corpus the relevant documents stay and others are sampled
     up to ten a query; the limit becomes part of the task's name, since the task has changed.
     """
-    if limit is not None and limit < 2:
-        raise UnmaskError(f"A limit is at least 2 items, not {limit}.")
-    path, _, kind = spec.rpartition(":") if spec.rpartition(":")[2] in KINDS else (spec, "", "")
+    spec, limit = _without_limit(spec)
+    path, mark, kind = spec.rpartition(":")
+    if mark and kind not in KINDS and Path(path).expanduser().is_dir() and not Path(spec).expanduser().is_dir():
+        raise unknown("kind of task", kind, KINDS)
+    path, kind = (path, kind) if kind in KINDS else (spec, "")
     folder = Path(path).expanduser()
     if folder.is_dir():
         return _read_folder(folder, kind or None, limit)
     if spec.startswith((".", "/", "~")) or kind:
         raise UnmaskError(f"There is no task folder '{path}'.")
     return _mteb_task(spec, limit)
+
+
+def _without_limit(spec: str) -> tuple[str, int | None]:
+    """`FOLDER#200` -> FOLDER and 200; a folder whose own name ends so stays whole."""
+    path, mark, limit = spec.rpartition("#")
+    if not mark or not limit.lstrip("-").isdecimal() or Path(spec).expanduser().is_dir():
+        return spec, None
+    if int(limit) < 2:
+        raise UnmaskError(f"A limit is at least 2 items, not {limit}.")
+    return path, int(limit)
 
 
 def _mteb_task(name: str, limit: int | None) -> MtebTask:
@@ -281,7 +293,7 @@ def _sample(draw: random.Random, table: Sequence[Row], size: int) -> list[Row]:
     return [table[index] for index in kept]
 
 
-def resolve_tasks(specs: Sequence[str], limit: int | None = None) -> list[Task]:
+def resolve_tasks(specs: Sequence[str]) -> list[Task]:
     """The tasks of several specs; "starter" stands for all starter tasks of this package. Raises UnmaskError for two of one name."""
     from unmask.starter import starter_folders
 
@@ -290,15 +302,8 @@ def resolve_tasks(specs: Sequence[str], limit: int | None = None) -> list[Task]:
         raise UnmaskError("No task was given; `unmask tasks` lists the kinds and the starter tasks.")
     tasks: dict[str, Task] = {}
     for spec in expanded:
-        task = find_task(spec, limit)
+        task = find_task(spec)
         if task.name in tasks:
             raise UnmaskError(f"Two tasks are called '{task.name}'; give one of them a name in its task.toml.")
         tasks[task.name] = task
     return list(tasks.values())
-
-
-def kind_of(name: str) -> str:
-    """A kind's name, checked. Raises UnmaskError."""
-    if name not in KINDS:
-        raise unknown("kind of task", name, KINDS)
-    return name
