@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -103,11 +104,13 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
     return loaded
 
 
-def _refuse_random_weights(name: str, model: Any, missing: set[str], headed: bool) -> None:
+def _refuse_random_weights(name: str, model: Any, missing: Iterable[str], headed: bool) -> None:
     """Raise UnmaskError if the checkpoint lacks weights of the decoder: transformers gives those random values and goes on."""
     body = _body(model) if headed else model  # a head may be lacking, it is dropped
     ours = {id(parameter) for parameter in body.parameters()}
-    lacking = sorted(missing & {key for key, weight in model.named_parameters(remove_duplicate=False) if id(weight) in ours})
+    lacking = sorted(
+        set(missing) & {key for key, weight in model.named_parameters(remove_duplicate=False) if id(weight) in ours}
+    )
     if lacking:
         raise UnmaskError(f"'{name}' holds no weights for {lacking[0]} ({len(lacking)} are missing in all).")
 

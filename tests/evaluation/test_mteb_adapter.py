@@ -18,8 +18,8 @@ from sklearn.metrics import average_precision_score
 
 from tests.tiny import encode_words, labelled, write_rows, write_task
 from unmask.errors import UnmaskError
-from unmask.evaluation import mteb_adapter
-from unmask.evaluation.mteb_adapter import Outcome, average_precision, evaluate, mteb_kind, ndcg
+from unmask.evaluation.mteb_adapter import Outcome, building, evaluate, mteb_kind
+from unmask.evaluation.mteb_adapter.items import average_precision, ndcg
 from unmask.evaluation.resampling import METRICS, bootstrap, score
 from unmask.evaluation.statistics import paired_bootstrap
 from unmask.evaluation.tasks import KINDS, LocalTask, find_task
@@ -149,7 +149,7 @@ def test_clustering_items_follow_the_texts_that_mteb_keeps_of_a_large_set(
 ) -> None:
     # its own tasks embed a part of their texts: the draws are then places in that part
     part = {"max_fraction_of_documents_to_embed": 0.3, "input_column_name": "text", "label_column_name": "label"}
-    monkeypatch.setitem(mteb_adapter._SETTINGS, "clustering", lambda _: {**part, "max_documents_per_cluster": 50})
+    monkeypatch.setitem(building.SETTINGS, "clustering", lambda _: {**part, "max_documents_per_cluster": 50})
     write_rows(tmp_path / "all.jsonl", labelled(0, 120))
     found = evaluate(read(tmp_path), "words", encode_words)
     assert found.items is not None and found.items.n == 50
