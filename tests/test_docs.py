@@ -21,12 +21,15 @@ NUMBER = re.compile(r"-?\d+\.\d*|-?\d+")
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    """The fenced blocks of a language, in order; fences open and close in turn."""
+    parts = re.split(r"^```(.*)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    fenced = zip(parts[1::4], parts[2::4], strict=False)
+    return [code for named, code in fenced if named == language]
 
 
 def shown_commands() -> list[tuple[str, str]]:
     return [
-        (page.name, line.partition("#")[0].strip())
+        (page.name, line.partition(" #")[0].strip())
         for page in PAGES
         for block in blocks(page, "")
         for line in block.replace("\\\n", " ").splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import warnings
 from collections.abc import Callable, Sequence
@@ -144,17 +145,17 @@ def test_a_tokenizer_that_appends_eos_does_not_change_the_exported_vectors(pooli
 
 
 @pytest.mark.parametrize("name", ["causal/plain/weighted-mean", "causal/plain/last"])
-def test_the_sides_of_the_tokenizer_do_not_change_the_exported_vectors(name: str, tmp_path: Path) -> None:
-    tokenizer = make_tokenizer()
-    tokenizer.padding_side = tokenizer.truncation_side = "left"
-    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, name, max_length=20)
+def test_the_sides_of_the_tokenizer_do_not_change_the_exported_vectors(
+    name: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "model"))
+    edit(folder / "tokenizer_config.json", padding_side="left", truncation_side="left")
+    embedder = Embedder.from_pretrained(folder, name, max_length=20, dtype="float32", device="cpu")
     assert_equal(vectors(embedder), theirs(saved(embedder, tmp_path / "saved"), trust=False).encode(MIXED))
-    assert tokenizer.padding_side == tokenizer.truncation_side == "left"
+    assert embedder.tokenizer.padding_side == embedder.tokenizer.truncation_side == "left"
 
 
 def test_a_tokenizer_without_a_padding_token_can_be_exported(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    import shutil
-
     folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "model"))
     edit(folder / "tokenizer_config.json", pad_token=None)
     embedder = Embedder.from_pretrained(folder, "causal/plain/mean", dtype="float32", device="cpu")

@@ -171,14 +171,17 @@ def write(embedder: Embedder, folder: Path) -> None:
 
 
 def _write_tokenizer(embedder: Embedder, folder: Path) -> None:
-    tokenizer = embedder.tokenizer
-    before = tokenizer.model_max_length, tokenizer.padding_side
+    # sentence-transformers truncates by what the tokenizer says, where we keep the beginning of a text
+    said = {"model_max_length": embedder.prompt.max_length, "padding_side": "right", "truncation_side": "right"}
+    tokenizer: Any = embedder.tokenizer
+    before = {name: getattr(tokenizer, name) for name in said}
     try:
-        # sentence-transformers truncates by the first, and its weighted mean is only right with padding on the right
-        tokenizer.model_max_length, tokenizer.padding_side = embedder.prompt.max_length, "right"
+        for name, value in said.items():
+            setattr(tokenizer, name, value)
         tokenizer.save_pretrained(folder)
     finally:
-        tokenizer.model_max_length, tokenizer.padding_side = before
+        for name, value in before.items():
+            setattr(tokenizer, name, value)
 
 
 def _write_sentence_transformers(embedder: Embedder, folder: Path) -> None:
