@@ -242,6 +242,13 @@ def test_arguments_win_over_what_was_saved(pico: Make, tmp_path: Path) -> None:
     assert np.array_equal(vectors(loaded), vectors(pico("bidirectional/plain/max", max_length=9)))
 
 
+def test_what_was_fitted_on_texts_of_ones_own_is_saved(pico: Make, tmp_path: Path) -> None:
+    embedder = pico("causal/eol/last/sum:auto/zscore", family="olmoe").fit(TEXTS[:5])
+    folder = saved(embedder, tmp_path / "saved")
+    assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(folder, device="cpu")))
+    assert not np.array_equal(vectors(embedder), vectors(pico("causal/eol/last/sum:auto/zscore", family="olmoe")))
+
+
 def test_a_fit_serves_no_other_design(pico: Make, tmp_path: Path) -> None:
     embedder = pico("causal/plain/mean/zscore").fit(TEXTS[:5])
     folder = saved(embedder, tmp_path / "saved")

@@ -56,6 +56,7 @@ def compare(
 ) -> None:
     """Compare designs on tasks: a ranked table, a paired test for each pair, a recommendation for each kind of task."""
     from unmask.design import parse_designs
+    from unmask.errors import UnmaskError
     from unmask.evaluation.compare import Plan, compare_reference
     from unmask.evaluation.compare import compare as run
     from unmask.evaluation.results import ResultStore
@@ -74,6 +75,8 @@ def compare(
         for name in dict.fromkeys(model):
             saved = read_settings(Path(name).expanduser())
             asked = given or parse_designs(saved.design if saved else DEFAULT_DESIGNS)
+            if fit_on is not None and not any(design.needs_fit for design in asked.values()):
+                raise UnmaskError("None of these designs is fitted (zscore, sum:auto), so --fit-on would change nothing.")
             precision = saved.dtype if saved and dtype == "auto" else dtype
             source = Source(name, revision, adapter, dtype=precision, device=device, trust_remote_code=trust_remote_code)
             results += run(Plan(source, asked, tasks, max_length, texts, batch_tokens), store, _say)

@@ -29,8 +29,9 @@ def ranking(results: Sequence[Result], with_intervals: bool) -> Table:
     table.add_column("", justify="right")
     table.add_column("design", no_wrap=True)
     for task, one in tasks.items():
-        metric = _METRICS.get(one.metric, one.metric)
-        table.add_column(f"{task.removeprefix('starter-')}\n[dim]{metric}[/]", justify="right", overflow="fold")
+        # on a narrow terminal with many tasks there is room for a name, broken where it has to be, but not for the metric
+        metric = f"\n[dim]{_METRICS.get(one.metric, one.metric)}[/]" if with_intervals or len(tasks) < 5 else ""
+        table.add_column(task.removeprefix("starter-") + metric, justify="right", overflow="fold")
     if len(tasks) > 1:
         table.add_column("mean", justify="right", no_wrap=True)
     table.add_column("tokens\n[dim]a text[/]", justify="right", no_wrap=True)
