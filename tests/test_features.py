@@ -110,7 +110,7 @@ def test_what_is_fitted_does_not_depend_on_the_texts_that_follow() -> None:
 
 def test_nothing_is_fitted_that_is_not_asked_for() -> None:
     raw = Raw(torch.randn(5, 3), torch.rand(5, 2))
-    assert fit(CONCAT, raw) == Fit()
+    assert fit(CONCAT, raw) == fit(CONCAT, Raw(torch.randn(1, 3), torch.rand(1, 2))) == Fit()
     assert fit(Design(features="sum", alpha="auto"), raw).hidden_mean is None
     assert fit(Design(features="sum", zscore=True), raw).alpha is None
     assert fit(Design(features="routing", zscore=True), Raw(routing=torch.rand(5, 2))).hidden_mean is None
@@ -130,9 +130,10 @@ def test_balanced_alpha_knows_angles_and_no_lengths(first: float, second: float)
     assert balanced_alpha(routing, hidden) == pytest.approx(1 / balanced_alpha(hidden, routing), rel=1e-3)
 
 
-def test_a_balanced_alpha_makes_both_similarities_vary_alike() -> None:
+@pytest.mark.parametrize("zscore", [False, True])
+def test_a_balanced_alpha_makes_both_similarities_vary_alike(zscore: bool) -> None:
     hidden, routing = torch.randn(30, 8), torch.rand(30, 4)
-    design = Design(features="sum", alpha="auto")
+    design = Design(features="sum", alpha="auto", zscore=zscore)
     found = vectors(design, Raw(hidden, routing), fit(design, Raw(hidden, routing)))
     above = torch.triu_indices(30, 30, offset=1)
     loud = [(part @ part.T)[above[0], above[1]].std() for part in (found[:, :8], found[:, 8:])]
