@@ -262,3 +262,10 @@ def test_a_design_that_the_model_cannot_serve_is_refused(pico: Callable[..., Emb
 
 def test_a_design_is_itself_or_its_name() -> None:
     assert as_design("prompteol") == as_design(as_design("prompteol")) == Design("causal", "eol", "last")
+
+
+def test_a_text_longer_than_the_model_has_positions_is_cut_to_them(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean", family="gpt2", max_length=100_000)
+    assert embedder.prompt.max_length == 512  # the pico model's positions
+    with pytest.warns(UserWarning, match="1 of 1 texts were cut to 512 tokens"):
+        assert np.isfinite(embedder.encode(["never ending " * 1000])).all()

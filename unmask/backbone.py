@@ -100,6 +100,11 @@ class Backbone:
         """Number of layers, L."""
         return len(self.layers)
 
+    def within_positions(self, max_length: int) -> int:
+        """The limit itself, or the number of positions that the model has if that is less."""
+        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        return min(max_length, positions) if positions else max_length
+
     @property
     def commit(self) -> str | None:
         """Commit of a model that came from the hub."""

@@ -32,7 +32,8 @@ class Embedder:
 
     backbone, tokenizer: the model; design: how it is read; instructions: by name, for prompts with `{instruction}`
     ("query" and "document" serve encode_query and encode_document); fit: what was fitted on a reference corpus;
-    max_length: most tokens of one text with its prompt; batch_tokens: most tokens of one batch with its padding.
+    max_length: most tokens of one text with its prompt
+    (never more than the model has positions); batch_tokens: most tokens of one batch with its padding.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Embedder:
     ) -> None:
         """Assemble an embedder from loaded parts. Raises UnmaskError for a design that the model cannot serve."""
         self.backbone, self.tokenizer, self.design, self.source = backbone, tokenizer, design, source
-        self.prompt = PromptTokenizer(tokenizer, design.prompt, max_length)
+        self.prompt = PromptTokenizer(tokenizer, design.prompt, backbone.within_positions(max_length))
         self.instructions = dict(instructions or {})
         if self.instructions and not self.prompt.prompt.takes_instruction:
             raise UnmaskError(f"The prompt of '{design.name}' has no {{instruction}}, so instructions would change nothing.")

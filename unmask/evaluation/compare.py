@@ -140,7 +140,8 @@ def _fill(
     say: Callable[[str], None],
 ) -> None:
     # all of them first: what the tokenizer lacks is refused before anything is computed
-    prompts = {design.prompt: PromptTokenizer(tokenizer, design.prompt, plan.max_length) for design in plan.designs.values()}
+    limit = backbone.within_positions(plan.max_length)
+    prompts = {design.prompt: PromptTokenizer(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
     for (attention, prompt), group in _groups(plan.designs).items():
         missing = {
