@@ -32,8 +32,8 @@ class Embedder:
 
     backbone, tokenizer: the model; design: how it is read; instructions: by name, for prompts with `{instruction}`
     ("query" and "document" serve encode_query and encode_document); fit: what was fitted on a reference corpus;
-    max_length: most tokens of one text with its prompt
-    (never more than the model has positions); batch_tokens: most tokens of one batch with its padding.
+    max_length: most tokens of one text with its prompt (never more than the model has positions);
+    batch_tokens: most tokens of one batch with its padding.
     """
 
     def __init__(

@@ -83,9 +83,7 @@ def fit_designs(
         return fits
     tokenized = list(tokenizer.tokenize(texts))
     parts: dict[Design, list[Raw]] = {design: [] for design in needy}
-    order: list[int] = []
     for batch in plan([len(text.ids) for text in tokenized], batch_tokens):
-        order += batch
         for design, raw in _read(backbone, [tokenized[index] for index in batch], needy, tokenizer).items():
             parts[design].append(raw)
     return fits | {design: fit(design, _together(raws)) for design, raws in parts.items()}
@@ -98,8 +96,7 @@ def _read(
     tokenizer: PromptTokenizer,
     tally: Tally | None = None,
 ) -> dict[Design, Raw]:
-    pad = tokenizer.tokenizer.pad_token_id
-    batch = collate(texts, 0 if pad is None else int(pad))
+    batch = collate(texts, tokenizer.pad_id)
     if tally is not None:
         tally.tokens += int(batch.real.sum())
         tally.padded += batch.real.numel()

@@ -47,8 +47,8 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
         """Tokenize a batch; sentence-transformers' prompt is the instruction."""
-        pad = self.tokenizer.pad_token_id
-        batch = collate(list(self.embedder.prompt.tokenize(inputs, prompt or None)), 0 if pad is None else int(pad))
+        texts = self.embedder.prompt
+        batch = collate(list(texts.tokenize(inputs, prompt or None)), texts.pad_id)
         return {"input_ids": batch.ids, "attention_mask": batch.real.long(), "embed_mask": batch.embed}
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:

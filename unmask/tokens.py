@@ -47,6 +47,12 @@ class PromptTokenizer:
         self._appended = 0 if self.chat else _appended(tokenizer)
         self._with, self._without = self._wrapped(self.prompt), self._wrapped(self.prompt.without_instruction())
 
+    @property
+    def pad_id(self) -> int:
+        """What fills a batch up; any id serves, since padding is masked."""
+        pad = self.tokenizer.pad_token_id
+        return 0 if pad is None else int(pad)
+
     def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
         """Yield the tokens of each text, in order.
 

@@ -25,7 +25,7 @@ from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result,
 from unmask.evaluation.tasks import Task
 from unmask.features import Fit
 from unmask.files import fingerprint
-from unmask.loading import DTYPES, Source, dtype_name, hub_commit, load, pick_device, pick_dtype
+from unmask.loading import Source, hub_commit, load, pick_device, pick_dtype
 from unmask.models import resolve
 from unmask.persistence import Settings, hardware, read_settings, versions
 from unmask.progress import progress_bar
@@ -60,7 +60,10 @@ class Plan:
 
     def own_fit(self, design: Design) -> Fit | None:
         """What was fitted and saved with a design, if the model is a saved embedder of that very design."""
-        return self.saved.fit if self.saved and self.saved.design == design.name and design.needs_fit else None
+        return self.saved.fit if self.saved and self._is_fitted(design) else None
+
+    def _is_fitted(self, design: Design) -> bool:
+        return self.saved is not None and self.saved.design == design.name and design.needs_fit
 
     def conditions(self, design: Design, task: Task, revision: str, dtype: str) -> Conditions:
         """The conditions of one cell of the grid."""
@@ -79,7 +82,7 @@ class Plan:
     def _reference(self, design: Design) -> str | None:
         if not design.needs_fit:
             return None
-        return "as saved" if self.own_fit(design) else _hash(self.reference)
+        return "as saved" if self._is_fitted(design) else _hash(self.reference)
 
 
 @dataclass
@@ -123,8 +126,6 @@ def compare(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambda 
     if any(store.get(conditions) is None for conditions in cells.values()):
         say(f"loading {plan.source.model}")
         model, tokenizer = load(plan.source)
-        # a model loaded as fp16 stays so under "auto"; the label says what was computed
-        assert dtype_name(model) in DTYPES
         _fill(plan, cells, store, _checked(Backbone(model, _first_attention(plan)), plan), tokenizer, say)
     found = [store.get(conditions) for conditions in cells.values()]
     relabelled = zip((label for label, _ in cells), found, strict=True)
