@@ -14,10 +14,11 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 import pytest
 from jaxtyping import install_import_hook
 
-_CHECKED = ("unmask.pooling", "unmask.routing", "unmask.features", "unmask.backbone")
+_CHECKED = ("unmask.pooling", "unmask.routing", "unmask.features", "unmask.heads", "unmask.backbone")
 with install_import_hook(list(_CHECKED), "beartype.beartype"):
     import unmask.backbone
     import unmask.features
+    import unmask.heads
     import unmask.pooling
     import unmask.routing  # noqa: F401
 

@@ -15,10 +15,11 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 RANKS: list[set[str]] = [
     {"errors", "files", "rows", "progress", "starter"},
     {"prompts", "design", "presets", "models"},
-    {"attention", "pooling", "routing", "features", "tokens", "loading"},
+    {"attention", "pooling", "heads", "routing", "features", "tokens", "loading"},
     {"backbone", "batching", "encoding"},
     {"embedder", "persistence", "st_module"},
-    {"evaluation", "bulk"},
+    {"training", "upcycling"},
+    {"evaluation", "bulk", "probing"},
     {"reporting"},
     {"cli", "__main__", "__init__"},
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from unmask.attention import AttentionProof, hidden_of, prove_attention, set_att
 from unmask.design import Attention, Design
 from unmask.errors import UnmaskError
 from unmask.features import Raw
+from unmask.heads import Head
 from unmask.pooling import POOLINGS, Pool
 from unmask.routing import ROUTINGS, Router, find_routers
 
@@ -66,8 +67,12 @@ class _DeepEnough(Exception):
 class Backbone:
     """A decoder whose attention is what was asked for.
 
-    model: the decoder without its head, in evaluation mode; attention: as set and proven; proof: what was seen.
+    model: the decoder without its language-model head, in evaluation mode; attention: as set and proven; proof: what was seen;
+    head: the trained pooling of a design that has one; autocast: precision of the products while weights of another precision train.
     """
+
+    head: Head | None = None
+    autocast: torch.dtype | None = None
 
     def __init__(self, model: PreTrainedModel, attention: Attention) -> None:
         """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the model does not obey."""
@@ -112,27 +117,41 @@ class Backbone:
 
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
         """What has to be read of a pass for a design. Raises UnmaskError for a layer or router that the model lacks."""
+        if design.needs_head:
+            raise UnmaskError(f"'{design.name}' pools by a head that has to be trained: `unmask train` makes such an embedder.")
         pool = POOLINGS[design.pooling]
         if design.uses_routing and not self.routers:
             raise UnmaskError(
                 f"'{design.name}' reads routing weights, and {type(self.model).__name__} has no router: it is dense. "
                 "Features 'hidden' work on every model."
             )
-        if isinstance(design.layer, int) and design.layer > self.depth:
-            raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
+        self._refuse_depth(design)
         layers = range(1, self.depth + 1) if design.layer == "all" else [design.layer or self.depth]
         hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden else []
         return hidden, RoutingRead(design.routing or "softmax", pool) if design.uses_routing else None
+
+    def check(self, design: Design) -> None:
+        """Raise UnmaskError for a design that this model (and its head, if it has one) cannot serve."""
+        if self.head is not None and design.pooling == self.head.kind:
+            self._refuse_depth(design)
+        else:
+            self.reads(design)
+
+    def _refuse_depth(self, design: Design) -> None:
+        if isinstance(design.layer, int) and design.layer > self.depth:
+            raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
 
     def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
         """What each design takes from ONE pass over a batch: designs may differ in pooling, layer and features.
 
         `@all` is every layer's vector at unit length, concatenated: its cosine is the mean of the layers' cosines.
         """
-        plans = {design: self.reads(design) for design in designs}
-        wanted = {read for hidden, routing in plans.values() for read in [*hidden, *([routing] if routing else [])]}
-        values = self.read(batch, wanted)
-        return {
+        designs = list(designs)
+        headed = {design: self._head_reads(design, batch) for design in designs if self._serves(design)}
+        plans = {design: self.reads(design) for design in designs if design not in headed}
+        wanted = {read for hidden, routing in plans.values() for read in _both(hidden, routing)}
+        values = self.read(batch, wanted | {read for reads, _ in headed.values() for read in reads})
+        return {design: Raw(pool(values)) for design, (_, pool) in headed.items()} | {
             design: Raw(
                 _side_by_side([values[read] for read in hidden]) if hidden else None,
                 values[routing] if routing else None,
@@ -140,9 +159,38 @@ class Backbone:
             for design, (hidden, routing) in plans.items()
         }
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def _serves(self, design: Design) -> bool:
+        return self.head is not None and design.pooling == self.head.kind
+
+    def _head_reads(self, design: Design, batch: TokenBatch) -> tuple[list[Read], Callable[[dict[Read, Tensor]], Tensor]]:
+        """What the head needs of a pass, and how it makes the vectors of it.
+
+        Heads over tokens run inside the read, so that their states are not kept. A head over layers reads each layer pooled as
+        its paper does: the last token under causal attention, the mean under bidirectional (Pooling and Attention, designs 3 and 5).
+        """
+        head = self.head
+        assert head is not None
+        asked = (batch.real & ~batch.embed) if head.options.conditioned else None  # the tokens of the instruction
+        if design.pooling != "layer-attention":
+
+            def pool_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
+                return head(hidden, mask, _mean_or_zero(hidden, asked))  # type: ignore[no-any-return]
+
+            read = HiddenRead(design.layer if isinstance(design.layer, int) else self.depth, pool_tokens)
+            return [read], lambda values: values[read]
+        pool = POOLINGS["last" if self.attention == "causal" else "mean"]
+        layers = [HiddenRead(layer, pool) for layer in range(1, self.depth + 1)]
+        condition = HiddenRead(self.depth, lambda hidden, _: _mean_or_zero(hidden, asked))
+
+        def pool_layers(values: dict[Read, Tensor]) -> Tensor:
+            states = torch.stack([values[layer] for layer in layers], dim=1)
+            real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+            return head(states, real, values.get(condition))  # type: ignore[no-any-return]
+
+        return [*layers, *([condition] if asked is not None else [])], pool_layers
+
     def read(self, batch: TokenBatch, reads: Iterable[Read]) -> dict[Read, Float[Tensor, "text dim"]]:
-        """Run one pass and return what was asked for, in fp32 on the model's device."""
+        """Run one pass and return what was asked for, in fp32 on the model's device, with gradients where they are enabled."""
         values: dict[Read, Tensor] = {}
         parts: dict[RoutingRead, list[Tensor]] = {}
         by_layer: dict[int, list[HiddenRead]] = {}
@@ -166,6 +214,10 @@ class Backbone:
             values[read] = read.pool(final, batch.embed)
         return values | {read: torch.cat(pooled, dim=1) for read, pooled in parts.items()}
 
+    def computing(self) -> torch.autocast:
+        """The context in which the model computes: LoRA in fp32 beside weights in bf16 multiplies in bf16."""
+        return torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None)
+
     def _forward(self, batch: TokenBatch) -> Tensor | None:
         inputs: dict[str, Any] = {"input_ids": batch.ids, "use_cache": False}
         if not batch.real.all():
@@ -174,15 +226,18 @@ class Backbone:
                 # GPT-2 counts positions from the left edge of the padding unless it is told where the text begins
                 inputs["position_ids"] = (batch.real.cumsum(dim=1) - 1).clamp_min(0)
         try:
-            return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
+            with self.computing():
+                return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
         except _DeepEnough:
             return None
 
 
 def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, Tensor], leave: bool) -> Any:
     def pool(_: nn.Module, __: Any, output: Any) -> None:
-        for read in reads:
-            values[read] = read.pool(hidden_of(output), embed)
+        hidden = hidden_of(output)
+        with torch.autocast(hidden.device.type, enabled=False):  # poolings are computed in fp32
+            for read in reads:
+                values[read] = read.pool(hidden, embed)
         if leave:
             raise _DeepEnough
 
@@ -196,6 +251,19 @@ def _router_hook(router: Router, parts: dict[RoutingRead, list[Tensor]], batch: 
             pooled.append(read.pool(weights[read.kind].reshape(*batch.ids.shape, -1), batch.embed))
 
     return pool
+
+
+def _both(hidden: Sequence[Read], routing: RoutingRead | None) -> list[Read]:
+    return [*hidden, *([routing] if routing else [])]
+
+
+def _mean_or_zero(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Mean state of the masked-in tokens, zero for a text that has none."""
+    if mask is None:
+        return None
+    weights = mask.to(hidden.device, torch.float32)
+    total = torch.bmm(weights.unsqueeze(1), hidden.float().masked_fill(~weights.bool().unsqueeze(-1), 0.0)).squeeze(1)
+    return total / weights.sum(dim=1, keepdim=True).clamp_min(1.0)
 
 
 def _side_by_side(layers: list[Tensor]) -> Tensor:

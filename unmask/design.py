@@ -10,6 +10,7 @@ Its name is readable both ways: `Design.parse(design.name) == design`. The gramm
     causal/eol/last/sum:0.5            MoEE (sum) with alpha 0.5
     causal/eol/last/routing~topk       only the weights of the chosen experts
     causal/"Topic of: {text}"/mean     a template of the user's own
+    bidirectional/plain/cross-attention    a trained head (heads.py), which `unmask train` makes
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from unmask.errors import UnmaskError, unknown
 from unmask.prompts import CHAT, find_prompt, is_template
 
 Attention = Literal["causal", "bidirectional"]
-Pooling = Literal["last", "first", "mean", "weighted-mean", "max"]
+Pooling = Literal["last", "first", "mean", "weighted-mean", "max", "cross-attention", "layer-attention", "latent-attention"]
 Features = Literal["hidden", "routing", "concat", "sum"]
 Routing = Literal["softmax", "logits", "sigmoid", "topk"]
 
 ATTENTIONS: Final = get_args(Attention)
 POOLINGS: Final = get_args(Pooling)
+HEADS: Final = ("cross-attention", "layer-attention", "latent-attention")  # poolings with parameters, which have to be trained
 FEATURES: Final = get_args(Features)
 ROUTINGS: Final = get_args(Routing)
 
@@ -69,6 +71,8 @@ class Design:
         self._refuse_idle_options()
 
     def _refuse_idle_options(self) -> None:
+        if self.needs_head:
+            self._refuse_with_head()
         if self.routing is not None:
             _one_of("routing", self.routing, ROUTINGS)
             if not self.uses_routing:
@@ -83,6 +87,19 @@ class Design:
                 raise UnmaskError("Routing weights are read in every MoE layer, so '@layer' would change nothing.")
             if self.layer != "all" and self.layer < 1:
                 raise UnmaskError(f"Layers count from 1, so there is no layer {self.layer}.")
+
+    def _refuse_with_head(self) -> None:
+        if self.features != "hidden":
+            raise UnmaskError(f"'{self.pooling}' pools hidden states only, so features '{self.features}' cannot be read with it.")
+        if self.layer == "all" or (self.layer is not None and self.pooling == "layer-attention"):
+            raise UnmaskError(f"'{self.pooling}' cannot have '@{self.layer}': " + (
+                "it reads every layer already." if self.pooling == "layer-attention" else "it reads one layer; 'layer-attention' reads all."
+            ))  # fmt: skip
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether the pooling has parameters, so that only a trained embedder has vectors."""
+        return self.pooling in HEADS
 
     @property
     def uses_hidden(self) -> bool:

@@ -15,6 +15,7 @@ from unmask.design import Design
 from unmask.encoding import Tally, Vectors, encode_designs, fit_designs
 from unmask.errors import UnmaskError, unknown
 from unmask.features import Fit
+from unmask.heads import Head
 from unmask.loading import Source, load
 from unmask.progress import progress_bar
 from unmask.tokens import PromptTokenizer
@@ -31,7 +32,8 @@ class Embedder:
     """Texts in, vectors out.
 
     backbone, tokenizer: the model; design: how it is read; instructions: by name, for prompts with `{instruction}`
-    ("query" and "document" serve encode_query and encode_document); fit: what was fitted on a reference corpus;
+    ("query" and "document" serve encode_query and encode_document); fit: what was fitted on a reference corpus; head: the trained
+    pooling of a design that has one;
     max_length: most tokens of one text with its prompt (never more than the model has positions);
     batch_tokens: most tokens of one batch with its padding.
     """
@@ -47,6 +49,7 @@ class Embedder:
         batch_tokens: int | None = None,
         instructions: Mapping[str, str] | None = None,
         fit: Fit | None = None,
+        head: Head | None = None,
     ) -> None:
         """Assemble an embedder from loaded parts. Raises UnmaskError for a design that the model cannot serve."""
         self.backbone, self.tokenizer, self.design, self.source = backbone, tokenizer, design, source
@@ -54,9 +57,11 @@ class Embedder:
         self.instructions = dict(instructions or {})
         if self.instructions and not self.prompt.prompt.takes_instruction:
             raise UnmaskError(f"The prompt of '{design.name}' has no {{instruction}}, so instructions would change nothing.")
+        if head is not None:
+            backbone.head = head.to(backbone.device)
         if backbone.attention != design.attention:
             backbone.set_attention(design.attention)
-        backbone.reads(design)
+        backbone.check(design)
         self.batch_tokens = batch_tokens or default_batch_tokens(backbone)
         self._fit = fit or Fit()
 
@@ -114,6 +119,7 @@ class Embedder:
         batch_tokens: int | None = None,
         instructions: Mapping[str, str] | None = None,
         fit: Fit | None = None,
+        head: Head | None = None,
     ) -> Embedder:
         """Make an embedder of a decoder that is loaded already (without its language-model head)."""
         design = as_design(design)
@@ -126,6 +132,7 @@ class Embedder:
             batch_tokens=batch_tokens,
             instructions=instructions,
             fit=fit,
+            head=head,
         )
 
     def fit(self, texts: Sequence[str]) -> Embedder:

@@ -89,6 +89,7 @@ def fit_designs(
     return fits | {design: fit(design, _together(raws)) for design, raws in parts.items()}
 
 
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def _read(
     backbone: Backbone,
     texts: list[TokenizedText],

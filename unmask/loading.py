@@ -58,6 +58,18 @@ def load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return _aligned(model.to(device)), tokenizer
 
 
+def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The decoder WITH its language-model head, on its device, and its tokenizer; `body_of` finds the decoder inside. Raises UnmaskError."""
+    path = resolve(source.model)
+    if source.adapter or (Path(path) / "adapter_config.json").is_file():
+        raise UnmaskError("A language model is read without an adapter: merge the adapter first.")
+    device = pick_device(source.device)
+    tokenizer = _load(path, source, "tokenizer")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return _aligned(_load(path, source, "adapted", pick_dtype(source.dtype, device)).to(device)), tokenizer
+
+
 def pick_device(device: str) -> torch.device:
     """The device of a name; "auto" is a GPU where there is one. Raises UnmaskError for a name that torch does not know."""
     if device == "auto":
@@ -106,7 +118,7 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
 
 def _refuse_random_weights(name: str, model: Any, missing: Iterable[str], headed: bool) -> None:
     """Raise UnmaskError if the checkpoint lacks weights of the decoder: transformers gives those random values and goes on."""
-    body = _body(model) if headed else model  # a head may be lacking, it is dropped
+    body = body_of(model) if headed else model  # a head may be lacking, it is dropped
     ours = {id(parameter) for parameter in body.parameters()}
     lacking = sorted(
         set(missing) & {key for key, weight in model.named_parameters(remove_duplicate=False) if id(weight) in ours}
@@ -123,7 +135,7 @@ def _aligned(model: Any) -> Any:
     return model
 
 
-def _body(model: Any) -> Any:
+def body_of(model: Any) -> Any:
     """What AutoModel would load of a causal language model: the model inside it (`base_model` finds none in Llama 4)."""
     from transformers import PreTrainedModel
 
@@ -134,7 +146,7 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
     from peft import PeftConfig, PeftModel
     from peft.utils import load_peft_weights
 
-    body = _body(model)
+    body = body_of(model)
     try:
         PeftConfig.from_pretrained(adapter)  # says plainly what is wrong with a folder that is no adapter
         # most adapters were trained on a model with its head, and name its modules so; those of embedding models were not

@@ -14,6 +14,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -25,12 +26,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.design import Design
 from unmask.errors import UnmaskError
 from unmask.features import Fit
+from unmask.heads import Head, HeadOptions, build_head
 from unmask.loading import Source, dtype_name, load
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from unmask.embedder import Embedder
 
-SETTINGS, FIT = "unmask.json", "unmask_fit.safetensors"
+SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
 
@@ -46,6 +50,7 @@ class Settings(BaseModel):
     dtype: str
     instructions: dict[str, str] = {}
     alpha: float | None = None
+    head: HeadOptions | None = None
     source: str
     revision: str | None = None
     adapter: str | None = None
@@ -57,6 +62,18 @@ class Settings(BaseModel):
     def fit(self) -> Fit:
         """What was fitted and saved."""
         return _read_fit(self._folder, self.alpha)
+
+    def trained_head(self, decoder: PreTrainedModel) -> Head | None:
+        """The head that was trained and saved with this embedder, if its design has one."""
+        from safetensors.torch import load_file
+
+        if self.head is None:
+            return None
+        config: Any = decoder.config.get_text_config(decoder=True)
+        kind = Design.parse(self.design).pooling
+        head = build_head(kind, config.hidden_size, config.num_hidden_layers, self.head).to(decoder.device)
+        head.load_state_dict(load_file(self._folder / HEAD))
+        return head
 
     def load(
         self,
@@ -83,6 +100,7 @@ class Settings(BaseModel):
             instructions=self.instructions if instructions is None else instructions,
             # a fit belongs to the design that it was fitted for
             fit=self.fit if wanted == saved else None,
+            head=self.trained_head(decoder),
         )
 
 
@@ -104,12 +122,11 @@ def read_settings(folder: Path) -> Settings | None:
 def save(embedder: Embedder, folder: Path) -> None:
     """Write an embedder to a folder, which appears complete or not at all.
 
-    Raises UnmaskError if the folder holds something other than a saved embedder, or if an adapter has not been merged.
+    A model with adapters that are not merged is saved as an adapter beside the name of its base model: merging rounds. Raises
+    UnmaskError if the folder holds something other than a saved embedder.
     """
     if folder.exists() and not (folder / SETTINGS).is_file() and (folder.is_file() or any(folder.iterdir())):
         raise UnmaskError(f"'{folder}' exists and is not a saved embedder, so it is not overwritten.")
-    if any("lora_" in name for name, _ in embedder.backbone.model.named_parameters()):
-        raise UnmaskError("The adapter is not merged, and merging rounds; load with merge=True to save this embedder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -140,7 +157,8 @@ def sentence_transformers_modules(embedder: Embedder) -> str:
     design = embedder.design
     text = next(embedder.prompt.tokenize(["a"]))
     plain = (
-        design == Design(design.attention, "plain", design.pooling)
+        not adapted(embedder)
+        and design == Design(design.attention, "plain", design.pooling)
         and design.pooling in _PLAIN_POOLINGS
         and (text.start == 0 or design.pooling == "last")  # its poolings would include a BOS token
         and list(text.ids) == embedder.tokenizer("a")["input_ids"]  # and an EOS token that the tokenizer appends
@@ -150,8 +168,12 @@ def sentence_transformers_modules(embedder: Embedder) -> str:
 
 def write(embedder: Embedder, folder: Path) -> None:
     """Write the files of an embedder into a folder that exists."""
-    embedder.backbone.model.save_pretrained(folder)
+    if adapted(embedder):
+        _write_adapter(embedder, folder)
+    else:
+        embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)
+    _write_head(embedder.backbone.head, folder / HEAD)
     _write_fit(embedder.fitted, folder / FIT)
     design, source = embedder.design, embedder.source
     settings = Settings(
@@ -160,6 +182,7 @@ def write(embedder: Embedder, folder: Path) -> None:
         dtype=dtype_name(embedder.backbone.model),
         instructions=embedder.instructions,
         alpha=embedder.fitted.alpha,
+        head=embedder.backbone.head.options if embedder.backbone.head else None,
         source=source.model,
         revision=source.revision,
         adapter=source.adapter,
@@ -168,6 +191,33 @@ def write(embedder: Embedder, folder: Path) -> None:
     )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
     _write_sentence_transformers(embedder, folder)
+
+
+def adapted(embedder: Embedder) -> bool:
+    """Whether the model has adapters that are not merged."""
+    return any("lora_" in name for name, _ in embedder.backbone.model.named_parameters())
+
+
+def _write_adapter(embedder: Embedder, folder: Path) -> None:
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    model: Any = embedder.backbone.model
+    name, config = next(iter(model.peft_config.items()))
+    weights = get_peft_model_state_dict(model, adapter_name=name)
+    # the names that peft gives to the weights of a model that it has wrapped
+    tensors = {f"base_model.model.{key}": weight.contiguous() for key, weight in weights.items()}
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = copy(config)
+    config.base_model_name_or_path, config.inference_mode = embedder.source.model, True
+    config.save_pretrained(folder)
+
+
+def _write_head(head: Head | None, file: Path) -> None:
+    from safetensors.torch import save_file
+
+    if head is not None:
+        save_file({name: weight.contiguous() for name, weight in head.state_dict().items()}, file)
 
 
 def _write_tokenizer(embedder: Embedder, folder: Path) -> None:

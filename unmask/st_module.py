@@ -21,13 +21,14 @@ from unmask.features import vectors
 
 
 class UnmaskModule(InputModule):  # type: ignore[misc]
-    """An embedder as the only module of a SentenceTransformer: tokens of a batch in, `sentence_embedding` out."""
+    """An embedder as the only module of a SentenceTransformer: tokens of a batch in, `sentence_embedding` out, differentiable."""
 
     def __init__(self, embedder: Embedder) -> None:
         """Wrap an embedder; its model becomes a submodule, so that `.to(device)` moves it."""
         super().__init__()
         self.embedder = embedder
         self.model = embedder.backbone.model
+        self.head = embedder.backbone.head
         self.tokenizer = embedder.tokenizer
 
     @classmethod

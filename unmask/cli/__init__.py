@@ -10,7 +10,12 @@ import typer
 
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
+from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
+from unmask.cli.mine import mine
+from unmask.cli.probe import probe
+from unmask.cli.train import recipes, train
+from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError
 
 app = typer.Typer(
@@ -25,11 +30,17 @@ app = typer.Typer(
 for command, example in (
     (compare, "unmask compare -m smollm2 -d mean,prompteol,echo -t starter -o report"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
+    (mine, "unmask mine pairs.jsonl -m smollm2 -d prompteol -o triples.jsonl"),
+    (leaks, "unmask leaks --train triples.jsonl --task my-task --task starter"),
+    (train, "unmask train llm2vec --scale smoke -o my-embedder"),
+    (upcycle, "unmask upcycle smollm2 -o smollm2-4x --experts 4"),
     (designs, "unmask designs"),
     (models, "unmask models"),
     (tasks, "unmask tasks"),
 ):
     app.command(epilog=f"Example: {example}")(command)
+app.add_typer(probe, name="probe")
+app.add_typer(recipes, name="recipes")
 
 
 def main() -> None:

@@ -126,7 +126,9 @@ def compare(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambda 
     if any(store.get(conditions) is None for conditions in cells.values()):
         say(f"loading {plan.source.model}")
         model, tokenizer = load(plan.source)
-        _fill(plan, cells, store, _checked(Backbone(model, _first_attention(plan)), plan), tokenizer, say)
+        backbone = Backbone(model, _first_attention(plan))
+        backbone.head = plan.saved.trained_head(model) if plan.saved else None
+        _fill(plan, cells, store, _checked(backbone, plan), tokenizer, say)
     found = [store.get(conditions) for conditions in cells.values()]
     relabelled = zip((label for label, _ in cells), found, strict=True)
     return [result.model_copy(update={"label": label}) for label, result in relabelled if result is not None]
@@ -313,7 +315,7 @@ def _checked(backbone: Backbone, plan: Plan) -> Backbone:
     """Refuse a design that the model cannot serve before anything is computed."""
     first = backbone.attention
     for design in plan.designs.values():
-        backbone.reads(design)
+        backbone.check(design)
     for attention in {design.attention for design in plan.designs.values()} - {first}:
         backbone.set_attention(attention)
     if backbone.attention != first:

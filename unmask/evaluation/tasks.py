@@ -90,7 +90,7 @@ Task = LocalTask | MtebTask
 
 
 def find_task(spec: str) -> Task:
-    """The task of a folder (`FOLDER`, `FOLDER:kind`, `FOLDER#limit`) or of an mteb name. Raises UnmaskError for neither, and for bad rows.
+    """The task of a folder (`FOLDER`, `FOLDER:kind`, `FOLDER#limit`), of one split of it (`FOLDER/dev.jsonl`) or of an mteb name. Raises UnmaskError for neither, and for bad rows.
 
     limit: at most so many items, sampled by the task's seed. Of a retrieval corpus the relevant documents stay and others are sampled
     up to ten a query; the limit becomes part of the task's name, since the task has changed.
@@ -103,6 +103,8 @@ def find_task(spec: str) -> Task:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return _read_folder(folder, kind or None, limit)
+    if folder.is_file():
+        return _read_folder(folder.parent, kind or None, limit, split=folder.stem)
     if spec.startswith((".", "/", "~")) or kind:
         raise UnmaskError(f"There is no task folder '{path}'.")
     return _mteb_task(spec, limit)
@@ -127,8 +129,11 @@ def _mteb_task(name: str, limit: int | None) -> MtebTask:
     return MtebTask(name, kind, revision)
 
 
-def _read_folder(folder: Path, kind: str | None, limit: int | None) -> LocalTask:
+def _read_folder(folder: Path, kind: str | None, limit: int | None, split: str | None = None) -> LocalTask:
     stated = _task_file(folder)
+    if split:
+        name = f"{stated.name or folder.resolve().name}-{split}"
+        stated = stated.model_copy(update={"split": split, "name": name})
     kind = kind or stated.kind or _infer_kind(folder, stated)
     data = READERS[kind](folder, stated)
     task = LocalTask(stated.name or folder.resolve().name, kind, data, stated.seed, stated.instruction)  # type: ignore[arg-type]

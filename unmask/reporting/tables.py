@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -11,6 +12,10 @@ from rich.text import Text
 
 from unmask.evaluation.results import Result
 from unmask.evaluation.verdict import SIGNIFICANT, Comparison, Recommendation, System, display_name, ranked
+
+if TYPE_CHECKING:
+    from unmask.training.lora import Coverage
+    from unmask.training.recipe import Recipe
 
 _METRICS = {
     "cosine_spearman": "Spearman",
@@ -108,3 +113,27 @@ def _difference(row: System, column: System, by_pair: dict[tuple[System, System]
     sign = 1 if (row, column) in by_pair else -1
     star = "*" if (test.outcome.p_holm or 0) < SIGNIFICANT else " "
     return f"{100 * sign * test.outcome.difference:+.{decimals}f}{star}"
+
+
+def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:
+    """What trains in a stage, by kind of weight: how many of those present, and how many parameters."""
+    table = _table(f"{stage}: what trains")
+    table.add_column("weights", no_wrap=True)
+    for column in ("adapted", "of parameters", "trainable"):
+        table.add_column(column, justify="right")
+    for kind in kinds:
+        style = "" if kind.adapted == kind.present else "dim"
+        table.add_row(kind.kind, f"{kind.adapted}/{kind.present}", f"{kind.parameters:,}", f"{kind.trainable:,}", style=style)
+    total = sum(kind.trainable for kind in kinds)
+    table.add_row("total", "", f"{sum(kind.parameters for kind in kinds):,}", f"{total:,}", style="bold")
+    return table
+
+
+def recipe_table(recipes: Sequence[tuple[Recipe, Sequence[str]]]) -> Table:
+    """Recipes, what they do and at which scales."""
+    table = _table("Recipes")
+    for column in ("recipe", "stages", "scales", "what it trains"):
+        table.add_column(column, no_wrap=column == "recipe")
+    for recipe, scales in recipes:
+        table.add_row(recipe.name, " > ".join(recipe.stages), " ".join(scales), f"{recipe.about} [dim]{recipe.source}[/]")
+    return table

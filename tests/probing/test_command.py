@@ -1,0 +1,189 @@
+"""`unmask probe`: each command prints a table or JSON, and tells a mistake in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.conftest import TEXTS
+from tests.probing.models import saved_language_model
+from tests.tiny import write_rows
+from unmask.cli import app, main
+from unmask.embedder import Embedder
+
+Run = Callable[..., tuple[int, str, str]]
+COMMANDS = ["words", "prefix", "geometry", "masked"]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def invoke(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["unmask", "probe", *map(str, arguments)])
+        capfd.readouterr()
+        with warnings.catch_warnings():
+            try:
+                main()
+                code = 0
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        return code, *capfd.readouterr()
+
+    return invoke
+
+
+@pytest.fixture(scope="module")
+def folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, the embedder made of it, and a file for each probe."""
+    home = tmp_path_factory.mktemp("probe")
+    base = saved_language_model(home / "base", tokenizer)
+    Embedder.from_pretrained(base, "bidirectional/plain/mean", dtype="float32").save_pretrained(home / "saved")
+    words = ["man", "dog", "plays", "runs"]
+    rows = [
+        {
+            "tokens": [words[(n + k) % 4] for k in range(3)],
+            "tags": ["NV"[(n + k) % 4 // 2] for k in range(3)],
+            "ner": [["B-A", "O"][(n + k) % 4 // 2] for k in range(3)],
+        }
+        for n in range(24)
+    ]
+    write_rows(home / "words.jsonl", rows)
+    pairs = [{"sentence1": TEXTS[n], "sentence2": TEXTS[n + 1], "score": float(5 - n)} for n in range(4)]
+    write_rows(home / "pairs.jsonl", pairs)
+    (home / "texts.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return home
+
+
+def arguments(command: str, folder: Path) -> list[str | Path]:
+    return {
+        "words": ["--train", folder / "words.jsonl", "--test", folder / "words.jsonl"],
+        "prefix": [],
+        "geometry": ["--pairs", folder / "pairs.jsonl"],
+        "masked": ["--texts", folder / "texts.txt"],
+    }[command]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_that_parses_and_explains_every_option(command: str) -> None:
+    root: Any = typer.main.get_command(app)
+    one = root.commands["probe"].commands[command]
+    assert [parameter.name for parameter in one.params if not getattr(parameter, "help", "")] == []
+    program, group, name, *rest = shlex.split(one.epilog.removeprefix("Example: "))
+    assert (program, group, name) == ("unmask", "probe", command)
+    one.make_context(command, rest)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_saved_embedder_is_read_as_it_was_saved(command: str, run: Run, folder: Path) -> None:
+    code, out, _ = run(command, "-m", folder / "saved", *arguments(command, folder), "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["provenance"]["proof"].startswith("bidirectional, proven in 3 layers")
+    assert found["provenance"]["weights"] and found["provenance"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_table_says_what_it_rests_on(command: str, run: Run, folder: Path) -> None:
+    code, out, _ = run(command, "-m", folder / "saved", *arguments(command, folder))
+    assert code == 0
+    assert "bidirectional, proven in 3 layers" in out
+    expected = {"words": "72 words of 24 sentences", "prefix": "48 triples", "geometry": "lower", "masked": "tokens of"}
+    assert expected[command] in out
+
+
+def test_geometry_says_which_way_is_better(run: Run, folder: Path) -> None:
+    _, out, _ = run("geometry", "-m", folder / "saved", *arguments("geometry", folder))
+    assert "uniformity" in out and "lower (more negative): texts are spread more evenly" in out
+
+
+def test_a_causal_gap_is_told_to_be_exactly_zero(run: Run, folder: Path) -> None:
+    code, out, _ = run("prefix", "-m", folder / "base", "-a", "causal")
+    assert code == 0 and "exactly 0" in out
+    _, out, _ = run("prefix", "-m", folder / "base", "-a", "bidirectional")
+    assert "exactly 0" not in out
+
+
+def test_options_of_words_reach_the_probe(run: Run, folder: Path) -> None:
+    base = ("words", "-m", folder / "saved", *arguments("words", folder), "--json")
+    options = (
+        "--shift",
+        "--layer",
+        "1",
+        "--c",
+        "0.5",
+        "--limit-train",
+        "12",
+        "--limit-test",
+        "7",
+        "--seed",
+        "3",
+        "--tags",
+        "ner",
+    )
+    found = json.loads(run(*base, *options)[1])
+    assert (found["shift"], found["layer"], found["c"], found["seed"]) == (True, 1, 0.5, 3)
+    assert (found["train_sentences"], found["test_sentences"], found["metric"]) == (12, 7, "entity_f1")
+
+
+def test_options_of_masked_and_geometry_reach_the_probe(run: Run, folder: Path) -> None:
+    options = (
+        "-p",
+        "0.5",
+        "--seed",
+        "3",
+        "--limit",
+        "3",
+        "--mask-token",
+        "</s>",
+        "--max-length",
+        "9",
+        "-a",
+        "causal",
+        "--json",
+    )
+    found = json.loads(run("masked", "-m", folder / "saved", *arguments("masked", folder), *options)[1])
+    assert (found["rate"], found["seed"], found["texts"], found["mask_token"], found["max_length"]) == (0.5, 3, 3, "</s>", 9)
+    assert found["provenance"]["attention"] == "causal"
+    given = ("geometry", "-m", folder / "base", "-d", "mean", *arguments("geometry", folder), "--positive-from", "3", "--json")
+    found = json.loads(run(*given)[1])
+    assert (found["positives"], found["provenance"]["design"]) == (3, "causal/plain/mean")
+
+
+@pytest.mark.parametrize("command", ["words", "prefix", "masked"])
+def test_the_attention_of_a_plain_model_has_to_be_stated(command: str, run: Run, folder: Path) -> None:
+    code, out, err = run(command, "-m", folder / "base", *arguments(command, folder))
+    assert (code, out) == (2, "")
+    assert err.strip().splitlines()[-1].startswith("unmask: ") and "has to be stated" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        (["words", "--train", "none.jsonl", "--test", "none.jsonl"], "There is no file 'none.jsonl'"),
+        (["prefix", "--triples", "none.jsonl"], "There is no file 'none.jsonl'"),
+        (["prefix", "--layer", "9"], "There is no layer 9"),
+        (["geometry", "--pairs", "none.jsonl"], "There is no file 'none.jsonl'"),
+        (["masked", "--texts", "none.txt"], "There is no file 'none.txt'"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(given: list[str], part: str, run: Run, folder: Path) -> None:
+    code, out, err = run(*given, "-m", folder / "saved")
+    assert (code, out) == (2, "")
+    assert part in err.strip().splitlines()[-1]
+
+
+def test_importing_the_command_loads_no_heavy_library() -> None:
+    check = (
+        "import unmask.cli.probe, sys; print([m for m in ('torch', 'transformers', 'sklearn', 'scipy') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout.strip() == "[]"

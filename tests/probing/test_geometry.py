@@ -1,0 +1,129 @@
+"""Geometry: values by hand, invariances, and one embedder on one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import TEXTS
+from tests.tiny import write_rows
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.probing.geometry import (
+    Pair,
+    alignment,
+    effective_rank,
+    mean_cosine,
+    probe_geometry,
+    read_pairs,
+    uniformity,
+)
+
+AXES = np.eye(4, dtype=np.float32)
+RANDOM = np.random.default_rng(0).normal(size=(2500, 32)).astype(np.float32)  # more rows than one block has
+
+
+def test_alignment_by_hand() -> None:
+    assert alignment(AXES, AXES) == 0
+    assert alignment(AXES, -AXES) == pytest.approx(4)
+    assert alignment(AXES[:2], AXES[[0, 2]]) == pytest.approx((0 + 2) / 2)
+
+
+def test_uniformity_by_hand() -> None:
+    assert uniformity(np.ones((5, 3))) == pytest.approx(0)
+    assert uniformity(AXES) == pytest.approx(-4)  # |x - y|^2 = 2 for every pair
+    pairs = [np.exp(-2 * 2.0), np.exp(-2 * 2.0), np.exp(-2 * 4.0)]
+    assert uniformity(np.array([[1, 0], [0, 1], [-1, 0]])) == pytest.approx(np.log(np.mean([pairs[0], pairs[1], pairs[2]])))
+
+
+def test_uniformity_in_blocks_is_that_of_all_pairs() -> None:
+    wide = RANDOM.astype(np.float64)
+    units = wide / np.linalg.norm(wide, axis=1, keepdims=True)
+    upper = np.triu_indices(len(units), 1)
+    expected = np.log(np.exp(-2 * (2 - 2 * (units @ units.T)[upper])).mean())
+    assert uniformity(RANDOM) == pytest.approx(expected, abs=1e-9)
+
+
+def test_lower_is_more_uniform() -> None:
+    assert uniformity(RANDOM) < uniformity(RANDOM + 1) < uniformity(RANDOM + 10) < 0
+
+
+def test_mean_cosine_by_hand_and_by_all_pairs() -> None:
+    assert mean_cosine(AXES) == pytest.approx(0)
+    assert mean_cosine(np.array([[1, 0], [2, 0], [0, 3]])) == pytest.approx(1 / 3)
+    units = RANDOM / np.linalg.norm(RANDOM, axis=1, keepdims=True)
+    assert mean_cosine(RANDOM) == pytest.approx((units @ units.T)[np.triu_indices(len(units), 1)].mean(), abs=1e-5)
+
+
+def test_effective_rank_by_hand() -> None:
+    cross = np.concatenate([AXES, -AXES])  # centred, four equal singular values
+    assert effective_rank(cross) == pytest.approx(4)
+    assert effective_rank(cross * 7 + 3) == pytest.approx(4)
+    assert effective_rank(np.outer(np.arange(5.0), np.ones(3))) == pytest.approx(1)
+    values = np.array([3.0, 1.0]) / 4
+    assert effective_rank(np.diag([3.0, 1.0])[[0, 0, 1, 1]] * [[1], [-1], [1], [-1]]) == pytest.approx(
+        np.exp(-(values * np.log(values)).sum())
+    )
+
+
+@pytest.mark.parametrize("measure", [uniformity, mean_cosine, lambda one: alignment(one, one[::-1])])
+def test_length_and_rotation_change_nothing(measure: Callable[[np.ndarray], float]) -> None:
+    some = RANDOM[:100].astype(np.float64)
+    rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(32, 32)))[0]
+    longer = some * np.random.default_rng(2).uniform(0.1, 9, size=(100, 1))
+    assert measure(longer) == pytest.approx(measure(some)) == pytest.approx(measure(some @ rotation))
+
+
+def test_what_has_no_geometry_is_refused() -> None:
+    with pytest.raises(UnmaskError, match="Vector 1 is zero"):
+        uniformity(np.array([[1.0, 0.0], [0.0, 0.0]]))
+    for measure in (uniformity, mean_cosine, effective_rank):
+        with pytest.raises(UnmaskError, match="two texts or more, not 1"):
+            measure(AXES[:1])
+    with pytest.raises(UnmaskError, match="as many on both: 4 and 2"):
+        alignment(AXES, AXES[:2])
+    with pytest.raises(UnmaskError, match="no rank"):
+        effective_rank(np.ones((3, 2)))
+
+
+def test_an_embedder_on_pairs(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    embedder = pico("bidirectional/plain/mean")
+    scores = [5.0, 4.0, 3.9, 0]
+    rows = [{"sentence1": TEXTS[k], "sentence2": TEXTS[k + 1], "score": score} for k, score in enumerate(scores)]
+    pairs = read_pairs(write_rows(tmp_path / "pairs.jsonl", rows))
+    found = probe_geometry(embedder, pairs)
+    vectors = embedder.encode(TEXTS[:5])
+    assert found.alignment == pytest.approx(alignment(vectors[:2], vectors[1:3]))
+    assert found.uniformity == pytest.approx(uniformity(vectors))
+    assert (found.positives, found.texts, found.dim, found.positive_from) == (2, 5, 64, 4.0)
+    assert probe_geometry(embedder, pairs, positive_from=0).positives == 4
+    content = json.loads(json.dumps(found.as_json()))
+    assert content["better"]["uniformity"] == "lower" and content["provenance"]["design"] == "bidirectional/plain/mean"
+
+
+def test_texts_count_once_and_pairs_without_a_score_are_paraphrases(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    rows = [{"sentence1": "a", "sentence2": "b"}, {"sentence1": "a", "sentence2": "c"}, {"sentence1": "a", "sentence2": "b"}]
+    found = probe_geometry(pico(), read_pairs(write_rows(tmp_path / "pairs.csv", rows)))
+    assert (found.positives, found.texts, found.positive_from) == (3, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"sentence1": "a", "score": 1}], "column 'sentence2'"),
+        ([{"sentence1": "a", "sentence2": "b", "score": "x"}], "line 1, column 'score': 'x' is no number"),
+        ([{"sentence1": "a", "sentence2": "b", "score": 1}, {"sentence1": "a", "sentence2": "b"}], "some have none"),
+    ],
+)
+def test_a_bad_file_of_pairs_is_refused(rows: list[dict[str, object]], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=message):
+        read_pairs(write_rows(tmp_path / "pairs.jsonl", rows))
+
+
+def test_no_paraphrase_at_all_is_refused(pico: Callable[..., Embedder]) -> None:
+    with pytest.raises(UnmaskError, match="No pair has a score of 4 or more"):
+        probe_geometry(pico(), [Pair("a", "b", 1.0)])

@@ -1,0 +1,175 @@
+"""Masked tokens: which are masked, from where they are predicted, and what is counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import TEXTS, make_tokenizer
+from tests.probing.models import predicting, saved_language_model
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.loading import Source
+from unmask.probing.masked import MaskedText, mask_id, mask_text, probe_masked, score_logits
+from unmask.probing.subject import Subject, load_predicting, load_subject
+
+IDS = list(range(10, 60))
+PLAIN = [0] * 50
+
+
+def scores_of(found: Any) -> tuple[float, ...]:
+    return found.accuracy_at_1, found.accuracy_at_5, found.cross_entropy
+
+
+# --- what is masked --------------------------------------------------------------------------------------------------
+
+
+def test_masking_is_a_share_of_the_tokens_that_can_be_predicted() -> None:
+    special = [1, *PLAIN[1:-1], 1]
+    found = mask_text(IDS, special, 0.25, 3, seed=0)
+    assert len(found.positions) == 12 and 0 not in found.positions and 49 not in found.positions
+    assert list(found.targets) == [IDS[at] for at in found.positions]
+    assert [token == 3 for token in found.ids] == [at in found.positions for at in range(50)]
+    assert [token for token in found.ids if token != 3] == [token for at, token in enumerate(IDS) if at not in found.positions]
+    assert mask_text(IDS, PLAIN, 1.0, 3, 0).positions == tuple(range(1, 50))
+
+
+def test_the_seed_decides_and_the_text_does_but_nothing_else() -> None:
+    one = mask_text(IDS, PLAIN, 0.3, 3, seed=1)
+    assert one == mask_text(IDS, PLAIN, 0.3, 3, seed=1)
+    assert one.positions != mask_text(IDS, PLAIN, 0.3, 3, seed=2).positions
+    assert one.positions != mask_text(IDS[::-1], PLAIN, 0.3, 3, seed=1).positions
+
+
+def test_at_least_one_token_is_masked_unless_none_can_be() -> None:
+    assert len(mask_text([5, 6], [0, 0], 0.01, 3, 0).positions) == 1
+    assert mask_text([5], [0], 0.5, 3, 0) == MaskedText((5,), (), ())
+    assert mask_text([], [], 0.5, 3, 0) == MaskedText((), (), ())
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1.01])
+def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
+    with pytest.raises(UnmaskError, match="above 0 and at most 1"):
+        mask_text(IDS, PLAIN, rate, 3, 0)
+
+
+def test_the_mask_token(tokenizer: Any) -> None:
+    assert tokenizer.convert_ids_to_tokens(mask_id(tokenizer, "_")) == "_"
+    assert mask_id(tokenizer, "</s>") == 2
+    with pytest.raises(UnmaskError, match=r"'a mask' is \d tokens to this tokenizer"):
+        mask_id(tokenizer, "a mask")
+
+
+# --- what is counted -------------------------------------------------------------------------------------------------
+
+
+def test_scores_by_hand() -> None:
+    logits = torch.tensor([[0.0, 1, 2, 3, 4, 5, 6], [0.0, 1, 2, 3, 4, 5, 6], [0.0, 1, 2, 3, 4, 5, 6]])
+    found = score_logits(logits, torch.tensor([6, 2, 1]))
+    assert found[:, :2].tolist() == [[1, 1], [0, 1], [0, 0]]
+    assert torch.allclose(found[:, 2], torch.nn.functional.cross_entropy(logits, torch.tensor([6, 2, 1]), reduction="none"))
+
+
+def test_of_equal_logits_the_smallest_id_goes_first() -> None:
+    logits = torch.zeros(3, 8)
+    assert score_logits(logits, torch.tensor([0, 4, 5]))[:, :2].tolist() == [[1, 1], [0, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_the_score_is_that_of_the_position_before_by_hand(attention: Any, tokenizer: Any) -> None:
+    one = predicting(tokenizer, attention)
+    entropy = hits = count = 0.0
+    for text in TEXTS:
+        ids = tokenizer(text)["input_ids"]
+        masked = mask_text(ids, [0] * len(ids), 0.4, mask_id(tokenizer, "_"), 5)
+        if masked.positions:
+            with torch.inference_mode():
+                logits = one.head(torch.tensor([masked.ids])).logits[0]
+            for at in masked.positions:
+                entropy -= float(logits[at - 1].log_softmax(dim=0)[ids[at]])
+                hits += int(logits[at - 1].argmax()) == ids[at]
+                count += 1
+    found = probe_masked(one, TEXTS, rate=0.4, seed=5)
+    assert found.tokens == count > 20
+    assert found.cross_entropy == pytest.approx(entropy / count, abs=1e-5)
+    assert found.accuracy_at_1 == pytest.approx(hits / count)
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_the_score_is_the_models_own_loss_on_mntp_labels(attention: Any, tokenizer: Any) -> None:
+    one, text = predicting(tokenizer, attention), TEXTS[4]
+    ids = tokenizer(text)["input_ids"]
+    masked = mask_text(ids, [0] * len(ids), 0.4, mask_id(tokenizer, "_"), 0)
+    labels = torch.tensor([[token if at in masked.positions else -100 for at, token in enumerate(ids)]])
+    with torch.inference_mode():
+        loss = one.head(torch.tensor([masked.ids]), labels=labels).loss
+    assert probe_masked(one, [text], rate=0.4).cross_entropy == pytest.approx(float(loss), abs=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_neither_batch_nor_order_nor_padding_changes_it(attention: Any, tokenizer: Any) -> None:
+    one = predicting(tokenizer, attention)
+    together = scores_of(probe_masked(one, TEXTS))
+    for other in (probe_masked(one, TEXTS, batch_tokens=1), probe_masked(one, TEXTS[::-1])):
+        assert scores_of(other) == pytest.approx(together, abs=1e-5)
+    singles = [probe_masked(one, [text]) for text in TEXTS if len(tokenizer(text)["input_ids"]) > 1]
+    total = sum(single.cross_entropy * single.tokens for single in singles)
+    assert total / sum(single.tokens for single in singles) == pytest.approx(together[2], abs=1e-5)
+
+
+def test_attention_rate_seed_and_mask_token_matter(tokenizer: Any) -> None:
+    one = predicting(tokenizer)
+    base = scores_of(probe_masked(one, TEXTS))
+    assert base == scores_of(probe_masked(one, TEXTS))
+    for options in ({"rate": 0.5}, {"seed": 1}, {"mask_token": "</s>"}, {"max_length": 6}):
+        assert scores_of(probe_masked(one, TEXTS, **options)) != base  # type: ignore[arg-type]
+    assert scores_of(probe_masked(predicting(tokenizer, "causal"), TEXTS)) != base
+
+
+def test_what_is_skipped_and_cut_is_counted(tokenizer: Any) -> None:
+    found = probe_masked(predicting(tokenizer), ["x", "", *TEXTS[:3]], max_length=8)
+    assert (found.texts, found.skipped, found.max_length) == (3, 2, 8) and found.truncated == 3
+    content = json.loads(json.dumps(found.as_json()))
+    assert content["provenance"]["attention"] == "bidirectional" and content["mask_token"] == "_"
+    with pytest.raises(UnmaskError, match="None of these texts"):
+        probe_masked(predicting(tokenizer), ["x", ""])
+
+
+def test_a_bos_token_makes_the_first_token_predictable() -> None:
+    tokenizer = make_tokenizer(add_bos=True)
+    assert probe_masked(predicting(tokenizer), ["x"]).tokens == 1
+
+
+# --- where the model comes from --------------------------------------------------------------------------------------
+
+
+def test_a_saved_embedder_has_its_attention_and_its_tied_head(tokenizer: Any, tmp_path: Path) -> None:
+    base = saved_language_model(tmp_path / "base", tokenizer)
+    Embedder.from_pretrained(base, "bidirectional/plain/mean").save_pretrained(tmp_path / "saved")
+    own = load_predicting(Source(str(tmp_path / "saved")))
+    assert own.backbone.attention == "bidirectional"
+    told = load_predicting(Source(str(base)), "bidirectional")
+    assert scores_of(probe_masked(own, TEXTS)) == scores_of(probe_masked(told, TEXTS))
+    assert load_predicting(Source(str(tmp_path / "saved")), "causal").backbone.attention == "causal"
+    assert load_subject(Source(str(tmp_path / "saved"))).backbone.attention == "bidirectional"
+
+
+def test_a_head_that_was_not_saved_is_not_made_up(tokenizer: Any, tmp_path: Path) -> None:
+    base = saved_language_model(tmp_path / "base", tokenizer, tied=False)
+    assert isinstance(load_predicting(Source(str(base)), "causal"), Subject)  # untied, but there
+    Embedder.from_pretrained(base, "bidirectional/plain/mean").save_pretrained(tmp_path / "saved")
+    with pytest.raises(UnmaskError, match="without its language-model head"):
+        load_predicting(Source(str(tmp_path / "saved")))
+
+
+def test_the_attention_of_a_plain_model_has_to_be_stated(tokenizer: Any, tmp_path: Path) -> None:
+    base = saved_language_model(tmp_path / "base", tokenizer)
+    for load in (load_subject, load_predicting):
+        with pytest.raises(UnmaskError, match="has to be stated: causal or bidirectional"):
+            load(Source(str(base)))
+        with pytest.raises(UnmaskError, match=r"Unknown attention 'casual'\. Did you mean 'causal'"):
+            load(Source(str(base)), "casual")  # type: ignore[arg-type]

@@ -1,0 +1,168 @@
+"""Shared prefixes: exactly zero where nothing of the future is seen, and only the prefix's own tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_tokenizer
+from tests.families import FAMILIES
+from tests.probing.models import subject
+from unmask.backbone import HiddenRead, TokenBatch
+from unmask.errors import UnmaskError
+from unmask.loading import Source
+from unmask.probing.prefixes import Triple, prefix_tokens, prefix_vectors, probe_prefixes, read_triples
+from unmask.probing.subject import load_subject
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PICO = ["llama", "mistral-sliding", "qwen2", "qwen3", "gemma2", "gpt2", "falcon", "bloom", "opt", "mamba", "olmoe", "mixtral"]
+TRIPLES = [
+    Triple("The bank", "of the river was muddy.", "sloped down to the water, where ducks nest.", "refused to give a loan."),
+    Triple("x", "y", "a much longer text that goes on and on, much beyond the others", "z"),
+    Triple("Größe 42", "passt.", "ist ausverkauft.", "km sind weit."),
+]
+
+
+def test_the_triples_of_this_package() -> None:
+    triples = read_triples()
+    assert len(triples) == 48 >= 36
+    assert len({triple.prefix for triple in triples}) == len(triples)
+    for triple in triples:
+        assert len({triple.query, triple.same, triple.different}) == 3
+        assert all(rest.endswith(".") and rest[0].islower() for rest in (triple.query, triple.same, triple.different))
+
+
+def test_words_in_common_do_not_favour_the_same_meaning() -> None:
+    """Or the gap would show that texts look alike, not what they mean."""
+    common = {"same": 0, "different": 0}
+    little = {
+        "a",
+        "an",
+        "the",
+        "of",
+        "and",
+        "to",
+        "in",
+        "is",
+        "was",
+        "it",
+        "its",
+        "on",
+        "for",
+        "by",
+        "at",
+        "with",
+        "his",
+        "her",
+        "he",
+    }
+    for triple in read_triples():
+        query = set(triple.query.lower().strip(".").replace(",", "").split()) - little
+        for name in common:
+            common[name] += len(query & set(getattr(triple, name).lower().strip(".").replace(",", "").split()))
+    assert common["same"] <= 3 and common["different"] <= 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", PICO)
+def test_the_gap_of_a_causal_model_is_exactly_zero(family: str, dtype: str, tokenizer: Any) -> None:
+    found = probe_prefixes(subject(tokenizer, "causal", family, dtype=DTYPES[dtype]), [*TRIPLES, *read_triples()])
+    assert found.gaps == (0.0,) * 51
+    assert (found.gap, found.interval, found.accuracy) == (0.0, (0.0, 0.0), 0.0)
+
+
+@pytest.mark.parametrize("layer", [1, 2, None])
+def test_the_gap_of_a_bidirectional_model_is_not_zero(layer: int | None, tokenizer: Any) -> None:
+    found = probe_prefixes(subject(tokenizer), TRIPLES, layer=layer)
+    assert all(found.gaps)
+    assert found.same < 1 and found.layer == (layer or 3)
+    assert json.loads(json.dumps(found.as_json()))["triples"] == 3
+
+
+def test_swapping_the_meanings_turns_the_gap_round(tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    swapped = [Triple(each.prefix, each.query, each.different, each.same) for each in TRIPLES]
+    there, back = probe_prefixes(one, TRIPLES), probe_prefixes(one, swapped)
+    assert there.gaps == tuple(-gap for gap in back.gaps)
+    assert there.accuracy == pytest.approx(1 - back.accuracy)
+
+
+def test_the_vectors_are_those_of_the_prefix_alone_by_hand(tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    ids, (start, stop) = prefix_tokens(one, TRIPLES[0])
+    assert (start, tokenizer.decode(ids[0][start:stop])) == (0, "The bank")
+    for own, vector in zip(ids, prefix_vectors(one, TRIPLES[0], 3), strict=True):
+        batch = torch.tensor([own])
+        read = HiddenRead(3, lambda hidden, _: hidden[0, start:stop].float())
+        real = torch.ones_like(batch, dtype=torch.bool)
+        with torch.inference_mode():
+            states = one.backbone.read(TokenBatch(batch, real, real), [read])[read]
+        assert np.allclose(vector, states.mean(dim=0), atol=1e-5)
+
+
+def test_neighbours_change_nothing(tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    assert probe_prefixes(one, TRIPLES).gaps == probe_prefixes(one, TRIPLES[::-1]).gaps[::-1]
+
+
+def test_a_bos_token_is_not_of_the_prefix_and_an_appended_eos_is_dropped() -> None:
+    from tokenizers import processors
+
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    ids, (start, _) = prefix_tokens(subject(tokenizer), TRIPLES[0])
+    assert start == 1 and all(own[0] == 1 and own[-1] != 2 for own in ids)
+
+
+def test_a_border_that_is_not_exact_is_refused() -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    # a tokenizer without words: it merges across the space
+    vocabulary = {token: k for k, token in enumerate(["<unk>", "a", "b", " ", "c", "d", " c", "b c"])}
+    backend = Tokenizer(models.BPE(vocabulary, [(" ", "c"), ("b", " c")], unk_token="<unk>"))
+    crossing = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<unk>", eos_token="<unk>")
+    one = subject(crossing)
+    with pytest.raises(UnmaskError, match=r"f, line 2: the prefix 'ab' has no exact border .* 'ab c' crosses its end"):
+        prefix_tokens(one, Triple("ab", "c", "d", "a", "f, line 2"))
+    ids, span = prefix_tokens(one, Triple("ab", "d", "a", "b"))
+    assert span == (0, 2) and {tuple(own[:2]) for own in ids} == {(1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ('{"prefix": "a", "query": "b", "same": "c"}', "column 'different'"),
+        ('{"prefix": "a", "query": " ", "same": "c", "different": "d"}', "line 1: .* may not be empty"),
+        ('{"prefix": "a", "query": "b", "same": "c", "different": "d"}', r"holds 1 triple\(s\)"),
+    ],
+)
+def test_a_bad_file_of_triples_is_refused(rows: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(rows + "\n", encoding="utf-8")
+    with pytest.raises(UnmaskError, match=message):
+        read_triples(tmp_path / "t.jsonl")
+
+
+def test_a_layer_that_is_not_there_and_too_few_triples_are_refused(tokenizer: Any) -> None:
+    with pytest.raises(UnmaskError, match="no layer 9"):
+        probe_prefixes(subject(tokenizer), TRIPLES, layer=9)
+    with pytest.raises(UnmaskError, match="2 triples or more"):
+        probe_prefixes(subject(tokenizer), TRIPLES[:1])
+
+
+def test_every_family_named_here_exists() -> None:
+    assert set(PICO) <= set(FAMILIES)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gap_of_a_real_causal_model_is_exactly_zero(dtype: str) -> None:
+    found = probe_prefixes(load_subject(Source("smollm2", dtype=dtype, device="cpu"), "causal"), read_triples()[:12])
+    assert set(found.gaps) == {0.0}

@@ -1,0 +1,275 @@
+"""The word-level probe: which sub-tokens a word has, what its vector is, and what counts as right."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_tokenizer
+from tests.probing.models import subject
+from unmask.backbone import HiddenRead, TokenBatch
+from unmask.errors import UnmaskError
+from unmask.probing.ratios import Ratio, difference
+from unmask.probing.sentences import Sentence, read_sentences
+from unmask.probing.words import (
+    averaging,
+    compare_words,
+    entities,
+    fit_probe,
+    probe_words,
+    score,
+    word_tokens,
+    word_vectors,
+)
+
+SENTENCES = [
+    Sentence(("Ein", "Straßenbahnfahrer", "trinkt", "Kaffee", "☕️", "."), ("DET", "NOUN", "VERB", "NOUN", "SYM", "PUNCT")),
+    Sentence(("x",), ("NOUN",)),
+    Sentence(("東京", "は", "大きい", "。"), ("NOUN", "PART", "ADJ", "PUNCT")),
+    Sentence(("A", "man", "plays", "a", "guitar", "while", "it", "rains", "all", "day", "."), tuple("DNVDNCPVDN.")),
+    Sentence(("1 000", "e\u0301clairs", "don't", "-", "-"), ("NUM", "NOUN", "VERB", "PUNCT", "PUNCT")),
+]
+
+
+def states(one: Any, ids: tuple[int, ...]) -> torch.Tensor:
+    """All states of the last layer, of one text alone."""
+    batch = torch.tensor([ids])
+    read = HiddenRead(one.backbone.depth, lambda hidden, _: hidden[0].float())
+    real = torch.ones_like(batch, dtype=torch.bool)
+    with torch.inference_mode():
+        return one.backbone.read(TokenBatch(batch, real, real), [read])[read]  # type: ignore[no-any-return]
+
+
+# --- which sub-tokens ------------------------------------------------------------------------------------------------
+
+
+def test_the_sub_tokens_of_a_word_spell_it(tokenizer: Any) -> None:
+    for sentence, tokens in zip(SENTENCES, word_tokens(subject(tokenizer), SENTENCES), strict=True):
+        for word, positions in zip(sentence.words, tokens.words, strict=True):
+            assert tokenizer.decode([tokens.ids[at] for at in positions]).strip() == word
+        covered = [at for positions in tokens.words for at in positions]
+        assert covered == sorted(set(covered))  # none is of two words
+        lost = set(range(len(tokens.ids))) - set(covered)
+        assert {tokenizer.decode([tokens.ids[at]]) for at in lost} <= {" "}  # a space that is a token of its own
+
+
+def test_some_words_split_into_several_sub_tokens(tokenizer: Any) -> None:
+    [tokens] = word_tokens(subject(tokenizer), SENTENCES[:1])
+    assert len(tokens.words[1]) > 3
+
+
+def test_a_bos_token_is_of_no_word_and_an_appended_eos_is_dropped() -> None:
+    from tokenizers import processors
+
+    tokenizer = make_tokenizer(add_bos=True)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    [tokens] = word_tokens(subject(tokenizer), SENTENCES[3:4])
+    assert tokens.ids[0] == 1 and tokens.words[0][0] == 1
+    assert tokens.ids[-1] != 2 and tokens.words[-1][-1] == len(tokens.ids) - 1
+
+
+def test_a_word_without_a_token_is_refused(tokenizer: Any) -> None:
+    from tokenizers import normalizers
+
+    strict = make_tokenizer()
+    strict.backend_tokenizer.normalizer = normalizers.Replace("b", "")
+    with pytest.raises(UnmaskError, match=r"my\.jsonl, line 7: the tokenizer makes no token of the word 'b'"):
+        word_tokens(subject(strict), [Sentence(("a", "b"), ("X", "Y"), "my.jsonl, line 7")])
+
+
+def test_a_sentence_beyond_the_positions_of_the_model_is_refused(tokenizer: Any) -> None:
+    long = Sentence(("word",) * 600, ("X",) * 600, "f.conll, line 3")
+    with pytest.raises(UnmaskError, match=r"f\.conll, line 3: \d+ tokens, and the model has 512 positions"):
+        word_tokens(subject(tokenizer), [long])
+
+
+# --- vectors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_a_words_vector_is_the_mean_of_its_states_shifted_by_hand(shift: bool, tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    found = iter(word_vectors(one, SENTENCES, one.backbone.depth, shift=shift))
+    for tokens in word_tokens(one, SENTENCES):
+        hidden = states(one, tokens.ids)
+        moved = torch.cat([hidden[:1], hidden[:-1]]) if shift else hidden  # position 0 keeps its own state
+        for positions in tokens.words:
+            assert np.allclose(next(found), moved[list(positions)].mean(dim=0), atol=1e-5)
+
+
+def test_the_shift_changes_every_word_but_a_first_of_one_token(tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    plain, shifted = (word_vectors(one, SENTENCES, 3, shift=shift) for shift in (False, True))
+    same = np.isclose(plain, shifted, atol=1e-6).all(axis=1)
+    firsts = np.cumsum([0, *(len(sentence.words) for sentence in SENTENCES)])[:-1]
+    single = [len(tokens.words[0]) == 1 for tokens in word_tokens(one, SENTENCES)]
+    assert set(np.flatnonzero(same)) == {int(at) for at, alone in zip(firsts, single, strict=True) if alone}
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "olmoe"])
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_vectors_depend_neither_on_the_batch_nor_on_the_order(family: str, attention: Any, tokenizer: Any) -> None:
+    one = subject(tokenizer, attention, family)
+    together = word_vectors(one, SENTENCES, 3, shift=True)
+    alone = np.concatenate([word_vectors(one, [sentence], 3, shift=True) for sentence in SENTENCES])
+    lone_batches = word_vectors(one, SENTENCES, 3, shift=True, batch_tokens=1)
+    backwards = word_vectors(one, SENTENCES[::-1], 3, shift=True)
+    parts = np.split(backwards, np.cumsum([len(sentence.words) for sentence in SENTENCES[::-1]])[:-1])
+    for other in (alone, lone_batches, np.concatenate(parts[::-1])):
+        assert np.allclose(together, other, atol=1e-5)
+
+
+def test_layers_differ_and_a_layer_that_is_not_there_is_refused(tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    assert not np.allclose(word_vectors(one, SENTENCES, 1), word_vectors(one, SENTENCES, 3))
+    for layer in (0, 4):
+        with pytest.raises(UnmaskError, match=f"no layer {layer}: this model has 3 layers"):
+            word_vectors(one, SENTENCES, layer)
+
+
+def test_averaging_by_arithmetic() -> None:
+    hidden = torch.arange(5.0).reshape(1, 5, 1)  # a state equals its position
+    words = [[(0,), (1, 2), (3, 4)]]
+    for shift, expected in ((False, [0, 1.5, 3.5]), (True, [0, 0.5, 2.5])):
+        weights, present = averaging(words, 5, shift)
+        assert torch.bmm(weights, hidden)[present].flatten().tolist() == expected
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("O O", set()),
+        ("B-PER I-PER O B-LOC", {(0, 2, "PER"), (3, 4, "LOC")}),
+        ("B-PER B-PER", {(0, 1, "PER"), (1, 2, "PER")}),
+        ("I-PER I-PER", {(0, 2, "PER")}),
+        ("B-PER I-LOC I-LOC", {(0, 1, "PER"), (1, 3, "LOC")}),
+        ("O I-x-y", {(1, 2, "x-y")}),
+    ],
+)
+def test_entities_by_hand(tags: str, expected: set[Any]) -> None:
+    assert entities(tags.split()) == expected
+
+
+def test_entity_f1_by_hand_counts() -> None:
+    gold = [["B-PER", "I-PER", "O", "B-LOC"], ["B-LOC", "O", "O"]]
+    guess = [["B-PER", "I-PER", "O", "B-PER"], ["B-LOC", "I-LOC", "O"]]
+    scores = score(gold, guess)
+    assert scores.found is not None and scores.given is not None and scores.predicted is not None
+    # found: PER 0-2 only; the LOC of the second sentence is a word too long
+    assert (scores.found.tolist(), scores.given.tolist(), scores.predicted.tolist()) == ([1, 0], [2, 1], [2, 1])
+    assert scores.entity_f1 is not None and scores.entity_f1.value == pytest.approx(2 * 1 / (3 + 3))
+    assert scores.accuracy.value == pytest.approx(5 / 7)
+
+
+def test_tags_that_are_not_bio_have_no_f1() -> None:
+    assert score([["NOUN", "O"]], [["NOUN", "O"]]).entity_f1 is None
+    assert score([["O", "O"]], [["O", "O"]]).entity_f1 is None
+
+
+def test_no_entity_anywhere_scores_zero_not_nan() -> None:
+    assert Ratio(np.zeros(2), np.zeros(2)).value == 0.0
+
+
+def test_a_ratio_weighs_sentences_by_their_words() -> None:
+    ratio = Ratio(np.array([1.0, 0.0]), np.array([1.0, 3.0]))
+    assert ratio.value == 0.25
+    assert ratio.interval() == (0.0, 1.0)  # both draws of one and the same sentence are in the middle 95 %
+    assert Ratio(np.ones(1), np.ones(1)).interval() is None
+
+
+def test_a_difference_is_paired() -> None:
+    random = np.random.default_rng(0)
+    below = np.full(200, 10.0)
+    hard = random.integers(0, 9, 200).astype(float)
+    found = difference("accuracy", Ratio(hard + 1, below), Ratio(hard, below))
+    # always one word better: paired there is no doubt, though the two intervals overlap
+    assert found.difference == pytest.approx(0.1) and found.interval == pytest.approx((0.1, 0.1)) and found.p < 0.01
+    same = difference("accuracy", Ratio(hard, below), Ratio(hard, below))
+    assert same.difference == 0 and same.p == 1
+    with pytest.raises(UnmaskError, match="two sentences or more"):
+        difference("accuracy", Ratio(hard, below), Ratio(hard[:5], below[:5]))
+
+
+def test_the_probe_separates_what_is_separable_whatever_the_scale() -> None:
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(200, 4)).astype(np.float32)
+    labels = np.where(vectors[:, 0] > 0, "a", "b")
+    scaled = vectors * np.array([1e-4, 1.0, 1e4, 0.0], np.float32) + 100  # the last never moves
+    scaled[:, 0] = vectors[:, 0] * 1e-4
+    predict, converged = fit_probe(scaled, labels, 1.0)
+    assert converged and (predict(scaled) == labels).mean() > 0.95
+    with pytest.raises(UnmaskError, match="C is the inverse strength"):
+        fit_probe(scaled, labels, 0)
+
+
+# --- the whole probe -------------------------------------------------------------------------------------------------
+
+
+def tagged(first: int, size: int, tags: dict[str, str]) -> list[Sentence]:
+    words = list(tags)
+    rows = [[words[(number * 7 + k * 3 + number // 5) % len(words)] for k in range(5)] for number in range(first, first + size)]
+    return [Sentence(tuple(row), tuple(tags[word] for word in row)) for row in rows]
+
+
+TAGS = {"man": "NOUN", "dog": "NOUN", "plays": "VERB", "runs": "VERB", "red": "ADJ", "wet": "ADJ"}
+
+
+def test_the_probe_reads_tags_off_words_and_says_what_it_rests_on(tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    train, test = tagged(0, 30, TAGS), tagged(30, 10, TAGS)
+    found = probe_words(one, train, [*test, Sentence(("dog",), ("NEW",))])
+    assert found.metric == "accuracy" and found.accuracy > 0.8 > found.majority
+    assert (found.classes, found.train_words, found.test_words, found.unseen) == (3, 150, 51, 1)
+    assert found.interval is not None and found.interval[0] <= found.value <= found.interval[1]
+    assert found.c_chosen and found.layer == 3 and not found.shift
+    content = json.loads(json.dumps(found.as_json()))
+    assert content["scores"]["words"] == [5] * 10 + [1]
+    assert content["provenance"]["attention"] == "bidirectional"
+    again = probe_words(one, train, [*test, Sentence(("dog",), ("NEW",))])
+    assert again.as_json() == found.as_json()
+
+
+def test_bio_tags_are_scored_by_entity(tokenizer: Any) -> None:
+    tags = {"man": "B-PER", "dog": "B-PER", "plays": "O", "runs": "O", "red": "I-PER", "wet": "O"}
+    test = [*tagged(30, 10, tags), Sentence(("dog", "dog"), ("B-LOC", "B-PER"))]  # a type that training lacks
+    found = probe_words(subject(tokenizer), tagged(0, 30, tags), test, c=0.1)
+    assert found.metric == "entity_f1" and found.value != found.accuracy and found.c == 0.1 and not found.c_chosen
+
+
+def test_two_probes_are_compared_on_the_same_sentences_only(tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    train, test = tagged(0, 20, TAGS), tagged(20, 10, TAGS)
+    plain, shifted = (probe_words(one, train, test, shift=shift, c=0.1) for shift in (False, True))
+    found = compare_words(plain, shifted)
+    assert found.difference == pytest.approx(plain.value - shifted.value) and found.n == 10
+    other = replace(shifted, test_data="another")
+    with pytest.raises(UnmaskError, match="same sentences"):
+        compare_words(plain, other)
+
+
+def test_what_cannot_be_probed_is_refused(tokenizer: Any) -> None:
+    one = subject(tokenizer)
+    with pytest.raises(UnmaskError, match="two or more"):
+        probe_words(one, [Sentence(("a",), ("X",))] * 3, SENTENCES)
+    with pytest.raises(UnmaskError, match="no test sentence"):
+        probe_words(one, SENTENCES, [])
+    with pytest.raises(UnmaskError, match="too few training sentences"):
+        probe_words(one, [Sentence(("a",), ("X",)), Sentence(("b",), ("Y",))], SENTENCES)
+
+
+def test_the_real_treebank_reads(data: Path) -> None:
+    pos = read_sentences(data / "ud_ewt_pos" / "train.jsonl")
+    deprel = read_sentences(data / "ud_ewt_pos" / "train.jsonl", "deprel")
+    assert len(pos) == len(deprel) == 2001 and {tag for one in pos for tag in one.tags} >= {"NOUN", "VERB"}
+    assert pos[0].words == deprel[0].words and pos[0].tags != deprel[0].tags

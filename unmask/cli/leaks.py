@@ -1,0 +1,130 @@
+"""`unmask leaks`: which training texts are texts that a task scores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unmask.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from unmask.evaluation.tasks import LocalTask
+    from unmask.training.leakage import LeakReport
+
+Scored = tuple[list[str], list[tuple[int, int]]]
+"""Texts that a task scores, and the positions of those that it compares."""
+
+
+def leaks(
+    train: Annotated[
+        list[str],
+        typer.Option(help="File or folder of training texts, pairs or triples, hub:REPO[:CONFIG] or starter:pairs; repeat."),
+    ],
+    task: Annotated[list[str], typer.Option("--task", "-t", help="Task folder, or `starter`; repeat.")],
+    threshold: Annotated[
+        float, typer.Option(help="Jaccard of letter shingles from which two texts are near duplicates.")
+    ] = 0.8,
+    examples: Annotated[int, typer.Option(min=0, help="Leaks to show for each training set and task.")] = 2,
+    as_json: AsJson = False,
+) -> None:
+    """Count the training texts that a task scores, exactly or nearly, and the training pairs that it compares."""
+    from unmask.errors import UnmaskError
+    from unmask.evaluation.tasks import LocalTask, resolve_tasks
+    from unmask.training.data import DataSource, read_any
+    from unmask.training.leakage import find_leaks
+
+    scored: dict[str, Scored] = {}
+    for one in resolve_tasks(task):
+        if not isinstance(one, LocalTask):
+            raise UnmaskError(f"Leaks are looked for in task folders, and '{one.name}' is a task of mteb.")
+        scored[one.name] = scored_texts(one)
+    texts = {name: found for name, (found, _) in scored.items()}
+    pairs = {name: found for name, (_, found) in scored.items()}
+    reports = []
+    for path in train:
+        data = read_any(_label(path), DataSource(path=path), Path(), seed=0)
+        reports.append(find_leaks(data, texts, threshold, pairs))
+    if as_json:
+        content = [{"path": path, **_as_json(report)} for path, report in zip(train, reports, strict=True)]
+        print(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        _print(reports, examples)
+
+
+def scored_texts(task: LocalTask) -> Scored:
+    """The texts of a task's test part, its documents included, and which of them it compares."""
+    texts: list[str] = []
+    pairs: list[tuple[int, int]] = []
+    if task.kind == "retrieval":
+        places = {}
+        for part in ("queries", "corpus"):
+            for row in task.data[part]:
+                places[part, row["_id"]] = len(texts)
+                texts.append(f"{row.get('title', '')} {row['text']}".strip())
+        for row in task.data["qrels"]:
+            if row["score"] > 0:
+                pairs.append((places["queries", row["query-id"]], places["corpus", row["corpus-id"]]))
+        return texts, pairs
+    for row in task.data["test"]:
+        start = len(texts)
+        if task.kind in ("sts", "pair-classification"):
+            texts += [row["sentence1"], row["sentence2"]]
+            pairs.append((start, start + 1))
+        elif task.kind == "reranking":
+            texts += [row["query"], *row["positive"], *row["negative"]]
+            pairs += [(start, start + place) for place in range(1, len(row["positive"]) + 1)]
+        elif task.kind == "summarization":
+            texts += [row["source"], *row["references"], *(summary for summary, _ in row["summaries"])]
+        else:
+            texts.append(row["text"])
+    return texts, pairs
+
+
+def _label(path: str) -> str:
+    """What a table calls a file: many are named train.jsonl, and their folders tell them apart."""
+    if path.startswith(("hub:", "starter:")):
+        return path
+    file = Path(path).expanduser().resolve()
+    return file.name if file.is_dir() else f"{file.parent.name}/{file.stem}"
+
+
+def _as_json(report: LeakReport) -> dict[str, Any]:
+    return {
+        **asdict(report),
+        "tasks": [{**asdict(one), "exact": one.exact, "near": one.near} for one in report.tasks],
+    }
+
+
+def _print(reports: list[LeakReport], examples: int) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=box.SIMPLE_HEAD, title="Training texts that are texts of a task", title_justify="left")
+    for column in ("training data", "task"):
+        table.add_column(column, overflow="fold")
+    for column in ("texts", "exact", "near", "of the task", "pairs", "one text"):
+        table.add_column(column, justify="right")
+    for report in reports:
+        for one in report.tasks:
+            share = f"{one.seen} ({100 * one.seen / max(1, one.texts):.1f} %)"
+            counts = (report.texts, one.exact, one.near, share, len(one.both), len(one.one))
+            table.add_row(escape(report.data), escape(one.task), *map(str, counts))
+    console.print(table)
+    for report in reports:
+        for one in report.tasks:
+            for leak in sorted(one.leaks, key=lambda leak: leak.similarity)[:examples]:
+                console.print(
+                    f"{report.data}, line {leak.row} ({leak.column}) and {one.task}: {leak.similarity:.2f}", style="dim"
+                )
+                console.print(f"  {leak.text[:200]}\n  {leak.found[:200]}", markup=False, highlight=False)
+    console.print(
+        "pairs: training examples that hold both texts which the task compares; one text: the others that hold a text of it.",
+        style="dim",
+    )

@@ -1,0 +1,90 @@
+"""`unmask mine`: pairs in, triples with hard negatives out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
+
+DEFAULT_DESIGN = "prompteol-z"  # a ratio of cosines means little among vectors that all point one way
+
+
+def mine(
+    pairs: Annotated[
+        str, typer.Argument(help="jsonl, csv, tsv, parquet, a folder of queries and documents, or hub:REPO[:CONFIG].")
+    ],
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", help="jsonl with anchor, positive, negative_1, ...")],
+    design: Annotated[
+        str | None,
+        typer.Option("--design", "-d", help="A design (see `unmask designs`). Default: a saved embedder's, or prompteol-z."),
+    ] = None,
+    corpus: Annotated[str | None, typer.Option(help="File of further texts to find negatives in.")] = None,
+    negatives: Annotated[int, typer.Option(min=1, help="Negatives of each pair.")] = 1,
+    ratio: Annotated[
+        float, typer.Option(help="A negative's similarity stays below this share of the positive's; 0 for no such limit.")
+    ] = 0.95,
+    margin: Annotated[float, typer.Option(help="And this far below it.")] = 0.0,
+    skip: Annotated[int, typer.Option(min=0, help="Ranks left out at the top.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most pairs, sampled by the seed.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says for anchors.")] = None,
+    document_instruction: Annotated[str | None, typer.Option(help="And for positives and negatives.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of one text with its prompt; 512 by default.")
+    ] = None,
+    batch_tokens: BatchTokens = None,
+    adapter: Adapter = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Find hard negatives for pairs: texts that the model ranks high for an anchor, and that are not right."""
+    from unmask.embedder import Embedder
+    from unmask.errors import UnmaskError
+    from unmask.files import atomic
+    from unmask.persistence import read_settings
+    from unmask.training.data import DataSource, read_pairs, read_sentences
+    from unmask.training.mining import Mining
+    from unmask.training.mining import mine as run
+
+    if output.suffix != ".jsonl":
+        raise UnmaskError(f"Triples are written as jsonl, so '{output}' would not be read again; name it .jsonl.")
+    how = Mining(negatives, skip, ratio or None, margin)
+    source = DataSource(
+        path=pairs, instruction=instruction, document_instruction=document_instruction, limit=limit, negatives=0
+    )
+    data = read_pairs(Path(pairs).stem, source, Path(), seed)
+    more = read_sentences("corpus", DataSource(path=corpus), Path(), seed).examples if corpus else []
+    embedder = Embedder.from_pretrained(
+        model,
+        design or (None if read_settings(Path(model).expanduser()) else DEFAULT_DESIGN),
+        adapter=adapter,
+        revision=revision,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        max_length=max_length,
+        batch_tokens=batch_tokens,
+    )
+    mined = run(embedder, data, how, [example.texts[0] for example in more])
+    found = mined.dataset
+    with atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
+        for example in found.examples:
+            row = dict(zip(found.columns, example.texts, strict=True))
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+    left = "".join(f"; {count} {reason}" for reason, count in found.skipped.items())
+    print(
+        f"unmask: {len(found.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{left}.",
+        file=sys.stderr,
+    )
+    likes = (
+        f"{mined.positive:.3f} with its positive, {mined.negative:.3f} with its negatives, {mined.anything:.3f} with any text"
+    )
+    print(f"unmask: mean cosine of an anchor: {likes}.", file=sys.stderr)

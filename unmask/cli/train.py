@@ -1,0 +1,153 @@
+"""`unmask train`: a recipe in, a trained embedder out. `unmask recipes`: what recipes there are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unmask.errors import UnmaskError
+
+if TYPE_CHECKING:
+    from unmask.embedder import Embedder
+    from unmask.training.lora import Coverage
+    from unmask.training.recipe import Recipe
+
+Name = Annotated[str, typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")]
+Scale = Annotated[str | None, typer.Option(help="smoke (seconds), small (a laptop) or paper (published hyper-parameters).")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="key=value over the recipe's, such as simcse.steps=100.")]
+Data = Annotated[Path | None, typer.Option(help="Folder that the recipe's data paths start from; UNMASK_DATA or here if not given.")]
+
+recipes = typer.Typer(help="List, show, copy and check training recipes.", no_args_is_help=True)
+
+
+def train(
+    recipe: Name,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; the same command resumes it.")],
+    scale: Scale = None,
+    settings: Settings = None,
+    data: Data = None,
+    keep_leaks: Annotated[
+        bool, typer.Option("--keep-leaks", help="Train on rows that are in the evaluation tasks as well.")
+    ] = False,
+) -> None:
+    """Train an embedder by a recipe: resumable, with live loss, TensorBoard files, scores and a model card."""
+    from unmask.training.recipe import load_recipe, scales
+
+    if scale is None and (known := scales(recipe)):
+        raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(known)}.")
+    _run(load_recipe(recipe, scale, settings or []), output, root_of(data), keep_leaks)
+
+
+def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
+    from unmask.training.card import write_card
+    from unmask.training.progress import LiveProgress
+    from unmask.training.run import Listener, train
+
+    tasks = _tasks(recipe.evaluation.tasks, root)
+    held_out = {} if keep_leaks else _texts([*tasks, *_tasks(recipe.evaluation.held_out, root)])
+
+    def score(embedder: Embedder) -> dict[str, float]:
+        from unmask.evaluation.scoring import score
+
+        return score(embedder, tasks)
+
+    listener = Listener(_say, _covered, [LiveProgress()])
+    done = train(recipe, output, root, score if tasks else None, listener, held_out)
+    for run in done if _first_process() else []:
+        write_card(recipe, run)
+        _say(f"trained embedder in {run.result}; its README.md says how")
+
+
+def _tasks(names: Sequence[str], root: Path) -> list[Any]:
+    from unmask.evaluation.tasks import resolve_tasks
+
+    # a task's folder may lie where the data lie
+    return resolve_tasks([str(root / name) if (root / name.partition("#")[0]).exists() else name for name in names]) if names else []
+
+
+def _texts(tasks: Sequence[Any]) -> dict[str, Any]:
+    from unmask.cli.leaks import scored_texts
+    from unmask.evaluation.tasks import LocalTask
+
+    return {task.name: scored_texts(task) for task in tasks if isinstance(task, LocalTask)}
+
+
+def _covered(stage: str, kinds: Sequence[Coverage]) -> None:
+    from rich.console import Console
+
+    from unmask.reporting.tables import coverage_table
+
+    if _first_process():
+        Console(stderr=True).print(coverage_table(stage, kinds))
+
+
+@recipes.command("list")
+def list_recipes() -> None:
+    """Recipes of this package, and the scales that they can be run at."""
+    from rich.console import Console
+
+    from unmask.reporting.tables import recipe_table
+    from unmask.training.recipe import load_recipe, scales, shipped
+
+    Console().print(recipe_table([(load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()]))
+
+
+@recipes.command("show")
+def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
+    """The file of a recipe; with a scale, every setting that would be used, as JSON."""
+    from unmask.training.recipe import load_recipe, recipe_file
+
+    if scale is None and not settings:
+        print(recipe_file(recipe).read_text(encoding="utf-8"), end="")
+    else:
+        resolved = load_recipe(recipe, scale, settings or []).model_dump(mode="json", by_alias=True, exclude_none=True)
+        print(json.dumps(resolved, indent=2))
+
+
+@recipes.command("copy")
+def copy(recipe: Name, file: Annotated[Path, typer.Argument(help="Where to write it.")]) -> None:
+    """Copy a recipe to a file, to change it there."""
+    from unmask.training.recipe import recipe_file
+
+    if file.exists():
+        raise UnmaskError(f"'{file}' exists, and is not overwritten.")
+    shutil.copyfile(recipe_file(recipe), file)
+    _say(f"wrote {file}; train with: unmask train {file} --scale small -o FOLDER")
+
+
+@recipes.command("check")
+def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Data = None) -> None:
+    """Check a recipe and every row of its data, without loading a model."""
+    from unmask.training.recipe import load_recipe
+    from unmask.training.run import check_data
+
+    found = load_recipe(recipe, scale, settings or [])
+    for stage, sets in check_data(found, root_of(data)).items():
+        for one in sets:
+            left = ", ".join(f"{count} {reason}" for reason, count in one.skipped.items())
+            print(f"{stage}: {one.name}: {len(one.examples)} {one.kind}" + (f" (left out: {left})" if left else ""))
+    print("ok")
+
+
+def root_of(data: Path | None) -> Path:
+    """Where data paths start: the folder given, else UNMASK_DATA, else here."""
+    root = data or Path(os.environ.get("UNMASK_DATA", "."))
+    if not root.is_dir():
+        raise UnmaskError(f"There is no data folder '{root}'.")
+    return root
+
+
+def _first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _say(message: str) -> None:
+    if _first_process():
+        print(f"unmask: {message}", file=sys.stderr, flush=True)

@@ -1,0 +1,28 @@
+"""Scoring: the main score of one embedder on some tasks, without a results folder; what training watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unmask.encoding import Vectors
+from unmask.evaluation.tasks import Task
+
+if TYPE_CHECKING:
+    from unmask.embedder import Embedder
+
+
+def score(embedder: Embedder, tasks: Sequence[Task]) -> dict[str, float]:
+    """Main score of each task by name (0 to 1), and their mean under "score"."""
+    from unmask.evaluation.mteb_adapter import evaluate
+
+    takes = embedder.prompt.prompt.takes_instruction
+
+    def encode(texts: Sequence[str], instruction: str | None) -> Vectors:
+        vectors = embedder.encode(texts, instruction=instruction if takes else None, show_progress=False)
+        return np.asarray(vectors, np.float32)
+
+    scores = {task.name: evaluate(task, embedder.design.name, encode).main_score for task in tasks}
+    return {"score": float(np.mean(list(scores.values()))), **scores}

@@ -1,0 +1,381 @@
+"""Heads: trainable poolings, states -> one vector per text.
+
+A head is a pooling with parameters: `head(states, mask)` gives one fp32 vector per text, not normalised. It ignores masked
+positions entirely, whatever they hold (NaN included) and whichever side they are on, in values and in gradients;
+tests/test_heads.py holds every entry of HEADS to that. A text with no unmasked position gives NaN, never a plausible vector.
+
+All linear maps are without bias, and a new head is close to mean pooling of layer-normalised states (latent attention: of the
+states themselves): values and output start as transposes of each other with orthogonal rows, latents and the MLP's output
+start small. A constant part in every vector, which is what large latents or biases are, makes all cosines 1 and takes a
+short training most of its steps to remove.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unmask.errors import UnmaskError, unknown
+
+LATENT_STD = 0.02
+MLP_GAIN = 0.1
+
+
+class HeadOptions(BaseModel):
+    """Sizes and parts of a head.
+
+    latents: number r of trainable queries (cross-attention, layer-attention; None is 8), or of trainable keys
+    (latent-attention; None is 512, as NV-Embed); heads: attention heads; dim: inner width of the attention (None is the hidden
+    size); mlp: width of the GEGLU as a multiple of the hidden size, 0 for no MLP; layer_matrix: add a trainable vector per
+    layer (layer-attention only); conditioned: queries depend on the instruction (not latent-attention, whose queries are the
+    tokens).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    latents: int | None = None
+    heads: int = 8
+    dim: int | None = None
+    mlp: float = 1.0
+    layer_matrix: bool = True
+    conditioned: bool = False
+
+
+DEFAULTS = HeadOptions()
+
+
+class Head(nn.Module):
+    """What all heads share; see CrossAttention, LayerAttention and LatentAttention.
+
+    options: with every default filled in, so that a saved head says its sizes; `build_head(head.kind, hidden, depth,
+    head.options)` makes one that takes its state_dict.
+    """
+
+    kind: ClassVar[str]
+    default_latents: ClassVar[int] = 8
+
+    def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
+        """Make a head with new parameters, in fp32. Raises UnmaskError for options that it cannot have."""
+        super().__init__()
+        self.options = _resolved(type(self), hidden, depth, options)
+        assert self.options.latents is not None and self.options.dim is not None
+        self.hidden, self.depth = hidden, depth
+        self.latents = nn.Parameter(torch.empty(self.options.latents, hidden, dtype=torch.float32).normal_(std=LATENT_STD))
+        self.latent_norm = _norm(hidden)
+        self.state_norm = _norm(hidden)
+        self.attend = Attend(hidden, self.options.dim, self.options.heads)
+        self.mlp = GEGLU(hidden, _mlp_width(self.options, hidden)) if self.options.mlp else None
+
+    def forward(
+        self,
+        states: Float[Tensor, "text position dim"],
+        mask: Bool[Tensor, "text position"],
+        condition: Float[Tensor, "text dim"] | None = None,
+    ) -> Float[Tensor, "text dim"]:
+        """One vector per text in fp32, also beside a bf16 model and under autocast.
+
+        states: of tokens, or of layers (layer-attention); mask: the positions to pool; condition: mean state of the
+        instruction's tokens, zeros for a text without one, exactly if the head is conditioned. Raises UnmaskError.
+        """
+        self._check(states, condition)
+        with torch.autocast(states.device.type, enabled=False):
+            # masked_fill before everything else: NaN * 0 is NaN, in the backward pass too
+            clean = states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
+            return self._pool(clean, mask, condition)
+
+    def attention(
+        self,
+        states: Float[Tensor, "text position dim"],
+        mask: Bool[Tensor, "text position"],
+        condition: Float[Tensor, "text dim"] | None = None,
+    ) -> Float[Tensor, "text head latent position"]:
+        """What each latent attends to: sums to 1 over the positions, 0 where masked. Raises UnmaskError as forward does."""
+        self._check(states, condition)
+        with torch.autocast(states.device.type, enabled=False):
+            clean = states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
+            return self._weights(clean, mask, condition)
+
+    def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def _weights(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        raise NotImplementedError
+
+    def _check(self, states: Tensor, condition: Tensor | None) -> None:
+        if states.shape[-1] != self.hidden:
+            raise UnmaskError(f"This {self.kind} head is for states of {self.hidden} dimensions, not {states.shape[-1]}.")
+        if self.options.conditioned and condition is None:
+            raise UnmaskError("This head is conditioned: give the mean state of the instruction, zeros where there is none.")
+        if not self.options.conditioned and condition is not None:
+            raise UnmaskError(
+                "This head is not conditioned, so a condition would change nothing: build it with conditioned=True."
+            )
+
+    def _transformed(self, states: Tensor) -> Tensor:
+        return states if self.mlp is None else states + self.mlp(states)
+
+
+class _TrainableQueries(Head):
+    """Trainable latents attend over positions; the vector is the mean of what they found."""
+
+    def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
+        super().__init__(hidden, depth, options)
+        self.conditioning: nn.Parameter | None = None
+        if options.conditioned:
+            # C is zero, so that training starts from the unconditioned head, and has no bias, so that a text without an
+            # instruction keeps the unconditioned queries
+            self.conditioning = nn.Parameter(torch.zeros(hidden, hidden, dtype=torch.float32))
+
+    def _positions(self, states: Tensor) -> Tensor:
+        return states
+
+    def _queries(self, condition: Tensor | None) -> Tensor:
+        queries = self.latent_norm(self.latents).unsqueeze(0)
+        if self.conditioning is None or condition is None:
+            return queries
+        # to unit scale (zeros stay zeros): states of an LLM have norms in the hundreds, and would drown the latents
+        scaled = functional.layer_norm(condition.float(), (self.hidden,))
+        return queries + (scaled @ self.conditioning.T).unsqueeze(1)
+
+    def _weights(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        queries = self._queries(condition).expand(len(states), -1, -1)
+        return self.attend.weights(queries, self.state_norm(self._positions(states)), mask)
+
+    def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        found = self.attend.gather(self._weights(states, mask, condition), self.state_norm(self._positions(states)))
+        # the residual is to the latents alone: the instruction says where to look, and is itself no part of the vector
+        return self._transformed(self.latents + found).mean(dim=1)
+
+
+class CrossAttention(_TrainableQueries):
+    """Cross-attention of r latents over the tokens of the last layer, designs 2 and 4 of arXiv 2409.02727.
+
+    X = LN(states), A = softmax(Wq (LN(latents) + C LN(condition)) . Wk X / sqrt(head size)) over the unmasked tokens,
+    Y = latents + Wo A Wv X, vector = mean over latents of Y + GEGLU(LN(Y)). The paper's code attends over the last token
+    alone, where a softmax is always 1; this one attends over all tokens of the mask.
+    """
+
+    kind = "cross-attention"
+
+
+class LayerAttention(_TrainableQueries):
+    """Cross-attention of r latents over the layers, designs 3 and 5 of arXiv 2409.02727.
+
+    states: (text, layer, dim), each layer pooled already. As CrossAttention with X = LN(states + W), where the layer matrix W
+    in R^{L x d} tells the layers apart. The norm stands after the sum because layers differ in norm by orders of magnitude.
+    """
+
+    kind = "layer-attention"
+
+    def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
+        """As Head; depth is the number of layers, L."""
+        super().__init__(hidden, depth, options)
+        self.layers: nn.Parameter | None = None
+        if options.layer_matrix:
+            self.layers = nn.Parameter(torch.empty(depth, hidden, dtype=torch.float32).normal_(std=LATENT_STD))
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def centre(self, states: Float[Tensor, "text layer dim"]) -> None:
+        """Start the layer matrix at minus the mean of each layer over reference texts: LN then sees what differs between texts.
+
+        A few dimensions of a trained LLM are enormous and alike in all texts. LN keeps their share, so that untrained vectors
+        are nearly parallel; W can take them off without a change to the formula. Measured on SmolLM2-135M, mean cosine of 20
+        sentences: 0.94 (bidirectional, mean), 0.98 (causal, last) before, 0.03 and 0.01 after. Raises UnmaskError without a
+        layer matrix.
+        """
+        self._check_layers(states)
+        if self.layers is None:
+            raise UnmaskError(
+                "A head with layer_matrix=False has nothing to centre: the layer matrix is what takes the mean off."
+            )
+        self.layers.copy_(-states.float().mean(dim=0))
+
+    def _check(self, states: Tensor, condition: Tensor | None) -> None:
+        super()._check(states, condition)
+        self._check_layers(states)
+
+    def _check_layers(self, states: Tensor) -> None:
+        if states.shape[1] != self.depth:
+            raise UnmaskError(f"This layer-attention head is for {self.depth} layers, not {states.shape[1]}.")
+
+    def _positions(self, states: Tensor) -> Tensor:
+        return states if self.layers is None else states + self.layers
+
+
+class LatentAttention(Head):
+    """NV-Embed's latent attention (arXiv 2405.17428): tokens attend over a trainable dictionary.
+
+    A = softmax(Wq LN(states) . Wk LN(latents) / sqrt(head size)) over the latents, Y = states + Wo A Wv LN(latents),
+    vector = mean over the unmasked tokens of Y + GEGLU(LN(Y)).
+    """
+
+    kind = "latent-attention"
+    default_latents = 512
+
+    def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        latents = self.latent_norm(self.latents).unsqueeze(0).expand(len(states), -1, -1)
+        tokens = self._transformed(states + self.attend.all_keys(self.state_norm(states), latents))
+        weights = mask.float() / mask.sum(dim=1, keepdim=True)
+        return torch.bmm(weights.unsqueeze(1), tokens).squeeze(1)
+
+    def _weights(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
+        raise UnmaskError("latent-attention attends from the tokens to its latents; over tokens it is a plain mean.")
+
+
+HEADS: dict[str, type[Head]] = {head.kind: head for head in (CrossAttention, LayerAttention, LatentAttention)}
+
+
+class Attend(nn.Module):
+    """Multi-head attention in three steps: weights, what they gather, and both at once where no weights are wanted."""
+
+    def __init__(self, hidden: int, dim: int, heads: int) -> None:
+        """Projections hidden -> dim, and back; the output starts as the transpose of the values."""
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value = (nn.Linear(hidden, dim, bias=False, dtype=torch.float32) for _ in range(3))
+        self.output = nn.Linear(dim, hidden, bias=False, dtype=torch.float32)
+        for projection in (self.query, self.key, self.value):
+            nn.init.orthogonal_(projection.weight)
+        with torch.no_grad():
+            self.output.weight.copy_(self.value.weight.T)
+
+    def weights(self, queries: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
+        """softmax(q k / sqrt(head size)) over the unmasked keys, shape (text, head, query, key)."""
+        scores = self._split(self.query(queries)) @ self._split(self.key(keys)).transpose(2, 3)
+        scores = scores * (self.query.out_features // self.heads) ** -0.5
+        return scores.masked_fill(~mask[:, None, None, :], float("-inf")).softmax(dim=-1)
+
+    def gather(self, weights: Tensor, keys: Tensor) -> Tensor:
+        """Weighted sum of the values of the keys, projected back, shape (text, query, hidden)."""
+        return self._join(weights @ self._split(self.value(keys)))
+
+    def all_keys(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """As gather(weights(...)) with no key masked, without holding (text, head, query, key) in memory."""
+        found = functional.scaled_dot_product_attention(
+            self._split(self.query(queries)), self._split(self.key(keys)), self._split(self.value(keys))
+        )
+        return self._join(found)
+
+    def _split(self, values: Tensor) -> Tensor:
+        return values.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def _join(self, values: Tensor) -> Tensor:
+        return self.output(values.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class GEGLU(nn.Module):
+    """Pre-norm gated MLP (arXiv 2002.05202): down(gelu(gate(LN x)) * up(LN x)); the residual is the caller's."""
+
+    def __init__(self, hidden: int, width: int) -> None:
+        """The output starts small, so that a new head is not dominated by a random MLP."""
+        super().__init__()
+        self.norm = _norm(hidden)
+        self.gate, self.up = (nn.Linear(hidden, width, bias=False, dtype=torch.float32) for _ in range(2))
+        self.down = nn.Linear(width, hidden, bias=False, dtype=torch.float32)
+        nn.init.xavier_normal_(self.down.weight, gain=MLP_GAIN)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Apply to the last dimension."""
+        normed = self.norm(states)
+        return self.down(functional.gelu(self.gate(normed)) * self.up(normed))  # type: ignore[no-any-return]
+
+
+def build_head(kind: str, hidden: int, depth: int, options: HeadOptions = DEFAULTS) -> Head:
+    """A head with new parameters (seeded by torch.manual_seed) for a model of a hidden size and a number of layers.
+
+    Raises UnmaskError for an unknown kind, sizes that do not fit, and an option that would change nothing for the kind.
+    """
+    if kind not in HEADS:
+        raise unknown("head", kind, HEADS)
+    return HEADS[kind](hidden, depth, options)
+
+
+def count_parameters(head: Head) -> dict[str, int]:
+    """Number of parameters by part, and their `total`."""
+    parts: Counter[str] = Counter()
+    for name, parameter in head.named_parameters():
+        parts[_PARTS.get(name.split(".")[0], "norms")] += parameter.numel()
+    return {**parts, "total": parts.total()}
+
+
+def matched_options(kind: str, hidden: int, depth: int, parameters: int, options: HeadOptions = DEFAULTS) -> HeadOptions:
+    """The options that bring a head nearest to a number of parameters: the control of a comparison between kinds.
+
+    The width of the MLP is fitted; only where a head without an MLP is still too large, the inner dim of the attention is
+    reduced, in steps of `heads`. Raises UnmaskError for a number below the smallest head.
+    """
+
+    def total(**changes: float | int) -> int:
+        with torch.device("meta"):
+            return count_parameters(build_head(kind, hidden, depth, options.model_copy(update=changes)))["total"]
+
+    bare = total(mlp=0.0)
+    dim = options.dim or hidden
+    if parameters < bare:
+        # linear in dim, so that two counts give the slope; rounded up, and the MLP takes nothing
+        per_step = (bare - total(mlp=0.0, dim=options.heads)) // max(dim // options.heads - 1, 1)
+        steps = dim // options.heads - round((bare - parameters) / max(per_step, 1))
+        if steps < 1:
+            least = total(mlp=0.0, dim=options.heads)
+            raise UnmaskError(f"The smallest {kind} head with these options has {least} parameters, more than {parameters}.")
+        return options.model_copy(update={"mlp": 0.0, "dim": steps * options.heads})
+    one, two = total(mlp=1 / hidden), total(mlp=2 / hidden)
+    width = round((parameters - one) / (two - one)) + 1
+    if width < 1 or abs(parameters - bare) <= abs(parameters - one - (width - 1) * (two - one)):
+        return options.model_copy(update={"mlp": 0.0})
+    return options.model_copy(update={"mlp": width / hidden})
+
+
+def layer_attribution(
+    head: LayerAttention,
+    states: Float[Tensor, "text layer dim"],
+    mask: Bool[Tensor, "text layer"],
+    condition: Float[Tensor, "text dim"] | None = None,
+) -> Float[Tensor, " layer"]:
+    """Which layers a head reads: its attention averaged over texts, heads and latents; sums to 1."""
+    return head.attention(states, mask, condition).mean(dim=(0, 1, 2))
+
+
+_PARTS = {"latents": "latents", "attend": "attention", "mlp": "mlp", "layers": "layer matrix", "conditioning": "conditioning"}
+
+
+def _norm(hidden: int) -> nn.LayerNorm:
+    return nn.LayerNorm(hidden, dtype=torch.float32)
+
+
+def _mlp_width(options: HeadOptions, hidden: int) -> int:
+    return round(options.mlp * hidden)
+
+
+def _resolved(head: type[Head], hidden: int, depth: int, options: HeadOptions) -> HeadOptions:
+    """The options with their defaults filled in. Raises UnmaskError."""
+    filled = options.model_copy(
+        update={
+            "latents": head.default_latents if options.latents is None else options.latents,
+            "dim": hidden if options.dim is None else options.dim,
+        }
+    )
+    assert filled.latents is not None and filled.dim is not None
+    for name, size in {"latents": filled.latents, "heads": filled.heads, "dim": filled.dim}.items():
+        if size < 1:
+            raise UnmaskError(f"A head needs {name} of at least 1, not {size}.")
+    if filled.dim % filled.heads:
+        divisors = [str(count) for count in range(1, min(filled.dim, 64) + 1) if filled.dim % count == 0]
+        raise UnmaskError(f"{filled.heads} heads do not divide dim {filled.dim}; these do: {', '.join(divisors)}.")
+    if filled.mlp < 0 or (filled.mlp > 0 and _mlp_width(filled, hidden) < 1):
+        raise UnmaskError(
+            f"mlp={filled.mlp} is no width for {hidden} dimensions; use 0 for no MLP, or at least {1 / hidden:.4f}."
+        )
+    if not options.layer_matrix and head is not LayerAttention:
+        raise UnmaskError(f"layer_matrix=False changes nothing for {head.kind}: only layer-attention has a layer matrix.")
+    if options.conditioned and head is LatentAttention:
+        raise UnmaskError("conditioned=True changes nothing for latent-attention: its queries are the tokens themselves.")
+    if head is LayerAttention and depth < 2:
+        raise UnmaskError(f"layer-attention needs a model of at least 2 layers, not {depth}: over one layer it is always 1.")
+    return filled

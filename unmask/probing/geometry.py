@@ -1,0 +1,165 @@
+"""Geometry: are paraphrases close, and all texts spread over the sphere?
+
+alignment: mean squared distance of unit vectors of paraphrases; lower is closer.
+uniformity: log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors; LOWER (more negative) is more uniform. It is 0 where all
+vectors are one, and -4 for random directions in many dimensions.
+Both are Wang and Isola's (arXiv 2005.10242). effective rank: exp of the entropy of the singular values of the centred vectors, each over
+their sum (Roy and Vetterli, 2007): how many dimensions are in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.probing.subject import fingerprint_of, provenance
+from unmask.rows import field, read_rows
+
+POSITIVE = 4.0
+"""Pairs of the STS benchmark (0 to 5) from this score on are taken for paraphrases."""
+_T = 2.0
+_ROWS_AT_ONCE = 1024
+
+Vectors = Float[NDArray[Any], "text dim"]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two texts, and how alike they are; None where a file says nothing, and its pairs are paraphrases."""
+
+    one: str
+    other: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How texts lie on the sphere: alignment over the positives, everything else over the distinct texts.
+
+    Lower alignment and lower uniformity are better; mean_cosine is that of different texts, 0 where they lie evenly around the
+    origin; effective_rank is at most the smaller of dim and texts - 1.
+    """
+
+    alignment: float
+    uniformity: float
+    mean_cosine: float
+    effective_rank: float
+    positives: int
+    texts: int
+    dim: int
+    positive_from: float | None
+    data: str
+    provenance: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self) | {"better": {"alignment": "lower", "uniformity": "lower"}}
+
+
+def alignment(one: Vectors, other: Vectors) -> float:
+    """Mean of |x - y|^2 over pairs of rows at unit length: 0 where they are equal, 4 where opposite. Raises UnmaskError."""
+    if len(one) != len(other) or not len(one):
+        raise UnmaskError(f"Alignment needs one vector or more on each side, as many on both: {len(one)} and {len(other)}.")
+    return float(np.square(unit(one) - unit(other)).sum(axis=1).mean())
+
+
+def uniformity(vectors: Vectors) -> float:
+    """Log of the mean of exp(-2 |x - y|^2) over all pairs of different rows; lower is more uniform. Raises UnmaskError."""
+    _enough(vectors)
+    # on the unit sphere |x - y|^2 is 2 - 2 cos
+    total = sum(float(np.exp(-_T * (2 - 2 * block)).sum()) for block in _cosines(vectors))
+    return float(np.log(total / (len(vectors) * (len(vectors) - 1) / 2)))
+
+
+def mean_cosine(vectors: Vectors) -> float:
+    """Mean cosine over all pairs of different rows, of the sum of all: (|sum|^2 - n) / (n (n - 1)). Raises UnmaskError."""
+    _enough(vectors)
+    total, n = unit(vectors).sum(axis=0), len(vectors)
+    return float((total @ total - n) / (n * (n - 1)))
+
+
+def effective_rank(vectors: Vectors) -> float:
+    """Exp of the entropy of the singular values of the centred rows, 1 to min(rows - 1, dim). Raises UnmaskError."""
+    _enough(vectors)
+    centred = np.asarray(vectors, np.float64) - np.asarray(vectors, np.float64).mean(axis=0)
+    values = np.linalg.svd(centred, compute_uv=False)
+    if not values.sum():
+        raise UnmaskError("All vectors are the same, so they have no rank.")
+    share = values[values > 0] / values.sum()
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def unit(vectors: Vectors) -> Float[NDArray[np.float64], "text dim"]:
+    """Rows at unit length, in fp64. Raises UnmaskError for a row of zeros, which has no direction."""
+    wide = np.asarray(vectors, np.float64)
+    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
+    if not (lengths > 0).all():
+        raise UnmaskError(f"Vector {int(np.argmin(lengths))} is zero, or not a number, so it has no direction.")
+    return np.asarray(wide / lengths, np.float64)
+
+
+def read_pairs(file: Path) -> list[Pair]:
+    """Pairs from rows {sentence1, sentence2} with an optional number `score`. Raises UnmaskError with file, line and column."""
+    pairs = []
+    for line, row in read_rows(file):
+        one, other = (field(file, line, row, column) for column in ("sentence1", "sentence2"))
+        pairs.append(Pair(one, other, _score(file, line, row) if "score" in row else None))
+    if not pairs:
+        raise UnmaskError(f"'{file}' holds no pair.")
+    if len({pair.score is None for pair in pairs}) > 1:
+        raise UnmaskError(f"'{file}': some pairs have a score and some have none.")
+    return pairs
+
+
+def _score(file: Path, line: int, row: dict[str, Any]) -> float:
+    try:
+        return float(field(file, line, row, "score", (int, float, str)))  # csv holds strings only
+    except ValueError as error:
+        if isinstance(error, UnmaskError):
+            raise
+        raise UnmaskError(f"{file}, line {line}, column 'score': '{row['score']}' is no number.") from error
+
+
+def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: float = POSITIVE) -> Geometry:
+    """Embed the texts of pairs, each once, and measure how they lie. Raises UnmaskError where no pair is positive."""
+    scored = pairs[0].score is not None if pairs else False
+    positives = [pair for pair in pairs if pair.score is None or pair.score >= positive_from]
+    if not positives:
+        raise UnmaskError(f"No pair has a score of {positive_from:g} or more; say from which score on a pair is a paraphrase.")
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.one, pair.other)))
+    row = {text: index for index, text in enumerate(texts)}
+    vectors = embedder.encode(texts)
+    return Geometry(
+        alignment=alignment(vectors[[row[pair.one] for pair in positives]], vectors[[row[pair.other] for pair in positives]]),
+        uniformity=uniformity(vectors),
+        mean_cosine=mean_cosine(vectors),
+        effective_rank=effective_rank(vectors),
+        positives=len(positives),
+        texts=len(texts),
+        dim=vectors.shape[1],
+        positive_from=positive_from if scored else None,
+        data=fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
+        provenance=provenance(embedder.backbone, embedder.source)
+        | {"design": embedder.design.name, "max_length": embedder.prompt.max_length},
+    )
+
+
+def _enough(vectors: Vectors) -> None:
+    if len(vectors) < 2:
+        raise UnmaskError(f"Pairs of different texts need two texts or more, not {len(vectors)}.")
+
+
+def _cosines(vectors: Vectors) -> Iterator[Float[NDArray[np.float64], " pair"]]:
+    """Cosines of each row with those after it, some rows at once: (text, text) never stands in memory."""
+    rows = unit(vectors)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        block = rows[start : start + _ROWS_AT_ONCE] @ rows[start:].T
+        yield block[np.triu_indices(len(block), 1, block.shape[1])]

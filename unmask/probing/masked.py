@@ -1,0 +1,194 @@
+"""Masked: how well a language model fills gaps, predicting each masked token from the position before it, as MNTP does.
+
+Some tokens of a text are replaced by a mask token; token i is predicted by the language-model head at position i-1 (LLM2Vec,
+arXiv 2404.05961, section 3.1). Under causal attention that is next-token prediction with holes in the past; under
+bidirectional attention the future is there as well, which a model can use only once it has been trained to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.batching import plan
+from unmask.embedder import default_batch_tokens
+from unmask.errors import UnmaskError
+from unmask.probing.ratios import Ratio
+from unmask.probing.subject import Subject, fingerprint_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MASK, RATE, MAX_LENGTH = "_", 0.2, 512
+_LOGITS_AT_ONCE = 2**26  # 256 MB in fp32: the logits of a batch, not its states, are what fills the memory here
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """Token ids with the mask token at the masked positions, and what stood there."""
+
+    ids: tuple[int, ...]
+    positions: tuple[int, ...]
+    targets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MaskedAccuracy:
+    """How well masked tokens were predicted.
+
+    accuracy_at_1, accuracy_at_5: share of masked tokens among the 1 or 5 likeliest; cross_entropy: mean, in nats; intervals: 95 %
+    by bootstrap over texts; tokens: masked in all; skipped: texts with no token that can be masked (position 0 and special
+    tokens cannot); truncated: texts cut to max_length.
+    """
+
+    accuracy_at_1: float
+    accuracy_at_1_interval: tuple[float, float] | None
+    accuracy_at_5: float
+    accuracy_at_5_interval: tuple[float, float] | None
+    cross_entropy: float
+    cross_entropy_interval: tuple[float, float] | None
+    tokens: int
+    texts: int
+    skipped: int
+    truncated: int
+    rate: float
+    mask_token: str
+    max_length: int
+    seed: int
+    data: str
+    provenance: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+def probe_masked(
+    subject: Subject,
+    texts: Sequence[str],
+    *,
+    rate: float = RATE,
+    mask_token: str = MASK,
+    max_length: int = MAX_LENGTH,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> MaskedAccuracy:
+    """Mask a share of each text's tokens and let the model predict them. `subject` comes from load_predicting.
+
+    A text's masks depend on the seed, its own tokens and the rate, not on its neighbours. Raises UnmaskError for a rate outside 0..1,
+    a mask token that is not one token, and texts of which none can be masked.
+    """
+    limit = subject.backbone.within_positions(max_length)
+    mask = mask_id(subject.tokenizer, mask_token)
+    tokenized = [_ids(subject.tokenizer, text) for text in texts]
+    masked = [mask_text(ids[:limit], special[:limit], rate, mask, seed) for ids, special in tokenized]
+    usable = [one for one in masked if one.positions]
+    if not usable:
+        raise UnmaskError("None of these texts has a token that can be masked: each needs two or more.")
+    vocabulary = subject.head.get_output_embeddings().weight.shape[0]
+    budget = min(batch_tokens or default_batch_tokens(subject.backbone), max(1, _LOGITS_AT_ONCE // vocabulary))
+    sums = np.zeros((len(usable), 4))
+    for batch in plan([len(one.ids) for one in usable], budget):
+        sums[batch] = _predict(subject, [usable[index] for index in batch])
+        if progress:
+            progress(len(batch))
+    first, fifth, entropy = (Ratio(sums[:, column], sums[:, 3]) for column in range(3))
+    return MaskedAccuracy(
+        accuracy_at_1=first.value,
+        accuracy_at_1_interval=first.interval(),
+        accuracy_at_5=fifth.value,
+        accuracy_at_5_interval=fifth.interval(),
+        cross_entropy=entropy.value,
+        cross_entropy_interval=entropy.interval(),
+        tokens=int(sums[:, 3].sum()),
+        texts=len(usable),
+        skipped=len(masked) - len(usable),
+        truncated=sum(len(ids) > limit for ids, _ in tokenized),
+        rate=rate,
+        mask_token=mask_token,
+        max_length=limit,
+        seed=seed,
+        data=fingerprint_of(texts),
+        provenance=subject.provenance,
+    )
+
+
+def mask_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+    """The id of a mask token. Raises UnmaskError if it is not one token of the vocabulary."""
+    known = tokenizer.get_vocab()
+    ids = [known[token]] if token in known else tokenizer(token, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise UnmaskError(f"'{token}' is {len(ids)} tokens to this tokenizer, and a mask is one; give another mask token.")
+    return int(ids[0])
+
+
+def mask_text(ids: Sequence[int], special: Sequence[int], rate: float, mask: int, seed: int) -> MaskedText:
+    """Mask round(rate x n) of the n tokens that can be masked, at least one.
+
+    Position 0 has no position before it to be predicted from, and special tokens are no text. Raises UnmaskError for a rate that is
+    not above 0 and at most 1.
+    """
+    if not 0 < rate <= 1:
+        raise UnmaskError(f"The masking rate is above 0 and at most 1, not {rate}.")
+    free = [position for position in range(1, len(ids)) if not special[position]]
+    # the text itself is part of the seed, so that neither order nor neighbours change what is masked
+    digest = hashlib.sha256(np.asarray(ids, np.int64).tobytes()).digest()
+    random = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
+    count = max(1, round(rate * len(free))) if free else 0
+    positions = tuple(sorted(free[index] for index in random.permutation(len(free))[:count].tolist()))
+    chosen = set(positions)
+    return MaskedText(
+        tuple(mask if position in chosen else int(token) for position, token in enumerate(ids)),
+        positions,
+        tuple(int(ids[position]) for position in positions),
+    )
+
+
+def score_logits(logits: Float[Tensor, "masked token"], targets: Int[Tensor, " masked"]) -> Float[Tensor, "masked 3"]:
+    """For each masked token: whether it is the likeliest, whether among the five likeliest, and its negative log-probability.
+
+    Of tokens of equal logit, frequent in bf16, the one of the smallest id goes first.
+    """
+    logits = logits.float()
+    own = logits.gather(1, targets.unsqueeze(1))
+    earlier = torch.arange(logits.shape[1], device=logits.device) < targets.unsqueeze(1)
+    rank = ((logits > own) | ((logits == own) & earlier)).sum(dim=1)
+    surprise = logits.logsumexp(dim=1) - own.squeeze(1)
+    return torch.stack([(rank < 1).float(), (rank < 5).float(), surprise], dim=1)
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def _predict(subject: Subject, texts: Sequence[MaskedText]) -> NDArray[np.float64]:
+    """Sums over each text's masked tokens, shape (text, 4): in the first, in the first five, cross-entropy, and their number."""
+    device = subject.backbone.device
+    ids = torch.zeros((len(texts), max(len(text.ids) for text in texts)), dtype=torch.long)
+    real = torch.zeros_like(ids)
+    for row, text in enumerate(texts):
+        ids[row, : len(text.ids)] = torch.tensor(text.ids)
+        real[row, : len(text.ids)] = 1
+    # right padding, so positions count from 0 by default
+    logits = subject.head(input_ids=ids.to(device), attention_mask=real.to(device), use_cache=False).logits
+    sums = []
+    for row, text in enumerate(texts):
+        before = torch.tensor(text.positions, device=device) - 1
+        scores = score_logits(logits[row, before], torch.tensor(text.targets, device=device))
+        sums.append([*scores.sum(dim=0).tolist(), float(len(text.positions))])
+    return np.array(sums)
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[int]]:
+    """Token ids and which of them are special, without an EOS that the tokenizer appends."""
+    encoded = tokenizer(text, return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
+    while special and special[-1]:
+        ids, special = ids[:-1], special[:-1]
+    return ids, special

@@ -1,0 +1,120 @@
+"""The subject of a probe: a loaded decoder under a stated attention, its tokenizer, and where both come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.backbone import Backbone
+from unmask.design import ATTENTIONS, Attention, Design
+from unmask.errors import UnmaskError, unknown
+from unmask.files import fingerprint
+from unmask.loading import Source, body_of, dtype_name, load, load_language_model
+from unmask.persistence import SETTINGS, hardware, read_settings, versions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is probed. head: the whole language model, where the probe needs its predictions."""
+
+    backbone: Backbone
+    tokenizer: PreTrainedTokenizerBase
+    source: Source
+    head: Any = None
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Everything about the model that a result depends on."""
+        return provenance(self.backbone, self.source) | {"attention": self.backbone.attention}
+
+
+def provenance(backbone: Backbone, source: Source) -> dict[str, Any]:
+    """Where a model comes from, how it attends, and what computed."""
+    return {
+        **asdict(source),
+        "dtype": dtype_name(backbone.model),
+        "weights": _weights(backbone, source),
+        "proof": backbone.proof.summary,
+        "hardware": hardware(backbone.device),
+        "versions": versions(),
+    }
+
+
+def _weights(backbone: Backbone, source: Source) -> str | None:
+    """What identifies the weights: of the folder that they were read from (which need not be what `source` names), and the adapter's."""
+    home = Path(backbone.model.name_or_path or "?")
+    weights = fingerprint(home) if home.is_dir() else backbone.commit
+    adapters = [Path(one).expanduser() for one in (source.adapter, source.model) if one]
+    adapter = next((one for one in adapters if (one / "adapter_config.json").is_file()), None)
+    merged = adapter is None or (home / SETTINGS).is_file()  # a saved embedder has taken the adapter in
+    return weights if merged or adapter is None else f"{weights}+{fingerprint(adapter)}"
+
+
+def load_subject(source: Source, attention: Attention | None = None) -> Subject:
+    """The decoder of a model under an attention; a saved embedder's own if none is given.
+
+    Raises UnmaskError if a plain model is given without an attention, and AttentionError if it does not obey.
+    """
+    source, attention = _settle(source, attention)
+    model, tokenizer = load(source)
+    return Subject(Backbone(model, attention), tokenizer, source)
+
+
+def load_predicting(source: Source, attention: Attention | None = None) -> Subject:
+    """As load_subject, with the language-model head. Raises UnmaskError also for a model whose head was not saved with it."""
+    source, attention = _settle(source, attention)
+    model, tokenizer = load_language_model(source)
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    if not tied and not _holds_head(source, model):
+        raise UnmaskError(
+            f"'{source.model}' holds the decoder without its language-model head, and the head of this model is not tied to "
+            "its input embeddings, so it predicts no tokens; give the model that the head was trained with."
+        )
+    return Subject(Backbone(body_of(model), attention), tokenizer, source, model.eval())
+
+
+def _settle(source: Source, attention: Attention | None) -> tuple[Source, Attention]:
+    """Fill in from a saved embedder what was not given."""
+    if attention is not None and attention not in ATTENTIONS:
+        raise unknown("attention", attention, ATTENTIONS)
+    saved = read_settings(Path(source.model).expanduser())
+    if saved is not None and source.dtype == "auto":
+        source = replace(source, dtype=saved.dtype)
+    if attention is None and saved is not None:
+        attention = Design.parse(saved.design).attention
+    if attention is None:
+        raise UnmaskError(f"'{source.model}' is no saved embedder, so its attention has to be stated: causal or bidirectional.")
+    return source, attention
+
+
+def _holds_head(source: Source, model: Any) -> bool:
+    """Whether the files of a local model hold the head: transformers gives a head that is lacking random values, and goes on."""
+    from safetensors import safe_open
+
+    from unmask.models import resolve
+
+    folder = Path(resolve(source.model))
+    if not folder.is_dir():
+        return True
+    head = model.get_output_embeddings()
+    names = {f"{name}.weight" for name, module in model.named_modules() if module is head}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            if names & set(tensors.keys()):
+                return True
+    return False
+
+
+def fingerprint_of(parts: Sequence[str]) -> str:
+    """A short hash of data as used, so that two results can be known to be of the same."""
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(encoded)}:".encode() + encoded)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,341 @@
+"""Words: how much of a word's part of speech, chunk or entity a linear classifier reads off its frozen states.
+
+The words of a sentence are joined by spaces and tokenized ONCE; character offsets say which sub-tokens are whose (one that spans
+two words is of both, a space alone of none). A word's vector is the mean of its sub-tokens' states. With `shift`, for models that were
+trained by MNTP, sub-token i is represented by the state at position i-1, which is where MNTP predicts it; position 0 has no
+state before it and keeps its own. A BOS token, where the tokenizer adds one, is position 0, so then no word is concerned.
+The probe is LLM2Vec's (arXiv 2404.05961, section 4), with multinomial logistic regression in place of its SGD.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.backbone import Backbone, HiddenRead, TokenBatch
+from unmask.batching import plan
+from unmask.embedder import default_batch_tokens
+from unmask.errors import UnmaskError
+from unmask.probing.ratios import Difference, Ratio, difference
+from unmask.probing.sentences import Sentence
+from unmask.probing.subject import Subject, fingerprint_of
+
+Matrix = Float[NDArray[np.float32], "word dim"]
+CS = (1e-3, 1e-2, 1e-1, 1.0)
+"""Inverse strengths of regularisation to choose from; standardised vectors of hundreds of dimensions want a strong one."""
+_HELD_OUT, _ITERATIONS = 0.1, 1000
+_BIO = re.compile(r"[BI]-.+|O")
+
+
+@dataclass(frozen=True)
+class WordTokens:
+    """Token ids of one sentence, and the positions of each word's sub-tokens."""
+
+    ids: tuple[int, ...]
+    words: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a probe got right, for each test sentence."""
+
+    correct: NDArray[np.int64]
+    words: NDArray[np.int64]
+    found: NDArray[np.int64] | None = None
+    given: NDArray[np.int64] | None = None
+    predicted: NDArray[np.int64] | None = None
+
+    @property
+    def accuracy(self) -> Ratio:
+        """Correct words over words."""
+        return Ratio(self.correct.astype(np.float64), self.words.astype(np.float64))
+
+    @property
+    def entity_f1(self) -> Ratio | None:
+        """2 x entities found / (entities given + predicted), exact in span and type; None for tags that are not BIO."""
+        if self.found is None or self.given is None or self.predicted is None:
+            return None
+        return Ratio((2 * self.found).astype(np.float64), (self.given + self.predicted).astype(np.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class WordProbe:
+    """The outcome of a word-level probe.
+
+    metric: entity_f1 for BIO tags, else accuracy; value, interval: of the metric, 95 % by bootstrap over test sentences; majority:
+    accuracy of the most frequent training tag; unseen: test words whose tag is not among the training tags, all of them counted
+    as errors; c: regularisation, chosen on a tenth of the training sentences unless it was given; converged: whether lbfgs did.
+    """
+
+    metric: str
+    value: float
+    interval: tuple[float, float] | None
+    accuracy: float
+    accuracy_interval: tuple[float, float] | None
+    majority: float
+    classes: int
+    train_sentences: int
+    train_words: int
+    test_sentences: int
+    test_words: int
+    unseen: int
+    layer: int
+    shift: bool
+    c: float
+    c_chosen: bool
+    converged: bool
+    seed: int
+    scores: Scores
+    test_data: str
+    provenance: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`: the scores of single sentences go last."""
+        content = {name: value for name, value in asdict(self).items() if name != "scores"}
+        kept = {name: value for name, value in asdict(self.scores).items() if value is not None}
+        return content | {"scores": {name: value.tolist() for name, value in kept.items()}}
+
+
+def probe_words(
+    subject: Subject,
+    train: Sequence[Sentence],
+    test: Sequence[Sentence],
+    *,
+    shift: bool = False,
+    layer: int | None = None,
+    c: float | None = None,
+    seed: int = 0,
+    batch_tokens: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> WordProbe:
+    """Fit a linear probe on the words of `train` and score it on those of `test`.
+
+    layer: 1..L; the last by default, after the final norm. c: fixed, or chosen by accuracy on a tenth of the training sentences
+    that the seed draws. Raises UnmaskError for a layer that the model lacks, a sentence longer than the model has positions, a
+    word without sub-tokens, and fewer than two tags.
+    """
+    layer = subject.backbone.depth if layer is None else layer
+    labels = np.array([tag for sentence in train for tag in sentence.tags])
+    if len(set(labels.tolist())) < 2:
+        raise UnmaskError(f"The training sentences hold {len(set(labels.tolist()))} tag(s); a probe needs two or more.")
+    if not test:
+        raise UnmaskError("There is no test sentence.")
+    options: dict[str, Any] = {"shift": shift, "batch_tokens": batch_tokens, "progress": progress}
+    vectors = word_vectors(subject, train, layer, **options)
+    chosen = c if c is not None else _choose_c(vectors, labels, [len(one.words) for one in train], seed)
+    predict, converged = fit_probe(vectors, labels, chosen)
+    guesses = predict(word_vectors(subject, test, layer, **options))
+    scores = score([one.tags for one in test], [part.tolist() for part in _split(guesses, [len(one.words) for one in test])])
+    main = scores.entity_f1 or scores.accuracy
+    frequent = Counter(labels.tolist()).most_common(1)[0][0]
+    gold = [tag for sentence in test for tag in sentence.tags]
+    return WordProbe(
+        metric="accuracy" if scores.entity_f1 is None else "entity_f1",
+        value=main.value,
+        interval=main.interval(),
+        accuracy=scores.accuracy.value,
+        accuracy_interval=scores.accuracy.interval(),
+        majority=gold.count(frequent) / len(gold),
+        classes=len(set(labels.tolist())),
+        train_sentences=len(train),
+        train_words=len(labels),
+        test_sentences=len(test),
+        test_words=len(gold),
+        unseen=len(gold) - int(np.isin(gold, labels).sum()),
+        layer=layer,
+        shift=shift,
+        c=chosen,
+        c_chosen=c is None,
+        converged=converged,
+        seed=seed,
+        scores=scores,
+        test_data=_data(test),
+        provenance=subject.provenance | {"train_data": _data(train)},
+    )
+
+
+def compare_words(first: WordProbe, second: WordProbe) -> Difference:
+    """First minus second by a paired bootstrap over the test sentences. Raises UnmaskError if these are not the same."""
+    if first.test_data != second.test_data:
+        raise UnmaskError("Only probes that were tested on the same sentences and tags can be compared.")
+    one, two = (probe.scores.entity_f1 or probe.scores.accuracy for probe in (first, second))
+    return difference(first.metric, one, two)
+
+
+def word_tokens(subject: Subject, sentences: Sequence[Sentence]) -> list[WordTokens]:
+    """Tokenize sentences and find each word's sub-tokens. Raises UnmaskError for a word without any, and for one sentence too long."""
+    limit = subject.backbone.within_positions(2**31)
+    found = []
+    for sentence in sentences:
+        text = " ".join(sentence.words)
+        encoded = subject.tokenizer(
+            text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
+        )
+        ids, offsets, special = encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"]
+        while special and special[-1]:  # an EOS that the tokenizer appends is no part of the sentence
+            ids, offsets, special = ids[:-1], offsets[:-1], special[:-1]
+        if len(ids) > limit:
+            raise UnmaskError(
+                f"{sentence.where or text[:40]}: {len(ids)} tokens, and the model has {limit} positions; leave it out."
+            )
+        found.append(WordTokens(tuple(ids), _assign(sentence, offsets)))
+    return found
+
+
+def _assign(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """Positions of the sub-tokens that share a character with each word; both run forwards, so one walk suffices."""
+    words, begin, first = [], 0, 0
+    for word in sentence.words:
+        end = begin + len(word)
+        while first < len(offsets) and offsets[first][1] <= begin:
+            first += 1
+        positions, at = [], first
+        while at < len(offsets) and offsets[at][0] < end:
+            if offsets[at][1] > begin:
+                positions.append(at)
+            at += 1
+        if not positions:
+            raise UnmaskError(f"{sentence.where or 'A sentence'}: the tokenizer makes no token of the word {word!r}.")
+        words.append(tuple(positions))
+        begin = end + 1
+    return tuple(words)
+
+
+def word_vectors(
+    subject: Subject,
+    sentences: Sequence[Sentence],
+    layer: int,
+    *,
+    shift: bool = False,
+    batch_tokens: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Matrix:
+    """One vector a word, float32 of shape (word, dim), sentence after sentence. Raises UnmaskError.
+
+    States are averaged inside the pass: memory holds the vectors of words, never the states of all tokens.
+    """
+    backbone = subject.backbone
+    if not 1 <= layer <= backbone.depth:
+        raise UnmaskError(f"There is no layer {layer}: this model has {backbone.depth} layers, 1 to {backbone.depth}.")
+    tokens = word_tokens(subject, sentences)
+    starts = np.cumsum([0, *(len(one.words) for one in tokens)])
+    vectors: Matrix | None = None
+    for batch in plan([len(one.ids) for one in tokens], batch_tokens or default_batch_tokens(backbone)):
+        values = _read(backbone, [tokens[index] for index in batch], layer, shift)
+        if vectors is None:
+            vectors = np.empty((int(starts[-1]), values.shape[1]), np.float32)
+        for index, rows in zip(batch, _split(values, [len(tokens[index].words) for index in batch]), strict=True):
+            vectors[starts[index] : starts[index + 1]] = rows
+        if progress:
+            progress(len(batch))
+    assert vectors is not None, "sentences are never empty"
+    return vectors
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def _read(backbone: Backbone, texts: Sequence[WordTokens], layer: int, shift: bool) -> Matrix:
+    ids = torch.zeros((len(texts), max(len(text.ids) for text in texts)), dtype=torch.long)
+    real = torch.zeros_like(ids, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        ids[row, : len(text.ids)] = torch.tensor(text.ids)
+        real[row, : len(text.ids)] = True
+    weights, present = averaging([text.words for text in texts], ids.shape[1], shift)
+
+    def pool(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "word dim"]:
+        states = hidden.float().masked_fill(~mask.unsqueeze(-1), 0.0)  # NaN * 0 is NaN, and padding may hold anything
+        return torch.bmm(weights.to(states.device), states)[present.to(states.device)]
+
+    read = HiddenRead(layer, pool)
+    return np.asarray(backbone.read(TokenBatch(ids, real, real), [read])[read].cpu().numpy(), np.float32)
+
+
+def averaging(
+    words: Sequence[Sequence[Sequence[int]]], length: int, shift: bool
+) -> tuple[Float[Tensor, "text word token"], Bool[Tensor, "text word"]]:
+    """Weights that average each word's sub-token states (shifted by -1 if asked), and which (text, word) cells hold a word."""
+    weights = torch.zeros(len(words), max(len(text) for text in words), length)
+    for row, text in enumerate(words):
+        for column, positions in enumerate(text):
+            for position in positions:
+                weights[row, column, max(position - shift, 0)] += 1 / len(positions)
+    return weights, weights.any(dim=2)
+
+
+def fit_probe(vectors: Matrix, labels: NDArray[Any], c: float) -> tuple[Callable[[Matrix], NDArray[Any]], bool]:
+    """Multinomial logistic regression (lbfgs) on standardised vectors: a function from vectors to tags, and whether it converged."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    if not c > 0:
+        raise UnmaskError(f"C is the inverse strength of regularisation, a positive number, not {c}.")
+    mean, deviation = vectors.mean(axis=0, dtype=np.float64), vectors.std(axis=0, dtype=np.float64)
+    deviation[deviation == 0] = 1.0  # a dimension that never moves tells nothing, and must not divide by zero
+    shift, scale = mean.astype(np.float32), deviation.astype(np.float32)
+    model = LogisticRegression(C=c, max_iter=_ITERATIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # told in the result
+        model.fit((vectors - shift) / scale, labels)
+    return lambda new: np.asarray(model.predict((new - shift) / scale)), int(model.n_iter_.max()) < _ITERATIONS
+
+
+def _choose_c(vectors: Matrix, labels: NDArray[Any], lengths: Sequence[int], seed: int) -> float:
+    """The C of CS with the best accuracy on a tenth of the sentences; the strongest regularisation of those that tie."""
+    held = np.zeros(len(lengths), dtype=bool)
+    held[np.random.default_rng(seed).permutation(len(lengths))[: max(1, round(_HELD_OUT * len(lengths)))]] = True
+    out = np.repeat(held, lengths)
+    if len(set(labels[~out].tolist())) < 2:
+        raise UnmaskError("There are too few training sentences to choose C on a tenth of them; give C.")
+    found = {}
+    for c in CS:
+        predict, _ = fit_probe(vectors[~out], labels[~out], c)
+        found[c] = float((predict(vectors[out]) == labels[out]).mean())
+    return max(CS, key=lambda c: found[c])
+
+
+def score(gold: Sequence[Sequence[str]], guesses: Sequence[Sequence[str]]) -> Scores:
+    """Count what is right in each sentence: words, and entities if all given tags are BIO."""
+    pairs = list(zip(gold, guesses, strict=True))
+    correct = np.array([sum(a == b for a, b in zip(one, two, strict=True)) for one, two in pairs])
+    words = np.array([len(one) for one, _ in pairs])
+    tags = {tag for one in gold for tag in one}
+    if tags <= {"O"} or not all(_BIO.fullmatch(tag) for tag in tags):
+        return Scores(correct, words)
+    spans = [(entities(one), entities(two)) for one, two in pairs]
+    return Scores(
+        correct,
+        words,
+        np.array([len(one & two) for one, two in spans]),
+        np.array([len(one) for one, _ in spans]),
+        np.array([len(two) for _, two in spans]),
+    )
+
+
+def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
+    """Entities (first word, end, type) of BIO tags. As in conlleval, I-X after O or after another type begins an entity too."""
+    found, start, kind = set(), 0, ""
+    for position, tag in enumerate([*tags, "O"]):
+        prefix, _, now = tag.partition("-")
+        if kind and (prefix != "I" or now != kind):
+            found.add((start, position, kind))
+            kind = ""
+        if now and not kind:
+            start, kind = position, now
+    return found
+
+
+def _split(values: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
+    return np.split(values, np.cumsum(lengths)[:-1])
+
+
+def _data(sentences: Sequence[Sentence]) -> str:
+    return fingerprint_of([part for one in sentences for part in (*one.words, "", *one.tags, "")])

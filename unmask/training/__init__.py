@@ -1,0 +1,1 @@
+"""Training: what an embedder learns from, and how: data, stages, adapters."""

@@ -1,0 +1,94 @@
+"""Model cards: what a trained embedder is, how to load it, what it was trained on, how that went, what it scores."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unmask.training.recipe import Recipe
+from unmask.training.run import Run
+
+_ROWS = 12  # of a curve
+
+
+def write_card(recipe: Recipe, run: Run) -> None:
+    """Write README.md (and the curves as a picture) into a trained embedder's folder, from what the run recorded."""
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    curves = {place.name: json.loads((place / "log.json").read_text("utf-8")) for place in stage_folders(run.folder)}
+    draw_curves(curves, run.result / "training.png")
+    (run.result / "README.md").write_text(card(recipe, record, curves), encoding="utf-8")
+
+
+def stage_folders(folder: Path) -> list[Path]:
+    """Folders of a run's finished stages, in order."""
+    return [place for place in sorted((folder / "stages").iterdir()) if (place / "log.json").is_file()]
+
+
+def card(recipe: Recipe, record: dict[str, Any], curves: dict[str, list[dict[str, Any]]]) -> str:
+    """The text of a model card, in markdown with the header that model hubs read."""
+    settings = recipe.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"name", "about", "source", "data"})
+    plain = "plain" if recipe.merge else "unmask"
+    load = "" if plain == "plain" else ", trust_remote_code=True"
+    parts = [
+        f"---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\nbase_model: {recipe.model}\n"
+        "tags:\n- sentence-transformers\n- unmask\n---\n",
+        f"# {recipe.name}: {recipe.model} as a text embedder\n",
+        f"{recipe.about}\n\nDesign `{record['design']}`, seed {record['seed']}. {recipe.source}\n",
+        "```python\nfrom unmask import Embedder\n\nembedder = Embedder.from_pretrained(\"FOLDER\")\n"
+        f'# or: from sentence_transformers import SentenceTransformer; SentenceTransformer("FOLDER"{load})\n'
+        'vectors = embedder.encode(["A man plays a guitar."])\n```\n',
+        "## Scores\n" if record["scores"] else "",
+        "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record["scores"].items() if name != "score"),
+        "These tasks chose the best checkpoint, so they flatter it.\n" if record["scores"] else "",
+        "## Data\n",
+        "\n".join(_data(stage, sets) for stage, sets in record["data"].items()),
+        "\n## Training\n![loss](training.png)\n",
+        *(_curve(name, log) for name, log in curves.items()),
+        "## Trainable parameters\n",
+        "\n".join(f"- {stage}: {sum(kinds.values()):,}" for stage, kinds in record["trains"].items()),
+        f"\n\n## Recipe\n```json\n{json.dumps(settings, indent=2)}\n```\n",
+        f"Trained on {record['hardware']}, with "
+        + ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+        + ".\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _data(stage: str, sets: dict[str, Any]) -> str:
+    lines = []
+    for name, data in sets.items():
+        left = ", ".join(f"{count} {why}" for why, count in data["left out"].items()) or "none"
+        leaks = "; ".join(f"{task}: {one['exact']} exact, {one['near']} near" for task, one in data["leaks"].items())
+        lines.append(
+            f"- {stage}: `{name}` ({data['path']}), {data['examples']} examples, revision {data['revision']}; left out: {left}"
+            + (f"; texts shared with held-out tasks, all left out: {leaks}" if leaks else "")
+        )
+    return "\n".join(lines)
+
+
+def _curve(name: str, log: list[dict[str, Any]]) -> str:
+    losses = [entry for entry in log if "loss" in entry]
+    step = max(1, len(losses) // _ROWS)
+    rows = "\n".join(f"| {entry['step']} | {entry['loss']:.4f} |" for entry in losses[::step])
+    scores = "\n".join(f"| {entry['step']} | {100 * entry['eval_score']:.2f} |" for entry in log if "eval_score" in entry)
+    table = f"### {name}\n\n| step | loss |\n|--:|--:|\n{rows}\n"
+    return table + (f"\n| step | mean score |\n|--:|--:|\n{scores}\n" if scores else "")
+
+
+def draw_curves(curves: dict[str, list[dict[str, Any]]], file: Path) -> None:
+    """Loss (and mean score, where tasks were watched) of each stage over its steps, as a PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * max(1, len(curves)), 3.2), layout="constrained")
+    for place, (name, log) in enumerate(curves.items(), start=1):
+        axes = figure.add_subplot(1, len(curves), place)
+        losses = [(entry["step"], entry["loss"]) for entry in log if "loss" in entry]
+        axes.plot(*zip(*losses, strict=True), color="tab:blue", linewidth=1.2)
+        axes.set(title=name, xlabel="step", ylabel="loss")
+        axes.grid(alpha=0.3)
+        if scores := [(entry["step"], 100 * entry["eval_score"]) for entry in log if "eval_score" in entry]:
+            other = axes.twinx()
+            other.plot(*zip(*scores, strict=True), color="tab:orange", marker="o", markersize=3, linewidth=1)
+            other.set_ylabel("mean score x 100", color="tab:orange")
+    figure.savefig(file, dpi=110)

@@ -1,0 +1,130 @@
+"""Collation: rows of a schedule -> tensors, with as little padding as the texts allow and nothing drawn from a global generator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from unmask.batching import collate, plan
+from unmask.tokens import PromptTokenizer
+from unmask.training.schedule import Row
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from unmask.training.recipe import Mntp
+
+IGNORED = -100  # the label that transformers' losses leave out
+
+
+class PairCollator:
+    """Texts of a contrastive batch as chunks of similar length.
+
+    All columns are tokenized as in inference, each under its instruction, sorted by length together, and cut into chunks of at most
+    `budget` tokens. `order[c, b]` is the row, in the chunks' outputs one after the other, of column c of example b.
+    """
+
+    def __init__(self, tokenizer: PromptTokenizer, budget: int) -> None:
+        self.tokenizer, self.budget = tokenizer, budget
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+        source = rows[0].data.source
+        texts = []
+        for column, values in enumerate(zip(*(row.example.texts for row in rows), strict=True)):
+            instruction = source.document_instruction if column else source.instruction
+            texts += list(self.tokenizer.tokenize(values, instruction))
+        batches = plan([len(text.ids) for text in texts], self.budget)
+        places = torch.empty(len(texts), dtype=torch.long)
+        places[torch.tensor([index for batch in batches for index in batch])] = torch.arange(len(texts))
+        chunks = [collate([texts[index] for index in batch], self.tokenizer.pad_id) for batch in batches]
+        return {
+            "chunks": [{"input_ids": one.ids, "attention_mask": one.real.long(), "embed_mask": one.embed} for one in chunks],
+            "order": places.reshape(-1, len(rows)),
+            "rows": [row.id for row in rows],
+        }
+
+
+class TwiceCollator(PairCollator):
+    """Sentences as pairs of themselves, for SimCSE: dropout makes the two views differ."""
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+        twice = [Row(row.data, type(row.example)(row.example.row, row.example.texts * 2)) for row in rows]
+        return super().__call__(twice)
+
+
+def chunk_tokens(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, blocks: bool
+) -> list[list[int]]:
+    """Token ids of texts: one after the other, cut every max_length tokens (the rest is dropped), or each cut to max_length.
+
+    Special tokens are those that the tokenizer adds itself; in blocks an end-of-sequence token stands between texts. Texts of fewer
+    than two tokens have nothing to predict and are left out.
+    """
+    encoded: list[list[int]] = tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
+    if not blocks:
+        return [ids[:max_length] for ids in encoded if len(ids) > 1]
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    stream = [token for ids in encoded for token in (*ids, *end)]
+    return [stream[at : at + max_length] for at in range(0, len(stream) - max_length + 1, max_length)]
+
+
+class NextTokenCollator:
+    """Chunks as they are: every token is a label of the model's own shifted loss."""
+
+    def __init__(self, pad_id: int) -> None:
+        self.pad_id = pad_id
+
+    def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
+        rows = [(ids, ids) for _, ids in chunks]
+        return _padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
+
+
+class MaskingCollator:
+    """Masked-LM inputs and labels for masked next-token prediction.
+
+    The mask of a chunk is a function of the seed and its place in the schedule, so that a resumed run masks as an unbroken one. The
+    first token is never masked: nothing before it could predict it. At least one token of every chunk is masked.
+    """
+
+    def __init__(self, stage: Mntp, mask_id: int, pad_id: int, vocabulary: int, special: set[int], seed: int) -> None:
+        self.stage, self.mask_id, self.pad_id, self.vocabulary, self.seed = stage, mask_id, pad_id, vocabulary, seed
+        self.special = special
+
+    def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
+        rows = [self.mask(ids, place) for place, ids in chunks]
+        return _padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
+
+    def mask(self, ids: list[int], place: int) -> tuple[list[int], list[int]]:
+        """Inputs and labels of the chunk at one place of the schedule."""
+        generator = torch.Generator().manual_seed(hash((self.seed, place)) & 0x7FFF_FFFF_FFFF_FFFF)
+        maskable = torch.tensor([k > 0 and token not in self.special for k, token in enumerate(ids)])
+        if not maskable.any():
+            maskable[1:] = True
+        chosen = (torch.rand(len(ids), generator=generator) < self.stage.p) & maskable
+        if not chosen.any():
+            candidates = maskable.nonzero().flatten()
+            chosen[candidates[torch.randint(len(candidates), (1,), generator=generator)]] = True
+        tokens = torch.tensor(ids)
+        inputs = tokens.clone()
+        fate = torch.rand(len(ids), generator=generator)
+        random_tokens = torch.randint(self.vocabulary, (len(ids),), generator=generator)
+        replaced, scrambled = (0.8, 0.9) if self.stage.masking == "bert" else (1.0, 1.0)
+        inputs[chosen & (fate < replaced)] = self.mask_id
+        scramble = chosen & (fate >= replaced) & (fate < scrambled)
+        inputs[scramble] = random_tokens[scramble]
+        return inputs.tolist(), tokens.masked_fill(~chosen, IGNORED).tolist()
+
+
+def _padded(rows: Sequence[tuple[list[int], list[int]]], pad_id: int) -> dict[str, Tensor]:
+    longest = max(len(ids) for ids, _ in rows)
+    ids = torch.full((len(rows), longest), pad_id)
+    labels = torch.full((len(rows), longest), IGNORED)
+    mask = torch.zeros(len(rows), longest, dtype=torch.long)
+    for place, (inputs, targets) in enumerate(rows):
+        ids[place, : len(inputs)] = torch.tensor(inputs)
+        labels[place, : len(inputs)] = torch.tensor(targets)
+        mask[place, : len(inputs)] = 1
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}

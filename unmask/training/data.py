@@ -1,0 +1,273 @@
+"""Training data: sentences, pairs and triples out of files as they are found, every row checked before training starts."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from unmask.errors import UnmaskError
+from unmask.rows import Row, field
+from unmask.training.sources import open_source
+
+# an anchor's column -> the columns that may hold its positive, the likeliest first
+PARTNERS: Final[dict[str, tuple[str, ...]]] = {
+    "anchor": ("positive",),
+    "query": ("positive", "passage", "document", "context", "answer"),
+    "question": ("positive", "context", "passage", "answer"),
+    "sentence1": ("positive", "sentence2"),
+    "premise": ("positive", "hypothesis"),
+}
+_ROLES: Final = ("text", "anchor", "positive", "negative", "negatives")
+
+
+class DataSource(BaseModel):
+    """One [data.NAME] table of a recipe: where rows come from, which of them, and what their columns mean.
+
+    path: a file (jsonl, parquet, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG], starter:reference or
+    starter:pairs. columns: our name for a column -> the file's. split: of the hub, or of a folder's judgements. negatives: most
+    negatives of an example; every column and one of a list if not given.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str
+    columns: dict[str, str] = {}
+    split: str = "train"
+    instruction: str | None = None
+    document_instruction: str | None = None
+    limit: int | None = Field(default=None, ge=1)
+    where: dict[str, str | int | float | bool] = {}
+    negatives: int | None = Field(default=None, ge=0)
+
+    @field_validator("columns")
+    @classmethod
+    def _are_roles(cls, columns: dict[str, str]) -> dict[str, str]:
+        for role in columns:
+            if role not in _ROLES and not role.startswith("negative_"):
+                raise ValueError(f"'{role}' is none of {', '.join(_ROLES)}, negative_1, negative_2 and so on")
+        return columns
+
+
+@dataclass(frozen=True)
+class Example:
+    """One sentence (1 text) or one pair (anchor, positive, negatives); row: its line in the file."""
+
+    row: int
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Examples of one source, checked. revision: hash of their texts; skipped: reason -> rows left out."""
+
+    name: str
+    kind: Literal["sentences", "pairs"]
+    columns: tuple[str, ...]
+    examples: list[Example]
+    source: DataSource
+    revision: str
+    skipped: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """Which column of a file plays which part; `listed` negatives are one column that holds a list."""
+
+    anchor: str
+    positive: str
+    negatives: tuple[str, ...] = ()
+    listed: bool = False
+
+
+def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
+    """Every text of a source, once: its `text` column or, without one, all texts of its pairs.
+
+    Empty texts and repeated ones are left out and counted. Raises UnmaskError with file and line for a row that has no text.
+    """
+    file, table = _read_table(source, root)
+    columns = _text_columns(file, source, table[0][1])
+    skipped: Counter[str] = Counter()
+    seen: dict[str, Example] = {}
+    for line, row in table:
+        for column in columns:
+            for text in _strings(file, line, row, column):
+                if not (text := text.strip()):
+                    skipped["empty"] += 1
+                elif text in seen:
+                    skipped["repeated"] += 1
+                else:
+                    seen[text] = Example(line, (text,))
+    return _data_set(name, "sentences", ("text",), list(seen.values()), source, seed, skipped, file)
+
+
+def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
+    """Pairs or triples of a source, one for every positive of an anchor.
+
+    Left out and counted: anchors equal to their positive, repeated rows, rows whose lists hold no positive or too few negatives. Raises
+    UnmaskError with file and line for a text that is missing, empty or no string, and for a negative equal to its positive.
+    """
+    file, table = _read_table(source, root)
+    roles = _pair_roles(file, source, table[0][1])
+    wanted = _wanted(source, roles)
+    skipped: Counter[str] = Counter()
+    seen: dict[tuple[str, ...], Example] = {}
+    for line, row in table:
+        draw = random.Random(f"{seed}:{name}:{line}")  # by row, so that other rows do not change what is drawn for this one
+        for texts in _row_examples(file, line, row, roles, wanted, draw, skipped):
+            if texts in seen:  # the two would be each other's false negative
+                skipped["repeated"] += 1
+            else:
+                seen[texts] = Example(line, texts)
+    named = ["negative"] if wanted == 1 else [f"negative_{number}" for number in range(1, wanted + 1)]
+    return _data_set(name, "pairs", ("anchor", "positive", *named), list(seen.values()), source, seed, skipped, file)
+
+
+def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
+    """The pairs of a source, or its sentences if it has a text column."""
+    file, table = _read_table(source, root)
+    kind = read_sentences if _text_columns(file, source, table[0][1]) == ("text",) else read_pairs
+    return kind(name, source, root, seed)
+
+
+def _data_set(
+    name: str,
+    kind: Literal["sentences", "pairs"],
+    columns: tuple[str, ...],
+    examples: list[Example],
+    source: DataSource,
+    seed: int,
+    skipped: Counter[str],
+    file: Path,
+) -> DataSet:
+    """A data set of at most `limit` of the examples, in the order of the file."""
+    if not examples:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
+        raise UnmaskError(f"data set '{name}': nothing of {file} can be trained on; left out: {reasons}.")
+    if source.limit is not None and source.limit < len(examples):
+        kept = random.Random(seed).sample(range(len(examples)), source.limit)
+        examples = [examples[index] for index in sorted(kept)]
+    return DataSet(name, kind, columns, examples, source, content_hash(columns, examples), dict(skipped))
+
+
+def content_hash(columns: tuple[str, ...], examples: Sequence[Example]) -> str:
+    """Name of what is trained on: 16 hex digits over the columns and all texts in order."""
+    used = (columns, [example.texts for example in examples])
+    return hashlib.sha256(repr(used).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _read_table(source: DataSource, root: Path) -> tuple[Path, list[tuple[int, Row]]]:
+    """The rows that `where` keeps, with columns under our names."""
+    file, rows = open_source(source.path, source.split, root)
+    table = [(line, row) for line, row in rows if row]
+    if not table:
+        raise UnmaskError(f"{file} holds no row.")
+    for column, value in source.where.items():
+        kept = [(line, row) for line, row in table if _same(_value(file, line, row, column), value)]
+        if not kept:
+            there = ", ".join(sorted({repr(row[column])[:40] for _, row in table})[:5])
+            raise UnmaskError(f"{file}: no row is left with {column} = {value!r}; that column holds {there}.")
+        table = kept
+    if source.columns:
+        table = [(line, _renamed(file, line, row, source.columns)) for line, row in table]
+    return file, table
+
+
+def _value(file: Path, line: int, row: Row, column: str) -> object:
+    if column not in row:
+        raise UnmaskError(f"{file}, line {line}: column '{column}' is missing; there is {', '.join(row)}.")
+    return row[column]
+
+
+def _same(found: object, wanted: str | float | bool) -> bool:
+    """Whether a value is the one of the recipe: 1 is not true, and csv files hold numbers as text."""
+    if isinstance(found, str):
+        return found == str(wanted)
+    return found == wanted and isinstance(found, bool) == isinstance(wanted, bool)
+
+
+def _renamed(file: Path, line: int, row: Row, columns: dict[str, str]) -> Row:
+    renamed = {role: _value(file, line, row, column) for role, column in columns.items()}
+    taken = set(columns.values())
+    return {**{column: value for column, value in row.items() if column not in taken}, **renamed}
+
+
+def _text_columns(file: Path, source: DataSource, row: Row) -> tuple[str, ...]:
+    paired = {"anchor", "positive"} <= set(source.columns)
+    if "text" in row and not paired:
+        return ("text",)
+    roles = _pair_roles(file, source, row)
+    return (roles.anchor, roles.positive, *roles.negatives)
+
+
+def _pair_roles(file: Path, source: DataSource, row: Row) -> _Roles:
+    """The columns of a pair by their names. Raises UnmaskError that says how to name them if there are none."""
+    pairs = ((anchor, partner) for anchor, partners in PARTNERS.items() for partner in partners)
+    found = next(((anchor, partner) for anchor, partner in pairs if anchor in row and partner in row), None)
+    if found is None:
+        allowed = "; ".join(f"{anchor} with {' or '.join(partners)}" for anchor, partners in PARTNERS.items())
+        raise UnmaskError(
+            f"{file} has the columns {', '.join(row)}, and which are anchor and positive cannot be told (known: {allowed}). "
+            'Say it: columns = {anchor = "...", positive = "..."}, or {text = "..."} for sentences.'
+        )
+    for column in ("negatives", "negative"):
+        if isinstance(row.get(column), list):
+            return _Roles(*found, (column,), listed=True)
+    numbered = (column for column in row if column.startswith("negative_") and column.removeprefix("negative_").isdecimal())
+    columns = sorted(numbered, key=lambda column: int(column.removeprefix("negative_")))
+    return _Roles(*found, ("negative",) if "negative" in row else tuple(columns))
+
+
+def _wanted(source: DataSource, roles: _Roles) -> int:
+    """How many negatives an example gets."""
+    if roles.listed:
+        return 1 if source.negatives is None else source.negatives
+    there = len(roles.negatives)
+    return there if source.negatives is None else min(source.negatives, there)
+
+
+def _row_examples(
+    file: Path, line: int, row: Row, roles: _Roles, wanted: int, draw: random.Random, skipped: Counter[str]
+) -> Iterator[tuple[str, ...]]:
+    """The examples of a row: one for each positive, with its negatives."""
+    anchor = _text(file, line, row, roles.anchor)
+    positives = _strings(file, line, row, roles.positive, empty=False)
+    columns = roles.negatives if roles.listed else roles.negatives[:wanted]
+    pool = [text for column in columns for text in _strings(file, line, row, column, empty=False)]
+    stripped = {text.strip() for text in pool}
+    if not positives:
+        skipped["no positive"] += 1
+    for positive in positives:
+        if positive.strip() in stripped and wanted:
+            raise UnmaskError(f"{file}, line {line}: a negative is equal to the positive {positive[:40]!r}.")
+        if positive.strip() == anchor.strip():
+            skipped["anchor equal to its positive"] += 1
+        elif len(pool) < wanted:
+            skipped["too few negatives"] += 1
+        else:
+            yield (anchor, positive, *(draw.sample(pool, wanted) if roles.listed else pool))
+
+
+def _strings(file: Path, line: int, row: Row, column: str, empty: bool = True) -> list[str]:
+    """The text or the texts of a column."""
+    value: Any = field(file, line, row, column, (str, list))
+    texts = value if isinstance(value, list) else [value]
+    for text in texts:
+        if not isinstance(text, str):
+            raise UnmaskError(f"{file}, line {line}, column '{column}': expected texts, found {type(text).__name__}.")
+        if not empty and not text.strip():
+            raise UnmaskError(f"{file}, line {line}, column '{column}' is empty.")
+    return texts
+
+
+def _text(file: Path, line: int, row: Row, column: str) -> str:
+    text = str(field(file, line, row, column))
+    if not text.strip():
+        raise UnmaskError(f"{file}, line {line}, column '{column}' is empty.")
+    return text

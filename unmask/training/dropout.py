@@ -1,0 +1,80 @@
+"""Dropout for SimCSE, put into any decoder from outside, and proven: LLM configs have none, and call it by many names.
+
+Setting a config key does nothing on an architecture that names it otherwise; then both views of a sentence are equal, and training
+learns nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from unmask.attention import hidden_of
+from unmask.errors import UnmaskError
+
+_NAME = "unmask_dropout"
+
+
+@contextmanager
+def layer_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) -> Iterator[None]:
+    """Drop from what each layer adds to the residual stream while the model trains: h + dropout(layer(h) - h)."""
+
+    def drop(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if not layer.training:
+            return output
+        before: Tensor = args[0] if args else kwargs["hidden_states"]
+        after = hidden_of(output)
+        dropped = before + dropout(after - before, rate)
+        return (dropped, *output[1:]) if isinstance(output, tuple) else dropped
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(layer.register_forward_hook(drop, with_kwargs=True).remove)
+        yield
+
+
+@contextmanager
+def attention_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) -> Iterator[None]:
+    """Drop attention probabilities while the model trains, by giving the model's own attention function a dropout rate.
+
+    Raises UnmaskError for an architecture that does not call attention through transformers' interface.
+    """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    config: Any = model.config
+    used = config._attn_implementation
+    if used not in ALL_ATTENTION_FUNCTIONS:
+        raise UnmaskError(f"Dropout on attention needs sdpa or flash attention, not '{used}'; use simcse.where = \"layer\".")
+    inner: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[used]
+
+    def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return inner(module, *args, **{**kwargs, "dropout": rate if module.training else 0.0})
+
+    ALL_ATTENTION_FUNCTIONS.register(_NAME, attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS[used])
+    configs = {id(one): one for one in (config, config.get_text_config(decoder=True))}.values()
+    try:
+        for one in configs:
+            one._attn_implementation = _NAME
+        yield
+    finally:
+        for one in configs:
+            one._attn_implementation = used
+
+
+DROPOUTS = {"layer": layer_dropout, "attention": attention_dropout}
+
+
+def require_two_views(embed: Callable[[], Tensor]) -> None:
+    """Raise UnmaskError if embedding the same text twice gives the same vector: there would be nothing to learn."""
+    one, other = embed(), embed()
+    if bool((one == other).all()):
+        raise UnmaskError(
+            "Both views of a sentence are equal, so SimCSE would learn nothing: dropout does not act in this model. "
+            'Try simcse.where = "layer".'
+        )

@@ -1,0 +1,208 @@
+"""Leakage: training texts that are, or nearly are, the texts that a task scores."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Final
+
+from unmask.errors import UnmaskError
+from unmask.training.data import DataSet, content_hash
+
+SHINGLE: Final = 5  # letters: a changed word touches few of them, and two texts on one subject share few
+_DROPPED: Final = ("P", "Z", "C", "Sk")  # punctuation, spaces, controls, and the backtick of tokenised quotes
+_Matches = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A training text and the text of a task that it is most like. row: line in the training file; place: position in the task's texts."""
+
+    row: int
+    column: str
+    text: str
+    place: int
+    found: str
+    similarity: float
+
+
+@dataclass(frozen=True)
+class TaskLeaks:
+    """What leaks into one task. texts: distinct texts of the task; seen: how many of them the training data hold, near ones included.
+
+    leaks: one for each distinct training text. both: places of the examples two of whose texts are a pair that the task scores, so
+    that training saw the answer; one: places of the others that leak, which saw a text but not what it is compared with.
+    """
+
+    task: str
+    texts: int
+    seen: int
+    leaks: tuple[Leak, ...]
+    both: tuple[int, ...]
+    one: tuple[int, ...]
+
+    @property
+    def exact(self) -> int:
+        """Distinct training texts that are texts of the task, but for case, punctuation and spaces."""
+        return sum(leak.similarity == 1 for leak in self.leaks)
+
+    @property
+    def near(self) -> int:
+        """Distinct training texts that are nearly texts of the task."""
+        return len(self.leaks) - self.exact
+
+
+@dataclass(frozen=True)
+class LeakReport:
+    """Leaks of one data set into every task. texts: its distinct texts; revision: that of the data set."""
+
+    data: str
+    revision: str
+    texts: int
+    examples: int
+    threshold: float
+    tasks: tuple[TaskLeaks, ...]
+
+
+def find_leaks(
+    dataset: DataSet,
+    evaluation: Mapping[str, Sequence[str]],
+    threshold: float = 0.8,
+    pairs: Mapping[str, Iterable[tuple[int, int]]] | None = None,
+) -> LeakReport:
+    """Find the training texts that equal a task's text once folded, or whose letter shingles have a Jaccard of at least threshold.
+
+    evaluation: texts by task. pairs: the positions in those texts of the pairs that the task scores; without them no leak is called
+    one of both texts. Raises UnmaskError for a threshold outside (0, 1].
+    """
+    if not 0 < threshold <= 1:
+        raise UnmaskError(f"The threshold of near duplicates is above 0 and at most 1, not {threshold}.")
+    keys = [[fold(text) for text in example.texts] for example in dataset.examples]
+    trained = list(dict.fromkeys(key for row in keys for key in row if key))
+    places = {task: _places(texts) for task, texts in evaluation.items()}
+    scored = list(dict.fromkeys(key for place in places.values() for key in place))
+    matches = _matches(trained, scored, threshold)
+    tasks = tuple(
+        _task_leaks(dataset, keys, matches, task, texts, places[task], (pairs or {}).get(task, ()))
+        for task, texts in evaluation.items()
+    )
+    return LeakReport(dataset.name, dataset.revision, len(trained), len(keys), threshold, tasks)
+
+
+def without_leaks(dataset: DataSet, report: LeakReport, pairs_only: bool = False) -> DataSet:
+    """The data set without the examples that leak, which `skipped` counts; pairs_only: without those that saw an answer only.
+
+    Raises UnmaskError if the report is about other data, and if nothing would be left.
+    """
+    if report.revision != dataset.revision:
+        raise UnmaskError(f"The report of leaks is about other data than '{dataset.name}' ({dataset.revision}).")
+    leaking = {place for task in report.tasks for place in (task.both if pairs_only else (*task.both, *task.one))}
+    kept = [example for place, example in enumerate(dataset.examples) if place not in leaking]
+    if not kept:
+        raise UnmaskError(f"data set '{dataset.name}': all {len(leaking)} examples leak into a task.")
+    skipped = {**dataset.skipped, "in a task": len(leaking)} if leaking else dataset.skipped
+    return replace(dataset, examples=kept, revision=content_hash(dataset.columns, kept), skipped=skipped)
+
+
+class _Fold(dict[int, str | None]):
+    """A translation table that learns each character once."""
+
+    def __missing__(self, code: int) -> str | None:
+        self[code] = None if unicodedata.category(chr(code)).startswith(_DROPPED) else chr(code)
+        return self[code]
+
+
+_FOLD: Final = _Fold()
+
+
+def fold(text: str) -> str:
+    """A text's letters, digits and symbols alone, in one case (NFKC): tokenised and plain spellings of it are equal."""
+    return unicodedata.normalize("NFKC", text).casefold().translate(_FOLD)
+
+
+def _places(texts: Sequence[str]) -> dict[str, int]:
+    """Folded text -> where it stands first."""
+    found: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        if key := fold(text):
+            found.setdefault(key, place)
+    return found
+
+
+def _task_leaks(
+    dataset: DataSet,
+    keys: list[list[str]],
+    matches: _Matches,
+    task: str,
+    texts: Sequence[str],
+    places: dict[str, int],
+    pairs: Iterable[tuple[int, int]],
+) -> TaskLeaks:
+    scored = {frozenset((fold(texts[one]), fold(texts[other]))) for one, other in pairs}
+    here = {key: {found: like for found, like in likes.items() if found in places} for key, likes in matches.items()}
+    here = {key: likes for key, likes in here.items() if likes}
+    leaks: dict[str, Leak] = {}
+    both, one_text = [], []
+    for place, (example, row) in enumerate(zip(dataset.examples, keys, strict=True)):
+        leaking = [key for key in row if key in here]
+        for column, key, text in zip(dataset.columns, row, example.texts, strict=True):
+            if key in here and key not in leaks:
+                found, like = max(here[key].items(), key=lambda match: match[1])
+                leaks[key] = Leak(example.row, column, text, places[found], texts[places[found]], like)
+        if any(frozenset((x, y)) in scored for a, b in combinations(leaking, 2) for x in here[a] for y in here[b]):
+            both.append(place)
+        elif leaking:
+            one_text.append(place)
+    seen = {found for likes in here.values() for found in likes}
+    return TaskLeaks(task, len(places), len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
+
+
+def _matches(trained: list[str], scored: list[str], threshold: float) -> _Matches:
+    """Training text -> {scored text: Jaccard of their shingles}, for all that reach the threshold; 1 stands for equal texts only.
+
+    Exact, and fast by prefixes (Bayardo et al. 2007): two sets with a Jaccard of t share one of the rarest n - ceil(t n) + 1
+    elements of each, so only texts with a rare shingle in common are compared.
+    """
+    found: _Matches = defaultdict(dict)
+    one, other = _ranked([trained, scored])
+    index: dict[int, list[int]] = defaultdict(list)
+    for place, shingles in enumerate(other):
+        for shingle in shingles[: _prefix(len(shingles), threshold)]:
+            index[shingle].append(place)
+    for key, shingles in zip(trained, one, strict=True):
+        near = {place for shingle in shingles[: _prefix(len(shingles), threshold)] for place in index.get(shingle, ())}
+        mine = set(shingles)
+        for place in near:
+            theirs = other[place]
+            if not threshold * len(mine) <= len(theirs) <= len(mine) / threshold:
+                continue
+            shared = len(mine.intersection(theirs))
+            like = shared / (len(mine) + len(theirs) - shared)
+            if key == scored[place]:
+                found[key][key] = 1.0
+            elif like >= threshold:
+                found[key][scored[place]] = min(like, math.nextafter(1, 0))  # other letters in the same shingles
+    return dict(found)
+
+
+def _prefix(size: int, threshold: float) -> int:
+    return size - math.ceil(threshold * size - 1e-9) + 1
+
+
+def _ranked(sides: Sequence[Sequence[str]]) -> list[list[array[int]]]:
+    """The shingles of each text as numbers, the rarest first."""
+    counts: Counter[str] = Counter()
+    for texts in sides:
+        for text in texts:
+            counts.update(_shingles(text))
+    ranks = {shingle: rank for rank, shingle in enumerate(sorted(counts, key=lambda one: (counts[one], one)))}
+    return [[array("L", sorted(ranks[shingle] for shingle in _shingles(text))) for text in texts] for texts in sides]
+
+
+def _shingles(text: str) -> set[str]:
+    return {text[start : start + SHINGLE] for start in range(max(1, len(text) - SHINGLE + 1))}

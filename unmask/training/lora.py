@@ -1,0 +1,172 @@
+"""LoRA: which linear maps of a decoder get an adapter, said as a table, and refused where less than asked would train.
+
+A list of names can miss silently: on Mixtral `gate_proj` reaches nothing, since its experts are 3-D parameters of one module.
+So targets are looked up on the loaded model, by kind, and every kind that was asked for must be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from unmask.errors import UnmaskError, unknown
+from unmask.routing import find_routers
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+EVERY: Literal["all"] = "all"
+
+
+class LoraOptions(BaseModel):
+    """The `[lora]` table of a recipe: rank, scale (alpha / r), dropout, and the kinds of linear map that are adapted.
+
+    targets: "all" for every linear map and every expert of the decoder's layers (never routers), or a list of kinds such as
+    ["q_proj", "v_proj", "experts.down_proj"], as the coverage table names them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    r: int = Field(default=16, ge=1)
+    alpha: float = Field(default=32, gt=0)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    targets: Literal["all"] | tuple[str, ...] = EVERY
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """One kind of weight in the layers: how many there are, how many train, and the parameters that this adds or frees."""
+
+    kind: str
+    present: int
+    adapted: int
+    parameters: int
+    trainable: int
+
+
+def weight_kinds(model: nn.Module, layers: nn.ModuleList) -> dict[str, list[str]]:
+    """Names of what LoRA can adapt in the layers, by kind: linear maps (and GPT-2's Conv1D), and experts as 3-D parameters.
+
+    The kind is the name behind the layer's number. Routers are left out: adapting them is not what is asked for by "all".
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    prefix = next(name for name, module in model.named_modules() if module is layers)
+    routers = [router.module for router in find_routers(model)]
+    inside_router = {id(module) for router in routers for module in router.modules()}
+    kinds: dict[str, list[str]] = {}
+    for name, module in layers.named_modules():
+        if isinstance(module, nn.Linear | Conv1D) and id(module) not in inside_router:
+            kinds.setdefault(_kind(name), []).append(f"{prefix}.{name}")
+    convolutions = {id(module.weight) for module in layers.modules() if isinstance(module, nn.Conv1d)}
+    for name, parameter in layers.named_parameters():
+        if parameter.ndim == 3 and id(parameter) not in convolutions:
+            kinds.setdefault(_kind(name), []).append(f"{prefix}.{name}")
+    return kinds
+
+
+def _kind(name: str) -> str:
+    """`3.self_attn.q_proj` -> `q_proj`, `3.mlp.experts.down_proj` -> `experts.down_proj`, `3.mlp.experts.7.w1` -> `experts.w1`."""
+    parts = [part for part in name.split(".")[1:] if not part.isdecimal()]
+    return ".".join(parts[-2:]) if len(parts) > 1 and "expert" in parts[-2] else parts[-1]
+
+
+def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions, depth: int | None = None) -> PeftModel:
+    """Put fp32 adapters on a decoder, in place, and freeze the rest.
+
+    depth: only the first so many layers, for a design that reads no deeper. Raises UnmaskError for a kind that the model lacks,
+    and for dropout on experts, which LoRA cannot drop.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    kinds = weight_kinds(model, layers)
+    wanted = list(kinds) if options.targets == EVERY else list(options.targets)
+    for kind in wanted:
+        if kind not in kinds:
+            raise unknown("LoRA target", kind, kinds)
+    parameters = dict(model.named_parameters())
+    names = [name for kind in wanted for name in kinds[kind] if depth is None or _layer(name, model, layers) < depth]
+    experts = [name for name in names if name in parameters]
+    if not names:
+        raise UnmaskError("No LoRA target was given, so nothing would train.")
+    if experts and options.dropout:
+        raise UnmaskError(
+            f"LoRA on experts ({_kind_of(experts[0], kinds)}) cannot have dropout: set lora.dropout = 0, "
+            "or leave the experts out of lora.targets."
+        )
+    config = LoraConfig(
+        r=options.r,
+        lora_alpha=options.alpha,
+        lora_dropout=options.dropout,
+        target_modules=[name for name in names if name not in parameters],
+        target_parameters=experts or None,
+    )
+    return get_peft_model(model, config)
+
+
+def _layer(name: str, model: nn.Module, layers: nn.ModuleList) -> int:
+    prefix = next(path for path, module in model.named_modules() if module is layers)
+    return int(name.removeprefix(f"{prefix}.").split(".")[0])
+
+
+def _kind_of(name: str, kinds: dict[str, list[str]]) -> str:
+    return next(kind for kind, names in kinds.items() if name in names)
+
+
+def coverage(model: nn.Module, kinds: dict[str, list[str]]) -> list[Coverage]:
+    """What trains, kind by kind, as seen on the model AFTER adapters were added (or weights freed)."""
+    return [_covered(model, kind, names) for kind, names in kinds.items()]
+
+
+def _covered(model: nn.Module, kind: str, names: Sequence[str]) -> Coverage:
+    adapted = parameters = trainable = 0
+    for name in names:
+        owned: list[Any] = _parameters_at(model, name)
+        base = [parameter for path, parameter in owned if "lora_" not in path]
+        training = [parameter for _, parameter in owned if parameter.requires_grad]
+        parameters += sum(parameter.numel() for parameter in base)
+        trainable += sum(parameter.numel() for parameter in training)
+        adapted += bool(training)
+    return Coverage(kind, len(names), adapted, parameters, trainable)
+
+
+def _parameters_at(model: nn.Module, name: str) -> list[tuple[str, nn.Parameter]]:
+    """Parameters of a linear map, or those that stand for a 3-D parameter once peft has wrapped the module that owned it."""
+    modules = dict(model.named_modules())
+    if name in modules:
+        return list(modules[name].named_parameters())
+    owner, _, leaf = name.rpartition(".")
+    found = []
+    layer: Any = modules[owner]
+    while True:  # peft wraps the owner once for each of its parameters
+        if getattr(layer, "parameter_name", None) == leaf:
+            found += [(f"lora_{path}", parameter) for path, parameter in layer.named_parameters() if _own_lora(path)]
+        if not hasattr(layer, "base_layer"):
+            break
+        layer = layer.base_layer
+    parameter = dict(layer.named_parameters())[leaf]
+    return [*found, (leaf, parameter)]
+
+
+def _own_lora(path: str) -> bool:
+    return path.startswith("lora_")
+
+
+def require_asked(covered: Sequence[Coverage], options: LoraOptions) -> None:
+    """Raise UnmaskError if nothing trains, or if a kind that was named trains in fewer places than it occurs.
+
+    "all" means all that peft can reach: on a few mixtures it cannot reach dense MLPs beside fused experts, and the table says so.
+    """
+    if not any(kind.trainable for kind in covered):
+        raise UnmaskError("LoRA reached nothing in this model, so nothing would train.")
+    for kind in covered if options.targets != EVERY else []:
+        if kind.kind in options.targets and kind.adapted < kind.present:
+            raise UnmaskError(
+                f"'{kind.kind}' was asked for, and only {kind.adapted} of {kind.present} would train: peft does not reach the "
+                "others of this model. Leave it out of lora.targets, or train with lora = false."
+            )

@@ -1,0 +1,59 @@
+"""Live progress of a stage: loss, learning rate, scores and the time that is left, as a bar or as lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from transformers import TrainerCallback
+
+_LINES = 12  # of a stage, where no bar can be drawn
+
+
+class LiveProgress(TrainerCallback):  # type: ignore[misc]
+    """Draws a bar on a terminal; elsewhere prints about a dozen lines a stage, on standard error."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._said = ""
+        self._begun = self._first = 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._begun, self._first = time.monotonic(), state.global_step
+        if not state.is_world_process_zero or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar.start()
+        self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+            return
+        if "loss" in logs:
+            self._said = f"loss {float(logs['loss']):.3f}  lr {float(logs['learning_rate']):.1e}"
+        scores = "  ".join(f"{name[5:]} {100 * value:.1f}" for name, value in logs.items() if name.startswith("eval_"))
+        if self._bar is not None:
+            self._bar.update(self._task, description=self._said)
+            if scores:
+                self._bar.console.print(f"  step {state.global_step}: {scores}")
+        elif scores or state.global_step % max(1, state.max_steps // _LINES) == 0 or state.global_step == 1:
+            print(f"  step {state.global_step}/{state.max_steps}  {scores or self._said}{self._left(state)}", file=sys.stderr, flush=True)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _left(self, state: Any) -> str:
+        done = state.global_step - self._first
+        seconds = (time.monotonic() - self._begun) / max(1, done) * (state.max_steps - state.global_step)
+        return f"  {seconds / 60:.1f} min left" if done > 1 and seconds else ""

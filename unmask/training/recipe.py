@@ -1,0 +1,254 @@
+"""Recipes: base model + design + stages + data, as one checked TOML file that serves a laptop, one GPU or several.
+
+A recipe holds its settings once, and under `[scale.NAME]` what differs at that scale. `--set simcse.steps=100` overrides any
+of them. Unknown keys are errors with the nearest match; so is an option that its stage would not read.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from unmask.design import Design
+from unmask.errors import UnmaskError, unknown
+from unmask.heads import HeadOptions
+from unmask.training.data import DataSource
+from unmask.training.lora import LoraOptions
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Stage(_Table):
+    """What every stage of training has.
+
+    steps: optimiser steps; batch: examples of one step, over all machines; lr: peak learning rate; warmup: steps; accumulate:
+    forward passes that a step is split into. max_length: tokens of one text. checkpointing: compute activations twice to
+    save memory. evaluate_every: steps between evaluations (0: only at the end). save_every: steps between checkpoints.
+    """
+
+    data: tuple[str, ...]
+    steps: int = Field(ge=1)
+    batch: int = Field(default=32, ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    lr: float = Field(gt=0)
+    warmup: int = Field(default=0, ge=0)
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_length: int = Field(default=128, ge=2)
+    checkpointing: bool = False
+    evaluate_every: int = Field(default=0, ge=0)
+    save_every: int = Field(default=100, ge=1)
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Stage:
+        if self.batch % self.accumulate:
+            raise ValueError(f"batch {self.batch} cannot be split into {self.accumulate} equal parts (accumulate)")
+        return self
+
+
+class LanguageStage(Stage):
+    """What stages on text alone share: `blocks` concatenates texts and cuts them every max_length tokens, `sentences` keeps them."""
+
+    chunks: Literal["blocks", "sentences"] = "blocks"
+
+
+class Mntp(LanguageStage):
+    """Masked next-token prediction (LLM2Vec, section 2): masked token i is predicted from the state at position i - 1.
+
+    mask: "_" as in the paper, "eos", or "new", a token of its own whose embedding is the mean of all. masking: "bert" replaces
+    80 % of the chosen tokens by the mask, 10 % by random ones and keeps 10 %; "all" replaces all. p: share that is chosen.
+    """
+
+    mask: Literal["_", "eos", "new"] = "_"
+    masking: Literal["bert", "all"] = "bert"
+    p: float = Field(default=0.2, gt=0, lt=1)
+
+
+class NextToken(LanguageStage):
+    """Plain next-token prediction, causal; on a mixture of experts with its load-balancing loss, weighted by `balance`."""
+
+    balance: float = Field(default=0.01, ge=0)
+
+
+class Contrastive(Stage):
+    """InfoNCE on cosines, with in-batch negatives and those of the data (LLM2Vec, section 4).
+
+    temperature: divides the cosines. cache_tokens: a step with more tokens than this is computed in parts of this size by
+    GradCache, so that memory does not grow with the batch. false_negative_margin: a negative whose cosine exceeds that of the
+    positive plus this is left out (None: none is). matryoshka: the loss is averaged over these dimensions and the whole.
+    """
+
+    temperature: float = Field(default=0.05, gt=0)
+    cache_tokens: int = Field(default=2048, ge=1)
+    false_negative_margin: float | None = None
+    matryoshka: tuple[int, ...] = ()
+
+
+class Simcse(Contrastive):
+    """Unsupervised SimCSE: a sentence and itself under another dropout are the positive pair (LLM2Vec, section 3).
+
+    dropout: its rate; where: on the "attention" probabilities as in the paper, or on what each "layer" adds to the residual stream.
+    """
+
+    dropout: float = Field(default=0.1, gt=0, lt=1)
+    where: Literal["layer", "attention"] = "layer"
+
+
+STAGES: Final[dict[str, type[Stage]]] = {
+    "next-token": NextToken,
+    "mntp": Mntp,
+    "simcse": Simcse,
+    "contrastive": Contrastive,
+}
+
+
+class Evaluation(_Table):
+    """Tasks as `unmask compare` names them. tasks: scored during training; the best checkpoint is chosen by their mean, so results must
+    not be claimed on them. held_out: those that results will be claimed on, never looked at here. Training rows that are in
+    either are left out and reported.
+    """  # fmt: skip
+
+    tasks: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
+
+
+class Recipe(_Table):
+    """A checked recipe at one scale.
+
+    designs: one, or several that are trained alike; seeds: as many runs of each. train: "lora", or "full" for all weights, or "head"
+    for the head alone. merge: whether the result holds merged weights or an adapter beside its base model.
+    """
+
+    name: str
+    about: str
+    source: str = ""
+    model: str
+    designs: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    dtype: str = "auto"
+    train: Literal["lora", "full", "head"] = "lora"
+    merge: bool = True
+    max_length: int = Field(default=512, ge=2)
+    stages: tuple[str, ...]
+    lora: LoraOptions = LoraOptions()
+    head: HeadOptions | None = None
+    data: dict[str, DataSource]
+    evaluation: Evaluation = Evaluation()
+    next_token: NextToken | None = Field(default=None, alias="next-token")
+    mntp: Mntp | None = None
+    simcse: Simcse | None = None
+    contrastive: Contrastive | None = None
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Recipe:
+        for design in self.designs:
+            Design.parse(design)
+        for name in self.stages:
+            if name not in STAGES:
+                raise ValueError(str(unknown("stage", name, STAGES)))
+            for data in self.stage(name).data:
+                if data not in self.data:
+                    raise ValueError(str(unknown(f"data set of stage {name}", data, self.data)))
+        return self
+
+    def stage(self, name: str) -> Stage:
+        """The settings of a stage. Raises ValueError if the recipe has none for it."""
+        found = getattr(self, name.replace("-", "_"))
+        if found is None:
+            raise ValueError(f"stage '{name}' is to be run, but there is no [{name}]")
+        return found  # type: ignore[no-any-return]
+
+
+def shipped() -> dict[str, Path]:
+    """The recipes of this package, by name."""
+    folder = Path(__file__).parents[1] / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.toml"))}
+
+
+def recipe_file(name: str) -> Path:
+    """The file of a shipped recipe's name or of a path. Raises UnmaskError."""
+    if name.endswith(".toml"):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise UnmaskError(f"There is no recipe '{name}'.")
+        return path
+    if name not in shipped():
+        raise unknown("recipe", name, shipped())
+    return shipped()[name]
+
+
+def scales(name: str) -> list[str]:
+    """The scales at which a recipe can be run."""
+    return list(_tables(recipe_file(name)).get("scale", {}))
+
+
+def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = ()) -> Recipe:
+    """Read a recipe at one of its scales, with `key=value` settings over it. Raises UnmaskError that names file and key."""
+    file = recipe_file(name)
+    tables = _tables(file)
+    known = tables.pop("scale", {})
+    if scale is not None:
+        if scale not in known:
+            raise unknown(f"scale of recipe '{name}'", scale, known or ["(this recipe has none)"])
+        tables = merged(tables, known[scale])
+    for setting in settings:
+        tables = merged(tables, parse_setting(setting))
+    try:
+        return Recipe.model_validate({"name": file.stem, **tables})
+    except ValidationError as error:
+        raise UnmaskError(f"{file}{f' at scale {scale}' if scale else ''}: {_explain(error)}") from error
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with those of another over them, table by table."""
+    result = dict(one)
+    for key, value in other.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def parse_setting(setting: str) -> dict[str, Any]:
+    """`simcse.steps=100` as nested tables; the value is TOML, and a bare word is a string. Raises UnmaskError."""
+    key, equals, value = setting.partition("=")
+    if not equals or not key.strip():
+        raise UnmaskError(f"'{setting}' is not key=value, such as simcse.steps=100.")
+    try:
+        parsed: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return parsed  # type: ignore[no-any-return]
+
+
+def _tables(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UnmaskError(f"{file} is no TOML: {error}.") from error
+
+
+def _explain(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"]) or "the recipe"
+    if problem["type"] == "extra_forbidden":
+        table, allowed = _fields(problem["loc"][:-1]), str(problem["loc"][-1])
+        nearest = get_close_matches(allowed, table, n=1)
+        hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+        return f"unknown key '{where}'.{hint} Allowed here: {', '.join(sorted(table))}."
+    return f"{where}: {problem['msg'].removeprefix('Value error, ')}."
+
+
+def _fields(path: tuple[int | str, ...]) -> list[str]:
+    tables: dict[str, type[BaseModel]] = {**STAGES, "lora": LoraOptions, "head": HeadOptions, "evaluation": Evaluation, "data": DataSource}
+    model = tables[str(path[0])] if path and str(path[0]) in tables else Recipe
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -1,0 +1,199 @@
+"""Running a recipe: design by design, seed by seed, stage by stage, each resumable where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unmask.design import Design
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.files import only_run_in, write_json
+from unmask.persistence import hardware, versions
+from unmask.training.data import DataSet
+from unmask.training.leakage import find_leaks, without_leaks
+from unmask.training.lora import Coverage
+from unmask.training.recipe import Recipe, Stage
+from unmask.training.stages import attention_of, prepare, read_sets
+from unmask.training.trainee import Trainee
+
+Scored = tuple[Sequence[str], Sequence[tuple[int, int]]]  # texts of a task, and the places of those that it compares
+Score = Callable[[Embedder], dict[str, float]]
+DONE = "done.safetensors"
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Who is told how a run goes: lines for people, and what every log of the loop holds."""
+
+    say: Callable[[str], None] = lambda _: None
+    covered: Callable[[str, Sequence[Coverage]], None] = lambda *_: None
+    callbacks: Sequence[Any] = field(default_factory=list)
+
+
+SILENT = Listener()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One trained embedder: where it lies and what it came from."""
+
+    design: Design
+    seed: int
+    folder: Path
+
+    @property
+    def result(self) -> Path:
+        """The folder that Embedder and SentenceTransformer load."""
+        return self.folder / "model"
+
+
+def train(
+    recipe: Recipe,
+    folder: Path,
+    root: Path,
+    score: Score | None = None,
+    listener: Listener = SILENT,
+    held_out: Mapping[str, Scored] | None = None,
+) -> list[Run]:
+    """Train every design of a recipe with every seed.
+
+    root: where the paths of the recipe's data begin. score: gives the scores of an embedder on the recipe's tasks. held_out: texts of
+    tasks, and which of them are compared, that training must not see: rows with such a text, or a near duplicate, are left
+    out. A run that was stopped goes on from its last checkpoint, and gives the weights that it would have given. Raises UnmaskError.
+    """
+    with only_run_in(folder):
+        _claim(recipe, folder)
+        found = runs(recipe, folder)
+        for run in found:
+            _train_one(recipe, run, root, score, listener, held_out or {})
+        return found
+
+
+def runs(recipe: Recipe, folder: Path) -> list[Run]:
+    """Each run of a recipe and its folder: the folder itself if there is but one."""
+    many = len(recipe.designs) * len(recipe.seeds) > 1
+    return [
+        Run(Design.parse(design), seed, folder / f"{design.replace('/', '-')}.seed{seed}" if many else folder)
+        for design in recipe.designs
+        for seed in recipe.seeds
+    ]
+
+
+def check_data(recipe: Recipe, root: Path) -> dict[str, list[DataSet]]:
+    """Read every row that the recipe needs, by stage, without loading a model. Raises UnmaskError with file, line and reason."""
+    return {stage: read_sets(recipe, stage, root, recipe.seeds[0]) for stage in recipe.stages}
+
+
+def _claim(recipe: Recipe, folder: Path) -> None:
+    file = folder / "recipe.json"
+    said = json.loads(recipe.model_dump_json(by_alias=True))
+    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != said:
+        raise UnmaskError(f"'{folder}' holds a run of another recipe or other settings: give another folder.")
+    write_json(file, said)
+
+
+def _train_one(
+    recipe: Recipe, run: Run, root: Path, score: Score | None, listener: Listener, held_out: Mapping[str, Scored]
+) -> None:
+    if (run.result / "unmask.json").is_file():
+        listener.say(f"{run.design.name}, seed {run.seed}: done before, in {run.result}")
+        return
+    listener.say(f"{run.design.name}, seed {run.seed}")
+    sets, seen = {}, {}
+    for name in recipe.stages:  # every row is checked before anything is loaded
+        sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out, listener)
+    trainee = Trainee.load(recipe, run.design, run.seed)
+    record: dict[str, Any] = {"design": run.design.name, "seed": run.seed, "data": seen, "trains": {}}
+    for number, name in enumerate(recipe.stages, start=1):
+        place = run.folder / "stages" / f"{number}-{name}"
+        covered = run_stage(name, recipe.stage(name), trainee, sets[name], place, run.seed, score, listener)
+        record["trains"][name] = {kind.kind: kind.trainable for kind in covered}
+        trainee.end(merge=recipe.merge or number < len(recipe.stages))
+    trainee.backbone.set_attention(run.design.attention)
+    trainee.save(run.result)
+    record |= {"hardware": hardware(trainee.backbone.device), "versions": versions()}
+    record["scores"] = score(trainee.embedder) if score else {}
+    write_json(run.folder / "run.json", record)
+
+
+def clean(
+    sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Listener
+) -> tuple[list[DataSet], dict[str, Any]]:
+    """Data sets without the rows that occur in held-out tasks, and what is to be known of each."""
+    kept, seen = [], {}
+    for data in sets:
+        texts = {task: found for task, (found, _) in held_out.items()}
+        report = find_leaks(data, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
+        one = without_leaks(data, report)
+        leaks = {task.task: {"exact": task.exact, "near": task.near, "pairs": len(task.both)} for task in report.tasks}
+        listener.say(f"  {data.name}: {len(one.examples)} {data.kind}" + "".join(f", {n} {why} left out" for why, n in one.skipped.items()))
+        kept.append(one)
+        said = {"path": data.source.path, "examples": len(one.examples), "revision": one.revision}
+        seen[data.name] = {**said, "left out": one.skipped, "leaks": leaks}
+    return kept, seen
+
+
+def run_stage(
+    name: str,
+    stage: Stage,
+    trainee: Trainee,
+    sets: Sequence[DataSet],
+    folder: Path,
+    seed: int,
+    score: Score | None,
+    listener: Listener,
+) -> list[Coverage]:
+    """Run one stage, or take over what it left if it is done; the trainee then holds its weights, not yet merged."""
+    from unmask.training.loop import load_trainable, save_trainable
+
+    trainee.backbone.set_attention(attention_of(name, trainee.embedder.design.attention))
+    covered = trainee.begin(name, seed)
+    ready = prepare(name, stage, trainee, sets, seed)
+    if (folder / DONE).is_file():
+        listener.say(f"  {name}: done before")
+        load_trainable(ready.module, folder / DONE)
+        return covered
+    listener.covered(name, covered)
+    _loop(name, stage, ready, trainee, folder, seed, score, listener)
+    save_trainable(ready.module, folder / DONE)
+    return covered
+
+
+def _loop(
+    name: str, stage: Stage, ready: Any, trainee: Trainee, folder: Path, seed: int, score: Score | None, listener: Listener
+) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers.integrations import TensorBoardCallback
+    from transformers.trainer_callback import PrinterCallback
+    from transformers.trainer_utils import get_last_checkpoint
+
+    from unmask.training.loop import Loop, arguments
+
+    same = trainee.backbone.attention == trainee.embedder.design.attention
+    evaluates = score is not None and same
+    if stage.checkpointing:
+        trainee.backbone.model.gradient_checkpointing_enable({"use_reentrant": False})
+    said = arguments(stage, folder, seed, trainee.backbone.device.type == "cpu", evaluates)
+    loop = Loop(
+        ready.module,
+        said,
+        ready.rows,
+        ready.collate,
+        ready.objective,
+        (lambda: score(trainee.embedder)) if score and same else None,
+        [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard"))), *listener.callbacks],
+    )
+    loop.remove_callback(PrinterCallback)
+    checkpoint = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    if checkpoint:
+        listener.say(f"  {name}: resumed from {Path(checkpoint).name}")
+    with ready.around():
+        loop.train(resume_from_checkpoint=checkpoint)
+    ready.module.eval()
+    if stage.checkpointing:
+        trainee.backbone.model.gradient_checkpointing_disable()
+    write_json(folder / "log.json", loop.state.log_history)

@@ -1,0 +1,110 @@
+"""Sources: where training rows come from. A file, a folder of queries and documents, the hub, or the starter sets of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from unmask.errors import UnmaskError, unknown
+from unmask.rows import Row, field, read_rows
+
+Rows = Iterator[tuple[int, Row]]
+_MEANS_THE_SAME = 4.0  # of the 0 to 5 of the starter pairs
+
+
+def open_source(path: str, split: str, root: Path) -> tuple[Path, Rows]:
+    """What errors call a source, and its (line, row)s; a relative path is relative to root. Raises UnmaskError if there is none."""
+    if path.startswith("hub:"):
+        return Path(path), _hub(path, split)
+    if path.startswith("starter:"):
+        name = path.removeprefix("starter:")
+        if name not in STARTERS:
+            raise unknown("starter source", name, STARTERS)
+        return Path(path), STARTERS[name]()
+    place = root / Path(path).expanduser()
+    if not place.is_dir():
+        return place, read_rows(place)
+    for needed, read in FOLDERS.items():
+        if all((place / name).is_file() for name in needed):
+            return place, read(place, split)
+    layouts = " or ".join(" and ".join(needed) for needed in FOLDERS)
+    raise UnmaskError(f"'{place}' is a folder without {layouts}; name a file of it instead.")
+
+
+def _hub(path: str, split: str) -> Rows:
+    """Rows of a data set of the hub, counted from one."""
+    import datasets
+
+    repo, _, config = path.removeprefix("hub:").partition(":")
+    try:
+        table = datasets.load_dataset(repo, config or None, split=split)
+    except Exception as error:  # whatever the network, the hub or the data set's own files may raise
+        raise UnmaskError(f"'{path}', split '{split}' cannot be loaded: {str(error).splitlines()[0]}") from error
+    for number, row in enumerate(table, start=1):
+        yield number, dict(row)
+
+
+def _judged(folder: Path, split: str) -> Rows:
+    """Retrieval in BEIR's layout: a row for every relevant (query, document), its line that of the judgement.
+
+    The row also holds the other columns of its query, so that rows can be chosen by them.
+    """
+    documents = _by_id(folder / "corpus.jsonl")
+    queries = _by_id(folder / "queries.jsonl")
+    judgements = folder / f"qrels_{split}.tsv"
+    for line, row in read_rows(judgements):
+        if float(field(judgements, line, row, "score")) <= 0:
+            continue
+        query = _look_up(judgements, line, row, "query-id", queries)
+        document = _look_up(judgements, line, row, "corpus-id", documents)
+        others = {column: value for column, value in query.items() if column != "text"}
+        yield line, {**others, "anchor": query.get("text"), "positive": _titled(document)}
+
+
+def _passages(folder: Path, split: str) -> Rows:
+    """Questions that name the passage which answers them; a row for each, its line that of the question."""
+    passages = _by_id(folder / "passages.jsonl")
+    questions = folder / "queries.jsonl"
+    for line, row in read_rows(questions):
+        passage = _look_up(questions, line, row, "passage_id", passages)
+        yield line, {**row, "anchor": row.get("query", row.get("text")), "positive": _titled(passage)}
+
+
+def _by_id(file: Path) -> dict[str, Row]:
+    return {str(field(file, line, row, "_id", (str, int))): row for line, row in read_rows(file)}
+
+
+def _look_up(file: Path, line: int, row: Row, column: str, table: dict[str, Row]) -> Row:
+    name = str(field(file, line, row, column, (str, int)))
+    if name not in table:
+        raise UnmaskError(f"{file}, line {line}, column '{column}': nothing has the id '{name}'.")
+    return table[name]
+
+
+def _titled(document: Row) -> object:
+    """Title and text as retrieval reads them: with a space between."""
+    title, text = document.get("title"), document.get("text")
+    return f"{title} {text}" if title and isinstance(text, str) else text
+
+
+def _starter_sentences() -> Rows:
+    from unmask.starter import reference_texts
+
+    yield from ((line, {"text": text}) for line, text in enumerate(reference_texts(), start=1))
+
+
+def _starter_pairs() -> Rows:
+    from unmask.starter import starter_folders
+
+    folder = next(folder for folder in starter_folders() if folder.name == "sts")
+    for line, row in read_rows(folder / "test.jsonl"):
+        if row["score"] >= _MEANS_THE_SAME:
+            yield line, row
+
+
+STARTERS: Final[dict[str, Callable[[], Rows]]] = {"reference": _starter_sentences, "pairs": _starter_pairs}
+FOLDERS: Final[dict[tuple[str, str], Callable[[Path, str], Rows]]] = {
+    ("corpus.jsonl", "queries.jsonl"): _judged,
+    ("passages.jsonl", "queries.jsonl"): _passages,
+}

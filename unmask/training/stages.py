@@ -1,0 +1,166 @@
+"""Stages: what each kind of training makes of its data, and what it minimises. One loop runs them all (loop.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.st_module import UnmaskModule
+from unmask.tokens import PromptTokenizer
+from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
+from unmask.training.data import DataSet, read_pairs, read_sentences
+from unmask.training.dropout import DROPOUTS, require_two_views
+from unmask.training.losses import RankingLoss
+from unmask.training.recipe import Contrastive, LanguageStage, Mntp, NextToken, Recipe, Simcse, Stage
+from unmask.training.schedule import contrastive_schedule, language_schedule
+from unmask.training.trainee import Trainee
+
+Objective = Callable[[nn.Module, dict[str, Any], Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A stage that is ready for the loop: the module that trains, the schedule, how rows become tensors, what is minimised."""
+
+    module: nn.Module
+    rows: Sequence[Any]
+    collate: Callable[[Sequence[Any]], dict[str, Any]]
+    objective: Objective
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def attention_of(stage: str, design_attention: str) -> Any:
+    """MNTP looks both ways, next-token prediction back only; the others attend as the design does."""
+    return {"mntp": "bidirectional", "next-token": "causal"}.get(stage, design_attention)
+
+
+def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet]:
+    """The data of a stage, checked row by row. Raises UnmaskError with file, line and reason."""
+    read = read_pairs if stage == "contrastive" else read_sentences
+    return [read(name, recipe.data[name], root, seed) for name in recipe.stage(stage).data]
+
+
+def prepare(name: str, stage: Stage, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
+    """Make a stage ready. Raises UnmaskError for data that cannot fill a batch, and for a SimCSE whose views are equal."""
+    return PREPARE[name](stage, trainee, sets, seed)
+
+
+def _pairs(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
+    stage_: Contrastive = stage
+    embedder = trainee.embedder
+    tokenizer = PromptTokenizer(embedder.tokenizer, embedder.design.prompt, stage_.max_length)
+    module = UnmaskModule(embedder)
+    loss = RankingLoss(module, stage_.temperature, stage_.cache_tokens, stage_.false_negative_margin, stage_.matryoshka)
+
+    def objective(model: nn.Module, inputs: dict[str, Any], _: Any) -> Tensor:
+        loss.model = model  # as the loop has wrapped it
+        return loss(inputs["chunks"], inputs["order"])  # type: ignore[no-any-return]
+
+    rows = contrastive_schedule(sets, stage_.steps, stage_.batch, seed)
+    return Prepared(module, rows, PairCollator(tokenizer, stage_.cache_tokens), objective)
+
+
+def _simcse(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
+    stage_: Simcse = stage
+    pairs = _pairs(stage_, trainee, sets, seed)
+    twice = TwiceCollator(pairs.collate.tokenizer, stage_.cache_tokens)  # type: ignore[attr-defined]
+
+    @contextmanager
+    def dropping() -> Iterator[None]:
+        with DROPOUTS[stage_.where](trainee.backbone.model, trainee.backbone.layers, stage_.dropout):
+            pairs.module.train()
+            chunk = twice(pairs.rows[:2])["chunks"][0]
+            with torch.no_grad(), torch.random.fork_rng():
+                require_two_views(lambda: pairs.module(dict(chunk))["sentence_embedding"])
+            yield
+
+    return Prepared(pairs.module, pairs.rows, twice, pairs.objective, dropping)
+
+
+def _chunks(stage: LanguageStage, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> list[tuple[int, list[int]]]:
+    texts = [example.texts[0] for data in sets for example in data.examples]
+    chunks = chunk_tokens(trainee.embedder.tokenizer, texts, stage.max_length, stage.chunks == "blocks")
+    order = language_schedule([len(chunk) for chunk in chunks], stage.steps, stage.batch, seed)
+    return [(place, chunks[index]) for place, index in enumerate(order)]
+
+
+def _predict(trainee: Trainee) -> Objective:
+    def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
+        mask = inputs.pop("attention_mask")
+        padding = {} if bool(mask.all()) else {"attention_mask": mask}
+        with trainee.backbone.computing():
+            return model(**inputs, **padding, num_items_in_batch=items, use_cache=False).loss  # type: ignore[no-any-return]
+
+    return objective
+
+
+def _mntp(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
+    stage_: Mntp = stage
+    tokenizer, model = trainee.embedder.tokenizer, trainee.language_model
+    assert model is not None
+    mask_id, around = mask_token(stage_, tokenizer, model)
+    collate = MaskingCollator(
+        stage_, mask_id, trainee.embedder.prompt.pad_id, len(tokenizer), set(tokenizer.all_special_ids), seed
+    )
+    return Prepared(model, _chunks(stage_, trainee, sets, seed), collate, _predict(trainee), around)
+
+
+def _next_token(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
+    stage_: NextToken = stage
+    model: Any = trainee.language_model
+
+    @contextmanager
+    def balanced() -> Iterator[None]:
+        config = model.config
+        before = {name: getattr(config, name) for name in ("output_router_logits", "router_aux_loss_coef") if hasattr(config, name)}
+        if trainee.backbone.routers:
+            config.output_router_logits, config.router_aux_loss_coef = True, stage_.balance
+            model.router_aux_loss_coef = stage_.balance  # models read it once, when they are made
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(config, name, value)
+
+    collate = NextTokenCollator(trainee.embedder.prompt.pad_id)
+    return Prepared(model, _chunks(stage_, trainee, sets, seed), collate, _predict(trainee), balanced)
+
+
+PREPARE: dict[str, Callable[[Any, Trainee, Sequence[DataSet], int], Prepared]] = {
+    "next-token": _next_token,
+    "mntp": _mntp,
+    "simcse": _simcse,
+    "contrastive": _pairs,
+}
+
+
+def mask_token(stage: Mntp, tokenizer: Any, model: Any) -> tuple[int, Callable[[], AbstractContextManager[None]]]:
+    """The id that stands for a masked token, and what has to surround training for it to exist.
+
+    "_" is the token of an underscore between spaces. A new token gets the mean of all embeddings for the time of the stage.
+    """
+    if stage.mask == "_":
+        return int(tokenizer("_", add_special_tokens=False)["input_ids"][-1]), nullcontext
+    if stage.mask == "eos":
+        return int(tokenizer.eos_token_id), nullcontext
+    size = model.get_input_embeddings().num_embeddings
+
+    @contextmanager
+    def enlarged() -> Iterator[None]:
+        mean = model.get_input_embeddings().weight.detach().float().mean(dim=0)
+        model.resize_token_embeddings(size + 1, mean_resizing=False)
+        with torch.no_grad():
+            model.get_input_embeddings().weight[size] = mean
+            model.get_output_embeddings().weight[size] = mean
+        try:
+            yield
+        finally:
+            model.resize_token_embeddings(size)
+
+    return size, enlarged

@@ -1,0 +1,133 @@
+"""The trainee: one loaded model that goes through the stages of a recipe, and what trains of it in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from unmask.backbone import Backbone, HiddenRead
+from unmask.batching import collate, plan
+from unmask.design import Design
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.heads import HeadOptions, LayerAttention, build_head
+from unmask.loading import Source, body_of, load, load_language_model, pick_device, pick_dtype
+from unmask.pooling import POOLINGS
+from unmask.starter import reference_texts
+from unmask.training.lora import Coverage, add_lora, coverage, require_asked, weight_kinds
+from unmask.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+
+@dataclass
+class Trainee:
+    """A model in training. language_model: with its head, where a stage predicts tokens; adapter: the LoRA of the stage at work."""
+
+    recipe: Recipe
+    embedder: Embedder
+    language_model: nn.Module | None
+    adapter: PeftModel | None = None
+
+    @classmethod
+    def load(cls, recipe: Recipe, design: Design, seed: int) -> Trainee:
+        """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for what cannot be trained."""
+        if design.needs_fit:
+            raise UnmaskError(f"'{design.name}' is fitted on a reference corpus: train the design without that, and fit the result.")
+        if recipe.train == "head" and not design.needs_head:
+            raise UnmaskError(f"'{design.name}' has no head, so with train = \"head\" nothing would train.")
+        source = Source(recipe.model, dtype="float32" if recipe.train == "full" else recipe.dtype)
+        language_model = None
+        if predicts_tokens(recipe):
+            language_model, tokenizer = load_language_model(source)
+            body = body_of(language_model)
+        else:
+            body, tokenizer = load(source)
+        torch.manual_seed(seed)
+        config: Any = body.config.get_text_config(decoder=True)
+        options = recipe.head or HeadOptions()
+        head = build_head(design.pooling, config.hidden_size, config.num_hidden_layers, options) if design.needs_head else None
+        embedder = Embedder.from_model(body, tokenizer, design, source=source, max_length=recipe.max_length, head=head)
+        if isinstance(head, LayerAttention) and head.options.layer_matrix:
+            _centre(head, embedder)
+        return cls(recipe, embedder, language_model)
+
+    @property
+    def backbone(self) -> Backbone:
+        """The decoder in training."""
+        return self.embedder.backbone
+
+    def begin(self, stage: str, seed: int) -> list[Coverage]:
+        """Free what trains in a stage, and say what does. Raises UnmaskError if that is nothing, or less than was asked for."""
+        pools = stage in ("simcse", "contrastive")
+        head, body = self.backbone.head, self.backbone.model
+        if self.recipe.train == "head" and not pools:
+            raise UnmaskError(f"Stage '{stage}' trains no head, so with train = \"head\" nothing would train.")
+        (self.language_model or body).requires_grad_(False)
+        kinds = weight_kinds(body, self.backbone.layers)
+        torch.manual_seed(seed)
+        if self.recipe.train == "lora":
+            layer = self.embedder.design.layer
+            self.adapter = add_lora(body, self.backbone.layers, self.recipe.lora, layer if isinstance(layer, int) else None)
+            covered = coverage(body, kinds)
+            require_asked(covered, self.recipe.lora)
+        else:
+            body.requires_grad_(self.recipe.train == "full")
+            covered = coverage(body, kinds)
+        precision = pick_dtype(self.recipe.dtype, self.backbone.device)
+        self.backbone.autocast = precision if precision != torch.float32 and self.recipe.train != "head" else None
+        if self.adapter is not None:
+            _keep_dtypes(self.adapter)
+        if head is not None:
+            head.requires_grad_(pools)
+            parameters = sum(weight.numel() for weight in head.parameters())
+            covered.append(Coverage(f"head ({head.kind})", 1, int(pools), parameters, parameters * pools))
+        return covered
+
+    def end(self, merge: bool) -> None:
+        """Fold the adapter into the weights, so that the next stage begins with a new one."""
+        if self.adapter is not None and merge:
+            self.adapter.merge_and_unload()
+            self.adapter = None
+        self.backbone.autocast = None
+
+    def save(self, folder: Path) -> None:
+        """Write the embedder, in evaluation mode and in the recipe's precision."""
+        self.backbone.model.eval()
+        if self.recipe.train == "full":
+            self.backbone.model.to(pick_dtype(self.recipe.dtype, self.backbone.device))
+        base = self.embedder.source
+        self.embedder.source = replace(base, model=str(Path(base.model).resolve()) if Path(base.model).is_dir() else base.model)
+        self.embedder.save_pretrained(folder)
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def _centre(head: LayerAttention, embedder: Embedder) -> None:
+    """Start the layer matrix at minus each layer's mean: as a constant, it would make the cosines of all texts 0.95 and more."""
+    pool = POOLINGS["last" if embedder.backbone.attention == "causal" else "mean"]
+    reads = [HiddenRead(layer, pool) for layer in range(1, embedder.backbone.depth + 1)]
+    texts = list(embedder.prompt.tokenize(reference_texts()))
+    states = []
+    for batch in plan([len(text.ids) for text in texts], embedder.batch_tokens):
+        values = embedder.backbone.read(collate([texts[index] for index in batch], embedder.prompt.pad_id), reads)
+        states.append(torch.stack([values[read] for read in reads], dim=1))
+    head.centre(torch.cat(states))
+
+
+def _keep_dtypes(adapter: PeftModel) -> None:
+    """Under autocast peft need not copy every input to the adapter's fp32 first, which takes a fifth of the time."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for module in adapter.modules():
+        if isinstance(module, BaseTunerLayer):
+            module.cast_input_dtype_enabled = False
+
+
+def predicts_tokens(recipe: Recipe) -> bool:
+    """Whether a stage of the recipe needs the language-model head."""
+    return bool({"mntp", "next-token"} & set(recipe.stages))
