@@ -44,26 +44,16 @@ def tokenizer() -> Any:
 
 
 def make_tokenizer(add_bos: bool = False) -> Any:
-    """Train a pico tokenizer on the reference sentences of the package."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
+    """The pico tokenizer; with add_bos, it puts a beginning-of-sequence token before a text."""
+    from tokenizers import processors
 
-    from unmask.starter import reference_texts
+    from unmask.pico import pico_tokenizer
 
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=512,
-        special_tokens=["<pad>", "<s>", "</s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    backend.train_from_iterator(reference_texts(), trainer)
-    backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer = pico_tokenizer()
     if add_bos:
-        backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", special_tokens=[("<s>", 1)]
+        )
     tokenizer.chat_template = (
         "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] | trim }}</s>{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"

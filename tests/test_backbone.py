@@ -305,7 +305,7 @@ def deep(name: str, layers: int = 12) -> Backbone:
 
 
 def peak(backbone: Backbone, batch: TokenBatch, reads: Sequence[Read]) -> int:
-    with Live() as live:
+    with Live() as live, torch.inference_mode():
         backbone.read(batch, reads)
     return int(live.peak)
 
@@ -335,8 +335,19 @@ def test_no_key_value_cache_is_built(name: str) -> None:
     assert caches == [[None, None]] * 2
 
 
-def test_nothing_is_recorded_for_gradients() -> None:
-    values = loaded("olmoe").read(padded(texts()), [*hidden_reads(), RoutingRead("softmax", LAST)])
+def test_gradients_reach_every_layer_that_is_read_and_no_other() -> None:
+    backbone = load("llama")
+    for layer in range(1, DEPTH + 1):
+        backbone.model.zero_grad()
+        one(backbone, padded(texts()), HiddenRead(layer, LAST)).sum().backward()
+        reached = [any(weight.grad is not None for weight in module.parameters()) for module in backbone.layers]
+        assert reached == [place < layer for place in range(DEPTH)]
+
+
+def test_values_are_fp32_and_recorded_for_gradients_only_where_that_is_enabled() -> None:
+    reads = [*hidden_reads(), RoutingRead("softmax", LAST)]
+    with torch.inference_mode():
+        values = loaded("olmoe").read(padded(texts()), reads)
     assert all(value.is_inference() and value.dtype == torch.float32 for value in values.values())
 
 

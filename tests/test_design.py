@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask import design as vocabulary
-from unmask.design import ATTENTIONS, FEATURES, POOLINGS, ROUTINGS, Design, parse_designs
+from unmask.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, Design, parse_designs
 from unmask.errors import UnmaskError
+from unmask.heads import HEADS as BUILT
 from unmask.pooling import POOLINGS as POOLS
 from unmask.presets import PRESETS
 from unmask.prompts import PROMPTS
@@ -37,16 +38,18 @@ def prompts() -> st.SearchStrategy[str]:
 
 @st.composite
 def designs(draw: st.DrawFn) -> Design:
-    features = draw(st.sampled_from(FEATURES))
+    pooling = draw(st.sampled_from(POOLINGS))
+    features = draw(st.sampled_from(FEATURES)) if pooling not in HEADS else "hidden"
+    layers = st.none() if pooling == "layer-attention" else st.none() | st.integers(1, 200)
     alphas = st.none() | st.just("auto") | st.floats(min_value=0, exclude_min=True, allow_infinity=False)
     options: dict[str, Any] = {
-        "layer": draw(st.none() | st.just("all") | st.integers(1, 200)) if features != "routing" else None,
+        "layer": draw(layers if pooling in HEADS else layers | st.just("all")) if features != "routing" else None,
         "alpha": draw(alphas) if features == "sum" else None,
         "routing": draw(st.none() | st.sampled_from(ROUTINGS)) if features != "hidden" else None,
         "zscore": draw(st.booleans()),
     }
     return Design(
-        draw(st.sampled_from(ATTENTIONS)), draw(prompts()), draw(st.sampled_from(POOLINGS)), features=features, **options
+        draw(st.sampled_from(ATTENTIONS)), draw(prompts()), pooling, features=features, **options
     )
 
 
@@ -156,11 +159,26 @@ def test_an_option_that_changes_nothing_is_refused(name: str, says: str) -> None
         ("causal/plain/mean/routing", False, True, False),
         ("causal/plain/mean/concat", True, True, False),
         ("causal/plain/mean/sum:auto", True, True, True),
+        ("causal/eos/cross-attention/zscore", True, False, True),
     ],
 )
 def test_a_design_knows_what_it_reads(name: str, hidden: bool, routing: bool, fit: bool) -> None:
     design = Design.parse(name)
     assert (design.uses_hidden, design.uses_routing, design.needs_fit) == (hidden, routing, fit)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("causal/plain/cross-attention/routing", "pools hidden states only"),
+        ("causal/plain/latent-attention@all", "it reads one layer; 'layer-attention' reads all"),
+        ("causal/plain/layer-attention@all", "it reads every layer already"),
+        ("causal/plain/layer-attention@3", "it reads every layer already"),
+    ],
+)
+def test_a_head_refuses_what_it_would_not_read(name: str, why: str) -> None:
+    with pytest.raises(UnmaskError, match=why):
+        Design.parse(name)
 
 
 def test_names_are_split_at_the_commas_outside_quotes() -> None:
@@ -186,7 +204,7 @@ def test_an_open_quote_does_not_vanish() -> None:
         parse_designs('mean,"echo')
 
 
-@pytest.mark.parametrize(("kind", "registry"), [("POOLINGS", POOLS), ("ROUTINGS", ROUTES)])
+@pytest.mark.parametrize(("kind", "registry"), [("POOLINGS", {**POOLS, **BUILT}), ("ROUTINGS", ROUTES), ("HEADS", BUILT)])
 def test_every_name_of_the_vocabulary_has_its_implementation(kind: str, registry: dict[str, object]) -> None:
     assert sorted(getattr(vocabulary, kind)) == sorted(registry)
 

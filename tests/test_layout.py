@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # who may import whom: a module imports only from its own rank or below
 RANKS: list[set[str]] = [
     {"errors", "files", "rows", "progress", "starter"},
-    {"prompts", "design", "presets", "models"},
+    {"prompts", "design", "presets", "models", "pico"},
     {"attention", "pooling", "heads", "routing", "features", "tokens", "loading"},
     {"backbone", "batching", "encoding"},
     {"embedder", "persistence", "st_module"},

@@ -10,13 +10,14 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 from unmask import models
 from unmask.errors import UnmaskError
 from unmask.models import BUNDLED, Bundled, cache_folder, resolve
 
 CONVERTED = [name for name, model in BUNDLED.items() if model.gguf]
-every_bundled = pytest.mark.parametrize("name", BUNDLED)
+every_bundled = pytest.mark.parametrize("name", [name for name, model in BUNDLED.items() if model.packages])
 every_converted = pytest.mark.parametrize("name", CONVERTED)
 
 
@@ -209,3 +210,26 @@ def test_a_name_that_is_no_folder_is_left_to_the_hub() -> None:
 def test_a_path_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(UnmaskError, match=f"There is no folder '{name}'"):
         resolve(name)
+
+
+# ---- the pico model -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_pico_model_needs_no_wheel_and_is_the_same_everywhere(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = Path(resolve("pico"))
+    assert first.is_relative_to(cache) and leftovers(cache) == []
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "other"))
+    second = Path(resolve("pico"))
+    assert first != second
+    for file in ("model.safetensors", "tokenizer.json"):
+        assert (first / file).read_bytes() == (second / file).read_bytes()
+
+
+def test_making_the_pico_model_leaves_the_callers_generator_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    resolve("pico")
+    assert torch.rand(2).equal(expected)

@@ -59,7 +59,10 @@ def load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The decoder WITH its language-model head, on its device, and its tokenizer; `body_of` finds the decoder inside. Raises UnmaskError."""
+    """The decoder WITH its language-model head, on its device, and its tokenizer; `body_of` finds the decoder inside.
+
+    Raises UnmaskError, also for a model whose head was not saved with it and is not tied to its input embeddings.
+    """
     path = resolve(source.model)
     if source.adapter or (Path(path) / "adapter_config.json").is_file():
         raise UnmaskError("A language model is read without an adapter: merge the adapter first.")
@@ -67,7 +70,7 @@ def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
     tokenizer = _load(path, source, "tokenizer")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return _aligned(_load(path, source, "adapted", pick_dtype(source.dtype, device)).to(device)), tokenizer
+    return _aligned(_load(path, source, "language model", pick_dtype(source.dtype, device)).to(device)), tokenizer
 
 
 def pick_device(device: str) -> torch.device:
@@ -105,7 +108,7 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
             loaded, report = AutoTokenizer.from_pretrained(path, **common), {}
         else:
             # an adapter names its modules as the causal language model does, so it is loaded on that and the head dropped
-            auto = AutoModelForCausalLM if what == "adapted" else AutoModel
+            auto = AutoModel if what == "decoder" else AutoModelForCausalLM
             loaded, report = auto.from_pretrained(path, **common, **model_options, output_loading_info=True)
     except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
         raise UnmaskError(_why(source.model, path, what, error)) from error

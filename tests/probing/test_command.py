@@ -64,7 +64,7 @@ def folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def arguments(command: str, folder: Path) -> list[str | Path]:
+def arguments(command: str, folder: Path) -> list[Any]:
     return {
         "words": ["--train", folder / "words.jsonl", "--test", folder / "words.jsonl"],
         "prefix": [],

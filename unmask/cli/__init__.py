@@ -30,7 +30,7 @@ app = typer.Typer(
 for command, example in (
     (compare, "unmask compare -m smollm2 -d mean,prompteol,echo -t starter -o report"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
-    (mine, "unmask mine pairs.jsonl -m smollm2 -d prompteol -o triples.jsonl"),
+    (mine, "unmask mine pairs.jsonl -m smollm2 -o triples.jsonl"),
     (leaks, "unmask leaks --train triples.jsonl --task my-task --task starter"),
     (train, "unmask train llm2vec --scale smoke -o my-embedder"),
     (upcycle, "unmask upcycle smollm2 -o smollm2-4x --experts 4"),

@@ -228,6 +228,39 @@ def masked(
     _print("Masked tokens, predicted from the position before", found, rows, notes, as_json)
 
 
+@probe.command(epilog="Example: unmask probe layers -m my-embedder --texts texts.txt -o layers.png")
+def layers(
+    model: Model,
+    texts: Annotated[Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Draw the shares to this png, svg or pdf.")] = None,
+    column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+    limit: Annotated[int | None, typer.Option(min=1, help="Most texts, from the first.")] = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Show which layers a trained head over layers reads."""
+    from itertools import islice
+
+    from unmask.embedder import Embedder
+    from unmask.probing.layers import attribute_layers, draw_attribution
+    from unmask.rows import field, read_rows
+    from unmask.starter import reference_texts
+
+    given = (
+        reference_texts()[:limit]
+        if texts is None
+        else [field(texts, line, row, column) for line, row in islice(read_rows(texts), limit)]
+    )
+    found = attribute_layers(Embedder.from_pretrained(model, dtype=dtype, device=device), given)
+    if output is not None:
+        draw_attribution(found, output)
+    most = sorted(range(len(found.shares)), key=lambda place: -found.shares[place])[:8]
+    rows = [(f"layer {place + 1}", _percent(found.shares[place]), f"80 % of texts: {_percent(found.low[place])} to {_percent(found.high[place])}") for place in most]
+    notes = [f"Share of attention in percent, the most-read layers of {len(found.shares)}; {found.texts} texts."]
+    _print("Layers that the head reads", found, rows, notes + ([f"Drawn to {output}."] if output else []), as_json)
+
+
 def _source(model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool) -> Source:
     from unmask.loading import Source
 

@@ -17,7 +17,8 @@ def write_card(recipe: Recipe, run: Run) -> None:
     record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
     curves = {place.name: json.loads((place / "log.json").read_text("utf-8")) for place in stage_folders(run.folder)}
     draw_curves(curves, run.result / "training.png")
-    (run.result / "README.md").write_text(card(recipe, record, curves), encoding="utf-8")
+    plain = "UnmaskModule" not in (run.result / "modules.json").read_text(encoding="utf-8")
+    (run.result / "README.md").write_text(card(recipe, record, curves, plain), encoding="utf-8")
 
 
 def stage_folders(folder: Path) -> list[Path]:
@@ -25,11 +26,10 @@ def stage_folders(folder: Path) -> list[Path]:
     return [place for place in sorted((folder / "stages").iterdir()) if (place / "log.json").is_file()]
 
 
-def card(recipe: Recipe, record: dict[str, Any], curves: dict[str, list[dict[str, Any]]]) -> str:
-    """The text of a model card, in markdown with the header that model hubs read."""
+def card(recipe: Recipe, record: dict[str, Any], curves: dict[str, list[dict[str, Any]]], plain: bool) -> str:
+    """The text of a model card, in markdown with the header that model hubs read. plain: sentence-transformers needs no code of ours."""
     settings = recipe.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"name", "about", "source", "data"})
-    plain = "plain" if recipe.merge else "unmask"
-    load = "" if plain == "plain" else ", trust_remote_code=True"
+    load = "" if plain else ", trust_remote_code=True"
     parts = [
         f"---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\nbase_model: {recipe.model}\n"
         "tags:\n- sentence-transformers\n- unmask\n---\n",

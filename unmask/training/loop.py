@@ -6,25 +6,33 @@ hold what trains and nothing else; scores of an embedder serve as evaluation.
 
 from __future__ import annotations
 
+import json
 import math
+import random
+import shutil
 import statistics
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from unmask.errors import UnmaskError
+from unmask.files import atomic, write_json
+from unmask.training import processes
 from unmask.training.recipe import Stage
 
 Evaluate = Callable[[], dict[str, float]]
 WEIGHTS = "trainable.safetensors"
+COMPLETE = "complete"  # written last into a checkpoint, when every process has written its part
 _EXPLODED = 10.0  # times the median of the last losses
+_AT_LEAST = 1.0  # a loss near zero may rise to this times _EXPLODED: a harder data set is no explosion
 _MEMORY = 50
 
 
@@ -69,6 +77,8 @@ class Loop(Trainer):  # type: ignore[misc]
         self.objective, self.evaluate_with = objective, evaluate_with
         self.model_accepts_loss_kwargs = True  # the objective divides by the items of the whole step itself
         self._losses: deque[float] = deque(maxlen=_MEMORY)
+        if arguments.process_index:  # every process drops in its own way; in the first one as a process alone does
+            torch.manual_seed(arguments.seed + 1_000_003 * arguments.process_index)
 
     def _get_train_sampler(self, *_: Any, **__: Any) -> Sampler[int]:
         assert isinstance(self.train_dataset, Places)
@@ -78,36 +88,54 @@ class Loop(Trainer):  # type: ignore[misc]
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         rows = inputs.pop("rows")
-        loss = self.objective(model, inputs, num_items_in_batch)
+        loss = self.objective(self.model, inputs, num_items_in_batch)  # not as wrapped: see training_step
         parts = 1 if num_items_in_batch is None else self.args.gradient_accumulation_steps * self.accelerator.num_processes
         self._require_sane(float(loss.detach()) * parts, rows)
-        # a loss that was divided by the items of all processes is averaged over them once more by DDP
+        # a loss that was divided by the items of all processes is averaged over them once more
         return loss if num_items_in_batch is None else loss * self.accelerator.num_processes
+
+    def training_step(self, *step: Any, **options: Any) -> Tensor:
+        """One forward and backward pass. Gradients are averaged over processes by us (see processes.py), not by the wrapper."""
+        loss: Tensor = super().training_step(*step, **options)
+        if self.accelerator.sync_gradients:  # the last pass of this step
+            processes.average_gradients(self.model.parameters())
+        return loss
 
     def _require_sane(self, loss: float, rows: Sequence[str]) -> None:
         typical = statistics.median(self._losses) if len(self._losses) >= 10 else math.inf
-        if math.isfinite(loss) and loss <= _EXPLODED * max(typical, 0.1):
+        if math.isfinite(loss) and loss <= _EXPLODED * max(typical, _AT_LEAST):
             self._losses.append(loss)
             return
         what = "is not finite" if not math.isfinite(loss) else f"is more than {_EXPLODED:g} times the usual {typical:.3g}"
-        folder = str(self.args.output_dir)
-        checkpoint = get_last_checkpoint(folder) if Path(folder).is_dir() else None
         shown = ", ".join(rows[:8]) + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
-        raise UnmaskError(
-            f"Step {self.state.global_step + 1}: the loss {what} ({loss:g}). Rows: {shown}. "
-            f"Last good checkpoint: {checkpoint or 'none yet'}. A lower learning rate may help."
-        )
+        raise UnmaskError(f"Step {self.state.global_step + 1}: the loss {what} ({loss:g}). Rows: {shown}. {self._advice()}")
+
+    def _advice(self) -> str:
+        good = last_checkpoint(Path(str(self.args.output_dir)))
+        return f"Last good checkpoint: {good or 'none yet'}. A lower learning rate may help."
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Scores of the model as it is. Training goes on as if nobody had looked; the first process's scores count for all."""
         if self.evaluate_with is None:
             return {}
         training = self.model.training
         self.model.eval()
-        scores = {f"eval_{name}": value for name, value in self.evaluate_with().items()}
+        with untouched_randomness():
+            found = processes.agreed(self.evaluate_with())
         self.model.train(training)
+        scores = {f"eval_{name}": value for name, value in found.items()}
         self.log(scores)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        for name, weight in self.model.named_parameters():
+            if weight.requires_grad and not bool(weight.isfinite().all()):
+                raise UnmaskError(f"Step {self.state.global_step}: weights of {name} are not finite. {self._advice()}")
+        super()._save_checkpoint(model, trial)
+        processes.wait()
+        if self.args.should_save:
+            (Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or str(self.args.output_dir))
@@ -121,11 +149,57 @@ class Loop(Trainer):  # type: ignore[misc]
         load_trainable(self.model, Path(str(self.state.best_model_checkpoint)) / WEIGHTS)
 
 
+@contextmanager
+def untouched_randomness() -> Iterator[None]:
+    """Give every generator its state back: tasks seed the global ones, and dropout would then repeat itself after each look."""
+    before, arrays = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(arrays)
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints in a stage's folder, the earliest first, whether they are complete or not."""
+    return sorted(folder.glob("checkpoint-*"), key=lambda place: int(place.name.rpartition("-")[2]))
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """The last checkpoint that was written to its end; a run may have been killed while it wrote the very last."""
+    return next((place for place in reversed(checkpoints(folder)) if (place / COMPLETE).is_file()), None)
+
+
+def resumable(folder: Path) -> Path | None:
+    """The last complete checkpoint of a stage, once the incomplete ones are removed, to be resumed from.
+
+    The best checkpoint is recorded by its path; it is made to lie in this folder, wherever that was when training stopped.
+    """
+    if processes.is_first():
+        for place in checkpoints(folder):
+            if not (place / COMPLETE).is_file():
+                shutil.rmtree(place)
+        if last := last_checkpoint(folder):
+            _relocate(last / "trainer_state.json", folder)
+    processes.wait()
+    return last_checkpoint(folder)
+
+
+def _relocate(file: Path, folder: Path) -> None:
+    state = json.loads(file.read_text(encoding="utf-8"))
+    if best := state.get("best_model_checkpoint"):
+        state["best_model_checkpoint"] = str(folder / Path(best).name)
+        write_json(file, state)
+
+
 def save_trainable(model: nn.Module, file: Path) -> None:
     """Write every parameter that trains, bit for bit."""
     from safetensors.torch import save_file
 
-    save_file({name: weight.detach().contiguous() for name, weight in model.named_parameters() if weight.requires_grad}, file)
+    training = {name: weight.detach().contiguous() for name, weight in model.named_parameters() if weight.requires_grad}
+    with atomic(file) as scratch:
+        save_file(training, scratch)
 
 
 def load_trainable(model: nn.Module, file: Path) -> None:
@@ -143,9 +217,7 @@ def load_trainable(model: nn.Module, file: Path) -> None:
 
 def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool) -> TrainingArguments:
     """What transformers' Trainer has to know of a stage. Raises UnmaskError if the batch cannot be shared between the processes."""
-    import os
-
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    world = processes.count()
     share, rest = divmod(stage.batch, stage.accumulate * world)
     if rest:
         raise UnmaskError(
@@ -153,7 +225,7 @@ def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool)
         )
     evaluating = evaluates and stage.evaluate_every > 0
     every = stage.evaluate_every if evaluating else stage.save_every
-    return TrainingArguments(
+    said = TrainingArguments(
         output_dir=str(folder),
         max_steps=stage.steps,
         per_device_train_batch_size=share,
@@ -184,4 +256,8 @@ def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool)
         dataloader_num_workers=0,
         dataloader_pin_memory=False,
         ddp_find_unused_parameters=False,
+        ddp_broadcast_buffers=False,
     )
+    # one process uses one GPU: Trainer would spread it over all that it sees, and make the batch larger by that
+    said._n_gpu = min(said.n_gpu, 1)
+    return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 from unmask.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.files import only_run_in, write_json
+from unmask.files import write_json
 from unmask.persistence import hardware, versions
+from unmask.training import processes
 from unmask.training.data import DataSet
 from unmask.training.leakage import find_leaks, without_leaks
 from unmask.training.lora import Coverage
@@ -65,11 +67,16 @@ def train(
     tasks, and which of them are compared, that training must not see: rows with such a text, or a near duplicate, are left
     out. A run that was stopped goes on from its last checkpoint, and gives the weights that it would have given. Raises UnmaskError.
     """
-    with only_run_in(folder):
-        _claim(recipe, folder)
+    processes.meet()
+    folder = folder.resolve()
+    with processes.hold(folder):
+        if processes.is_first():
+            _claim(recipe, folder)
+        processes.wait()
         found = runs(recipe, folder)
         for run in found:
             _train_one(recipe, run, root, score, listener, held_out or {})
+            processes.wait()
         return found
 
 
@@ -106,6 +113,7 @@ def _train_one(
     sets, seen = {}, {}
     for name in recipe.stages:  # every row is checked before anything is loaded
         sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out, listener)
+    _require_same_data(run.folder, seen)
     trainee = Trainee.load(recipe, run.design, run.seed)
     record: dict[str, Any] = {"design": run.design.name, "seed": run.seed, "data": seen, "trains": {}}
     for number, name in enumerate(recipe.stages, start=1):
@@ -114,10 +122,26 @@ def _train_one(
         record["trains"][name] = {kind.kind: kind.trainable for kind in covered}
         trainee.end(merge=recipe.merge or number < len(recipe.stages))
     trainee.backbone.set_attention(run.design.attention)
-    trainee.save(run.result)
+    trainee.rest()
     record |= {"hardware": hardware(trainee.backbone.device), "versions": versions()}
     record["scores"] = score(trainee.embedder) if score else {}
-    write_json(run.folder / "run.json", record)
+    if processes.is_first():
+        write_json(run.folder / "run.json", record)
+        trainee.save(run.result)  # the last of all: where it lies, the run is done
+
+
+def _require_same_data(folder: Path, seen: Mapping[str, Any]) -> None:
+    """Raise UnmaskError if a run was begun with other rows: its schedule would not be the one that it goes on with."""
+    file = folder / "data.json"
+    before = agreed_on = json.loads(json.dumps(seen))
+    if file.is_file():
+        before = json.loads(file.read_text(encoding="utf-8"))
+    changed = [f"{stage}: {name}" for stage, sets in agreed_on.items() for name in sets if before.get(stage, {}).get(name) != sets[name]]
+    if changed:
+        raise UnmaskError(f"The data changed since the run in '{folder}' began ({', '.join(changed)}): give another folder.")
+    processes.wait()
+    if processes.is_first():
+        write_json(file, agreed_on)
 
 
 def clean(
@@ -148,7 +172,7 @@ def run_stage(
     listener: Listener,
 ) -> list[Coverage]:
     """Run one stage, or take over what it left if it is done; the trainee then holds its weights, not yet merged."""
-    from unmask.training.loop import load_trainable, save_trainable
+    from unmask.training.loop import checkpoints, load_trainable, save_trainable
 
     trainee.backbone.set_attention(attention_of(name, trainee.embedder.design.attention))
     covered = trainee.begin(name, seed)
@@ -159,7 +183,10 @@ def run_stage(
         return covered
     listener.covered(name, covered)
     _loop(name, stage, ready, trainee, folder, seed, score, listener)
-    save_trainable(ready.module, folder / DONE)
+    if processes.is_first():
+        save_trainable(ready.module, folder / DONE)
+        for checkpoint in checkpoints(folder):  # optimizer states are as large as what trained, twice
+            shutil.rmtree(checkpoint)
     return covered
 
 
@@ -169,15 +196,15 @@ def _loop(
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
     from transformers.trainer_callback import PrinterCallback
-    from transformers.trainer_utils import get_last_checkpoint
 
-    from unmask.training.loop import Loop, arguments
+    from unmask.training.loop import Loop, arguments, resumable
 
     same = trainee.backbone.attention == trainee.embedder.design.attention
     evaluates = score is not None and same
     if stage.checkpointing:
         trainee.backbone.model.gradient_checkpointing_enable({"use_reentrant": False})
     said = arguments(stage, folder, seed, trainee.backbone.device.type == "cpu", evaluates)
+    curves = [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))] if processes.is_first() else []
     loop = Loop(
         ready.module,
         said,
@@ -185,15 +212,16 @@ def _loop(
         ready.collate,
         ready.objective,
         (lambda: score(trainee.embedder)) if score and same else None,
-        [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard"))), *listener.callbacks],
+        [*curves, *listener.callbacks],
     )
     loop.remove_callback(PrinterCallback)
-    checkpoint = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+    checkpoint = resumable(folder)
     if checkpoint:
-        listener.say(f"  {name}: resumed from {Path(checkpoint).name}")
+        listener.say(f"  {name}: resumed from {checkpoint.name}")
     with ready.around():
-        loop.train(resume_from_checkpoint=checkpoint)
+        loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ready.module.eval()
     if stage.checkpointing:
         trainee.backbone.model.gradient_checkpointing_disable()
-    write_json(folder / "log.json", loop.state.log_history)
+    if processes.is_first():
+        write_json(folder / "log.json", loop.state.log_history)

@@ -96,11 +96,17 @@ class Trainee:
             self.adapter = None
         self.backbone.autocast = None
 
-    def save(self, folder: Path) -> None:
-        """Write the embedder, in evaluation mode and in the recipe's precision."""
+    def rest(self) -> None:
+        """Put the embedder in evaluation mode and in the recipe's precision: it then is what `save` writes."""
         self.backbone.model.eval()
+        if self.backbone.head is not None:
+            self.backbone.head.eval()
         if self.recipe.train == "full":
-            self.backbone.model.to(pick_dtype(self.recipe.dtype, self.backbone.device))
+            for weight in self.backbone.model.parameters():  # not model.to(), which would round the buffers of rotary positions
+                weight.data = weight.data.to(pick_dtype(self.recipe.dtype, self.backbone.device))
+
+    def save(self, folder: Path) -> None:
+        """Write the embedder."""
         base = self.embedder.source
         self.embedder.source = replace(base, model=str(Path(base.model).resolve()) if Path(base.model).is_dir() else base.model)
         self.embedder.save_pretrained(folder)
