@@ -22,6 +22,8 @@ with install_import_hook(list(_CHECKED), "beartype.beartype"):
     import unmask.pooling
     import unmask.routing  # noqa: F401
 
+install_import_hook("unmask.training.losses", "beartype.beartype")  # later, by the tests that need it: it imports much
+
 import torch
 
 from tests.families import FAMILIES
@@ -51,9 +53,7 @@ def make_tokenizer(add_bos: bool = False) -> Any:
 
     tokenizer = pico_tokenizer()
     if add_bos:
-        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A", special_tokens=[("<s>", 1)]
-        )
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     tokenizer.chat_template = (
         "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] | trim }}</s>{% endfor %}"
         "{% if add_generation_prompt %}assistant: {% endif %}"

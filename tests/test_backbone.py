@@ -142,7 +142,8 @@ def test_layers_above_the_deepest_that_is_read_do_not_run(deepest: int, routing:
 
 
 def test_a_read_leaves_no_hook_behind() -> None:
-    backbone, reads = load("olmoe"), [HiddenRead(1, LAST), RoutingRead("softmax", LAST)]
+    backbone = load("olmoe")
+    reads: list[Read] = [HiddenRead(1, LAST), RoutingRead("softmax", LAST)]
     backbone.read(padded(texts()), reads[:1])
     backbone.read(padded(texts()), reads)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in backbone.model.modules())
@@ -345,7 +346,7 @@ def test_gradients_reach_every_layer_that_is_read_and_no_other() -> None:
 
 
 def test_values_are_fp32_and_recorded_for_gradients_only_where_that_is_enabled() -> None:
-    reads = [*hidden_reads(), RoutingRead("softmax", LAST)]
+    reads: list[Read] = [*hidden_reads(), RoutingRead("softmax", LAST)]
     with torch.inference_mode():
         values = loaded("olmoe").read(padded(texts()), reads)
     assert all(value.is_inference() and value.dtype == torch.float32 for value in values.values())

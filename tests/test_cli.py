@@ -27,7 +27,7 @@ from unmask.presets import PRESETS
 from unmask.prompts import PROMPTS
 from unmask.starter import starter_folders
 
-COMMANDS = ["compare", "embed", "designs", "models", "tasks"]
+COMMANDS = ["compare", "embed", "mine", "leaks", "train", "upcycle", "designs", "models", "tasks"]
 
 
 @dataclass(frozen=True)

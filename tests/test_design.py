@@ -39,7 +39,7 @@ def prompts() -> st.SearchStrategy[str]:
 @st.composite
 def designs(draw: st.DrawFn) -> Design:
     pooling = draw(st.sampled_from(POOLINGS))
-    features = draw(st.sampled_from(FEATURES)) if pooling not in HEADS else "hidden"
+    features: Any = draw(st.sampled_from(FEATURES)) if pooling not in HEADS else "hidden"
     layers = st.none() if pooling == "layer-attention" else st.none() | st.integers(1, 200)
     alphas = st.none() | st.just("auto") | st.floats(min_value=0, exclude_min=True, allow_infinity=False)
     options: dict[str, Any] = {
@@ -48,9 +48,7 @@ def designs(draw: st.DrawFn) -> Design:
         "routing": draw(st.none() | st.sampled_from(ROUTINGS)) if features != "hidden" else None,
         "zscore": draw(st.booleans()),
     }
-    return Design(
-        draw(st.sampled_from(ATTENTIONS)), draw(prompts()), pooling, features=features, **options
-    )
+    return Design(draw(st.sampled_from(ATTENTIONS)), draw(prompts()), pooling, features=features, **options)
 
 
 @given(designs())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from unmask.cli import app
 from unmask.design import parse_designs
@@ -53,6 +54,9 @@ def test_shown_commands_parse(page: str, command: str) -> None:
     name, *arguments = shlex.split(command)[1:]
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert name in commands, f"{page} shows a command that does not exist: {command}"
+    if isinstance(commands[name], TyperGroup):
+        commands, (name, *arguments) = commands[name].commands, arguments
+        assert name in commands, f"{page} shows a command that does not exist: {command}"
     if not any("FOLDER_OR" in argument or "MODEL" in argument for argument in arguments):
         commands[name].make_context(name, arguments, resilient_parsing=False)
     if "-d" in arguments:

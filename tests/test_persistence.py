@@ -323,16 +323,33 @@ def test_a_crash_at_the_last_step_leaves_the_old_folder(pico: Make, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
-def test_an_adapter_that_is_not_merged_is_refused(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/eol/last"])
+def test_an_adapter_that_is_not_merged_is_saved_beside_the_name_of_its_base(
+    design: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
     import peft
     from transformers import AutoModel
 
     base, lora = pico_folder("llama"), tmp_path / "adapter"
     config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
     peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
-    with pytest.raises(UnmaskError, match="The adapter is not merged"):
-        Embedder.from_pretrained(lora, device="cpu").save_pretrained(tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()
+    adapted = Embedder.from_pretrained(base, design, adapter=str(lora), device="cpu")
+    folder = saved(adapted, tmp_path / "saved")
+    assert not (folder / "model.safetensors").exists()
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    loaded = Embedder.from_pretrained(folder, device="cpu")
+    assert loaded.design == adapted.design and loaded.backbone.attention == design.partition("/")[0]
+    assert np.array_equal(vectors(loaded), vectors(adapted))
+    assert not np.allclose(vectors(loaded), vectors(Embedder.from_pretrained(base, design, device="cpu")), atol=1e-3)
+
+
+def test_an_adapter_that_is_merged_is_saved_as_a_model(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    import peft
+    from transformers import AutoModel
+
+    base, lora = pico_folder("llama"), tmp_path / "adapter"
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
     merged = Embedder.from_pretrained(base, adapter=str(lora), merge=True, device="cpu")
     loaded = Embedder.from_pretrained(saved(merged, tmp_path / "saved"), device="cpu")
     assert np.array_equal(vectors(merged), vectors(loaded))

@@ -90,7 +90,9 @@ class Design:
 
     def _refuse_with_head(self) -> None:
         if self.features != "hidden":
-            raise UnmaskError(f"'{self.pooling}' pools hidden states only, so features '{self.features}' cannot be read with it.")
+            raise UnmaskError(
+                f"'{self.pooling}' pools hidden states only, so features '{self.features}' cannot be read with it."
+            )
         if self.layer == "all" or (self.layer is not None and self.pooling == "layer-attention"):
             raise UnmaskError(f"'{self.pooling}' cannot have '@{self.layer}': " + (
                 "it reads every layer already." if self.pooling == "layer-attention" else "it reads one layer; 'layer-attention' reads all."

@@ -71,7 +71,7 @@ class Settings(BaseModel):
             return None
         config: Any = decoder.config.get_text_config(decoder=True)
         kind = Design.parse(self.design).pooling
-        head = build_head(kind, config.hidden_size, config.num_hidden_layers, self.head).to(decoder.device)
+        head = build_head(kind, config.hidden_size, config.num_hidden_layers, self.head)
         head.load_state_dict(load_file(self._folder / HEAD))
         return head
 

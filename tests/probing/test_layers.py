@@ -19,7 +19,6 @@ from unmask.probing.layers import attribute_layers, draw_attribution
 Pico = Callable[..., Embedder]
 
 
-
 @pytest.fixture
 def embedder(pico: Pico) -> Embedder:
     bare = pico("causal/plain/mean").backbone

@@ -231,7 +231,9 @@ def masked(
 @probe.command(epilog="Example: unmask probe layers -m my-embedder --texts texts.txt -o layers.png")
 def layers(
     model: Model,
-    texts: Annotated[Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")] = None,
+    texts: Annotated[
+        Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Draw the shares to this png, svg or pdf.")] = None,
     column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
     limit: Annotated[int | None, typer.Option(min=1, help="Most texts, from the first.")] = None,
@@ -256,7 +258,14 @@ def layers(
     if output is not None:
         draw_attribution(found, output)
     most = sorted(range(len(found.shares)), key=lambda place: -found.shares[place])[:8]
-    rows = [(f"layer {place + 1}", _percent(found.shares[place]), f"80 % of texts: {_percent(found.low[place])} to {_percent(found.high[place])}") for place in most]
+    rows = [
+        (
+            f"layer {place + 1}",
+            _percent(found.shares[place]),
+            f"80 % of texts: {_percent(found.low[place])} to {_percent(found.high[place])}",
+        )
+        for place in most
+    ]
     notes = [f"Share of attention in percent, the most-read layers of {len(found.shares)}; {found.texts} texts."]
     _print("Layers that the head reads", found, rows, notes + ([f"Drawn to {output}."] if output else []), as_json)
 

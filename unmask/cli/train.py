@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")]
 Scale = Annotated[str | None, typer.Option(help="smoke (seconds), small (a laptop) or paper (published hyper-parameters).")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="key=value over the recipe's, such as simcse.steps=100.")]
-Data = Annotated[Path | None, typer.Option(help="Folder that the recipe's data paths start from; UNMASK_DATA or here if not given.")]
+Data = Annotated[
+    Path | None, typer.Option(help="Folder that the recipe's data paths start from; UNMASK_DATA or here if not given.")
+]
 
 recipes = typer.Typer(help="List, show, copy and check training recipes.", no_args_is_help=True)
 
@@ -46,10 +48,13 @@ def train(
 
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
+    from transformers.utils.logging import disable_progress_bar
+
     from unmask.training.card import write_card
     from unmask.training.progress import LiveProgress
     from unmask.training.run import Listener, train
 
+    disable_progress_bar()  # of files being written; ours is enough
     tasks = _tasks(recipe.evaluation.tasks, root)
     held_out = {} if keep_leaks else _texts([*tasks, *_tasks(recipe.evaluation.held_out, root)])
 
@@ -69,7 +74,11 @@ def _tasks(names: Sequence[str], root: Path) -> list[Any]:
     from unmask.evaluation.tasks import resolve_tasks
 
     # a task's folder may lie where the data lie
-    return resolve_tasks([str(root / name) if (root / name.partition("#")[0]).exists() else name for name in names]) if names else []
+    return (
+        resolve_tasks([str(root / name) if (root / name.partition("#")[0]).exists() else name for name in names])
+        if names
+        else []
+    )
 
 
 def _texts(tasks: Sequence[Any]) -> dict[str, Any]:
@@ -145,7 +154,7 @@ def root_of(data: Path | None) -> Path:
 
 
 def _first_process() -> bool:
-    return os.environ.get("RANK", "0") == "0"
+    return os.environ.get("RANK", "0") == "0"  # as unmask.training.processes, which loads torch
 
 
 def _say(message: str) -> None:

@@ -127,7 +127,8 @@ def compare(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambda 
         say(f"loading {plan.source.model}")
         model, tokenizer = load(plan.source)
         backbone = Backbone(model, _first_attention(plan))
-        backbone.head = plan.saved.trained_head(model) if plan.saved else None
+        head = plan.saved.trained_head(model) if plan.saved else None
+        backbone.head = head.to(backbone.device) if head else None
         _fill(plan, cells, store, _checked(backbone, plan), tokenizer, say)
     found = [store.get(conditions) for conditions in cells.values()]
     relabelled = zip((label for label, _ in cells), found, strict=True)

@@ -35,7 +35,7 @@ def card(recipe: Recipe, record: dict[str, Any], curves: dict[str, list[dict[str
         "tags:\n- sentence-transformers\n- unmask\n---\n",
         f"# {recipe.name}: {recipe.model} as a text embedder\n",
         f"{recipe.about}\n\nDesign `{record['design']}`, seed {record['seed']}. {recipe.source}\n",
-        "```python\nfrom unmask import Embedder\n\nembedder = Embedder.from_pretrained(\"FOLDER\")\n"
+        '```python\nfrom unmask import Embedder\n\nembedder = Embedder.from_pretrained("FOLDER")\n'
         f'# or: from sentence_transformers import SentenceTransformer; SentenceTransformer("FOLDER"{load})\n'
         'vectors = embedder.encode(["A man plays a guitar."])\n```\n',
         "## Scores\n" if record["scores"] else "",
@@ -69,8 +69,8 @@ def _data(stage: str, sets: dict[str, Any]) -> str:
 
 def _curve(name: str, log: list[dict[str, Any]]) -> str:
     losses = [entry for entry in log if "loss" in entry]
-    step = max(1, len(losses) // _ROWS)
-    rows = "\n".join(f"| {entry['step']} | {entry['loss']:.4f} |" for entry in losses[::step])
+    shown = [*losses[: -1 : max(1, len(losses) // _ROWS)], *losses[-1:]]
+    rows = "\n".join(f"| {entry['step']} | {entry['loss']:.4f} |" for entry in shown)
     scores = "\n".join(f"| {entry['step']} | {100 * entry['eval_score']:.2f} |" for entry in log if "eval_score" in entry)
     table = f"### {name}\n\n| step | loss |\n|--:|--:|\n{rows}\n"
     return table + (f"\n| step | mean score |\n|--:|--:|\n{scores}\n" if scores else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from unmask.batching import collate, plan
+from unmask.errors import UnmaskError
 from unmask.tokens import PromptTokenizer
+from unmask.training.data import Example
 from unmask.training.schedule import Row
 
 if TYPE_CHECKING:
@@ -31,11 +34,10 @@ class PairCollator:
         self.tokenizer, self.budget = tokenizer, budget
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
-        source = rows[0].data.source
+        """Chunks, order and the rows' names of a batch from one data set."""
         texts = []
         for column, values in enumerate(zip(*(row.example.texts for row in rows), strict=True)):
-            instruction = source.document_instruction if column else source.instruction
-            texts += list(self.tokenizer.tokenize(values, instruction))
+            texts += list(self.tokenizer.tokenize(values, self.instruction(rows[0], column)))
         batches = plan([len(text.ids) for text in texts], self.budget)
         places = torch.empty(len(texts), dtype=torch.long)
         places[torch.tensor([index for batch in batches for index in batch])] = torch.arange(len(texts))
@@ -46,28 +48,43 @@ class PairCollator:
             "rows": [row.id for row in rows],
         }
 
+    def instruction(self, row: Row, column: int) -> str | None:
+        """What a column is tokenized under: the anchor under the instruction of its data set, all others under that of documents."""
+        return row.data.source.document_instruction if column else row.data.source.instruction
+
 
 class TwiceCollator(PairCollator):
     """Sentences as pairs of themselves, for SimCSE: dropout makes the two views differ."""
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
-        twice = [Row(row.data, type(row.example)(row.example.row, row.example.texts * 2)) for row in rows]
-        return super().__call__(twice)
+        """Chunks, order and the rows' names of a batch whose two columns are the same."""
+        return super().__call__([Row(row.data, Example(row.example.row, row.example.texts * 2)) for row in rows])
+
+    def instruction(self, row: Row, column: int) -> str | None:
+        """The instruction of the data set for both views: they shall differ by dropout alone."""
+        return row.data.source.instruction
 
 
-def chunk_tokens(
-    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, blocks: bool
-) -> list[list[int]]:
+def chunk_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, blocks: bool) -> list[list[int]]:
     """Token ids of texts: one after the other, cut every max_length tokens (the rest is dropped), or each cut to max_length.
 
-    Special tokens are those that the tokenizer adds itself; in blocks an end-of-sequence token stands between texts. Texts of fewer
-    than two tokens have nothing to predict and are left out.
+    Special tokens are those that the tokenizer adds itself, so that in blocks too every text begins with its BOS; there an
+    end-of-sequence token stands behind each text. A sentence of fewer than two tokens has nothing to predict and is left out.
+    Raises UnmaskError if that leaves nothing.
     """
     encoded: list[list[int]] = tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
     if not blocks:
-        return [ids[:max_length] for ids in encoded if len(ids) > 1]
+        chunks = [ids[:max_length] for ids in encoded if len(ids) > 1]
+        if not chunks:
+            raise UnmaskError("No text has two tokens or more, so there is nothing to predict.")
+        return chunks
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    stream = [token for ids in encoded for token in (*ids, *end)]
+    stream = [token for ids in encoded for token in (*ids, *(end if ids[-1:] != end else []))]
+    if len(stream) < max_length:
+        raise UnmaskError(
+            f"All texts together have {len(stream)} tokens, too few for one block of {max_length}: "
+            'lower max_length, or set chunks = "sentences".'
+        )
     return [stream[at : at + max_length] for at in range(0, len(stream) - max_length + 1, max_length)]
 
 
@@ -78,6 +95,7 @@ class NextTokenCollator:
         self.pad_id = pad_id
 
     def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
+        """Inputs, labels and names of the chunks at these places of the schedule."""
         rows = [(ids, ids) for _, ids in chunks]
         return _padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
 
@@ -94,12 +112,13 @@ class MaskingCollator:
         self.special = special
 
     def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
+        """Masked inputs, labels and names of the chunks at these places of the schedule."""
         rows = [self.mask(ids, place) for place, ids in chunks]
         return _padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
 
     def mask(self, ids: list[int], place: int) -> tuple[list[int], list[int]]:
         """Inputs and labels of the chunk at one place of the schedule."""
-        generator = torch.Generator().manual_seed(hash((self.seed, place)) & 0x7FFF_FFFF_FFFF_FFFF)
+        generator = torch.Generator().manual_seed(random.Random(f"{self.seed}:{place}").getrandbits(63))
         maskable = torch.tensor([k > 0 and token not in self.special for k, token in enumerate(ids)])
         if not maskable.any():
             maskable[1:] = True

@@ -6,6 +6,7 @@ learns nothing at all.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -17,15 +18,18 @@ from unmask.attention import hidden_of
 from unmask.errors import UnmaskError
 
 _NAME = "unmask_dropout"
+Acted = Counter[str]  # how often dropout was applied, by the class of the module
 
 
 @contextmanager
-def layer_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) -> Iterator[None]:
+def layer_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) -> Iterator[Acted]:
     """Drop from what each layer adds to the residual stream while the model trains: h + dropout(layer(h) - h)."""
+    acted: Acted = Counter()
 
     def drop(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
         if not layer.training:
             return output
+        acted[type(layer).__name__] += 1
         before: Tensor = args[0] if args else kwargs["hidden_states"]
         after = hidden_of(output)
         dropped = before + dropout(after - before, rate)
@@ -34,11 +38,11 @@ def layer_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) ->
     with ExitStack() as hooks:
         for layer in layers:
             hooks.callback(layer.register_forward_hook(drop, with_kwargs=True).remove)
-        yield
+        yield acted
 
 
 @contextmanager
-def attention_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) -> Iterator[None]:
+def attention_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) -> Iterator[Acted]:
     """Drop attention probabilities while the model trains, by giving the model's own attention function a dropout rate.
 
     Raises UnmaskError for an architecture that does not call attention through transformers' interface.
@@ -51,8 +55,10 @@ def attention_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float
     if used not in ALL_ATTENTION_FUNCTIONS:
         raise UnmaskError(f"Dropout on attention needs sdpa or flash attention, not '{used}'; use simcse.where = \"layer\".")
     inner: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[used]
+    acted: Acted = Counter()
 
     def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        acted[type(module).__name__] += module.training
         return inner(module, *args, **{**kwargs, "dropout": rate if module.training else 0.0})
 
     ALL_ATTENTION_FUNCTIONS.register(_NAME, attend)
@@ -61,7 +67,7 @@ def attention_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float
     try:
         for one in configs:
             one._attn_implementation = _NAME
-        yield
+        yield acted
     finally:
         for one in configs:
             one._attn_implementation = used
@@ -70,10 +76,13 @@ def attention_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float
 DROPOUTS = {"layer": layer_dropout, "attention": attention_dropout}
 
 
-def require_two_views(embed: Callable[[], Tensor]) -> None:
-    """Raise UnmaskError if embedding the same text twice gives the same vector: there would be nothing to learn."""
+def require_two_views(embed: Callable[[], Tensor], acted: Acted) -> None:
+    """Raise UnmaskError if dropout was not applied, or if embedding the same text twice gives the same vector.
+
+    There would be nothing to learn. Vectors alone do not show it: a model may have a little dropout of its own.
+    """
     one, other = embed(), embed()
-    if bool((one == other).all()):
+    if not acted.total() or bool((one == other).all()):
         raise UnmaskError(
             "Both views of a sentence are equal, so SimCSE would learn nothing: dropout does not act in this model. "
             'Try simcse.where = "layer".'

@@ -43,9 +43,11 @@ class Places(Dataset[Any]):
         self.rows = rows
 
     def __len__(self) -> int:
+        """Number of rows."""
         return len(self.rows)
 
     def __getitem__(self, place: int) -> Any:
+        """The row at a place."""
         return self.rows[place]
 
 
@@ -87,6 +89,7 @@ class Loop(Trainer):  # type: ignore[misc]
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
+        """The loss of this process's part of a batch, such that its average over processes is the loss of the whole."""
         rows = inputs.pop("rows")
         loss = self.objective(self.model, inputs, num_items_in_batch)  # not as wrapped: see training_step
         parts = 1 if num_items_in_batch is None else self.args.gradient_accumulation_steps * self.accelerator.num_processes
@@ -125,7 +128,7 @@ class Loop(Trainer):  # type: ignore[misc]
         self.model.train(training)
         scores = {f"eval_{name}": value for name, value in found.items()}
         self.log(scores)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
@@ -221,7 +224,8 @@ def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool)
     share, rest = divmod(stage.batch, stage.accumulate * world)
     if rest:
         raise UnmaskError(
-            f"A batch of {stage.batch} cannot be shared by {world} processes in {stage.accumulate} parts: choose a multiple."
+            f"A batch of {stage.batch} cannot be shared by {world} processes in {stage.accumulate} parts: "
+            f"choose a multiple of {stage.accumulate * world}."
         )
     evaluating = evaluates and stage.evaluate_every > 0
     every = stage.evaluate_every if evaluating else stage.save_every

@@ -49,51 +49,59 @@ class Coverage:
     trainable: int
 
 
-def weight_kinds(model: nn.Module, layers: nn.ModuleList) -> dict[str, list[str]]:
-    """Names of what LoRA can adapt in the layers, by kind: linear maps (and GPT-2's Conv1D), and experts as 3-D parameters.
+def weight_kinds(model: nn.Module, layers: nn.ModuleList, depth: int | None = None) -> dict[str, list[str]]:
+    """Names of what "all" means in the (first `depth`) layers, by kind: linear maps, GPT-2's Conv1D, experts that are parameters.
 
-    The kind is the name behind the layer's number. Routers are left out: adapting them is not what is asked for by "all".
+    Such experts have 3 dimensions, or 2 where they are stacked on each other (DBRX). The kind is the name behind the layer's
+    number, with the experts that it belongs to. Routers are left out: adapting them is not what is asked for by "all".
     """
     from transformers.pytorch_utils import Conv1D
 
     prefix = next(name for name, module in model.named_modules() if module is layers)
-    routers = [router.module for router in find_routers(model)]
-    inside_router = {id(module) for router in routers for module in router.modules()}
+    routing = {id(module) for router in find_routers(model) for module in router.module.modules()}
     kinds: dict[str, list[str]] = {}
-    for name, module in layers.named_modules():
-        if isinstance(module, nn.Linear | Conv1D) and id(module) not in inside_router:
+    for name, module in layers[:depth].named_modules():
+        if id(module) in routing or isinstance(module, nn.Conv1d):
+            continue
+        if isinstance(module, nn.Linear | Conv1D):
             kinds.setdefault(_kind(name), []).append(f"{prefix}.{name}")
-    convolutions = {id(module.weight) for module in layers.modules() if isinstance(module, nn.Conv1d)}
-    for name, parameter in layers.named_parameters():
-        if parameter.ndim == 3 and id(parameter) not in convolutions:
-            kinds.setdefault(_kind(name), []).append(f"{prefix}.{name}")
+            continue
+        for path, parameter in module.named_parameters(name, recurse=False):
+            if parameter.ndim == 3 or (parameter.ndim == 2 and "expert" in name):
+                kinds.setdefault(_kind(path), []).append(f"{prefix}.{path}")
     return kinds
 
 
 def _kind(name: str) -> str:
     """`3.self_attn.q_proj` -> `q_proj`, `3.mlp.experts.down_proj` -> `experts.down_proj`, `3.mlp.experts.7.w1` -> `experts.w1`."""
     parts = [part for part in name.split(".")[1:] if not part.isdecimal()]
-    return ".".join(parts[-2:]) if len(parts) > 1 and "expert" in parts[-2] else parts[-1]
+    within = next((part for part in reversed(parts[:-1]) if "expert" in part), None)
+    return f"{within}.{parts[-1]}" if within else parts[-1]
 
 
 def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions, depth: int | None = None) -> PeftModel:
     """Put fp32 adapters on a decoder, in place, and freeze the rest.
 
-    depth: only the first so many layers, for a design that reads no deeper. Raises UnmaskError for a kind that the model lacks,
-    and for dropout on experts, which LoRA cannot drop.
+    depth: only the first so many layers, for a design that reads no deeper. Raises UnmaskError for a kind that the model lacks or
+    that peft does not reach there, and for dropout on experts, which LoRA cannot drop.
     """
     from peft import LoraConfig, get_peft_model
 
-    kinds = weight_kinds(model, layers)
-    wanted = list(kinds) if options.targets == EVERY else list(options.targets)
-    for kind in wanted:
+    kinds = weight_kinds(model, layers, depth)
+    for kind in options.targets if options.targets != EVERY else ():
         if kind not in kinds:
             raise unknown("LoRA target", kind, kinds)
+    wanted = kinds if options.targets == EVERY else {kind: kinds[kind] for kind in options.targets}
+    reached = {kind: names for kind, names in wanted.items() if _is_reached(model, names[0])}
+    if options.targets != EVERY:
+        require_asked(
+            [Coverage(kind, len(names), len(names) * (kind in reached), 0, 1) for kind, names in wanted.items()], options
+        )
+    names = [name for found in reached.values() for name in found]
     parameters = dict(model.named_parameters())
-    names = [name for kind in wanted for name in kinds[kind] if depth is None or _layer(name, model, layers) < depth]
     experts = [name for name in names if name in parameters]
     if not names:
-        raise UnmaskError("No LoRA target was given, so nothing would train.")
+        raise UnmaskError("No LoRA target was given that peft reaches in this model, so nothing would train.")
     if experts and options.dropout:
         raise UnmaskError(
             f"LoRA on experts ({_kind_of(experts[0], kinds)}) cannot have dropout: set lora.dropout = 0, "
@@ -106,12 +114,30 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
         target_modules=[name for name in names if name not in parameters],
         target_parameters=experts or None,
     )
-    return get_peft_model(model, config)
+    try:
+        return get_peft_model(model, config)
+    except ValueError as error:
+        raise UnmaskError(f"peft does not adapt {type(model).__name__}: {str(error).splitlines()[0]}") from error
 
 
-def _layer(name: str, model: nn.Module, layers: nn.ModuleList) -> int:
-    prefix = next(path for path, module in model.named_modules() if module is layers)
-    return int(name.removeprefix(f"{prefix}.").split(".")[0])
+def _is_reached(model: PreTrainedModel, name: str) -> bool:
+    """Whether peft adapts a weight where it is.
+
+    Beside fused experts it takes a dense `gate_proj` for a part of them, and would adapt the experts of ALL layers instead, at twice
+    the rank. Of experts in two dimensions it wraps the owner, whose other weights the model then cannot find.
+    """
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    parameter = dict(model.named_parameters()).get(name)
+    if parameter is not None:
+        return bool(parameter.ndim == 3)
+    config = LoraConfig(target_modules=[name])
+    try:
+        convert_peft_config_for_transformers(config, model, None)
+    except ValueError:  # a part of fused experts was named without the others
+        return False
+    return name in (config.target_modules or ())
 
 
 def _kind_of(name: str, kinds: dict[str, list[str]]) -> str:

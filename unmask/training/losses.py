@@ -7,12 +7,15 @@ positives can be left out, and the chunks of a batch need not be its columns, so
 from __future__ import annotations
 
 from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.util import all_gather_with_grad, get_rank
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
+
+from unmask.errors import UnmaskError
 
 
 def info_nce(
@@ -65,9 +68,7 @@ class RankingLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
             return self.forward_cached(chunks, order)
         return self.calculate_loss([[self.model(dict(chunk))["sentence_embedding"]] for chunk in chunks], order)
 
-    def calculate_loss(
-        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
-    ) -> Tensor:
+    def calculate_loss(self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False) -> Tensor:
         """The loss from the chunks' vectors; `labels` is their order."""
         assert labels is not None
         vectors = torch.cat([part for chunk in reps for part in chunk])
@@ -78,6 +79,8 @@ class RankingLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
             first = get_rank() * len(anchors)
         together = torch.cat(candidates)
         sizes = {*self.matryoshka, anchors.shape[1]}
+        if max(sizes) > anchors.shape[1]:
+            raise UnmaskError(f"matryoshka asks for {max(sizes)} dimensions, and a vector has {anchors.shape[1]}.")
         loss = torch.stack([self._at(size, anchors, together, first) for size in sorted(sizes)]).mean()
         if with_backward:
             loss.backward()

@@ -64,7 +64,7 @@ def agreed(value: Any) -> Any:
     return said[0]
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def average_gradients(parameters: Iterable[Tensor]) -> None:
     """Average the gradients of all processes in place; where one has none, it counts as zero, and where all have none, none is made."""
     training = [parameter for parameter in parameters if parameter.requires_grad]

@@ -20,6 +20,7 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
         self._begun = self._first = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Start the clock, and a bar on a terminal."""
         self._begun, self._first = time.monotonic(), state.global_step
         if not state.is_world_process_zero or not sys.stderr.isatty():
             return
@@ -32,10 +33,12 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
         self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Move the bar."""
         if self._bar is not None:
             self._bar.update(self._task, completed=state.global_step)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Say loss and learning rate, or scores."""
         if not state.is_world_process_zero or not logs or "train_runtime" in logs:
             return
         if "loss" in logs:
@@ -46,9 +49,14 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
             if scores:
                 self._bar.console.print(f"  step {state.global_step}: {scores}")
         elif scores or state.global_step % max(1, state.max_steps // _LINES) == 0 or state.global_step == 1:
-            print(f"  step {state.global_step}/{state.max_steps}  {scores or self._said}{self._left(state)}", file=sys.stderr, flush=True)
+            print(
+                f"  step {state.global_step}/{state.max_steps}  {scores or self._said}{self._left(state)}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

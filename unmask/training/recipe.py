@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -33,7 +33,7 @@ class Stage(_Table):
     save memory. evaluate_every: steps between evaluations (0: only at the end). save_every: steps between checkpoints.
     """
 
-    data: tuple[str, ...]
+    data: tuple[str, ...] = Field(min_length=1)
     steps: int = Field(ge=1)
     batch: int = Field(default=32, ge=1)
     accumulate: int = Field(default=1, ge=1)
@@ -89,7 +89,15 @@ class Contrastive(Stage):
     temperature: float = Field(default=0.05, gt=0)
     cache_tokens: int = Field(default=2048, ge=1)
     false_negative_margin: float | None = None
-    matryoshka: tuple[int, ...] = ()
+    matryoshka: tuple[Annotated[int, Field(ge=1)], ...] = ()
+
+    @model_validator(mode="after")
+    def _whole(self) -> Contrastive:
+        if self.accumulate > 1:
+            raise ValueError(
+                "a batch in parts has fewer negatives: leave accumulate out, cache_tokens already limits the memory"
+            )
+        return self
 
 
 class Simcse(Contrastive):
@@ -124,22 +132,24 @@ class Recipe(_Table):
     """A checked recipe at one scale.
 
     designs: one, or several that are trained alike; seeds: as many runs of each. train: "lora", or "full" for all weights, or "head"
-    for the head alone. merge: whether the result holds merged weights or an adapter beside its base model.
+    for the head alone. head_parameters: make every head as near to this size as its kind allows, so that designs are compared at one
+    size. merge: whether the result holds merged weights or an adapter beside its base model.
     """
 
     name: str
     about: str
     source: str = ""
     model: str
-    designs: tuple[str, ...]
-    seeds: tuple[int, ...] = (0,)
+    designs: tuple[str, ...] = Field(min_length=1)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     dtype: str = "auto"
     train: Literal["lora", "full", "head"] = "lora"
     merge: bool = True
     max_length: int = Field(default=512, ge=2)
-    stages: tuple[str, ...]
+    stages: tuple[str, ...] = Field(min_length=1)
     lora: LoraOptions = LoraOptions()
     head: HeadOptions | None = None
+    head_parameters: int | None = Field(default=None, ge=1)
     data: dict[str, DataSource]
     evaluation: Evaluation = Evaluation()
     next_token: NextToken | None = Field(default=None, alias="next-token")
@@ -151,12 +161,26 @@ class Recipe(_Table):
     def _coherent(self) -> Recipe:
         for design in self.designs:
             Design.parse(design)
+        for what, values in (("designs", self.designs), ("seeds", self.seeds)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{what} holds the same one twice")
         for name in self.stages:
             if name not in STAGES:
                 raise ValueError(str(unknown("stage", name, STAGES)))
             for data in self.stage(name).data:
                 if data not in self.data:
                     raise ValueError(str(unknown(f"data set of stage {name}", data, self.data)))
+        return self
+
+    @model_validator(mode="after")
+    def _adapter_fits(self) -> Recipe:
+        if not self.merge and self.train != "lora":
+            raise ValueError(f'merge = false keeps an adapter, and train = "{self.train}" trains none: leave it out')
+        if not self.merge and len(self.stages) > 1:
+            raise ValueError(
+                f"merge = false keeps one adapter, and {len(self.stages)} stages make as many, each on what the last one left: "
+                "leave it out, or train one stage"
+            )
         return self
 
     def stage(self, name: str) -> Stage:
@@ -204,7 +228,9 @@ def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = (
     try:
         return Recipe.model_validate({"name": file.stem, **tables})
     except ValidationError as error:
-        raise UnmaskError(f"{file}{f' at scale {scale}' if scale else ''}: {_explain(error)}") from error
+        place = f"{file} at scale {scale}" if scale else str(file)
+        choose = f" Scales, of which none was chosen: {', '.join(known)}." if known and not scale else ""
+        raise UnmaskError(f"{place}: {_explain(error)}{choose}") from error
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +250,7 @@ def parse_setting(setting: str) -> dict[str, Any]:
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        parsed = value
+        parsed = value.strip()
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
     return parsed  # type: ignore[no-any-return]
@@ -239,16 +265,29 @@ def _tables(file: Path) -> dict[str, Any]:
 
 def _explain(error: ValidationError) -> str:
     problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"]) or "the recipe"
+    # pydantic also names the members of a union that it tried, such as literal['all']
+    path = [str(part) for part in problem["loc"] if not str(part).startswith(("literal[", "tuple["))]
+    where = ".".join(path) or "the recipe"
     if problem["type"] == "extra_forbidden":
-        table, allowed = _fields(problem["loc"][:-1]), str(problem["loc"][-1])
-        nearest = get_close_matches(allowed, table, n=1)
+        allowed, given = _fields(problem["loc"][:-1]), str(problem["loc"][-1])
+        nearest = get_close_matches(given, allowed, n=1)
         hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-        return f"unknown key '{where}'.{hint} Allowed here: {', '.join(sorted(table))}."
-    return f"{where}: {problem['msg'].removeprefix('Value error, ')}."
+        return f"unknown key '{where}'.{hint} Allowed here: {', '.join(sorted(allowed))}."
+    said = [
+        one["msg"].removeprefix("Value error, ")
+        for one in error.errors()
+        if one["loc"][: len(path)] == problem["loc"][: len(path)]
+    ]
+    return f"{where}: {', or '.join(said).rstrip('.')}."
 
 
 def _fields(path: tuple[int | str, ...]) -> list[str]:
-    tables: dict[str, type[BaseModel]] = {**STAGES, "lora": LoraOptions, "head": HeadOptions, "evaluation": Evaluation, "data": DataSource}
+    tables: dict[str, type[BaseModel]] = {
+        **STAGES,
+        "lora": LoraOptions,
+        "head": HeadOptions,
+        "evaluation": Evaluation,
+        "data": DataSource,
+    }
     model = tables[str(path[0])] if path and str(path[0]) in tables else Recipe
     return [field.alias or name for name, field in model.model_fields.items()]

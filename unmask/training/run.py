@@ -25,6 +25,7 @@ from unmask.training.trainee import Trainee
 Scored = tuple[Sequence[str], Sequence[tuple[int, int]]]  # texts of a task, and the places of those that it compares
 Score = Callable[[Embedder], dict[str, float]]
 DONE = "done.safetensors"
+DATA = "data.json"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ def check_data(recipe: Recipe, root: Path) -> dict[str, list[DataSet]]:
 def _claim(recipe: Recipe, folder: Path) -> None:
     file = folder / "recipe.json"
     said = json.loads(recipe.model_dump_json(by_alias=True))
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != said:
+    # a run that got no further than its data left nothing that another recipe could be mixed up with
+    begun = file.is_file() and any(folder.glob(f"**/{DATA}"))
+    if begun and json.loads(file.read_text(encoding="utf-8")) != said:
         raise UnmaskError(f"'{folder}' holds a run of another recipe or other settings: give another folder.")
     write_json(file, said)
 
@@ -130,23 +133,19 @@ def _train_one(
         trainee.save(run.result)  # the last of all: where it lies, the run is done
 
 
-def _require_same_data(folder: Path, seen: Mapping[str, Any]) -> None:
+def _require_same_data(folder: Path, seen: dict[str, Any]) -> None:
     """Raise UnmaskError if a run was begun with other rows: its schedule would not be the one that it goes on with."""
-    file = folder / "data.json"
-    before = agreed_on = json.loads(json.dumps(seen))
-    if file.is_file():
-        before = json.loads(file.read_text(encoding="utf-8"))
-    changed = [f"{stage}: {name}" for stage, sets in agreed_on.items() for name in sets if before.get(stage, {}).get(name) != sets[name]]
+    file = folder / DATA
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else seen
+    changed = [f"{stage}: {name}" for stage, sets in seen.items() for name in sets if before[stage].get(name) != sets[name]]
     if changed:
         raise UnmaskError(f"The data changed since the run in '{folder}' began ({', '.join(changed)}): give another folder.")
     processes.wait()
     if processes.is_first():
-        write_json(file, agreed_on)
+        write_json(file, seen)
 
 
-def clean(
-    sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Listener
-) -> tuple[list[DataSet], dict[str, Any]]:
+def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Listener) -> tuple[list[DataSet], dict[str, Any]]:
     """Data sets without the rows that occur in held-out tasks, and what is to be known of each."""
     kept, seen = [], {}
     for data in sets:
@@ -154,7 +153,10 @@ def clean(
         report = find_leaks(data, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
         one = without_leaks(data, report)
         leaks = {task.task: {"exact": task.exact, "near": task.near, "pairs": len(task.both)} for task in report.tasks}
-        listener.say(f"  {data.name}: {len(one.examples)} {data.kind}" + "".join(f", {n} {why} left out" for why, n in one.skipped.items()))
+        listener.say(
+            f"  {data.name}: {len(one.examples)} {data.kind}"
+            + "".join(f", {n} {why} left out" for why, n in one.skipped.items())
+        )
         kept.append(one)
         said = {"path": data.source.path, "examples": len(one.examples), "revision": one.revision}
         seen[data.name] = {**said, "left out": one.skipped, "leaks": leaks}

@@ -32,6 +32,7 @@ def contrastive_schedule(sets: Sequence[DataSet], steps: int, batch: int, seed: 
     """Batches that each come from ONE data set, drawn in proportion to the sets' sizes, without replacement within a pass.
 
     No text occurs twice in a batch: it would be a negative of itself. An example that repeats one waits for the next batch of its set.
+    A longer schedule begins with the shorter one.
     Raises UnmaskError for a set that cannot fill a batch.
     """
     draw = random.Random(f"{seed}:schedule")
@@ -80,7 +81,10 @@ class _Stream:
 
 
 def language_schedule(lengths: Sequence[int], steps: int, batch: int, seed: int) -> list[int]:
-    """Indices of chunks, each pass shuffled; within 32 batches, those of similar length come together, so that little is padded."""
+    """Indices of chunks, each pass shuffled; within 32 batches, those of similar length come together, so that little is padded.
+
+    A longer schedule need not begin with the shorter one, whose last 32 batches may be fewer. Raises UnmaskError without chunks.
+    """
     if not lengths:
         raise UnmaskError("There is no text to train on.")
     draw = random.Random(f"{seed}:schedule")

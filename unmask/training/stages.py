@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
 from unmask.tokens import PromptTokenizer
 from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
@@ -54,7 +55,8 @@ def prepare(name: str, stage: Stage, trainee: Trainee, sets: Sequence[DataSet], 
 def _pairs(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
     stage_: Contrastive = stage
     embedder = trainee.embedder
-    tokenizer = PromptTokenizer(embedder.tokenizer, embedder.design.prompt, stage_.max_length)
+    longest = embedder.backbone.within_positions(stage_.max_length)
+    tokenizer = PromptTokenizer(embedder.tokenizer, embedder.design.prompt, longest)
     module = UnmaskModule(embedder)
     loss = RankingLoss(module, stage_.temperature, stage_.cache_tokens, stage_.false_negative_margin, stage_.matryoshka)
 
@@ -73,11 +75,11 @@ def _simcse(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) ->
 
     @contextmanager
     def dropping() -> Iterator[None]:
-        with DROPOUTS[stage_.where](trainee.backbone.model, trainee.backbone.layers, stage_.dropout):
+        with DROPOUTS[stage_.where](trainee.backbone.model, trainee.backbone.layers, stage_.dropout) as acted:
             pairs.module.train()
             chunk = twice(pairs.rows[:2])["chunks"][0]
             with torch.no_grad(), torch.random.fork_rng():
-                require_two_views(lambda: pairs.module(dict(chunk))["sentence_embedding"])
+                require_two_views(lambda: pairs.module(dict(chunk))["sentence_embedding"], acted)
             yield
 
     return Prepared(pairs.module, pairs.rows, twice, pairs.objective, dropping)
@@ -85,7 +87,8 @@ def _simcse(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) ->
 
 def _chunks(stage: LanguageStage, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> list[tuple[int, list[int]]]:
     texts = [example.texts[0] for data in sets for example in data.examples]
-    chunks = chunk_tokens(trainee.embedder.tokenizer, texts, stage.max_length, stage.chunks == "blocks")
+    longest = trainee.backbone.within_positions(stage.max_length)
+    chunks = chunk_tokens(trainee.embedder.tokenizer, texts, longest, stage.chunks == "blocks")
     order = language_schedule([len(chunk) for chunk in chunks], stage.steps, stage.batch, seed)
     return [(place, chunks[index]) for place, index in enumerate(order)]
 
@@ -118,7 +121,9 @@ def _next_token(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int
     @contextmanager
     def balanced() -> Iterator[None]:
         config = model.config
-        before = {name: getattr(config, name) for name in ("output_router_logits", "router_aux_loss_coef") if hasattr(config, name)}
+        before = {
+            name: getattr(config, name) for name in ("output_router_logits", "router_aux_loss_coef") if hasattr(config, name)
+        }
         if trainee.backbone.routers:
             config.output_router_logits, config.router_aux_loss_coef = True, stage_.balance
             model.router_aux_loss_coef = stage_.balance  # models read it once, when they are made
@@ -148,6 +153,8 @@ def mask_token(stage: Mntp, tokenizer: Any, model: Any) -> tuple[int, Callable[[
     if stage.mask == "_":
         return int(tokenizer("_", add_special_tokens=False)["input_ids"][-1]), nullcontext
     if stage.mask == "eos":
+        if tokenizer.eos_token_id is None:
+            raise UnmaskError('mask = "eos" needs an end-of-sequence token, and this tokenizer has none: use "_" or "new".')
         return int(tokenizer.eos_token_id), nullcontext
     size = model.get_input_embeddings().num_embeddings
 

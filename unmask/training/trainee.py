@@ -14,8 +14,8 @@ from unmask.batching import collate, plan
 from unmask.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.heads import HeadOptions, LayerAttention, build_head
-from unmask.loading import Source, body_of, load, load_language_model, pick_device, pick_dtype
+from unmask.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
+from unmask.loading import Source, body_of, load, load_language_model, pick_dtype
 from unmask.pooling import POOLINGS
 from unmask.starter import reference_texts
 from unmask.training.lora import Coverage, add_lora, coverage, require_asked, weight_kinds
@@ -38,7 +38,9 @@ class Trainee:
     def load(cls, recipe: Recipe, design: Design, seed: int) -> Trainee:
         """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for what cannot be trained."""
         if design.needs_fit:
-            raise UnmaskError(f"'{design.name}' is fitted on a reference corpus: train the design without that, and fit the result.")
+            raise UnmaskError(
+                f"'{design.name}' is fitted on a reference corpus: train the design without that, and fit the result."
+            )
         if recipe.train == "head" and not design.needs_head:
             raise UnmaskError(f"'{design.name}' has no head, so with train = \"head\" nothing would train.")
         source = Source(recipe.model, dtype="float32" if recipe.train == "full" else recipe.dtype)
@@ -50,8 +52,7 @@ class Trainee:
             body, tokenizer = load(source)
         torch.manual_seed(seed)
         config: Any = body.config.get_text_config(decoder=True)
-        options = recipe.head or HeadOptions()
-        head = build_head(design.pooling, config.hidden_size, config.num_hidden_layers, options) if design.needs_head else None
+        head = _new_head(recipe, design, config.hidden_size, config.num_hidden_layers) if design.needs_head else None
         embedder = Embedder.from_model(body, tokenizer, design, source=source, max_length=recipe.max_length, head=head)
         if isinstance(head, LayerAttention) and head.options.layer_matrix:
             _centre(head, embedder)
@@ -69,11 +70,12 @@ class Trainee:
         if self.recipe.train == "head" and not pools:
             raise UnmaskError(f"Stage '{stage}' trains no head, so with train = \"head\" nothing would train.")
         (self.language_model or body).requires_grad_(False)
-        kinds = weight_kinds(body, self.backbone.layers)
+        layer = self.embedder.design.layer
+        depth = layer if isinstance(layer, int) and self.recipe.train == "lora" else None
+        kinds = weight_kinds(body, self.backbone.layers, depth)
         torch.manual_seed(seed)
         if self.recipe.train == "lora":
-            layer = self.embedder.design.layer
-            self.adapter = add_lora(body, self.backbone.layers, self.recipe.lora, layer if isinstance(layer, int) else None)
+            self.adapter = add_lora(body, self.backbone.layers, self.recipe.lora, depth)
             covered = coverage(body, kinds)
             require_asked(covered, self.recipe.lora)
         else:
@@ -82,18 +84,20 @@ class Trainee:
         precision = pick_dtype(self.recipe.dtype, self.backbone.device)
         self.backbone.autocast = precision if precision != torch.float32 and self.recipe.train != "head" else None
         if self.adapter is not None:
-            _keep_dtypes(self.adapter)
+            _cast_inputs(self.adapter, self.backbone.autocast is None)
         if head is not None:
             head.requires_grad_(pools)
-            parameters = sum(weight.numel() for weight in head.parameters())
-            covered.append(Coverage(f"head ({head.kind})", 1, int(pools), parameters, parameters * pools))
+            sizes = count_parameters(head).items()
+            covered += [Coverage(f"head: {part}", 1, int(pools), size, size * pools) for part, size in sizes if part != "total"]
         return covered
 
     def end(self, merge: bool) -> None:
-        """Fold the adapter into the weights, so that the next stage begins with a new one."""
+        """Fold the adapter into the weights, so that the next stage begins with a new one, or leave it beside them."""
         if self.adapter is not None and merge:
             self.adapter.merge_and_unload()
             self.adapter = None
+        if self.adapter is not None:
+            _cast_inputs(self.adapter, True)
         self.backbone.autocast = None
 
     def rest(self) -> None:
@@ -125,13 +129,13 @@ def _centre(head: LayerAttention, embedder: Embedder) -> None:
     head.centre(torch.cat(states))
 
 
-def _keep_dtypes(adapter: PeftModel) -> None:
-    """Under autocast peft need not copy every input to the adapter's fp32 first, which takes a fifth of the time."""
+def _cast_inputs(adapter: PeftModel, cast: bool) -> None:
+    """Have peft copy every input to the adapter's fp32, or not: under autocast it need not, which saves a fifth of the time."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for module in adapter.modules():
         if isinstance(module, BaseTunerLayer):
-            module.cast_input_dtype_enabled = False
+            module.cast_input_dtype_enabled = cast
 
 
 def predicts_tokens(recipe: Recipe) -> bool:

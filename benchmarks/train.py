@@ -1,0 +1,181 @@
+"""Speed and memory of training, as ratios within one run. `python -m benchmarks.train speed` or `memory`.
+
+speed: the loop against (a) the same chunks in a bare forward and backward loop, (b) every text padded to the longest of its column in
+the batch, columns apart, (c) every text padded to the maximum length, as llm2vec's scripts do. memory: peak of a batch of 1 024 by
+GradCache against one of 32, and of a step of 48 triples at the defaults, each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.backbone import TokenBatch
+from unmask.training.data import DataSource, read_pairs
+from unmask.training.recipe import Contrastive, Recipe
+from unmask.training.stages import Prepared, prepare
+from unmask.training.trainee import Trainee
+
+DATA = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[2] / "shared" / "data"))
+TRIPLES = "snli/triples_dev.jsonl"
+
+
+def ready(batch: int, steps: int, max_length: int, **options: Any) -> tuple[Trainee, Contrastive, Prepared]:
+    """A contrastive stage on SNLI triples with smollm2, as `unmask train` would run it."""
+    stage = {"data": ["triples"], "steps": steps, "batch": batch, "lr": 2e-4, "max_length": max_length, **options}
+    recipe = Recipe.model_validate(
+        {
+            "name": "benchmark",
+            "about": "",
+            "model": "smollm2",
+            "designs": ["prompteol"],
+            "stages": ["contrastive"],
+            "data": {"triples": {"path": TRIPLES}},
+            "contrastive": stage,
+        }
+    )
+    from unmask.design import Design
+
+    trainee = Trainee.load(recipe, Design.parse("prompteol"), 0)
+    trainee.begin("contrastive", 0)
+    sets = [read_pairs("triples", DataSource(path=TRIPLES), DATA, 0)]
+    assert recipe.contrastive is not None
+    return trainee, recipe.contrastive, prepare("contrastive", recipe.contrastive, trainee, sets, 0)
+
+
+def run_loop(stage: Contrastive, prepared: Prepared, folder: str) -> float:
+    """Seconds of the loop, its first step (warm-up of kernels) left out."""
+    from transformers import TrainerCallback
+    from transformers.trainer_callback import PrinterCallback
+
+    from unmask.training.loop import Loop, arguments
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        begun = ended = 0.0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            now = time.perf_counter()
+            self.begun, self.ended = self.begun or now, now
+
+    clock = Clock()
+    said = arguments(stage, Path(folder), 0, True, False)
+    said.save_strategy = "no"
+    loop = Loop(prepared.module, said, prepared.rows, prepared.collate, prepared.objective, None, [clock])
+    loop.remove_callback(PrinterCallback)
+    loop.train()
+    return clock.ended - clock.begun
+
+
+def bare(trainee: Trainee, batches: Sequence[Sequence[TokenBatch]]) -> float:
+    """Seconds of forward, backward and an optimiser step on given batches, the first left out."""
+    weights = [weight for weight in trainee.backbone.model.parameters() if weight.requires_grad]
+    optimizer, begun = torch.optim.AdamW(weights, lr=1e-9), 0.0
+    trainee.backbone.model.train()
+    for place, chunks in enumerate(batches):
+        if place == 1:
+            begun = time.perf_counter()
+        for chunk in chunks:
+            with trainee.backbone.computing():
+                states = trainee.backbone.model(
+                    input_ids=chunk.ids, attention_mask=chunk.real.long(), use_cache=False
+                ).last_hidden_state
+            states[:, -1].float().pow(2).mean().backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return time.perf_counter() - begun
+
+
+def padded(prepared: Prepared, stage: Contrastive, width: int | None) -> list[list[TokenBatch]]:
+    """The same steps with every column apart, in the order of the data, padded to its longest text or to a width."""
+    from unmask.batching import collate
+
+    tokenizer: Any = prepared.collate.tokenizer  # type: ignore[attr-defined]
+    steps = []
+    for start in range(0, len(prepared.rows), stage.batch):
+        rows = prepared.rows[start : start + stage.batch]
+        columns = []
+        for texts in zip(*(row.example.texts for row in rows), strict=True):
+            batch = collate(list(tokenizer.tokenize(texts)), tokenizer.pad_id)
+            if width:
+                more = (0, width - batch.ids.shape[1])
+                batch = TokenBatch(*(torch.nn.functional.pad(part, more) for part in (batch.ids, batch.real, batch.embed)))
+            columns.append(batch)
+        steps.append(columns)
+    return steps
+
+
+def chunked(prepared: Prepared, stage: Contrastive) -> list[list[TokenBatch]]:
+    """The very chunks that the loop computes."""
+    found = []
+    for start in range(0, len(prepared.rows), stage.batch):
+        chunks = prepared.collate(prepared.rows[start : start + stage.batch])["chunks"]
+        found.append([TokenBatch(one["input_ids"], one["attention_mask"].bool(), one["embed_mask"]) for one in chunks])
+    return found
+
+
+def speed(steps: int, max_length: int) -> dict[str, float]:
+    """Seconds a step of each way, and the ratios to the loop's."""
+    trainee, stage, prepared = ready(32, steps + 1, max_length, cache_tokens=1 << 20)
+    ways: dict[str, Callable[[], float]] = {
+        "loop": lambda: run_loop(stage, prepared, "/dev/null/none"),
+        "bare": lambda: bare(trainee, chunked(prepared, stage)),
+        "longest": lambda: bare(trainee, padded(prepared, stage, None)),
+        "fixed": lambda: bare(trainee, padded(prepared, stage, max_length)),
+    }
+    seconds: dict[str, float] = {}
+    for _ in range(2):  # interleaved, the better of two: another process may take the processor for a while
+        for name, way in ways.items():
+            seconds[name] = min(seconds.get(name, float("inf")), way() / steps)
+    return seconds | {f"{name} / loop": seconds[name] / seconds["loop"] for name in ways if name != "loop"}
+
+
+def peak(batch: int, cache_tokens: int | None) -> float:
+    """Peak resident memory of two steps, in GB; call it in a process of its own."""
+    options = {} if cache_tokens is None else {"cache_tokens": cache_tokens}
+    _, stage, prepared = ready(batch, 2, 64, **options)
+    run_loop(stage, prepared, "/dev/null/none")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def apart(*arguments: str) -> float:
+    """The same in a process of its own."""
+    printed = subprocess.run([sys.executable, "-m", "benchmarks.train", *arguments], check=True, capture_output=True, text=True)
+    return float(json.loads(printed.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["speed", "memory", "peak"])
+    parser.add_argument("numbers", nargs="*", type=int)
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    if given.what == "speed":
+        print(json.dumps({name: round(value, 3) for name, value in speed(*(given.numbers or [6, 128])).items()}, indent=2))
+    elif given.what == "peak":
+        batch, *cache = given.numbers
+        print(peak(batch, cache[0] if cache else None))
+    else:
+        small, large, default = apart("peak", "32", "2048"), apart("peak", "1024", "2048"), apart("peak", "48")
+        rows = {
+            "batch 32 (GB)": small,
+            "batch 1024 (GB)": large,
+            "1024 / 32": large / small,
+            "48 triples, defaults (GB)": default,
+        }
+        print(json.dumps({name: round(value, 2) for name, value in rows.items()}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

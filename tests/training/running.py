@@ -1,0 +1,139 @@
+"""Runs of pico models: small recipes, what they left, and runs that are killed or shared by processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from unmask.embedder import Embedder
+from unmask.training.recipe import Recipe
+from unmask.training.run import Listener, Run, Score, train
+
+STEPS = 6
+STAGES: dict[str, dict[str, Any]] = {
+    "mntp": {"data": ["text"], "batch": 4, "max_length": 16},
+    "simcse": {"data": ["text"], "batch": 4, "max_length": 16},
+    "contrastive": {"data": ["pairs"], "batch": 4, "max_length": 16},
+}
+TEXTS = ["A man plays a guitar.", "The stock market fell.", "x"]
+ROOT = Path(__file__).parent
+
+
+def recipe(model: Path, *stages: str, **settings: Any) -> Recipe:
+    """A recipe of few steps; `mntp={...}` changes a stage, anything else a key of the recipe."""
+    common = {"steps": STEPS, "lr": 1e-3, "save_every": 2}
+    tables = {name: common | STAGES[name] | settings.pop(name, {}) for name in stages}
+    given = {
+        "name": "pico",
+        "about": "A pico model is trained.",
+        "model": str(model),
+        "designs": ["bidirectional/plain/mean"],
+        "dtype": "float32",
+        "stages": stages,
+        "lora": {"r": 4, "alpha": 16},
+        "data": {"text": {"path": "starter:reference"}, "pairs": {"path": "starter:pairs"}},
+    }
+    return Recipe.model_validate(given | tables | settings)
+
+
+def run(made: Recipe, folder: Path, score: Score | None = None, *callbacks: Any, say: Any = lambda _: None) -> Run:
+    """Train a recipe of one design and one seed."""
+    (done,) = train(made, folder, ROOT, score, Listener(say, callbacks=callbacks))
+    return done
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Every tensor of a result."""
+    return {
+        f"{file.name}:{name}": weight
+        for file in sorted(folder.glob("model/*.safetensors"))
+        for name, weight in load_file(file).items()
+    }
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Whether two results are equal, bit by bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def losses(folder: Path, stage: str) -> list[float]:
+    """The loss of each step."""
+    import json
+
+    log = json.loads((folder / "stages" / stage / "log.json").read_text())
+    return [entry["loss"] for entry in log if "loss" in entry]
+
+
+def encode(folder: Path) -> Any:
+    return Embedder.from_pretrained(folder / "model", device="cpu").encode(TEXTS)
+
+
+class At(TrainerCallback):  # type: ignore[misc]
+    """Does something when a step of a stage begins (counted from one)."""
+
+    def __init__(self, stage: str, step: int, act: Callable[[], None]) -> None:
+        self.stage, self.step, self.act = stage, step, act
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if Path(args.output_dir).name == self.stage and state.global_step + 1 == self.step:
+            self.act()
+
+
+def die() -> None:
+    """End this process as a power cut would."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forked(work: Callable[[], object], **environment: str) -> int:
+    """Start a copy of this process that does some work; its number."""
+    sys.stdout.flush()
+    number = os.fork()
+    if number == 0:
+        code = 1
+        try:
+            os.environ.update(environment)
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return number
+
+
+def ended(number: int) -> int:
+    """How a process ended: its exit code, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+
+
+def killed(work: Callable[[], object]) -> None:
+    """Do work in a process that has to be killed by it."""
+    assert ended(forked(work)) == -signal.SIGKILL
+
+
+def together(work: Callable[[], object], processes: int = 2) -> None:
+    """Do work in several processes that know of each other, as torchrun starts them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    common = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+    def alone() -> None:
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(reset_partial_state=True)  # of runs of the parent
+        work()
+
+    numbers = [forked(alone, RANK=str(rank), LOCAL_RANK=str(rank), **common) for rank in range(processes)]
+    assert [ended(number) for number in numbers] == [0] * processes

@@ -1,0 +1,339 @@
+"""Collation loses and mixes up nothing; masks obey their shares; the model's loss on them is the one of the paper, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import make_tokenizer
+from tests.families import FAMILIES
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.loading import body_of
+from unmask.starter import reference_texts
+from unmask.tokens import PromptTokenizer
+from unmask.training.collate import IGNORED, MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
+from unmask.training.data import DataSet, DataSource, Example
+from unmask.training.recipe import Contrastive, Mntp, NextToken, Recipe, Simcse, Stage
+from unmask.training.schedule import Row
+from unmask.training.stages import PREPARE, attention_of, mask_token, prepare
+from unmask.training.trainee import Trainee
+
+LENGTHS = [1, 12, 3, 7, 30, 2, 18, 5]
+MASK, PAD, VOCABULARY = 9, 0, 512
+SPECIAL = {0, 1, 2}
+BIDIRECTIONAL = ["llama", "qwen2", "gpt2", "gemma2", "gemma3", "bloom", "olmoe", "mixtral", "qwen3-moe", "deepseek-v3", "gpt-oss"]
+
+
+def text_of(words: int, seed: int = 0) -> str:
+    return " ".join(f"w{(seed * 31 + word * 7) % 97}" for word in range(words))
+
+
+def sets_of(texts: Iterable[Sequence[str]], **source: Any) -> DataSet:
+    examples = [Example(line, tuple(row)) for line, row in enumerate(texts, start=1)]
+    return DataSet("rows", "pairs", (), examples, DataSource(path="rows", **source), "", {})
+
+
+def rows_of(texts: Iterable[Sequence[str]], **source: Any) -> list[Row]:
+    data = sets_of(texts, **source)
+    return [Row(data, example) for example in data.examples]
+
+
+def tokens_in(batch: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
+    """Real tokens and embedded ones of all rows of all chunks."""
+    return [
+        (ids[mask.bool()].tolist(), embed[mask.bool()].tolist())
+        for chunk in batch["chunks"]
+        for ids, mask, embed in zip(chunk["input_ids"], chunk["attention_mask"], chunk["embed_mask"], strict=True)
+    ]
+
+
+@pytest.mark.parametrize("budget", [1, 40, 200, 1 << 20])
+@pytest.mark.parametrize("instructions", [(None, None), ("Find it", None), ("Find it", "A passage"), (None, "A passage")])
+def test_the_order_leads_back_to_every_text(tokenizer: Any, budget: int, instructions: tuple[str | None, str | None]) -> None:
+    texts = [[text_of(LENGTHS[(row + 3 * column) % 8], row + 9 * column) for column in range(3)] for row in range(7)]
+    prompt = PromptTokenizer(tokenizer, "instruction-eos", 64)
+    rows = rows_of(texts, instruction=instructions[0], document_instruction=instructions[1])
+    batch = PairCollator(prompt, budget)(rows)
+    found = tokens_in(batch)
+    assert batch["order"].shape == (3, 7)
+    assert sorted(batch["order"].flatten().tolist()) == list(range(21))
+    for row, columns in enumerate(texts):
+        for column, text in enumerate(columns):
+            (expected,) = prompt.tokenize([text], instructions[column > 0])
+            ids, embed = found[batch["order"][column, row]]
+            assert tuple(ids) == expected.ids
+            assert embed == [place >= expected.start for place in range(len(ids))]
+    assert batch["rows"] == [f"rows:{line}" for line in range(1, 8)]
+    for chunk in batch["chunks"]:
+        assert chunk["input_ids"].numel() <= max(budget, chunk["input_ids"].shape[1])
+
+
+def test_both_views_of_a_sentence_are_alike(tokenizer: Any) -> None:
+    """Also under an instruction: dropout alone shall tell them apart."""
+    rows = rows_of([[text_of(length, length)] for length in LENGTHS], instruction="Find it", document_instruction="Other")
+    batch = TwiceCollator(PromptTokenizer(tokenizer, "instruction", 64), 60)(rows)
+    found = tokens_in(batch)
+    assert batch["order"].shape == (2, 8)
+    for one, other in batch["order"].T.tolist():
+        assert one != other and found[one] == found[other]
+
+
+def test_a_text_that_is_too_long_is_cut_as_in_inference(tokenizer: Any) -> None:
+    prompt = PromptTokenizer(tokenizer, "eos", 10)
+    (ids, _), _ = tokens_in(PairCollator(prompt, 100)(rows_of([[text_of(40), "short"]])))
+    assert tuple(ids) == next(prompt.tokenize([text_of(40)])).ids and len(ids) == 10
+
+
+# masks
+
+
+def masking(seed: int = 0, **options: Any) -> MaskingCollator:
+    stage = Mntp(data=("text",), steps=1, lr=1.0, **options)
+    return MaskingCollator(stage, MASK, PAD, VOCABULARY, SPECIAL, seed)
+
+
+def masked(collate: MaskingCollator, chunks: int = 60, length: int = 400) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Tokens, inputs and labels of many chunks without special tokens and without the mask's own token."""
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(MASK + 1, VOCABULARY, (chunks, length), generator=generator)
+    pairs = [collate.mask(row.tolist(), place) for place, row in enumerate(tokens)]
+    return tokens, torch.tensor([inputs for inputs, _ in pairs]), torch.tensor([labels for _, labels in pairs])
+
+
+def within(found: float, expected: float, trials: int) -> bool:
+    """Whether a share is within four standard deviations."""
+    return abs(found - expected) < 4 * (expected * (1 - expected) / trials) ** 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("p", [0.2, 0.8])
+def test_the_shares_of_masking_as_bert(p: float) -> None:
+    tokens, inputs, labels = masked(masking(p=p))
+    chosen = labels != IGNORED
+    assert within(float(chosen[:, 1:].float().mean()), p, chosen[:, 1:].numel())
+    assert torch.equal(labels[chosen], tokens[chosen])
+    assert torch.equal(inputs[~chosen], tokens[~chosen])
+    count = int(chosen.sum())
+    replaced = inputs[chosen] == MASK
+    kept = inputs[chosen] == tokens[chosen]
+    # a random token is the mask's, or the one that was there, once in VOCABULARY times
+    assert within(float(replaced.float().mean()), 0.8 + 0.1 / VOCABULARY, count)
+    assert within(float(kept.float().mean()), 0.1 + 0.1 / VOCABULARY, count)
+    scrambled = inputs[chosen][~replaced & ~kept]
+    assert int(scrambled.min()) < 10 and int(scrambled.max()) > VOCABULARY - 10
+
+
+def test_all_chosen_tokens_are_masked_if_asked() -> None:
+    tokens, inputs, labels = masked(masking(p=0.8, masking="all"))
+    chosen = labels != IGNORED
+    assert within(float(chosen[:, 1:].float().mean()), 0.8, chosen[:, 1:].numel())
+    assert bool((inputs[chosen] == MASK).all()) and torch.equal(inputs[~chosen], tokens[~chosen])
+
+
+def test_the_first_token_and_special_tokens_are_never_masked() -> None:
+    ids = [50, 1, 60, 2, 70, 1, 80, 2, 90]
+    places = range(300)
+    labels = torch.tensor([masking(p=0.9).mask(ids, place)[1] for place in places])
+    ever = (labels != IGNORED).any(dim=0)
+    assert ever.tolist() == [False, False, True, False, True, False, True, False, True]
+
+
+@pytest.mark.parametrize("ids", [[50, 60], [50, 60, 70, 80], [1, 2], [1, 1, 2]])
+def test_at_least_one_token_is_masked(ids: list[int]) -> None:
+    """Also where all that could be predicted is special."""
+    for place in range(50):
+        _, labels = masking(p=0.001).mask(ids, place)
+        assert labels[0] == IGNORED and any(label != IGNORED for label in labels)
+
+
+def test_a_mask_is_a_function_of_seed_and_place() -> None:
+    ids = list(range(10, 110))
+    torch.manual_seed(1)
+    one = masking(3).mask(ids, 7)
+    torch.manual_seed(2)
+    assert masking(3).mask(ids, 7) == one
+    # a value that was written down: a resumed run may be another process, or another machine
+    labels = masking(0).mask(list(range(10, 40)), 0)[1]
+    assert [place for place, label in enumerate(labels) if label != IGNORED] == [7, 9, 10, 17, 21, 28]
+    different = [masking(seed).mask(ids, place) for seed, place in ((3, 8), (4, 7), (7, 3))]
+    assert all(other != one for other in different)
+    together = masking(3)([(6, ids[:20]), (7, ids)])
+    assert together["input_ids"][1].tolist() == one[0] and together["labels"][1].tolist() == one[1]
+
+
+def test_padding_is_neither_attended_to_nor_predicted() -> None:
+    batch = masking(p=0.5)([(4, [50, 51, 52]), (9, [60, 61, 62, 63, 64])])
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [1] * 5]
+    assert batch["input_ids"][0, 3:].tolist() == [PAD, PAD] and batch["labels"][0, 3:].tolist() == [IGNORED] * 2
+    assert batch["rows"] == ["chunk:4", "chunk:9"]
+    batch = NextTokenCollator(PAD)([(0, [50, 51, 52]), (1, [60, 61])])
+    assert batch["labels"].tolist() == [[50, 51, 52], [60, 61, IGNORED]]
+
+
+# chunks
+
+
+def test_sentences_are_cut_and_blocks_are_full(tokenizer: Any) -> None:
+    texts = ["A man plays a guitar.", "x", "The stock market fell, and nobody knew why it had."]
+    plain = [tokenizer(text)["input_ids"] for text in texts]
+    assert chunk_tokens(tokenizer, texts, 6, blocks=False) == [ids[:6] for ids in plain if len(ids) > 1]
+    stream = [token for ids in plain for token in (*ids, tokenizer.eos_token_id)]
+    blocks = chunk_tokens(tokenizer, texts, 6, blocks=True)
+    assert [token for block in blocks for token in block] == stream[: len(stream) // 6 * 6]
+    assert all(len(block) == 6 for block in blocks)
+
+
+def test_in_blocks_every_text_begins_as_the_tokenizer_begins_it() -> None:
+    """With its BOS, as in inference; it stands in the middle of a block, and is never masked there."""
+    tokenizer, texts = make_tokenizer(add_bos=True), ["A man plays.", "Dogs run."]
+    (block,) = chunk_tokens(tokenizer, texts, sum(len(tokenizer(text)["input_ids"]) + 1 for text in texts), blocks=True)
+    assert block == [token for text in texts for token in (*tokenizer(text)["input_ids"], 2)]
+    assert block.count(1) == 2 and block[0] == 1
+
+
+def test_a_tokenizer_that_ends_texts_itself_ends_them_once() -> None:
+    from tokenizers import processors
+
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    stream = [token for block in chunk_tokens(tokenizer, ["A man.", "Dogs."], 1, blocks=True) for token in block]
+    assert stream.count(2) == 2
+
+
+def test_too_little_text_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(UnmaskError, match=r"too few for one block of 512: lower max_length, or set chunks = \"sentences\""):
+        chunk_tokens(tokenizer, ["A man plays."], 512, blocks=True)
+    with pytest.raises(UnmaskError, match="nothing to predict"):
+        chunk_tokens(tokenizer, ["x", "y"], 512, blocks=False)
+
+
+# the loss of the paper
+
+
+def trainee_of(family: str, tokenizer: Any, design: str = "bidirectional/plain/mean") -> Trainee:
+    from transformers import AutoModelForCausalLM
+
+    config = FAMILIES[family].build().config
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.15)
+    recipe = Recipe.model_validate(RECIPE | {"designs": [design]})
+    return Trainee(recipe, Embedder.from_model(body_of(model), tokenizer, design), model.eval())
+
+
+RECIPE = {
+    "name": "pico",
+    "about": "A pico model is trained.",
+    "model": "pico",
+    "stages": ["simcse"],
+    "data": {"text": {"path": "starter:reference"}},
+    "simcse": {"data": ["text"], "steps": 1, "lr": 1.0},
+}
+STAGE = {"data": ("text",), "steps": 2, "batch": 4, "lr": 1.0, "max_length": 24}
+
+
+@pytest.mark.parametrize("family", BIDIRECTIONAL)
+def test_the_models_loss_predicts_token_i_from_position_i_minus_1(family: str, tokenizer: Any) -> None:
+    """Bidirectional, on batches with padding, on dense models and mixtures of experts."""
+    trainee = trainee_of(family, tokenizer)
+    model: Any = trainee.language_model
+    stage = Mntp(**STAGE, chunks="sentences")  # type: ignore[arg-type]
+    ready = prepare("mntp", stage, trainee, [sets_of([[text_of(length, length)] for length in LENGTHS])], 0)
+    batch = ready.collate(ready.rows[:4])
+    batch.pop("rows")
+    ids, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
+    assert not mask.all(), "the batch has to be padded"
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=mask).logits.float()
+        changed = ids.clone()
+        last = mask.sum(dim=1) - 1
+        changed[torch.arange(4), last] = (changed[torch.arange(4), last] + 5) % VOCABULARY
+        moved = (model(input_ids=changed, attention_mask=mask).logits.float() - logits)[:, 0].abs().amax(dim=1)
+        assert bool((moved > 1e-3).all()), "the first token has to see the last one"
+        losses = [
+            -logits[row, place - 1].log_softmax(0)[labels[row, place]]
+            for row in range(4)
+            for place in range(1, ids.shape[1])
+            if labels[row, place] != IGNORED
+        ]
+        expected = float(torch.stack(losses).mean())
+        assert float(ready.objective(model, dict(batch), None)) == pytest.approx(expected, abs=1e-4)
+        # over the items of a step that has twice as many
+        assert float(ready.objective(model, dict(batch), 2 * len(losses))) == pytest.approx(expected / 2, abs=1e-4)
+
+
+def test_a_stage_never_asks_for_more_positions_than_the_model_has(tokenizer: Any) -> None:
+    """512 of them, in a stage that asks for 10 000."""
+    trainee = trainee_of("llama", tokenizer)
+    long = [[f"{number} " + " ".join(reference_texts())] for number in range(8)]
+    stage: Any = STAGE | {"max_length": 10_000}
+    (mntp, simcse) = (
+        prepare("mntp", Mntp(**stage, chunks="sentences"), trainee, [sets_of(long)], 0),
+        prepare("simcse", Simcse(**stage), trainee, [sets_of(long)], 0),
+    )
+    assert max(len(ids) for _, ids in mntp.rows) == 512
+    assert max(chunk["input_ids"].shape[1] for chunk in simcse.collate(simcse.rows)["chunks"]) == 512
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("mask", ["_", "eos", "new"])
+def test_the_mask_token_exists_while_it_is_needed(family: str, mask: Any, tokenizer: Any) -> None:
+    model: Any = trainee_of(family, tokenizer).language_model.requires_grad_(False)  # type: ignore[union-attr]
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    token, around = mask_token(Mntp(data=("text",), steps=1, lr=1.0, mask=mask), tokenizer, model)
+    assert token == {"_": tokenizer("_")["input_ids"][-1], "eos": 2, "new": VOCABULARY}[mask]
+    with around():
+        assert not any(weight.requires_grad for weight in model.parameters()), "a resized head must not begin to train"
+        embedding = model.get_input_embeddings().weight
+        assert len(embedding) == VOCABULARY + (mask == "new")
+        if mask == "new":
+            torch.testing.assert_close(embedding[-1], embedding[:-1].mean(dim=0))
+        assert model(input_ids=torch.tensor([[5, token, 7]])).logits.isfinite().all()
+    after = model.state_dict()
+    assert model.config.vocab_size == VOCABULARY and before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_mask_that_the_tokenizer_lacks_is_refused() -> None:
+    class Tokenizer:
+        eos_token_id = None
+
+    with pytest.raises(UnmaskError, match="this tokenizer has none"):
+        mask_token(Mntp(data=("text",), steps=1, lr=1.0, mask="eos"), Tokenizer(), None)
+
+
+def test_stages_attend_as_their_objective_needs() -> None:
+    assert attention_of("mntp", "causal") == "bidirectional"
+    assert attention_of("next-token", "bidirectional") == "causal"
+    assert [attention_of("simcse", one) for one in ("causal", "bidirectional")] == ["causal", "bidirectional"]
+    assert [attention_of("contrastive", one) for one in ("causal", "bidirectional")] == ["causal", "bidirectional"]
+
+
+@pytest.mark.parametrize("name", list(PREPARE))
+def test_every_stage_is_made_ready_and_has_a_gradient(name: str, tokenizer: Any) -> None:
+    kinds: dict[str, type[Stage]] = {"next-token": NextToken, "mntp": Mntp, "simcse": Simcse, "contrastive": Contrastive}
+    options: Any = STAGE | ({"chunks": "blocks"} if name in ("mntp", "next-token") else {})
+    trainee = trainee_of("olmoe", tokenizer)
+    trainee.backbone.set_attention(attention_of(name, "bidirectional"))
+    texts = reference_texts()
+    rows = [[one, other] for one, other in zip(texts[:20], texts[20:40], strict=True)]
+    data = sets_of(rows if name == "contrastive" else [[text] for text in texts[:40]])
+    ready = prepare(name, kinds[name](**options), trainee, [data], 0)
+    assert len(ready.rows) == 8
+    with ready.around():
+        ready.module.train()
+        batch = ready.collate(ready.rows[:4])
+        assert len(batch.pop("rows")) == 4
+        ready.objective(ready.module, batch, None).backward()
+    trained = {name for name, weight in ready.module.named_parameters() if weight.grad is not None}
+    assert any("q_proj" in name for name in trained) and any("experts" in name for name in trained)
+    assert trainee.backbone.model.config._attn_implementation == "sdpa"
+
+
+def test_the_starter_tokenizer_has_what_these_tests_need(pico: Callable[..., Embedder]) -> None:
+    assert len(pico().tokenizer) == VOCABULARY and set(pico().tokenizer.all_special_ids) == SPECIAL

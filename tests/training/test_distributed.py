@@ -1,0 +1,164 @@
+"""Two processes that share a batch learn what one learns from the whole of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.running import At, die, losses, recipe, run, same, together, weights
+from unmask.errors import UnmaskError
+from unmask.training import processes
+from unmask.training.loop import arguments
+from unmask.training.recipe import Mntp
+
+LARGE = {"batch": 8, "save_every": 3}
+
+
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=2e-5) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings"),
+    [
+        ("mntp", {}),
+        ("mntp", {"accumulate": 2}),
+        ("contrastive", {}),
+        ("contrastive", {"cache_tokens": 16}),
+        ("contrastive", {"cache_tokens": 60}),
+    ],
+    ids=str,
+)
+def test_two_processes_are_one_with_the_whole_batch(stage: str, settings: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    made = recipe(model, stage, **{stage: LARGE | settings})
+    run(made, tmp_path / "one")
+    together(lambda: run(made, tmp_path / "two"))
+    assert losses(tmp_path / "two", f"1-{stage}") == pytest.approx(losses(tmp_path / "one", f"1-{stage}"), rel=1e-4)
+    assert close(weights(tmp_path / "two"), weights(tmp_path / "one"))
+    untrained = weights(run(recipe(model, stage, **{stage: {"steps": 1, "lr": 1e-9}}), tmp_path / "none").folder)
+    assert not close(weights(tmp_path / "two"), untrained)
+
+
+def test_an_expert_that_no_token_reaches_in_one_process_is_no_obstacle(
+    pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    made = recipe(pico_folder("olmoe"), "contrastive", contrastive=LARGE, train="full")
+    run(made, tmp_path / "one")
+    together(lambda: run(made, tmp_path / "two"))
+    assert close(weights(tmp_path / "two"), weights(tmp_path / "one"))
+
+
+def test_both_processes_hold_the_same_weights_and_drop_differently(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "simcse", simcse=LARGE)
+
+    def work() -> None:
+        drawn: list[torch.Tensor] = []
+        trained: list[torch.Tensor] = []
+
+        class Look(At):
+            def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                drawn.append(torch.get_rng_state())
+
+            def on_train_end(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+                trained.extend(one.detach().clone() for one in options["model"].parameters() if one.requires_grad)
+
+        run(made, tmp_path / "two", None, Look("1-simcse", 1, lambda: None))
+        torch.save({"drawn": drawn[0], "trained": trained}, tmp_path / f"{os.environ['RANK']}.pt")
+
+    together(work)
+    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert one["trained"] and all(map(torch.equal, one["trained"], other["trained"]))
+    assert not torch.equal(one["drawn"], other["drawn"])
+
+
+def test_the_scores_of_the_first_process_choose_the_checkpoint(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "contrastive", contrastive=LARGE | {"evaluate_every": 2})
+
+    def work() -> None:
+        first = processes.is_first()
+        scores = iter([0.1, 0.9, 0.2, 0.9] if first else [0.9, 0.1, 0.2, 0.1])
+        run(made, tmp_path / "two", lambda _: {"score": next(scores)})
+
+    together(work)
+    scores = iter([0.1, 0.9, 0.2, 0.9])
+    run(made, tmp_path / "one", lambda _: {"score": next(scores)})
+    assert close(weights(tmp_path / "two"), weights(tmp_path / "one"))
+
+
+def test_a_run_of_two_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "simcse", simcse={"batch": 8})
+    together(lambda: run(made, tmp_path / "whole"))
+    with pytest.raises(AssertionError):
+        together(lambda: run(made, tmp_path / "cut", None, At("1-simcse", 4, die)))
+    together(lambda: run(made, tmp_path / "cut"))
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+def test_gradients_are_averaged_and_missing_ones_count_as_zero(tmp_path: Path) -> None:
+    def work() -> None:
+        rank = int(os.environ["RANK"])
+        processes.meet()
+        both, second, none, frozen = (torch.nn.Parameter(torch.zeros(3)) for _ in range(4))
+        frozen.requires_grad_(False)
+        other = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+        both.grad = torch.full((3,), float(rank))
+        other.grad = torch.full((2,), 4.0 * rank, dtype=torch.float64)
+        if rank:
+            second.grad = torch.tensor([2.0, 4.0, 6.0])
+        processes.average_gradients([both, other, second, none, frozen])
+        assert both.grad.tolist() == [0.5, 0.5, 0.5] and other.grad.tolist() == [2.0, 2.0]
+        assert second.grad is not None and second.grad.tolist() == [1.0, 2.0, 3.0]
+        assert none.grad is None and frozen.grad is None
+
+    together(work)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Mntp(data=("text",), steps=1, batch=6, accumulate=2, lr=1e-3)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UnmaskError, match="A batch of 6 cannot be shared by 4 processes in 2 parts: choose a multiple of 8"):
+        arguments(stage, tmp_path, 0, True, False)
+
+
+def test_a_process_alone_uses_one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import TrainingArguments
+
+    def eight(self: Any) -> torch.device:
+        self._n_gpu = 8
+        return torch.device("cpu")
+
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", property(eight))
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda self: self._n_gpu))
+    made = arguments(Mntp(data=("text",), steps=1, batch=6, lr=1e-3), tmp_path, 0, False, False)
+    assert made.train_batch_size == 6
+
+
+def test_the_command_runs_under_torchrun(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pico.toml"
+    stage = 'data = ["pairs"]\nsteps = 2\nbatch = 4\nlr = 1e-3\nmax_length = 16'
+    file.write_text(
+        f'about = "Pico."\nmodel = "{model}"\ndesigns = ["causal/plain/mean"]\nstages = ["contrastive"]\ndtype = "float32"\n'
+        f'[lora]\nr = 4\n[data.pairs]\npath = "starter:pairs"\n[contrastive]\n{stage}\n'
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "unmask"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, "train", str(file), "-o", str(tmp_path / "run")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("trained embedder in") == 1
+    assert done.stderr.count("step 2/2") == 1
+    assert (tmp_path / "run" / "model" / "README.md").is_file()
+    events = list((tmp_path / "run" / "stages" / "1-contrastive" / "tensorboard").iterdir())
+    assert len(events) == 1

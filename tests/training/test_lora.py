@@ -1,0 +1,243 @@
+"""LoRA reaches what the table says, on every family: nothing is missed in silence, and merging changes no vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.families import FAMILIES
+from unmask.backbone import _find_layers
+from unmask.errors import UnmaskError
+from unmask.routing import find_routers
+from unmask.training.lora import Coverage, LoraOptions, add_lora, coverage, require_asked, weight_kinds
+
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+DENSE = ATTENTION | {"gate_proj", "up_proj", "down_proj"}
+FUSED = {"experts.gate_up_proj", "experts.down_proj"}
+GPT_NEOX = {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}
+SHARED = {"shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"}
+LATENT = {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"}
+DELTA = {"in_proj_qkvz", "in_proj_ba", "out_proj", "shared_expert_gate"}  # Qwen3-Next's linear attention
+# beside fused experts, peft takes these for parts of them, and does not adapt them where they are
+MISSED = {"gate_proj", "up_proj", "down_proj"}
+MISSED_SHARED = {"shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj"}
+
+# family -> the kinds that "all" reaches; what is not here has the linear maps of Llama, and fused experts if it has experts
+REACHED: dict[str, set[str]] = {
+    "phi3": {"o_proj", "qkv_proj", "gate_up_proj", "down_proj"},
+    "phi3-sliding": {"o_proj", "qkv_proj", "gate_up_proj", "down_proj"},
+    "gpt-neox": GPT_NEOX,
+    "falcon": GPT_NEOX,
+    "bloom": GPT_NEOX,
+    "gpt2": {"c_attn", "c_proj", "c_fc"},
+    "opt": {"q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"},
+    "qwen2-moe": ATTENTION | FUSED | SHARED | {"shared_expert_gate"},
+    "deepseek-v2": LATENT | FUSED,
+    "deepseek-v3": LATENT | FUSED,
+    "dbrx": {"Wqkv", "out_proj"},
+    "llama4": ATTENTION | FUSED | SHARED,
+    "qwen3-next": ATTENTION | FUSED | DELTA,
+}
+# family -> the kinds that it has and that peft does not reach: the table has to show them
+UNREACHED: dict[str, set[str]] = {
+    "qwen3-moe-first-dense": MISSED,
+    "deepseek-v2": MISSED | MISSED_SHARED,
+    "deepseek-v3": MISSED | MISSED_SHARED,
+    "glm4-moe": MISSED | MISSED_SHARED,
+    "dbrx": {"experts.w1", "experts.v1", "experts.w2"},
+    "qwen3-next": SHARED,
+}
+TRAINABLE = [name for name in FAMILIES if name != "mamba"]
+OPTIONS = LoraOptions(r=4, alpha=8)
+IDS = torch.randint(3, 512, (4, 16), generator=torch.Generator().manual_seed(0))
+
+
+def loaded(family: str) -> tuple[Any, nn.ModuleList]:
+    model = FAMILIES[family].build()
+    model.requires_grad_(False)
+    return model, _find_layers(model)
+
+
+def states(model: Any) -> Tensor:
+    return model(input_ids=IDS, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+@pytest.mark.parametrize("family", TRAINABLE)
+def test_all_reaches_what_the_table_says(family: str) -> None:
+    model, layers = loaded(family)
+    plain = states(model)
+    kinds = weight_kinds(model, layers)
+    adapter = add_lora(model, layers, OPTIONS)
+    table = {one.kind: one for one in coverage(model, kinds)}
+    usual = (ATTENTION | FUSED) if FAMILIES[family].experts else DENSE
+    assert {kind for kind, one in table.items() if one.adapted} == REACHED.get(family, usual)
+    assert {kind for kind, one in table.items() if not one.adapted} == UNREACHED.get(family, set())
+    assert all(one.adapted in (0, one.present) for one in table.values())
+    assert all((one.trainable > 0) == (one.adapted > 0) for one in table.values())
+    training = trainable(adapter)
+    assert sum(one.trainable for one in table.values()) == sum(weight.numel() for weight in training.values())
+    assert all("lora_" in name and weight.dtype == torch.float32 for name, weight in training.items())
+    routers = [id(weight) for router in find_routers(model) for weight in router.module.parameters()]
+    assert not {id(weight) for weight in training.values()} & set(routers)
+    torch.testing.assert_close(states(model), plain, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", TRAINABLE)
+def test_every_adapter_has_a_gradient_and_merges_without_a_trace(family: str) -> None:
+    model, layers = loaded(family)
+    names = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    plain = states(model)
+    adapter = add_lora(model, layers, OPTIONS)
+    # B is zero in the beginning, and then A has no gradient: this is the state after a first step
+    with torch.no_grad():
+        for name, weight in trainable(adapter).items():
+            weight.normal_(std=0.05)
+    states(model).square().sum().backward()
+    for name, weight in trainable(adapter).items():
+        assert weight.grad is not None and bool(weight.grad.abs().sum() > 0), f"{name} would never learn"
+    with torch.no_grad():
+        before = states(model)
+        assert float((before - plain).abs().max()) > 1e-3
+        merged = adapter.merge_and_unload()
+        assert merged is model
+        torch.testing.assert_close(states(model), before, atol=1e-5, rtol=1e-5)
+    assert {name: tuple(weight.shape) for name, weight in model.named_parameters()} == names
+
+
+@pytest.mark.parametrize("family", ["mixtral", "olmoe"])
+def test_only_the_experts_that_were_used_learn(family: str) -> None:
+    """Rank r of each of the experts, one behind the other."""
+    model, layers = loaded(family)
+    adapter = add_lora(model, layers, LoraOptions(r=4, alpha=8, targets=("experts.down_proj",)))
+    router, chosen = find_routers(model)[0], set()
+    hook = router.module.register_forward_hook(lambda _, __, output: chosen.update(_used(router, output)))
+    model(input_ids=IDS[:1, :1], use_cache=False).last_hidden_state.square().sum().backward()
+    hook.remove()
+    (up,) = (weight for name, weight in trainable(adapter).items() if ".0." in name and "lora_B" in name)
+    assert up.grad is not None and up.shape[1] == 8 * 4
+    touched = {column % 8 for column in up.grad.abs().sum(dim=0).nonzero().flatten().tolist()}
+    touched_in_blocks = {column // 4 for column in up.grad.abs().sum(dim=0).nonzero().flatten().tolist()}
+    assert chosen in (touched, touched_in_blocks) and len(chosen) == 2
+
+
+def _used(router: Any, output: Any) -> list[int]:
+    return router.scores(output)[0].topk(2).indices.tolist()  # type: ignore[no-any-return]
+
+
+def test_targets_are_what_trains() -> None:
+    model, layers = loaded("mixtral")
+    kinds = weight_kinds(model, layers)
+    options = LoraOptions(r=4, alpha=8, targets=("v_proj", "experts.down_proj"))
+    add_lora(model, layers, options)
+    table = coverage(model, kinds)
+    assert {one.kind for one in table if one.trainable} == {"v_proj", "experts.down_proj"}
+    by_kind = {one.kind: one for one in table}
+    assert by_kind["v_proj"] == Coverage("v_proj", 3, 3, 3 * 64 * 32, 3 * 4 * (64 + 32))
+    assert by_kind["experts.down_proj"] == Coverage("experts.down_proj", 3, 3, 3 * 8 * 64 * 96, 3 * 8 * 4 * (64 + 96))
+    require_asked(table, options)
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral", "deepseek-v3"])
+def test_depth_keeps_to_the_layers_that_are_read(family: str) -> None:
+    """Experts too; and a kind that was named is not missed in the layers that nobody reads."""
+    model, layers = loaded(family)
+    adapter = add_lora(model, layers, OPTIONS, depth=2)
+    assert {int(name.split("layers.")[1].split(".")[0]) for name in trainable(adapter)} == {0, 1}
+    model, layers = loaded(family)
+    options = LoraOptions(r=4, alpha=8, targets=("o_proj",))
+    kinds = weight_kinds(model, layers, 2)
+    add_lora(model, layers, options, depth=2)
+    table = coverage(model, kinds)
+    assert [one for one in table if one.trainable] == [Coverage("o_proj", 2, 2, 2 * 64 * 64, 2 * 4 * 128)]
+    require_asked(table, options)
+
+
+@pytest.mark.parametrize("family", ["deepseek-v3", "glm4-moe", "qwen3-moe-first-dense", "mixtral"])
+def test_the_rank_is_the_one_that_was_asked_for(family: str) -> None:
+    """peft doubles it for experts when a dense `gate_proj` stands beside them."""
+    model, layers = loaded(family)
+    adapter = add_lora(model, layers, OPTIONS)
+    for name, weight in trainable(adapter).items():
+        rank = weight.shape[0] if "lora_A" in name else weight.shape[1]
+        assert rank in (4, 8 * 4) and (rank == 4) == ("experts" not in name), name
+
+
+@pytest.mark.parametrize(
+    ("family", "target"),
+    [
+        ("deepseek-v3", "gate_proj"),
+        ("deepseek-v3", "down_proj"),
+        ("glm4-moe", "shared_experts.down_proj"),
+        ("dbrx", "experts.w1"),
+    ],
+)
+def test_what_peft_does_not_reach_is_refused_when_it_is_named(family: str, target: str) -> None:
+    model, layers = loaded(family)
+    with pytest.raises(UnmaskError, match=rf"'{target}' was asked for, and only 0 of \d would train: peft does not reach"):
+        add_lora(model, layers, LoraOptions(targets=("o_proj" if family != "dbrx" else "Wqkv", target)))
+    assert not any("lora_" in name for name, _ in model.named_parameters()), "a refusal must leave the model alone"
+
+
+@pytest.mark.parametrize(
+    ("family", "targets", "said"),
+    [
+        ("mixtral", ("q_proj", "gate_proj"), "Unknown LoRA target 'gate_proj'. Did you mean 'v_proj'? Allowed: experts.d"),
+        ("mixtral", ("experts.dwon_proj",), "Did you mean 'experts.down_proj'? Allowed: experts.down_proj, "),
+        ("llama", ("q_porj",), "Unknown LoRA target 'q_porj'. Did you mean 'q_proj'?"),
+        ("olmoe", ("mlp.gate",), "Unknown LoRA target 'mlp.gate'."),  # a router
+        ("llama", (), "No LoRA target was given"),
+    ],
+)
+def test_a_target_that_a_model_lacks_is_refused(family: str, targets: tuple[str, ...], said: str) -> None:
+    model, layers = loaded(family)
+    with pytest.raises(UnmaskError) as caught:
+        add_lora(model, layers, LoraOptions(targets=targets))
+    assert said in str(caught.value)
+
+
+def test_dropout_on_experts_is_refused() -> None:
+    model, layers = loaded("mixtral")
+    with pytest.raises(UnmaskError, match=r"LoRA on experts \(experts.gate_up_proj\) cannot have dropout: set lora.dropout = 0"):
+        add_lora(model, layers, LoraOptions(dropout=0.1))
+    adapter = add_lora(model, layers, LoraOptions(dropout=0.1, targets=("q_proj",)))
+    assert any(isinstance(module, nn.Dropout) and module.p == 0.1 for module in adapter.modules())
+
+
+def test_what_peft_cannot_adapt_at_all_is_said_in_a_sentence() -> None:
+    model, layers = loaded("mamba")
+    with pytest.raises(UnmaskError, match="peft does not adapt MambaModel"):
+        add_lora(model, layers, OPTIONS)
+
+
+def test_a_second_adapter_begins_where_the_first_was_merged() -> None:
+    """As from one stage to the next; the state of the adapters is drawn from the seed."""
+    model, layers = loaded("mixtral")
+    kinds = weight_kinds(model, layers)
+    for _ in range(2):
+        torch.manual_seed(7)
+        adapter = add_lora(model, layers, OPTIONS)
+        first = {name: weight.clone() for name, weight in trainable(adapter).items()}
+        assert sum(one.trainable for one in coverage(model, kinds)) == sum(weight.numel() for weight in first.values())
+        adapter.merge_and_unload()
+        assert weight_kinds(model, layers) == kinds
+    torch.manual_seed(7)
+    again = trainable(add_lora(model, layers, OPTIONS))
+    assert first.keys() == again.keys() and all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_nothing_and_less_than_asked_are_refused() -> None:
+    nothing = [Coverage("q_proj", 3, 0, 100, 0)]
+    with pytest.raises(UnmaskError, match="nothing would train"):
+        require_asked(nothing, OPTIONS)
+    partly = [Coverage("q_proj", 3, 3, 100, 10), Coverage("up_proj", 3, 2, 100, 10)]
+    require_asked(partly, OPTIONS)
+    require_asked(partly, LoraOptions(targets=("q_proj",)))
+    with pytest.raises(UnmaskError, match="'up_proj' was asked for, and only 2 of 3 would train"):
+        require_asked(partly, LoraOptions(targets=("q_proj", "up_proj")))

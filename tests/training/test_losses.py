@@ -1,0 +1,197 @@
+"""The loss is sentence-transformers' own, in value and gradients, however a batch was cut; what is added is computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity
+
+from tests.training.test_collate import LENGTHS, rows_of, text_of
+from unmask.batching import collate
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.st_module import UnmaskModule
+from unmask.tokens import PromptTokenizer
+from unmask.training.collate import PairCollator
+from unmask.training.dropout import layer_dropout
+from unmask.training.losses import RankingLoss, info_nce
+
+BUDGETS = [1, 40, 150, 1 << 20]
+
+
+class Toy(nn.Module):
+    """A mean of token vectors after dropout, then a linear map; it counts its passes."""
+
+    def __init__(self, rate: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.vectors, self.linear, self.dropout = nn.Embedding(512, 16), nn.Linear(16, 16), nn.Dropout(rate)
+        self.passes = 0
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        self.passes += 1
+        mask = features["embed_mask"].unsqueeze(-1).float()
+        states = self.dropout(self.vectors(features["input_ids"])) * mask
+        return {**features, "sentence_embedding": self.linear(states.sum(dim=1) / mask.sum(dim=1))}
+
+
+def texts_of(columns: int, rows: int = 6) -> list[list[str]]:
+    return [[text_of(LENGTHS[(3 * column + row) % len(LENGTHS)], seed=10 * column + row) for row in range(rows)] for column in range(columns)]
+
+
+def batch_of(tokenizer: Any, texts: list[list[str]], budget: int) -> dict[str, Any]:
+    return PairCollator(PromptTokenizer(tokenizer, "plain", 64), budget)(rows_of(zip(*texts, strict=True)))
+
+
+def result(model: nn.Module, loss: Tensor) -> tuple[float, list[Tensor]]:
+    model.zero_grad()
+    loss.backward()
+    return float(loss.detach()), [weight.grad.clone() for weight in model.parameters() if weight.grad is not None]
+
+
+def assert_same(one: tuple[float, Sequence[Tensor]], other: tuple[float, Sequence[Tensor]], tolerance: float = 1e-6) -> None:
+    assert one[0] == pytest.approx(other[0], abs=tolerance)
+    assert len(one[1]) == len(other[1]) > 0
+    for mine, theirs in zip(one[1], other[1], strict=True):
+        torch.testing.assert_close(mine, theirs, atol=tolerance, rtol=1e-4)
+
+
+@pytest.mark.parametrize("cached", [False, True], ids=["plain", "cached"])
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("columns", [2, 3, 5], ids=["pairs", "triples", "three-negatives"])
+def test_it_is_sentence_transformers_loss(tokenizer: Any, columns: int, budget: int, cached: bool) -> None:
+    model, texts = Toy(), texts_of(columns)
+    prompt = PromptTokenizer(tokenizer, "plain", 64)
+    features = []
+    for column in texts:
+        one = collate(list(prompt.tokenize(column)), prompt.pad_id)
+        features.append({"input_ids": one.ids, "attention_mask": one.real.long(), "embed_mask": one.embed})
+    theirs = result(model, MultipleNegativesRankingLoss(model, scale=20.0)(features, torch.empty(0)))
+    batch = batch_of(tokenizer, texts, budget)
+    ours = result(model, RankingLoss(model, 0.05, 0 if cached else 1 << 20)(batch["chunks"], batch["order"]))
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("options", [{}, {"false_negative_margin": 0.0}, {"matryoshka": (4, 8)}], ids=str)
+def test_cached_is_plain_under_dropout(tokenizer: Any, budget: int, options: dict[str, Any]) -> None:
+    model = Toy(rate=0.3).train()
+    batch = batch_of(tokenizer, texts_of(3), budget)
+    results = []
+    for cache_tokens, seed in ((1 << 20, 0), (0, 0), (0, 1)):
+        torch.manual_seed(seed)
+        results.append(result(model, RankingLoss(model, 0.05, cache_tokens, **options)(batch["chunks"], batch["order"])))
+    assert_same(results[0], results[1])
+    assert abs(results[1][0] - results[2][0]) > 1e-3, "another seed has to draw another dropout"
+
+
+def test_cached_is_plain_on_a_decoder_under_dropout(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("bidirectional/plain/mean")
+    model = UnmaskModule(embedder).train()
+    batch = batch_of(embedder.tokenizer, texts_of(2), 60)
+    assert len(batch["chunks"]) > 2
+    results = []
+    with layer_dropout(embedder.backbone.model, embedder.backbone.layers, 0.2):
+        for cache_tokens in (1 << 20, 0):
+            torch.manual_seed(0)
+            results.append(result(model, RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], batch["order"])))
+    assert_same(results[0], results[1], 1e-5)
+
+
+def test_the_gradient_follows_what_the_loss_is_multiplied_by(tokenizer: Any) -> None:
+    """Accumulation divides the loss, before its backward pass, by the number of parts."""
+    model, batch = Toy(), batch_of(tokenizer, texts_of(2), 60)
+    whole = result(model, RankingLoss(model, 0.05, 0)(batch["chunks"], batch["order"]))
+    half = result(model, RankingLoss(model, 0.05, 0)(batch["chunks"], batch["order"]) / 2)
+    for one, other in zip(whole[1], half[1], strict=True):
+        torch.testing.assert_close(one / 2, other)
+
+
+def test_grad_cache_begins_above_cache_tokens(tokenizer: Any) -> None:
+    """Padded tokens count; in evaluation nothing is cached."""
+    batch = batch_of(tokenizer, texts_of(2), 60)
+    tokens = sum(chunk["input_ids"].numel() for chunk in batch["chunks"])
+    assert tokens > sum(int(chunk["attention_mask"].sum()) for chunk in batch["chunks"])
+    for cache_tokens, passes in ((tokens, 1), (tokens - 1, 2)):
+        model = Toy()
+        RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], batch["order"]).backward()
+        assert model.passes == passes * len(batch["chunks"])
+        with torch.no_grad():
+            assert not RankingLoss(model, 0.05, cache_tokens)(batch["chunks"], batch["order"]).requires_grad
+
+
+@pytest.mark.parametrize("options", [{}, {"false_negative_margin": 0.0}, {"matryoshka": (4,)}], ids=str)
+def test_the_cut_of_a_batch_does_not_change_the_loss(tokenizer: Any, options: dict[str, Any]) -> None:
+    model, texts = Toy(), texts_of(4)
+    batches = [batch_of(tokenizer, texts, budget) for budget in BUDGETS]
+    assert len({len(batch["chunks"]) for batch in batches}) > 2
+    results = [result(model, RankingLoss(model, 0.05, 1 << 20, **options)(one["chunks"], one["order"])) for one in batches]
+    for other in results[1:]:
+        assert_same(results[0], other)
+
+
+def angles(*degrees: float) -> Tensor:
+    radians = torch.tensor(degrees) * torch.pi / 180
+    return torch.stack([radians.cos(), radians.sin()], dim=1)
+
+
+def test_info_nce_by_hand() -> None:
+    """Two anchors at 0 and 90 degrees, their positives at 60 and 90, a negative at 0; lengths do not matter."""
+    loss = info_nce(angles(0, 90) * 7, angles(60, 90, 0) * 0.1, 0, 0.5)
+    first = torch.tensor([0.5, 0.0, 1.0]) / 0.5  # cosines of 60, 90 and 0 degrees
+    second = torch.tensor([3**0.5 / 2, 1.0, 0.0]) / 0.5
+    expected = (-first.log_softmax(0)[0] - second.log_softmax(0)[1]) / 2
+    assert float(loss) == pytest.approx(float(expected), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("margin", "kept"),
+    [
+        (None, [[0, 1, 2, 3], [0, 1, 2, 3]]),
+        (0.0, [[0, 1, 3], [0, 1, 2, 3]]),  # the cosine of candidate 2 with anchor 0 is 1, more than the positive's 0.5
+        (0.4, [[0, 1, 3], [0, 1, 2, 3]]),
+        (0.6, [[0, 1, 2, 3], [0, 1, 2, 3]]),
+        (-0.2, [[0, 1, 3], [1, 2]]),  # whatever comes within 0.2 of the positive: but never the positive
+    ],
+)
+def test_false_negatives_are_left_out(margin: float | None, kept: list[list[int]]) -> None:
+    anchors, candidates = angles(0, 90), angles(60, 90, 0, 80)
+    loss = info_nce(anchors, candidates, 0, 0.5, margin)
+    expected = 0.0
+    for row, columns in enumerate(kept):
+        cosines = torch.stack([cosine_similarity(anchors[row], candidates[column], dim=0) for column in columns])
+        expected -= float((cosines / 0.5).log_softmax(0)[columns.index(row)]) / 2
+    assert float(loss) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_margin_that_leaves_all_others_out_leaves_the_positive() -> None:
+    loss = info_nce(angles(0, 90), angles(60, 80, 10, 20), 0, 0.5, -2.0)
+    assert float(loss) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_positive_is_found_behind_those_of_other_processes() -> None:
+    anchors, candidates = angles(0, 90), angles(45, 45, 60, 90)
+    assert float(info_nce(anchors, candidates, 2, 0.5)) == pytest.approx(
+        float(info_nce(anchors, candidates[[2, 3, 0, 1]], 0, 0.5)), abs=1e-6
+    )
+
+
+def test_matryoshka_is_the_mean_over_dimensions(tokenizer: Any) -> None:
+    model, batch = Toy(), batch_of(tokenizer, texts_of(3), 1 << 20)
+    loss = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8, 16))(batch["chunks"], batch["order"]).detach()
+    vectors = torch.cat([model(dict(one))["sentence_embedding"].detach() for one in batch["chunks"]])[batch["order"]]
+    by_hand = [info_nce(vectors[0][:, :size], torch.cat([*vectors[1:]])[:, :size], 0, 0.05) for size in (4, 8, 16)]
+    assert float(loss) == pytest.approx(float(sum(by_hand)) / 3, abs=1e-5)
+    whole = RankingLoss(model, 0.05, 1 << 20, matryoshka=(4, 8))(batch["chunks"], batch["order"]).detach()
+    assert float(whole) == pytest.approx(float(loss), abs=1e-6), "the whole vector is always one of the sizes"
+
+
+def test_dimensions_that_a_vector_lacks_are_refused(tokenizer: Any) -> None:
+    batch = batch_of(tokenizer, texts_of(2), 1 << 20)
+    with pytest.raises(UnmaskError, match="matryoshka asks for 32 dimensions, and a vector has 16"):
+        RankingLoss(Toy(), 0.05, 1 << 20, matryoshka=(32,))(batch["chunks"], batch["order"])

@@ -1,0 +1,198 @@
+"""Every shipped recipe loads at every scale; a mistake in one is named with its file, its key and what would be right."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.design import Design
+from unmask.errors import UnmaskError
+from unmask.prompts import find_prompt
+from unmask.training.recipe import STAGES, Recipe, load_recipe, merged, parse_setting, recipe_file, scales, shipped
+
+SHIPPED = [(name, scale) for name in shipped() for scale in scales(name)]
+
+TEXT = """
+about = "A recipe."
+model = "pico"
+designs = ["causal/plain/mean"]
+stages = ["simcse"]
+
+[simcse]
+data = ["text"]
+steps = 4
+lr = 1e-3
+
+[data.text]
+path = "starter:reference"
+
+[scale.large]
+simcse = { steps = 400 }
+data.text.limit = 7
+seeds = [1, 2]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def refused(file: Path, *settings: str, scale: str | None = None) -> str:
+    with pytest.raises(UnmaskError) as caught:
+        load_recipe(str(file), scale, settings)
+    assert str(file) in str(caught.value) or "recipe" in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "scale"), SHIPPED)
+def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> None:
+    recipe = load_recipe(name, scale)
+    assert recipe.name == name and recipe.source, "where the settings come from is to be said"
+    for stage in recipe.stages:
+        assert isinstance(recipe.stage(stage), STAGES[stage])
+        assert recipe.stage(stage).warmup < recipe.stage(stage).steps
+    for data in recipe.data.values():
+        if data.instruction or data.document_instruction:
+            assert all(find_prompt(Design.parse(one).prompt).takes_instruction for one in recipe.designs)
+    again = Recipe.model_validate_json(recipe.model_dump_json(by_alias=True))
+    assert again == recipe, "the run folder keeps the recipe as JSON"
+
+
+def test_there_are_recipes_and_each_has_a_scale_to_try_it_at() -> None:
+    assert {"llm2vec"} <= shipped().keys()
+    assert all("smoke" in scales(name) for name in shipped())
+
+
+def test_a_scale_changes_what_it_names_and_nothing_else(file: Path) -> None:
+    plain, large = load_recipe(str(file)), load_recipe(str(file), "large")
+    assert plain.simcse and large.simcse
+    assert (plain.simcse.steps, large.simcse.steps) == (4, 400)
+    assert large.simcse == plain.simcse.model_copy(update={"steps": 400})
+    assert large.data["text"].limit == 7 and large.data["text"].path == plain.data["text"].path
+    assert large.seeds == (1, 2) and plain.seeds == (0,)
+    assert scales(str(file)) == ["large"]
+
+
+def test_tables_are_merged_and_lists_replaced() -> None:
+    one = {"a": {"b": 1, "c": [1, 2]}, "d": 1}
+    assert merged(one, {"a": {"c": [3]}, "e": {"f": 2}}) == {"a": {"b": 1, "c": [3]}, "d": 1, "e": {"f": 2}}
+    assert one == {"a": {"b": 1, "c": [1, 2]}, "d": 1}
+
+
+@pytest.mark.parametrize(
+    ("setting", "parsed"),
+    [
+        ("simcse.steps=100", {"simcse": {"steps": 100}}),
+        ("simcse.lr=1e-4", {"simcse": {"lr": 1e-4}}),
+        ("simcse.checkpointing = true", {"simcse": {"checkpointing": True}}),
+        ("model=smollm2", {"model": "smollm2"}),
+        ("model= smollm2 ", {"model": "smollm2"}),
+        ('model="smollm2"', {"model": "smollm2"}),
+        ("model=./a=b/c", {"model": "./a=b/c"}),
+        ("model=", {"model": ""}),
+        ("seeds=[0, 1]", {"seeds": [0, 1]}),
+        ('lora.targets=["q_proj", "v_proj"]', {"lora": {"targets": ["q_proj", "v_proj"]}}),
+        ('data.text={path = "a.txt"}', {"data": {"text": {"path": "a.txt"}}}),
+        ("data.text.path=hub:a/b:c", {"data": {"text": {"path": "hub:a/b:c"}}}),
+    ],
+)
+def test_settings_are_toml_and_bare_words_strings(setting: str, parsed: dict[str, Any]) -> None:
+    assert parse_setting(setting) == parsed
+
+
+@pytest.mark.parametrize("setting", ["simcse.steps", "=3", " = 3"])
+def test_a_setting_without_key_and_value_is_refused(setting: str) -> None:
+    with pytest.raises(UnmaskError, match="is not key=value, such as"):
+        parse_setting(setting)
+
+
+def test_settings_stand_over_the_scale_and_the_last_one_counts(file: Path) -> None:
+    recipe = load_recipe(str(file), "large", ["simcse.steps=5", "simcse.steps=6", "data.text.limit=9", "model=other"])
+    assert recipe.simcse and recipe.simcse.steps == 6
+    assert (recipe.data["text"].limit, recipe.model) == (9, "other")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("modle=x", "unknown key 'modle'. Did you mean 'model'?"),
+        ("simcse.temprature=1", "unknown key 'simcse.temprature'. Did you mean 'temperature'?"),
+        ("lora.rank=1", "unknown key 'lora.rank'. Allowed here: alpha, dropout, r, targets."),
+        ("lora.target=all", "unknown key 'lora.target'. Did you mean 'targets'?"),
+        ("head.latent=1", "unknown key 'head.latent'. Did you mean 'latents'?"),
+        ("data.text.split_=x", "unknown key 'data.text.split_'. Did you mean 'split'?"),
+        ("evaluation.task=[]", "unknown key 'evaluation.task'. Did you mean 'tasks'?"),
+        ("next_token.steps=1", "unknown key 'next_token'. Did you mean 'next-token'?"),
+        ("simcse.mask=_", "unknown key 'simcse.mask'."),  # an option of another stage
+        ("scale.large.model=x", "unknown key 'scale'."),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: str) -> None:
+    assert said in refused(file, setting)
+    assert "Allowed here: " in refused(file, setting)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["simcse.steps=0"], "simcse.steps: Input should be greater than or equal to 1."),
+        (["simcse.steps=many"], "simcse.steps: Input should be a valid integer"),
+        (["simcse.where=embedding"], "simcse.where: Input should be 'layer' or 'attention'."),
+        (["simcse.dropout=1.0"], "simcse.dropout: Input should be less than 1."),
+        (["simcse.matryoshka=[64, 0]"], "simcse.matryoshka.1: Input should be greater than or equal to 1."),
+        (["simcse.batch=10", "simcse.accumulate=4"], "simcse: batch 10 cannot be split into 4 equal parts (accumulate)."),
+        (["simcse.data=[]"], "simcse.data: Tuple should have at least 1 item"),
+        (['simcse.data=["texts"]'], "Unknown data set of stage simcse 'texts'. Did you mean 'text'? Allowed: text."),
+        (['stages=["mntp", "simcse"]'], "stage 'mntp' is to be run, but there is no [mntp]."),
+        (['stages=["simsce"]'], "Unknown stage 'simsce'. Did you mean 'simcse'?"),
+        (["stages=[]"], "stages: Tuple should have at least 1 item"),
+        (["designs=[]"], "designs: Tuple should have at least 1 item"),
+        (['designs=["causal/plain/maen"]'], "Did you mean 'mean'?"),
+        (["seeds=[1, 1]"], "seeds holds the same one twice."),
+        (["seeds=[]"], "seeds: Tuple should have at least 1 item"),
+        (["lora.targets=q_proj"], "lora.targets: Input should be 'all', or Input should be a valid tuple."),
+        (["train=lorra"], "train: Input should be 'lora', 'full' or 'head'."),
+        (["model.x=1"], "model: Input should be a valid string."),
+        (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, anchor, positive"),
+    ],
+)
+def test_a_value_that_cannot_be_says_where_and_why(file: Path, settings: list[str], said: str) -> None:
+    message = refused(file, *settings)
+    assert said in message
+    assert ".." not in message and message.startswith(str(file))
+
+
+def test_what_only_a_scale_says_is_asked_for(file: Path) -> None:
+    file.write_text(TEXT.replace("steps = 4\n", ""), encoding="utf-8")
+    assert "simcse.steps: Field required. Scales, of which none was chosen: large." in refused(file)
+    assert load_recipe(str(file), "large")
+    assert "at scale large: unknown key 'x'" in refused(file, "x=1", scale="large")
+
+
+def test_an_unknown_scale_or_recipe_names_those_that_there_are(file: Path) -> None:
+    assert "Unknown scale of recipe" in refused(file, scale="larg") and "Did you mean 'large'?" in refused(file, scale="larg")
+    file.write_text(re.sub(r"(?s)\[scale.*", "", TEXT), encoding="utf-8")
+    assert "(this recipe has none)" in refused(file, scale="small")
+    with pytest.raises(UnmaskError, match="Unknown recipe 'llm2vce'. Did you mean 'llm2vec'"):
+        load_recipe("llm2vce")
+    with pytest.raises(UnmaskError, match="There is no recipe 'nowhere.toml'"):
+        recipe_file("nowhere.toml")
+
+
+def test_a_file_that_is_no_toml_says_so(file: Path) -> None:
+    file.write_text("model = \n", encoding="utf-8")
+    assert "is no TOML" in refused(file)
+    file.write_bytes(b"\xff\xfe")
+    assert "is no TOML" in refused(file)
+
+
+def test_a_recipe_takes_the_name_of_its_file(file: Path) -> None:
+    assert load_recipe(str(file)).name == "mine"
+    assert "name" not in tomllib.loads(TEXT)

@@ -1,0 +1,143 @@
+"""A run that was killed and started again gives the weights of one that was not, bit by bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.running import At, die, killed, losses, recipe, run, same, weights
+from unmask.errors import UnmaskError
+from unmask.training import loop
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings"),
+    [
+        ("mntp", {}),
+        ("mntp", {"accumulate": 2}),
+        ("simcse", {}),
+        ("simcse", {"where": "attention", "cache_tokens": 16}),
+        ("contrastive", {}),
+    ],
+    ids=str,
+)
+def test_a_killed_run_goes_on_as_if_it_had_not_been(stage: str, settings: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    made = recipe(model, stage, lora={"r": 4, "dropout": 0.1}, **{stage: settings})
+    run(made, tmp_path / "whole")
+    killed(lambda: run(made, tmp_path / "cut", None, At(f"1-{stage}", 4, die)))
+    said: list[str] = []
+    run(made, tmp_path / "cut", say=said.append)
+    assert f"  {stage}: resumed from checkpoint-2" in said
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    assert losses(tmp_path / "cut", f"1-{stage}") == losses(tmp_path / "whole", f"1-{stage}")
+
+
+def test_weights_do_change_with_the_seed(model: Path, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        run(recipe(model, "simcse", seeds=[seed], simcse={"steps": 2}), tmp_path / str(seed))
+    assert not same(weights(tmp_path / "0"), weights(tmp_path / "1"))
+
+
+def test_a_finished_stage_is_taken_over(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "mntp", "simcse")
+    run(made, tmp_path / "whole")
+    killed(lambda: run(made, tmp_path / "cut", None, At("2-simcse", 4, die)))
+    said: list[str] = []
+    run(made, tmp_path / "cut", None, At("1-mntp", 1, pytest.fail), say=said.append)
+    assert "  mntp: done before" in said and "  simcse: resumed from checkpoint-2" in said
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+def test_a_run_killed_between_two_stages_goes_on(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "simcse", "contrastive", train="full")
+    run(made, tmp_path / "whole")
+    killed(lambda: run(made, tmp_path / "cut", None, At("2-contrastive", 1, die)))
+    run(made, tmp_path / "cut", None, At("1-simcse", 1, pytest.fail))
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("moment", ["optimizer", "state", "end"])
+def test_a_checkpoint_that_is_torn_is_not_used(
+    moment: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = recipe(model, "simcse")
+    run(made, tmp_path / "whole")
+
+    def torn() -> None:
+        def at_the_fourth_step(self: Any, *arguments: Any, **options: Any) -> Any:
+            if self.state.global_step == 4:
+                die()
+            return inner(self, *arguments, **options)
+
+        name = {"optimizer": "_save_optimizer_and_scheduler", "state": "_save_rng_state", "end": "_finalize_training"}[moment]
+        inner = getattr(loop.Loop, name)
+        if moment == "end":  # all steps are done and the last checkpoint is whole, the stage is not
+            monkeypatch.setattr(loop.Loop, name, lambda *_, **__: die())
+        else:
+            monkeypatch.setattr(loop.Loop, name, at_the_fourth_step)
+        run(made, tmp_path / "cut")
+
+    killed(torn)
+    said: list[str] = []
+    run(made, tmp_path / "cut", say=said.append)
+    assert f"  simcse: resumed from checkpoint-{6 if moment == 'end' else 2}" in said
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+def test_a_run_that_was_moved_finds_its_best_checkpoint(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "contrastive", contrastive={"evaluate_every": 2})
+    peak = [0.1, 0.9, 0.2]
+
+    def falling() -> Callable[[Any], dict[str, float]]:
+        seen = iter([*peak, 0.5])
+        return lambda _: {"score": next(seen)}
+
+    run(made, tmp_path / "whole", falling())
+    scores = falling()
+    killed(lambda: run(made, tmp_path / "cut", scores, At("1-contrastive", 5, die)))
+    (tmp_path / "cut").rename(tmp_path / "moved")
+    run(made, tmp_path / "moved", lambda _: {"score": 0.2})
+    assert same(weights(tmp_path / "moved"), weights(tmp_path / "whole"))
+
+
+def test_nothing_is_left_of_checkpoints(model: Path, tmp_path: Path) -> None:
+    run(recipe(model, "mntp"), tmp_path / "run")
+    left = {path.name for path in (tmp_path / "run" / "stages" / "1-mntp").iterdir()}
+    assert left == {"done.safetensors", "log.json", "tensorboard"}
+
+
+def test_a_run_that_is_done_is_not_repeated(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "mntp")
+    run(made, tmp_path / "run")
+    before = weights(tmp_path / "run")
+    said: list[str] = []
+    run(made, tmp_path / "run", None, At("1-mntp", 1, pytest.fail), say=said.append)
+    assert len(said) == 1 and "done before" in said[0]
+    assert same(weights(tmp_path / "run"), before)
+
+
+def test_another_recipe_in_the_same_folder_is_refused(model: Path, tmp_path: Path) -> None:
+    run(recipe(model, "mntp", mntp={"steps": 1}), tmp_path / "run")
+    with pytest.raises(UnmaskError, match="another recipe or other settings"):
+        run(recipe(model, "mntp", mntp={"steps": 2}), tmp_path / "run")
+
+
+def test_a_recipe_can_be_corrected_while_nothing_was_trained(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match="nowhere"):
+        run(recipe(model, "mntp", data={"text": {"path": "nowhere.jsonl"}}), tmp_path / "run")
+    run(recipe(model, "mntp", mntp={"steps": 1}), tmp_path / "run")
+
+
+def test_other_data_in_the_same_folder_are_refused(model: Path, tmp_path: Path) -> None:
+    rows = [{"text": f"A sentence about the number {number}."} for number in range(20)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    made = recipe(model, "mntp", data={"text": {"path": str(file)}})
+    killed(lambda: run(made, tmp_path / "run", None, At("1-mntp", 4, die)))
+    file.write_text("\n".join(map(json.dumps, rows[1:])))
+    with pytest.raises(UnmaskError, match=r"The data changed since .* \(mntp: text\)"):
+        run(made, tmp_path / "run")

@@ -1,0 +1,298 @@
+"""What a run leaves: the trained model in every form that loads it, the best of its checkpoints, a card; and what stops it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from tests.training.running import ROOT, TEXTS, At, encode, losses, recipe, run, same, weights
+from unmask.design import Design
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.training import stages
+from unmask.training.card import write_card
+from unmask.training.loop import load_trainable, save_trainable
+from unmask.training.run import train
+from unmask.training.trainee import Trainee
+
+SHORT = {"steps": 2}
+SMALL_HEAD = {"latents": 4, "heads": 2}
+
+
+def objective_of(change: Callable[[int, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change the loss of the n-th forward pass, counted from one."""
+    made = stages.PREPARE["contrastive"]
+    calls = iter(range(1, 10_000))
+
+    def prepared(*arguments: Any) -> Any:
+        ready = made(*arguments)
+        inner = ready.objective
+        object.__setattr__(ready, "objective", lambda *batch: change(next(calls), inner(*batch)))
+        return ready
+
+    monkeypatch.setitem(stages.PREPARE, "contrastive", prepared)
+
+
+# ---- what stops a run -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_stops_the_run(
+    bad: float, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objective_of(lambda step, loss: loss * bad if step == 5 else loss, monkeypatch)
+    with pytest.raises(UnmaskError) as error:
+        run(recipe(model, "contrastive"), tmp_path / "run")
+    checkpoint = tmp_path / "run" / "stages" / "1-contrastive" / "checkpoint-4"
+    assert str(error.value).startswith("Step 5: the loss is not finite")
+    assert "Rows: pairs:" in str(error.value) and f"Last good checkpoint: {checkpoint}." in str(error.value)
+
+
+def test_a_loss_that_explodes_stops_the_run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objective_of(lambda step, loss: loss * 100 if step == 12 else loss, monkeypatch)
+    with pytest.raises(UnmaskError, match="Step 12: the loss is more than 10 times the usual"):
+        run(recipe(model, "contrastive", contrastive={"steps": 12, "save_every": 50}), tmp_path / "run")
+
+
+def test_a_harder_batch_after_easy_ones_is_no_explosion(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objective_of(lambda step, loss: loss * (2.0 / loss.detach() if step == 12 else 1e-3), monkeypatch)
+    run(recipe(model, "contrastive", contrastive={"steps": 12}), tmp_path / "run")
+
+
+def test_weights_that_are_no_numbers_are_never_a_checkpoint(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poisoned(step: int, loss: Tensor) -> Tensor:
+        if step == 4:  # a finite loss with a gradient that is not
+            loss.register_hook(lambda gradient: gradient * float("nan"))
+        return loss
+
+    objective_of(poisoned, monkeypatch)
+    with pytest.raises(UnmaskError, match=r"Step 4: weights of .* are not finite. Last good checkpoint: .*checkpoint-2\."):
+        run(recipe(model, "contrastive"), tmp_path / "run")
+
+
+def test_a_wrong_row_is_found_before_a_model_is_loaded(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainee, "load", lambda *_: pytest.fail("loaded"))
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"anchor": "a", "positive": "b"}\n{"anchor": "a", "positive": 3}\n')
+    made = recipe(model, "mntp", "contrastive", data={"text": {"path": "starter:reference"}, "pairs": {"path": str(file)}})
+    with pytest.raises(UnmaskError, match=r"rows\.jsonl, line 2, column 'positive'"):
+        run(made, tmp_path / "run")
+
+
+# ---- what is refused in a recipe --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (("contrastive",), {"contrastive": {"accumulate": 2}}, "a batch in parts has fewer negatives"),
+        (("simcse",), {"simcse": {"accumulate": 2}}, "a batch in parts has fewer negatives"),
+        (("mntp", "simcse"), {"merge": False}, "merge = false keeps one adapter, and 2 stages make as many"),
+        (("simcse",), {"merge": False, "train": "full"}, 'merge = false keeps an adapter, and train = "full" trains none'),
+    ],
+)
+def test_recipes_that_cannot_give_what_they_say_are_refused(
+    names: tuple[str, ...], settings: dict[str, Any], message: str, model: Path
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        recipe(model, *names, **settings)
+
+
+# ---- evaluation -------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_checkpoint_is_the_result(model: Path, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def peak(embedder: Embedder) -> dict[str, float]:
+        seen.append(embedder.encode(TEXTS))
+        return {"score": [0.1, 0.9, 0.3, 0.9][len(seen) - 1]}
+
+    run(recipe(model, "contrastive", contrastive={"evaluate_every": 2, "steps": 6}), tmp_path / "run", peak)
+    assert len(seen) == 4  # the last is of the result
+    assert np.allclose(seen[3], seen[1], atol=1e-6) and not np.allclose(seen[3], seen[2], atol=1e-4)
+    assert np.array_equal(encode(tmp_path / "run"), seen[3])
+
+
+def test_an_evaluation_in_between_is_also_made_at_the_end(model: Path, tmp_path: Path) -> None:
+    scores = iter([0.1, 0.9, 0.9])
+    run(
+        recipe(model, "contrastive", contrastive={"evaluate_every": 2, "steps": 3}),
+        tmp_path / "run",
+        lambda _: {"score": next(scores)},
+    )
+    run(recipe(model, "contrastive", contrastive={"steps": 3}), tmp_path / "plain")
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "plain"))
+
+
+def test_evaluating_changes_nothing(model: Path, tmp_path: Path) -> None:
+    def careless(embedder: Embedder) -> dict[str, float]:
+        import random
+
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+        embedder.encode(TEXTS)
+        careless.calls += 1  # type: ignore[attr-defined]
+        return {"score": careless.calls / 100}  # type: ignore[attr-defined]
+
+    careless.calls = 0  # type: ignore[attr-defined]
+    settings: dict[str, Any] = {"lora": {"r": 4, "dropout": 0.1}}
+    run(recipe(model, "simcse", simcse={"evaluate_every": 1}, **settings), tmp_path / "watched", careless)
+    run(recipe(model, "simcse", **settings), tmp_path / "unwatched")
+    assert careless.calls == 7  # type: ignore[attr-defined]
+    assert same(weights(tmp_path / "watched"), weights(tmp_path / "unwatched"))
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["mntp", "simcse", "contrastive"])
+def test_recomputed_activations_change_nothing(stage: str, model: Path, tmp_path: Path) -> None:
+    calls: dict[bool, int] = {}
+    for checkpointing in (False, True):
+        made = recipe(model, stage, **{stage: {"checkpointing": checkpointing, "steps": 3}})
+        run(made, tmp_path / str(checkpointing), None, Counting(calls, checkpointing))
+    assert losses(tmp_path / "True", f"1-{stage}") == pytest.approx(losses(tmp_path / "False", f"1-{stage}"), rel=1e-5)
+    one, other = weights(tmp_path / "True"), weights(tmp_path / "False")
+    assert all(torch.allclose(one[name], other[name], atol=1e-5) for name in other)
+    assert calls[True] > calls[False]  # layers were computed again
+
+
+class Counting(At):
+    """Counts how often the first layer is computed."""
+
+    def __init__(self, calls: dict[bool, int], key: bool) -> None:
+        self.calls, self.key = calls, key
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        return
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **options: Any) -> None:
+        self.calls[self.key] = 0
+        first = next(module for name, module in options["model"].named_modules() if name.endswith("layers.0.mlp"))
+        first.register_forward_pre_hook(lambda *_: self.calls.update({self.key: self.calls[self.key] + 1}))
+
+
+def test_steps_in_parts_are_whole_steps(model: Path, tmp_path: Path) -> None:
+    for parts in (1, 2):
+        run(recipe(model, "mntp", mntp={"accumulate": parts, "batch": 8}), tmp_path / str(parts))
+    assert losses(tmp_path / "2", "1-mntp") == pytest.approx(losses(tmp_path / "1", "1-mntp"), rel=1e-4)
+    one, other = weights(tmp_path / "1"), weights(tmp_path / "2")
+    assert all(torch.allclose(one[name], other[name], atol=2e-5) for name in one)
+
+
+# ---- the result -------------------------------------------------------------------------------------------------------------------
+
+
+def trained_vectors(made: Any, folder: Path) -> Any:
+    """Vectors of the model in training, at the end of a run that is watched once."""
+    found: list[Any] = []
+
+    def look(embedder: Embedder) -> dict[str, float]:
+        found.append(embedder.encode(TEXTS))
+        return {"score": 0.5}
+
+    run(made, folder, look)
+    return found[-1]
+
+
+@pytest.mark.parametrize(
+    ("design", "settings"),
+    [
+        ("bidirectional/plain/mean", {}),
+        ("bidirectional/plain/mean", {"merge": False}),
+        ("causal/eol/last", {"merge": False}),
+        ("causal/plain/mean", {"train": "full"}),
+        ("bidirectional/plain/cross-attention", {"head": SMALL_HEAD}),
+        ("causal/plain/layer-attention", {"head": SMALL_HEAD, "merge": False}),
+        ("bidirectional/plain/latent-attention", {"head": SMALL_HEAD, "train": "head"}),
+        ("causal/plain/cross-attention", {"head": SMALL_HEAD, "train": "full"}),
+    ],
+    ids=str,
+)
+def test_the_result_loads_as_what_was_trained(design: str, settings: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    made = recipe(model, "contrastive", contrastive=SHORT | {"lr": 1e-2, "max_length": 64}, designs=[design], **settings)
+    vectors = trained_vectors(made, tmp_path / "run")
+    loaded = Embedder.from_pretrained(tmp_path / "run" / "model", device="cpu")
+    assert loaded.design == Design.parse(design) and loaded.backbone.attention == loaded.design.attention
+    assert np.array_equal(loaded.encode(TEXTS), vectors)
+    ours = "UnmaskModule" in (tmp_path / "run" / "model" / "modules.json").read_text()
+    assert ours == ((design != "bidirectional/plain/mean" and design != "causal/plain/mean") or not made.merge)
+    theirs = SentenceTransformer(str(tmp_path / "run" / "model"), trust_remote_code=ours, device="cpu").encode(TEXTS)
+    assert np.allclose(theirs, vectors, atol=1e-5)
+    base = Embedder.from_pretrained(model, design, device="cpu").encode(TEXTS) if not made.head else None
+    assert base is None or not np.allclose(base, vectors, atol=1e-4)
+    if made.train == "head":
+        untouched = Embedder.from_pretrained(model, "causal/plain/mean", device="cpu", dtype="float32").backbone.model
+        assert same(dict(untouched.state_dict()), dict(loaded.backbone.model.state_dict()))
+
+
+def test_an_adapter_names_its_base_model(model: Path, tmp_path: Path) -> None:
+    run(recipe(model, "simcse", simcse=SHORT, merge=False), tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "model" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == str(model)
+    assert not (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_every_design_and_seed_has_its_folder(model: Path, tmp_path: Path) -> None:
+    made = recipe(
+        model, "contrastive", contrastive=SHORT, designs=["causal/plain/mean", "bidirectional/plain/mean"], seeds=[0, 1]
+    )
+    found = train(made, tmp_path / "run", ROOT)
+    assert [one.folder.name for one in found] == [
+        f"{attention}-plain-mean.seed{seed}" for attention in ("causal", "bidirectional") for seed in (0, 1)
+    ]
+    assert len({tuple(encode(one.folder)[0]) for one in found}) == 4
+
+
+def test_what_trains_is_read_back_only_where_it_belongs(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "contrastive")
+    trainee = Trainee.load(made, Design.parse("causal/plain/mean"), 0)
+    trainee.begin("contrastive", 0)
+    save_trainable(trainee.backbone.model, tmp_path / "file")
+    load_trainable(trainee.backbone.model, tmp_path / "file")
+    trainee.backbone.model.requires_grad_(True)
+    with pytest.raises(UnmaskError, match="trained other weights than this one"):
+        load_trainable(trainee.backbone.model, tmp_path / "file")
+
+
+# ---- the card ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_the_card_says_what_happened(merge: bool, model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "contrastive", contrastive={"evaluate_every": 3}, merge=merge)
+    done = run(made, tmp_path / "run", lambda _: {"score": 0.5, "a task": 0.5})
+    write_card(made, done)
+    text = (done.result / "README.md").read_text()
+    record = json.loads((done.folder / "run.json").read_text())
+    revision = record["data"]["contrastive"]["pairs"]["revision"]
+    for said in (
+        f"base_model: {model}",
+        "# pico: ",
+        "A pico model is trained.",
+        "`bidirectional/plain/mean`, seed 0",
+        "- a task: 50.00",
+        "they flatter it",
+        f"`pairs` (starter:pairs), 40 examples, revision {revision}",
+        "| 3 | 50.00 |",
+        f"| 1 | {losses(done.folder, '1-contrastive')[0]:.4f} |",
+        f"| 6 | {losses(done.folder, '1-contrastive')[-1]:.4f} |",
+        '"lr": 0.001',
+        f"torch {torch.__version__}",
+    ):
+        assert said in text, said
+    assert ("trust_remote_code=True" in text) == (not merge)
+    assert (done.result / "training.png").read_bytes()[:4] == b"\x89PNG"
+    assert np.array_equal(encode(done.folder), encode(done.folder))

@@ -1,0 +1,130 @@
+"""A schedule is fixed by its seed; its batches come from one data set each, hold no text twice, and waste no example."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unmask.errors import UnmaskError
+from unmask.training.data import DataSet, DataSource, Example
+from unmask.training.schedule import Row, contrastive_schedule, language_schedule
+
+BATCH = 8
+
+
+def data_set(name: str, texts: list[tuple[str, ...]]) -> DataSet:
+    examples = [Example(line, text) for line, text in enumerate(texts, start=1)]
+    return DataSet(name, "pairs", ("anchor", "positive"), examples, DataSource(path=name), "", {})
+
+
+def distinct(name: str, size: int) -> DataSet:
+    return data_set(name, [(f"{name} question {n}", f"{name} answer {n}") for n in range(size)])
+
+
+def batches(rows: list[Row], batch: int = BATCH) -> list[list[Row]]:
+    return [rows[at : at + batch] for at in range(0, len(rows), batch)]
+
+
+def test_every_batch_is_of_one_data_set() -> None:
+    rows = contrastive_schedule([distinct("a", 30), distinct("b", 50)], 40, BATCH, 0)
+    assert len(rows) == 40 * BATCH
+    assert all(len({row.data.name for row in batch}) == 1 for batch in batches(rows))
+    assert {row.data.name for row in rows} == {"a", "b"}
+
+
+def test_sets_are_drawn_in_proportion_to_their_sizes() -> None:
+    rows = contrastive_schedule([distinct("small", 20), distinct("large", 60)], 400, BATCH, 0)
+    share = sum(batch[0].data.name == "large" for batch in batches(rows)) / 400
+    assert abs(share - 0.75) < 4 * (0.75 * 0.25 / 400) ** 0.5
+
+
+@pytest.mark.parametrize("size", [16, 20, 24])
+def test_every_example_is_used_once_in_a_pass(size: int) -> None:
+    """Also where a pass ends inside a batch."""
+    rows = contrastive_schedule([distinct("a", size)], 3 * size // BATCH, BATCH, 0)
+    used = [row.example.row for row in rows]
+    # an example that the next pass repeats within the batch waits, so a pass may end a few places later
+    for passed in range(1, 3):
+        counts = Counter(used[: passed * size])
+        assert sum(abs(counts[line] - passed) for line in range(1, size + 1)) <= (0 if size % BATCH == 0 else 2 * BATCH)
+    assert max(Counter(used).values()) - min(Counter(used).values()) <= (0 if size % BATCH == 0 else 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(13, 30)), min_size=12, max_size=40), st.integers(0, 5))
+def test_no_text_occurs_twice_in_a_batch(pairs: list[tuple[int, int]], seed: int) -> None:
+    data = data_set("a", [(str(anchor), str(positive)) for anchor, positive in pairs])
+    try:
+        rows = contrastive_schedule([data], 12, 4, seed)
+    except UnmaskError as error:
+        assert "cannot fill a batch of 4" in str(error)
+        return
+    for batch in batches(rows, 4):
+        texts = [text for row in batch for text in row.example.texts]
+        assert len(set(texts)) == len(texts)
+
+
+def test_an_example_that_waits_is_not_lost() -> None:
+    """Eight rows share an anchor, so only one of them fits into each batch: all the same, each is used."""
+    repeated = [("the same", f"answer {n}") for n in range(8)]
+    others = [(f"question {n}", f"reply {n}") for n in range(56)]
+    rows = contrastive_schedule([data_set("a", repeated + others)], 12, BATCH, 0)
+    assert {row.example.row for row in rows} == set(range(1, 65))
+
+
+@pytest.mark.parametrize("steps", [1, 7, 20])
+def test_a_longer_schedule_begins_with_the_shorter_one(steps: int) -> None:
+    sets = [distinct("a", 30), distinct("b", 50)]
+    longer = contrastive_schedule(sets, 40, BATCH, 3)
+    assert contrastive_schedule(sets, steps, BATCH, 3) == longer[: steps * BATCH]
+
+
+def test_a_schedule_is_a_function_of_its_seed() -> None:
+    sets = [distinct("a", 30), distinct("b", 50)]
+    assert contrastive_schedule(sets, 9, BATCH, 1) == contrastive_schedule(sets, 9, BATCH, 1)
+    assert contrastive_schedule(sets, 9, BATCH, 1) != contrastive_schedule(sets, 9, BATCH, 2)
+    assert language_schedule(range(1, 50), 9, BATCH, 1) == language_schedule(range(1, 50), 9, BATCH, 1)
+    assert language_schedule(range(1, 50), 9, BATCH, 1) != language_schedule(range(1, 50), 9, BATCH, 2)
+
+
+def test_other_sets_do_not_change_the_order_within_a_set() -> None:
+    alone = contrastive_schedule([distinct("a", 40)], 5, BATCH, 0)
+    beside = [row for row in contrastive_schedule([distinct("a", 40), distinct("b", 40)], 30, BATCH, 0) if row.data.name == "a"]
+    assert [row.id for row in alone] == [row.id for row in beside[: 5 * BATCH]]
+
+
+def test_a_row_says_where_it_was_read() -> None:
+    data = distinct("quora", 3)
+    assert Row(data, data.examples[2]).id == "quora:3"
+
+
+def test_a_set_that_cannot_fill_a_batch_is_refused() -> None:
+    with pytest.raises(UnmaskError, match="'a' has 7 examples, fewer than one batch of 8: lower the batch"):
+        contrastive_schedule([distinct("a", 7)], 1, BATCH, 0)
+    with pytest.raises(UnmaskError, match="'a' cannot fill a batch of 8 without repeating a text"):
+        contrastive_schedule([data_set("a", [("same", f"answer {n}") for n in range(20)])], 1, BATCH, 0)
+
+
+@pytest.mark.parametrize(("chunks", "steps", "batch"), [(256, 32, 8), (256, 64, 8), (300, 40, 5), (3, 4, 8)])
+def test_every_chunk_is_used_equally_often(chunks: int, steps: int, batch: int) -> None:
+    order = language_schedule([1 + n % 17 for n in range(chunks)], steps, batch, 0)
+    counts = Counter(order)
+    assert len(order) == steps * batch
+    assert max(counts.values()) - min(counts[index] for index in range(chunks)) <= (steps * batch % chunks != 0)
+
+
+def test_chunks_of_similar_length_come_together() -> None:
+    lengths = [1 + (n * 7919) % 100 for n in range(256)]
+    order = language_schedule(lengths, 32, BATCH, 0)
+    spread = [max(lengths[i] for i in order[at : at + BATCH]) - min(lengths[i] for i in order[at : at + BATCH]) for at in range(0, 256, 8)]
+    assert max(spread) <= 6
+    longest = [max(lengths[i] for i in order[at : at + BATCH]) for at in range(0, 256, 8)]
+    assert longest != sorted(longest), "a run that goes from short to long learns in that order"
+
+
+def test_no_text_is_refused() -> None:
+    with pytest.raises(UnmaskError, match="no text to train on"):
+        language_schedule([], 1, 1, 0)

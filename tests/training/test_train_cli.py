@@ -1,0 +1,149 @@
+"""`unmask train` and `unmask recipes`: what they print, what they refuse, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unmask.cli import app, main
+from unmask.training.recipe import load_recipe, shipped
+from unmask.training.trainee import Trainee
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cli:
+    """Run a command line: its exit code, what it printed, what it said on standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            raise SystemExit(0)
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, re.sub(r"\x1b\[[0-9;]*m", "", err)
+
+    return run
+
+
+@pytest.fixture
+def file(model: Path, tmp_path: Path) -> Path:
+    """A recipe of a pico model."""
+    path = tmp_path / "pico.toml"
+    stage = "steps = 3\nbatch = 4\nlr = 1e-3\nmax_length = 16\n"
+    path.write_text(
+        f'about = "Pico."\nmodel = "{model}"\ndesigns = ["bidirectional/plain/mean"]\ndtype = "float32"\n'
+        'stages = ["mntp", "contrastive"]\n[lora]\nr = 4\n'
+        '[data]\ntext = { path = "starter:reference" }\npairs = { path = "starter:pairs" }\n'
+        f'[mntp]\ndata = ["text"]\n{stage}[contrastive]\ndata = ["pairs"]\n{stage}'
+    )
+    return path
+
+
+def test_train_says_what_it_does_and_resumes(cli: Cli, file: Path, tmp_path: Path) -> None:
+    code, out, said = cli("train", file, "-o", "run", "--set", "contrastive.steps=4")
+    assert (code, out) == (0, "")
+    for line in (
+        "unmask: bidirectional/plain/mean, seed 0",
+        "pairs: 40 pairs",
+        "mntp: what trains",
+        "q_proj",
+        "step 4/4",
+        "lr ",
+    ):
+        assert line in said
+    assert "Writing model shards" not in said and "Traceback" not in said
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert '"steps": 4' in card and "![loss](training.png)" in card
+    code, _, said = cli("train", file, "-o", "run", "--set", "contrastive.steps=4")
+    assert code == 0 and "done before" in said and "step" not in said
+    code, _, said = cli("train", file, "-o", "run")
+    assert code == 2 and "holds a run of another recipe or other settings" in said
+
+
+def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: Path) -> None:
+    from unmask.starter import starter_folders
+
+    task = next(folder for folder in starter_folders() if folder.name == "sts")
+    setting = ("--set", f'evaluation.tasks=["{task}"]', "--set", 'stages=["contrastive"]')
+    code, _, said = cli("train", file, "-o", "run", *setting)
+    assert code == 2 and "pairs" in said, said  # every pair is in the task, so none is left
+    code, _, said = cli("train", file, "-o", "kept", "--keep-leaks", *setting, "--set", "contrastive.evaluate_every=2")
+    assert code == 0, said
+    assert "step 2: " in said.replace("step 2/3  ", "step 2: ") and "score" in said
+    record = json.loads((tmp_path / "kept" / "run.json").read_text())
+    assert 0 < record["scores"]["score"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ('{"anchor": "a"}', "column 'positive'"),
+        ('{"anchor": "a", "positive": ""}', "column 'positive'"),
+        ('{"anchor": "a", "positive": 7}', "column 'positive'"),
+        ("{", "line 2"),
+    ],
+)
+def test_a_wrong_row_is_told_by_file_line_and_reason(
+    row: str, reason: str, cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainee, "load", lambda *_: pytest.fail("a model was loaded"))
+    (tmp_path / "rows.jsonl").write_text('{"anchor": "a", "positive": "b"}\n' + row + "\n")
+    for command in (("train", file, "-o", "run"), ("recipes", "check", file)):
+        code, _, said = cli(*command, "--set", "data.pairs.path=rows.jsonl")
+        assert code == 2 and "rows.jsonl, line 2" in said and reason in said, said
+        assert len(said.strip().splitlines()[-1].split("unmask: ")) == 2 and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "llm2vec", "-o", "run"], "Recipe 'llm2vec' needs --scale: smoke, small, paper."),
+        (["train", "llm2vce", "-o", "run"], "Did you mean 'llm2vec'?"),
+        (["train", "none.toml", "-o", "run"], "There is no recipe 'none.toml'."),
+        (["train", "llm2vec", "--scale", "smal", "-o", "run"], "Did you mean 'small'?"),
+        (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--set", "simcse.stepz=1"], "Did you mean 'steps'?"),
+        (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--set", "simcse.steps"], "is not key=value"),
+        (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--set", "simcse.steps=none"], "simcse.steps"),
+        (["train", "llm2vec", "--scale", "smoke", "-o", "run", "--data", "nowhere"], "There is no data folder 'nowhere'."),
+        (["recipes", "show", "llm2vce"], "Did you mean 'llm2vec'?"),
+        (["recipes", "copy", "llm2vec", "taken.toml"], "'taken.toml' exists, and is not overwritten."),
+        (["recipes", "check", "llm2vec", "--scale", "smal"], "Did you mean 'small'?"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(words: list[str], said: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "taken.toml").touch()
+    code, out, error = cli(*words)
+    assert (code, out) == (2, "") and said in error and len(error.strip().splitlines()) == 1, error
+    assert not (tmp_path / "run").exists()
+
+
+def test_recipes_can_be_listed_shown_copied_and_checked(cli: Cli, tmp_path: Path) -> None:
+    code, out, _ = cli("recipes", "list")
+    assert code == 0 and all(name in out for name in (*shipped(), "smoke", "small", "paper"))
+    code, out, _ = cli("recipes", "show", "llm2vec")
+    assert (code, out) == (0, shipped()["llm2vec"].read_text())
+    code, out, _ = cli("recipes", "show", "llm2vec", "--scale", "smoke", "--set", "simcse.steps=7")
+    assert code == 0 and json.loads(out)["simcse"]["steps"] == 7 and json.loads(out)["mntp"]["masking"] == "bert"
+    code, _, said = cli("recipes", "copy", "llm2vec", "mine.toml")
+    assert code == 0 and "wrote mine.toml" in said
+    assert load_recipe(str(tmp_path / "mine.toml"), "smoke").stages == load_recipe("llm2vec", "smoke").stages
+    code, out, _ = cli("recipes", "check", "mine.toml", "--scale", "smoke")
+    assert code == 0 and re.fullmatch(r"mntp: .*\nsimcse: .*\nok\n", out)
+
+
+@pytest.mark.parametrize("words", [["train"], ["recipes", "show"], ["recipes", "check"]])
+def test_help_has_every_option(words: list[str], cli: Cli) -> None:
+    code, out, _ = cli(*words, "--help")
+    assert code == 0 and "--scale" in out and "--set" in out
+    if words == ["train"]:
+        assert "Example: unmask train llm2vec --scale smoke" in out and "--keep-leaks" in out and "--data" in out
+    assert app.info.name == "unmask"

@@ -1,0 +1,151 @@
+"""What trains in which stage: adapters, all weights or the head, and never what a stage leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.training.running import recipe
+from unmask.design import Design
+from unmask.errors import UnmaskError
+from unmask.training.recipe import Recipe
+from unmask.training.trainee import Trainee, predicts_tokens
+
+HEADED = "bidirectional/plain/cross-attention"
+HEAD = {"head": {"latents": 2, "heads": 2}}
+
+
+def loaded(made: Recipe) -> Trainee:
+    return Trainee.load(made, Design.parse(made.designs[0]), 0)
+
+
+def training(trainee: Trainee) -> dict[str, nn.Parameter]:
+    """What has requires_grad, in the language model or the decoder, and in the head."""
+    found = dict((trainee.language_model or trainee.backbone.model).named_parameters())
+    if trainee.backbone.head is not None:
+        found |= {f"head.{name}": weight for name, weight in trainee.backbone.head.named_parameters()}
+    return {name: weight for name, weight in found.items() if weight.requires_grad}
+
+
+@pytest.mark.parametrize("stage", ["mntp", "simcse", "contrastive"])
+def test_under_lora_only_adapters_train(model: Path, stage: str) -> None:
+    trainee = loaded(recipe(model, "mntp", "simcse", "contrastive"))
+    covered = trainee.begin(stage, 0)
+    found = training(trainee)
+    assert found and all("lora_" in name for name in found)
+    assert not any(part in name for name in found for part in ("lm_head", "embed"))
+    assert sum(one.trainable for one in covered) == sum(weight.numel() for weight in found.values())
+    assert all(one.adapted == one.present for one in covered)
+
+
+def test_full_training_frees_the_decoder_and_not_a_head_of_its_own(model: Path) -> None:
+    trainee = loaded(recipe(model, "mntp", "contrastive", train="full", dtype="bfloat16"))
+    assert trainee.backbone.dtype == torch.float32, "small steps are lost in bf16"
+    trainee.begin("mntp", 0)
+    found = training(trainee)
+    assert len(found) == len(list(trainee.backbone.model.parameters())) and not any("lora" in name for name in found)
+    assert trainee.backbone.autocast == torch.bfloat16
+    untied: Any = trainee.language_model
+    untied.lm_head.weight = nn.Parameter(untied.lm_head.weight.clone())
+    trainee.begin("mntp", 0)
+    assert not untied.lm_head.weight.requires_grad
+
+
+@pytest.mark.parametrize("train", ["lora", "full", "head"])
+def test_the_head_trains_where_vectors_are_made(model: Path, train: str) -> None:
+    trainee = loaded(recipe(model, "mntp", "contrastive", train=train, designs=[HEADED], **HEAD))
+    if train == "head":
+        with pytest.raises(UnmaskError, match="Stage 'mntp' trains no head"):
+            trainee.begin("mntp", 0)
+    else:
+        assert trainee.begin("mntp", 0)[-1].trainable == 0
+        assert training(trainee) and not any(name.startswith("head.") for name in training(trainee))
+        trainee.end(merge=True)
+    covered = trainee.begin("contrastive", 0)
+    found = training(trainee)
+    of_head = {name for name in found if name.startswith("head.")}
+    assert of_head and (of_head == found.keys()) == (train == "head")
+    assert covered[-1].kind == "head (cross-attention)"
+    assert covered[-1].trainable == covered[-1].parameters == sum(found[name].numel() for name in of_head)
+    assert sum(one.trainable for one in covered[:-1]) == (
+        0 if train == "head" else sum(one.trainable for one in covered) - covered[-1].trainable
+    )
+
+
+def test_stages_begin_with_new_adapters_on_merged_weights(model: Path) -> None:
+    trainee = loaded(recipe(model, "simcse", "contrastive"))
+    before = trainee.embedder.encode(["A man plays."])
+    trainee.begin("simcse", 0)
+    with torch.no_grad():
+        for weight in training(trainee).values():
+            weight.normal_(std=0.1)
+    trained = trainee.embedder.encode(["A man plays."])
+    assert abs(trained - before).max() > 1e-3
+    trainee.end(merge=True)
+    assert trainee.adapter is None and abs(trainee.embedder.encode(["A man plays."]) - trained).max() < 1e-5
+    trainee.begin("contrastive", 0)
+    assert abs(trainee.embedder.encode(["A man plays."]) - trained).max() < 1e-5, "a new adapter changes nothing yet"
+    assert all(bool((weight == 0).all()) for name, weight in training(trainee).items() if "lora_B" in name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("merge", [True, False])
+def test_an_embedder_works_during_and_after_a_stage(model: Path, dtype: str, merge: bool) -> None:
+    """Adapters are in fp32 beside weights in bf16, under autocast in the stage, without it afterwards."""
+    trainee = loaded(recipe(model, "simcse", dtype=dtype))
+    trainee.begin("simcse", 0)
+    assert trainee.backbone.autocast == (torch.bfloat16 if dtype == "bfloat16" else None)
+    assert {weight.dtype for weight in training(trainee).values()} == {torch.float32}
+    with torch.no_grad():
+        for weight in training(trainee).values():
+            weight.normal_(std=0.1)
+    during = trainee.embedder.encode(["A man plays."], normalize=True)
+    trainee.end(merge)
+    after = trainee.embedder.encode(["A man plays."], normalize=True)
+    assert (trainee.adapter is None) == merge and trainee.backbone.autocast is None
+    assert float((during * after).sum()) > (0.999999 if dtype == "float32" else 0.99)
+
+
+def test_a_seed_decides_the_adapter(model: Path) -> None:
+    trainee = loaded(recipe(model, "simcse", "contrastive"))
+    drawn = []
+    for seed in (3, 3, 4):
+        trainee.begin("simcse", seed)
+        drawn.append(torch.cat([weight.flatten().detach().clone() for weight in training(trainee).values()]))
+        trainee.end(merge=True)
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_layers_above_the_one_that_is_read_do_not_train(model: Path) -> None:
+    made = recipe(model, "contrastive", designs=["causal/plain/mean@1"], lora={"r": 4, "targets": ["q_proj"]})
+    trainee = loaded(made)
+    (covered,) = (one for one in trainee.begin("contrastive", 0) if one.trainable)
+    assert (covered.kind, covered.present, covered.adapted) == ("q_proj", 1, 1)
+    assert all("layers.0." in name for name in training(trainee))
+
+
+def test_what_cannot_train_is_refused_before_anything_is_loaded(model: Path) -> None:
+    with pytest.raises(UnmaskError, match="'bidirectional/plain/mean' has no head, so with train = \"head\""):
+        loaded(recipe(Path("nowhere"), "contrastive", train="head"))
+    with pytest.raises(UnmaskError, match="is fitted on a reference corpus"):
+        loaded(recipe(Path("nowhere"), "contrastive", designs=["causal/plain/last/concat"]))
+
+
+def test_the_language_model_is_loaded_where_a_stage_predicts_tokens(model: Path) -> None:
+    assert predicts_tokens(recipe(model, "mntp", "simcse")) and not predicts_tokens(recipe(model, "simcse"))
+    assert loaded(recipe(model, "simcse")).language_model is None
+    trainee: Any = loaded(recipe(model, "mntp"))
+    assert trainee.language_model.model is trainee.backbone.model
+    assert trainee.language_model.config is trainee.backbone.model.config, "or else the head would not see the attention"
+
+
+def test_the_same_seed_makes_the_same_head(model: Path) -> None:
+    made = recipe(model, "contrastive", designs=[HEADED], **HEAD)
+    one, other, third = (Trainee.load(made, Design.parse(HEADED), seed).backbone.head for seed in (0, 0, 1))
+    assert one and other and third
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), third.parameters(), strict=True))
