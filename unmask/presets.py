@@ -66,6 +66,12 @@ PRESETS: dict[str, Preset] = {
         "GritLM (arXiv 2402.09906)",
         needs_training=True,
     ),
+    "nv-embed": Preset(
+        Design("bidirectional", "instruction", "latent-attention"),
+        "trained latents that every token looks up, then their mean, after an instruction",
+        "NV-Embed (arXiv 2405.17428)",
+        needs_training=True,
+    ),
     "routing": Preset(
         Design("causal", "eol", "last", features="routing"),
         "routing weights of a mixture of experts at the last token",

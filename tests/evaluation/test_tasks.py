@@ -130,6 +130,16 @@ def test_task_toml_states_the_split(tmp_path: Path) -> None:
     assert read(folder).size == 7
 
 
+def test_a_file_of_a_folder_is_that_split_under_a_name_of_its_own(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "mine", "sts")
+    write_rows(folder / "dev.jsonl", pairs("score", lambda n: (n % 5, n % 7))[:10])
+    dev, test = find_task(f"{folder}/dev.jsonl"), find_task(str(folder))
+    assert isinstance(dev, LocalTask) and isinstance(test, LocalTask)
+    assert (dev.name, dev.size, test.name, test.size) == ("mine-dev", 10, "mine", 24)
+    assert read(folder, "/dev.jsonl", limit=4).size == 4
+    assert dev.revision != test.revision
+
+
 def test_task_toml_states_the_split_of_the_judgements(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "retrieval", 'split = "dev"')
     write_rows(folder / "qrels_dev.tsv", [{"query-id": "q1", "corpus-id": "d0", "score": 1}])

@@ -25,7 +25,19 @@ from unmask.training.trainee import Trainee
 LENGTHS = [1, 12, 3, 7, 30, 2, 18, 5]
 MASK, PAD, VOCABULARY = 9, 0, 512
 SPECIAL = {0, 1, 2}
-BIDIRECTIONAL = ["llama", "qwen2", "gpt2", "gemma2", "gemma3", "bloom", "olmoe", "mixtral", "qwen3-moe", "deepseek-v3", "gpt-oss"]
+BIDIRECTIONAL = [
+    "llama",
+    "qwen2",
+    "gpt2",
+    "gemma2",
+    "gemma3",
+    "bloom",
+    "olmoe",
+    "mixtral",
+    "qwen3-moe",
+    "deepseek-v3",
+    "gpt-oss",
+]
 
 
 def text_of(words: int, seed: int = 0) -> str:
@@ -106,7 +118,7 @@ def masked(collate: MaskingCollator, chunks: int = 60, length: int = 400) -> tup
 
 def within(found: float, expected: float, trials: int) -> bool:
     """Whether a share is within four standard deviations."""
-    return abs(found - expected) < 4 * (expected * (1 - expected) / trials) ** 0.5 + 1e-9
+    return bool(abs(found - expected) < 4 * (expected * (1 - expected) / trials) ** 0.5 + 1e-9)
 
 
 @pytest.mark.parametrize("p", [0.2, 0.8])

@@ -101,6 +101,17 @@ def test_a_run_of_two_goes_on_where_it_was_killed(model: Path, tmp_path: Path) -
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
 
+def test_a_run_of_two_goes_on_in_one(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "contrastive", contrastive={"batch": 8})
+    run(made, tmp_path / "whole")
+    with pytest.raises(AssertionError):
+        together(lambda: run(made, tmp_path / "cut", None, At("1-contrastive", 4, die)))
+    said: list[str] = []
+    run(made, tmp_path / "cut", say=said.append)
+    assert "  contrastive: resumed from checkpoint-2" in said
+    assert close(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
 def test_gradients_are_averaged_and_missing_ones_count_as_zero(tmp_path: Path) -> None:
     def work() -> None:
         rank = int(os.environ["RANK"])

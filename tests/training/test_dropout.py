@@ -21,7 +21,20 @@ from unmask.training.recipe import Recipe, Simcse
 from unmask.training.stages import prepare
 from unmask.training.trainee import Trainee
 
-FAMILIES = ["llama", "gpt2", "gpt-neox", "opt", "gemma2", "falcon", "bloom", "olmoe", "mixtral", "phimoe", "deepseek-v3", "gpt-oss"]
+FAMILIES = [
+    "llama",
+    "gpt2",
+    "gpt-neox",
+    "opt",
+    "gemma2",
+    "falcon",
+    "bloom",
+    "olmoe",
+    "mixtral",
+    "phimoe",
+    "deepseek-v3",
+    "gpt-oss",
+]
 # what does not go through transformers' attention interface, or only in its eager form, which is each model's own
 WITHOUT = {"falcon": "Both views", "bloom": "not 'eager'", "gemma2": "not 'eager'", "gpt-oss": "not 'eager'"}
 ALL = [(family, where) for where in DROPOUTS for family in FAMILIES]
@@ -41,7 +54,8 @@ def embedded(module: UnmaskModule, chunk: dict[str, Any]) -> Tensor:
 
 def without_own_dropout(embedder: Embedder) -> UnmaskModule:
     """In training, with no dropout but ours, so that a difference can come from nowhere else."""
-    module = UnmaskModule(embedder).train()
+    module = UnmaskModule(embedder)
+    module.train()
     for one in module.modules():
         if isinstance(one, torch.nn.Dropout):
             one.p = 0.0

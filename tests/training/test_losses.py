@@ -41,7 +41,10 @@ class Toy(nn.Module):
 
 
 def texts_of(columns: int, rows: int = 6) -> list[list[str]]:
-    return [[text_of(LENGTHS[(3 * column + row) % len(LENGTHS)], seed=10 * column + row) for row in range(rows)] for column in range(columns)]
+    return [
+        [text_of(LENGTHS[(3 * column + row) % len(LENGTHS)], seed=10 * column + row) for row in range(rows)]
+        for column in range(columns)
+    ]
 
 
 def batch_of(tokenizer: Any, texts: list[list[str]], budget: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from unmask.training.schedule import Row, contrastive_schedule, language_schedul
 BATCH = 8
 
 
-def data_set(name: str, texts: list[tuple[str, ...]]) -> DataSet:
+def data_set(name: str, texts: Sequence[tuple[str, ...]]) -> DataSet:
     examples = [Example(line, text) for line, text in enumerate(texts, start=1)]
     return DataSet(name, "pairs", ("anchor", "positive"), examples, DataSource(path=name), "", {})
 
@@ -119,7 +120,10 @@ def test_every_chunk_is_used_equally_often(chunks: int, steps: int, batch: int) 
 def test_chunks_of_similar_length_come_together() -> None:
     lengths = [1 + (n * 7919) % 100 for n in range(256)]
     order = language_schedule(lengths, 32, BATCH, 0)
-    spread = [max(lengths[i] for i in order[at : at + BATCH]) - min(lengths[i] for i in order[at : at + BATCH]) for at in range(0, 256, 8)]
+    spread = [
+        max(lengths[i] for i in order[at : at + BATCH]) - min(lengths[i] for i in order[at : at + BATCH])
+        for at in range(0, 256, 8)
+    ]
     assert max(spread) <= 6
     longest = [max(lengths[i] for i in order[at : at + BATCH]) for at in range(0, 256, 8)]
     assert longest != sorted(longest), "a run that goes from short to long learns in that order"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from unmask.cli import app, main
+from unmask.errors import UnmaskError
 from unmask.training.recipe import load_recipe, shipped
 from unmask.training.trainee import Trainee
 
@@ -81,6 +83,22 @@ def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: 
     assert "step 2: " in said.replace("step 2/3  ", "step 2: ") and "score" in said
     record = json.loads((tmp_path / "kept" / "run.json").read_text())
     assert 0 < record["scores"]["score"] <= 1
+
+
+def test_a_bar_on_a_terminal_goes_even_if_the_run_fails(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.training.loop import Loop
+
+    drawn: list[bool] = []
+
+    def fail(*_: object) -> None:
+        drawn.append(any("Refresh" in type(thread).__name__ for thread in threading.enumerate()))
+        raise UnmaskError("Step 1: the loss is not finite.")
+
+    monkeypatch.setattr(Loop, "_require_sane", fail)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    code, _, said = cli("train", file, "-o", "run")
+    assert code == 2 and "unmask: Step 1: the loss is not finite." in said and drawn == [True]
+    assert not any("Refresh" in type(thread).__name__ for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize(

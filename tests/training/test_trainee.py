@@ -62,18 +62,27 @@ def test_the_head_trains_where_vectors_are_made(model: Path, train: str) -> None
         with pytest.raises(UnmaskError, match="Stage 'mntp' trains no head"):
             trainee.begin("mntp", 0)
     else:
-        assert trainee.begin("mntp", 0)[-1].trainable == 0
+        assert not sum(one.trainable for one in trainee.begin("mntp", 0) if one.kind.startswith("head"))
         assert training(trainee) and not any(name.startswith("head.") for name in training(trainee))
         trainee.end(merge=True)
     covered = trainee.begin("contrastive", 0)
     found = training(trainee)
     of_head = {name for name in found if name.startswith("head.")}
     assert of_head and (of_head == found.keys()) == (train == "head")
-    assert covered[-1].kind == "head (cross-attention)"
-    assert covered[-1].trainable == covered[-1].parameters == sum(found[name].numel() for name in of_head)
-    assert sum(one.trainable for one in covered[:-1]) == (
-        0 if train == "head" else sum(one.trainable for one in covered) - covered[-1].trainable
-    )
+    said = [one for one in covered if one.kind.startswith("head")]
+    assert sum(one.trainable for one in said) == sum(found[name].numel() for name in of_head)
+    assert all(one.trainable == one.parameters for one in said)
+    decoder = sum(one.trainable for one in covered if one not in said)
+    assert (decoder == 0) == (train == "head")
+
+
+def test_heads_of_one_size_are_as_near_to_it_as_they_can_be(model: Path) -> None:
+    sizes = []
+    for design in (HEADED, "bidirectional/plain/latent-attention"):
+        head = loaded(recipe(model, "contrastive", designs=[design], head={"heads": 2}, head_parameters=30_000)).backbone.head
+        assert head
+        sizes.append(sum(weight.numel() for weight in head.parameters()))
+    assert all(abs(size - 30_000) < 300 for size in sizes)
 
 
 def test_stages_begin_with_new_adapters_on_merged_weights(model: Path) -> None:
@@ -132,7 +141,7 @@ def test_what_cannot_train_is_refused_before_anything_is_loaded(model: Path) -> 
     with pytest.raises(UnmaskError, match="'bidirectional/plain/mean' has no head, so with train = \"head\""):
         loaded(recipe(Path("nowhere"), "contrastive", train="head"))
     with pytest.raises(UnmaskError, match="is fitted on a reference corpus"):
-        loaded(recipe(Path("nowhere"), "contrastive", designs=["causal/plain/last/concat"]))
+        loaded(recipe(Path("nowhere"), "contrastive", designs=["causal/plain/mean/sum:auto"]))
 
 
 def test_the_language_model_is_loaded_where_a_stage_predicts_tokens(model: Path) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def designs(as_json: AsJson = False) -> None:
     """List the designs that have a name, what they mean and where they come from, and the parts that make up any other."""
-    from unmask.design import ATTENTIONS, FEATURES, POOLINGS, ROUTINGS
+    from unmask.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS
     from unmask.presets import PRESETS
     from unmask.prompts import PROMPTS
 
@@ -38,7 +38,14 @@ def designs(as_json: AsJson = False) -> None:
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
     print()
     print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore]")
-    for part, values in (("attention", ATTENTIONS), ("pooling", POOLINGS), ("features", FEATURES), ("routing", ROUTINGS)):
+    plain = tuple(pooling for pooling in POOLINGS if pooling not in HEADS)
+    for part, values in (
+        ("attention", ATTENTIONS),
+        ("pooling", plain),
+        ("heads", HEADS),
+        ("features", FEATURES),
+        ("routing", ROUTINGS),
+    ):
         print(f"  {part:10} {', '.join(values)}")
     print("  layer      1, 2, ... or all (every layer at unit length, side by side); the last one if not given")
     print("  alpha      a positive number, or auto: chosen without labels, so that both similarities spread alike")

@@ -63,8 +63,11 @@ def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
 
         return score(embedder, tasks)
 
-    listener = Listener(_say, _covered, [LiveProgress()])
-    done = train(recipe, output, root, score if tasks else None, listener, held_out)
+    progress = LiveProgress()
+    try:
+        done = train(recipe, output, root, score if tasks else None, Listener(_say, _covered, [progress]), held_out)
+    finally:
+        progress.close()
     for run in done if _first_process() else []:
         write_card(recipe, run)
         _say(f"trained embedder in {run.result}; its README.md says how")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
@@ -35,7 +35,7 @@ class LoraOptions(BaseModel):
     r: int = Field(default=16, ge=1)
     alpha: float = Field(default=32, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    targets: Literal["all"] | tuple[str, ...] = EVERY
+    targets: Literal["all"] | Annotated[tuple[str, ...], Field(min_length=1)] = EVERY
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def weight_kinds(model: nn.Module, layers: nn.ModuleList, depth: int | None = No
             kinds.setdefault(_kind(name), []).append(f"{prefix}.{name}")
             continue
         for path, parameter in module.named_parameters(name, recurse=False):
-            if parameter.ndim == 3 or (parameter.ndim == 2 and "expert" in name):
+            if parameter.ndim == 3 or (parameter.ndim == 2 and "expert" in name and "bias" not in path):
                 kinds.setdefault(_kind(path), []).append(f"{prefix}.{path}")
     return kinds
 
@@ -101,7 +101,7 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
     parameters = dict(model.named_parameters())
     experts = [name for name in names if name in parameters]
     if not names:
-        raise UnmaskError("No LoRA target was given that peft reaches in this model, so nothing would train.")
+        raise UnmaskError("peft reaches nothing in the layers of this model, so nothing would train.")
     if experts and options.dropout:
         raise UnmaskError(
             f"LoRA on experts ({_kind_of(experts[0], kinds)}) cannot have dropout: set lora.dropout = 0, "

@@ -57,6 +57,10 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the bar away."""
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar away, if there is one: it hides the cursor, and draws until it is told to stop."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

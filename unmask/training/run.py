@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from unmask.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -96,12 +98,20 @@ def check_data(recipe: Recipe, root: Path) -> dict[str, list[DataSet]]:
     return {stage: read_sets(recipe, stage, root, recipe.seeds[0]) for stage in recipe.stages}
 
 
+def _is(recipe: Recipe, saved: dict[str, Any]) -> bool:
+    """Whether saved settings are this recipe's, those that a later version has added at their defaults."""
+    try:
+        return Recipe.model_validate(saved) == recipe
+    except ValidationError:
+        return False
+
+
 def _claim(recipe: Recipe, folder: Path) -> None:
     file = folder / "recipe.json"
     said = json.loads(recipe.model_dump_json(by_alias=True))
     # a run that got no further than its data left nothing that another recipe could be mixed up with
     begun = file.is_file() and any(folder.glob(f"**/{DATA}"))
-    if begun and json.loads(file.read_text(encoding="utf-8")) != said:
+    if begun and not _is(recipe, json.loads(file.read_text(encoding="utf-8"))):
         raise UnmaskError(f"'{folder}' holds a run of another recipe or other settings: give another folder.")
     write_json(file, said)
 

@@ -113,7 +113,16 @@ class Trainee:
         """Write the embedder."""
         base = self.embedder.source
         self.embedder.source = replace(base, model=str(Path(base.model).resolve()) if Path(base.model).is_dir() else base.model)
+        self.embedder.instructions = instructions(self.recipe)
         self.embedder.save_pretrained(folder)
+
+
+def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:
+    """A head with new parameters, of the size that the recipe asks for if it asks for one."""
+    options = recipe.head or HeadOptions()
+    if recipe.head_parameters is not None:
+        options = matched_options(design.pooling, hidden, depth, recipe.head_parameters, options)
+    return build_head(design.pooling, hidden, depth, options)
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -136,6 +145,20 @@ def _cast_inputs(adapter: PeftModel, cast: bool) -> None:
     for module in adapter.modules():
         if isinstance(module, BaseTunerLayer):
             module.cast_input_dtype_enabled = cast
+
+
+def instructions(recipe: Recipe) -> dict[str, str]:
+    """The instructions of a recipe's data, by the name of their data set, for the embedder that was trained under them.
+
+    Documents' own are called NAME-document; if there is but one data set, they are called "query" and "document" too.
+    """
+    used = {name: recipe.data[name] for stage in recipe.stages for name in recipe.stage(stage).data}
+    found = {name: source.instruction for name, source in used.items()}
+    found |= {f"{name}-document": source.document_instruction for name, source in used.items()}
+    if len(used) == 1:
+        [source] = used.values()
+        found |= {"query": source.instruction, "document": source.document_instruction}
+    return {name: said for name, said in found.items() if said}
 
 
 def predicts_tokens(recipe: Recipe) -> bool:

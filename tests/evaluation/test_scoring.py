@@ -1,0 +1,47 @@
+"""What training watches is what `unmask compare` reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import write_task
+from unmask.design import Design
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.evaluation.compare import Plan, compare
+from unmask.evaluation.results import ResultStore
+from unmask.evaluation.scoring import score
+from unmask.evaluation.tasks import find_task
+from unmask.heads import build_head
+from unmask.loading import Source
+
+
+@pytest.fixture
+def trained(pico: Callable[..., Embedder], tmp_path: Path) -> tuple[Embedder, Path]:
+    """An embedder with a head, and the folder that it is saved in."""
+    config = pico().backbone.model.config
+    head = build_head("cross-attention", config.hidden_size, config.num_hidden_layers)
+    embedder = pico("bidirectional/eos/cross-attention", head=head)
+    embedder.save_pretrained(tmp_path / "saved")
+    return embedder, tmp_path / "saved"
+
+
+def test_scores_are_those_of_a_comparison_and_their_mean(trained: tuple[Embedder, Path], tmp_path: Path) -> None:
+    embedder, folder = trained
+    tasks = [find_task(str(write_task(tmp_path / kind, kind))) for kind in ("sts", "classification", "retrieval")]
+    found = score(embedder, tasks)
+    plan = Plan(Source(str(folder), dtype="float32"), {"own": embedder.design}, tasks, embedder.prompt.max_length, [])
+    compared = {result.task: result.main_score for result in compare(plan, ResultStore(tmp_path / "report"))}
+    assert {name: value for name, value in found.items() if name != "score"} == pytest.approx(compared)
+    assert found["score"] == pytest.approx(sum(compared.values()) / 3)
+
+
+def test_a_design_whose_head_is_not_trained_cannot_be_compared(pico_folder: Callable[..., Path], tmp_path: Path) -> None:
+    task = find_task(str(write_task(tmp_path / "sts", "sts")))
+    design = Design.parse("causal/eos/cross-attention")
+    plan = Plan(Source(str(pico_folder())), {"head": design}, [task], 64, [])
+    with pytest.raises(UnmaskError, match="a head that has to be trained: `unmask train`"):
+        compare(plan, ResultStore(tmp_path / "report"))
