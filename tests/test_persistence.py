@@ -22,10 +22,14 @@ from unmask import persistence
 from unmask.design import POOLINGS
 from unmask.embedder import Embedder, normalized
 from unmask.errors import UnmaskError
+from unmask.heads import HEADS, HeadOptions, build_head
 from unmask.persistence import FIT, SETTINGS, sentence_transformers_modules, versions
 
 INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
-PLAIN = [f"{attention}/plain/{pooling}" for attention in ("causal", "bidirectional") for pooling in POOLINGS]
+PLAIN = [
+    f"{attention}/plain/{pooling}" for attention in ("causal", "bidirectional") for pooling in POOLINGS if pooling not in HEADS
+]
+HEADED = [f"{start}/{pooling}" for start in ("causal/plain", "bidirectional/eol") for pooling in HEADS]
 OWN = [
     "causal/eol/last",
     "bidirectional/eol/mean",
@@ -44,7 +48,7 @@ MOE = [
     "bidirectional/plain/mean/routing~topk",
     "causal/eol/last/concat/zscore",
 ]
-CASES = [*((name, "llama") for name in (*PLAIN, *OWN)), *((name, "olmoe") for name in MOE)]
+CASES = [*((name, "llama") for name in (*PLAIN, *HEADED, *OWN)), *((name, "olmoe") for name in MOE)]
 LONG = " ".join(f"number {k} of many," for k in range(60))
 MIXED = [*TEXTS, LONG, " with spaces around ", "naïve café, 日本 🎉", "\n"]
 Make = Callable[..., Embedder]
@@ -56,6 +60,12 @@ def vectors(embedder: Embedder, texts: Sequence[str] = MIXED, **options: Any) ->
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*texts were cut")
         return np.asarray(embedder.encode(texts, **options), np.float32)
+
+
+def head_of(name: str) -> Any:
+    """A head with random weights for a design that has one, of the size of the pico families."""
+    pooling = name.split("/")[2]
+    return build_head(pooling, 64, 3, HeadOptions(latents=4, heads=4)) if pooling in HEADS else None
 
 
 def theirs(folder: Path, trust: bool) -> Any:
@@ -88,7 +98,7 @@ def edit(file: Path, **changes: Any) -> None:
 
 @pytest.mark.parametrize(("name", "family"), CASES)
 def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Make, tmp_path: Path) -> None:
-    embedder = pico(name, family=family, max_length=48)
+    embedder = pico(name, family=family, max_length=48, head=head_of(name))
     before = vectors(embedder)
     loaded = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
     assert loaded.design == embedder.design and loaded.prompt.max_length == 48
@@ -98,7 +108,7 @@ def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Mak
 @pytest.mark.parametrize("add_bos", [False, True])
 @pytest.mark.parametrize(("name", "family"), CASES)
 def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, add_bos: bool, tmp_path: Path) -> None:
-    embedder = Embedder.from_model(FAMILIES[family].build(), tokenizer_of(add_bos), name, max_length=48)
+    embedder = Embedder.from_model(FAMILIES[family].build(), tokenizer_of(add_bos), name, max_length=48, head=head_of(name))
     plain = sentence_transformers_modules(embedder) == "plain"
     folder = saved(embedder, tmp_path / "saved")
     assert ("unmask" in modules_of(folder)) != plain
@@ -125,11 +135,11 @@ def test_every_family_is_exported_as_we_read_it(family: str, pico: Make, tmp_pat
         ("causal/plain/first", False, "unmask"),  # they have no such pooling
         ("causal/plain/last", True, "plain"),
         ("causal/plain/mean", True, "unmask"),  # theirs would average the BOS token too
-        *((name, False, "unmask") for name in OWN),
+        *((name, False, "unmask") for name in (*OWN, *HEADED)),
     ],
 )
 def test_plain_modules_are_used_where_they_can_express_the_design(name: str, add_bos: bool, expected: str) -> None:
-    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer_of(add_bos), name)
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer_of(add_bos), name, head=head_of(name))
     assert sentence_transformers_modules(embedder) == expected
 
 

@@ -38,15 +38,10 @@ def designs(as_json: AsJson = False) -> None:
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
     print()
     print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore]")
-    plain = tuple(pooling for pooling in POOLINGS if pooling not in HEADS)
-    for part, values in (
-        ("attention", ATTENTIONS),
-        ("pooling", plain),
-        ("heads", HEADS),
-        ("features", FEATURES),
-        ("routing", ROUTINGS),
-    ):
-        print(f"  {part:10} {', '.join(values)}")
+    plain = [pooling for pooling in POOLINGS if pooling not in HEADS]
+    parts = {"attention": ATTENTIONS, "pooling": plain, "head": HEADS, "features": FEATURES, "routing": ROUTINGS}
+    for part, values in parts.items():
+        print(f"  {part:10} {', '.join(values)}" + " (a pooling that `unmask train` makes)" * (part == "head"))
     print("  layer      1, 2, ... or all (every layer at unit length, side by side); the last one if not given")
     print("  alpha      a positive number, or auto: chosen without labels, so that both similarities spread alike")
     print("  zscore     every dimension standardised by a reference corpus")
