@@ -290,5 +290,5 @@ def hardware(device: torch.device) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the libraries that vectors and scores depend on."""
-    names = ("unmask", "torch", "transformers", "tokenizers", "sentence-transformers", "mteb", "scikit-learn")
+    names = ("unmask", "torch", "transformers", "tokenizers", "peft", "sentence-transformers", "mteb", "scikit-learn")
     return {name: metadata.version(name) for name in names}

@@ -248,6 +248,8 @@ def _row_examples(
             raise UnmaskError(f"{file}, line {line}: a negative is equal to the positive {positive[:40]!r}.")
         if positive.strip() == anchor.strip():
             skipped["anchor equal to its positive"] += 1
+        elif anchor.strip() in stripped and wanted:
+            skipped["anchor equal to a negative"] += 1
         elif len(pool) < wanted:
             skipped["too few negatives"] += 1
         else:

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
 from unmask.tokens import PromptTokenizer
+from unmask.training import processes
 from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
 from unmask.training.data import DataSet, read_pairs, read_sentences
 from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.losses import RankingLoss
 from unmask.training.recipe import Contrastive, LanguageStage, Mntp, NextToken, Recipe, Simcse, Stage
-from unmask.training.schedule import contrastive_schedule, language_schedule
+from unmask.training.schedule import Row, contrastive_schedule, language_schedule
 from unmask.training.trainee import Trainee
 
 Objective = Callable[[nn.Module, dict[str, Any], Any], Tensor]
@@ -65,7 +66,10 @@ def _pairs(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> 
         return loss(inputs["chunks"], inputs["order"])  # type: ignore[no-any-return]
 
     rows = contrastive_schedule(sets, stage_.steps, stage_.batch, seed)
-    return Prepared(module, rows, PairCollator(tokenizer, stage_.cache_tokens), objective)
+    collate = PairCollator(tokenizer, stage_.cache_tokens)
+    for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
+        collate([Row(data, data.examples[0])])
+    return Prepared(module, rows, collate, objective)
 
 
 def _simcse(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
@@ -118,23 +122,24 @@ def _next_token(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int
     stage_: NextToken = stage
     model: Any = trainee.language_model
 
+    mixed = bool(trainee.backbone.routers) and stage_.balance > 0
+    if mixed and not hasattr(model, "router_aux_loss_coef"):
+        raise UnmaskError(f"{type(model).__name__} has no load-balancing loss, so set next-token.balance = 0.")
+
     @contextmanager
     def balanced() -> Iterator[None]:
-        config = model.config
-        before = {
-            name: getattr(config, name) for name in ("output_router_logits", "router_aux_loss_coef") if hasattr(config, name)
-        }
-        if trainee.backbone.routers:
-            config.output_router_logits, config.router_aux_loss_coef = True, stage_.balance
-            model.router_aux_loss_coef = stage_.balance  # models read it once, when they are made
+        # models read the weight once, when they are made, and add the whole term to every part of a step
+        before = (model.config.output_router_logits, model.router_aux_loss_coef)
+        share = stage_.balance / (stage_.accumulate * processes.count())
+        model.config.output_router_logits, model.router_aux_loss_coef = True, share
         try:
             yield
         finally:
-            for name, value in before.items():
-                setattr(config, name, value)
+            model.config.output_router_logits, model.router_aux_loss_coef = before
 
     collate = NextTokenCollator(trainee.embedder.prompt.pad_id)
-    return Prepared(model, _chunks(stage_, trainee, sets, seed), collate, _predict(trainee), balanced)
+    around = balanced if mixed else nullcontext
+    return Prepared(model, _chunks(stage_, trainee, sets, seed), collate, _predict(trainee), around)
 
 
 PREPARE: dict[str, Callable[[Any, Trainee, Sequence[DataSet], int], Prepared]] = {
