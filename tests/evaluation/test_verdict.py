@@ -227,3 +227,10 @@ def test_six_tasks_of_a_kind_are_told_by_tasks(tmp_path: Path) -> None:
     assert recommendations(results, store)[0].reason.endswith("better than every other design (p < 0.05, Holm)")
     [test] = comparisons(results, store)
     assert isinstance(test, Comparison) and test.outcome.p == pytest.approx(2 / 64)
+
+
+def test_trained_embedders_are_told_apart_by_their_runs(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    one, other = (add(store, "mean", "t0", model=f"/runs/{run}/model") for run in ("first", "second"))
+    assert display_name(one.system, [one, other]) == "first mean-label"
+    assert display_name(other.system, [one, other]) == "second mean-label"

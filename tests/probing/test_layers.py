@@ -13,7 +13,7 @@ import torch
 from tests.conftest import TEXTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.heads import HeadOptions, build_head
+from unmask.heads import build_head
 from unmask.probing.layers import attribute_layers, draw_attribution
 
 Pico = Callable[..., Embedder]

@@ -90,8 +90,9 @@ Task = LocalTask | MtebTask
 
 
 def find_task(spec: str) -> Task:
-    """The task of a folder (`FOLDER`, `FOLDER:kind`, `FOLDER#limit`), of one split of it (`FOLDER/dev.jsonl`) or of an mteb name. Raises UnmaskError for neither, and for bad rows.
+    """The task of a folder (`FOLDER`, `FOLDER:kind`, `FOLDER#limit`), of one split of it (`FOLDER/dev.jsonl`) or of an mteb name.
 
+    Raises UnmaskError for neither, and for bad rows.
     limit: at most so many items, sampled by the task's seed. Of a retrieval corpus the relevant documents stay and others are sampled
     up to ten a query; the limit becomes part of the task's name, since the task has changed.
     """

@@ -95,7 +95,13 @@ def display_name(system: System, results: Sequence[Result]) -> str:
     """A system as a reader knows it: the label of its design, with the model's name where several LLMs are compared."""
     label = next(result.label for result in results if result.system == system)
     several = len({result.model for result in results if result.design != SENTENCE_TRANSFORMERS}) > 1
-    return f"{Path(system[0]).name} {label}" if several and system[1] != SENTENCE_TRANSFORMERS else label
+    return f"{_model_name(system[0])} {label}" if several and system[1] != SENTENCE_TRANSFORMERS else label
+
+
+def _model_name(model: str) -> str:
+    """The last part of a path or hub id; of a trained embedder the run that it lies in, since all are called `model`."""
+    path = Path(model)
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 
 def _common_tasks(results: Sequence[Result]) -> list[str]:

@@ -27,6 +27,7 @@ from unmask.errors import UnmaskError
 from unmask.files import atomic, write_json
 from unmask.training import processes
 from unmask.training.recipe import Stage
+from unmask.training.sharding import is_sharded, whole
 
 Evaluate = Callable[[], dict[str, float]]
 WEIGHTS = "trainable.safetensors"
@@ -76,6 +77,7 @@ class Loop(Trainer):  # type: ignore[misc]
             data_collator=collate,
             callbacks=list(callbacks),
         )
+        self.is_distributed_loading_by_transformers = is_sharded(model)  # Trainer then wraps nothing around shards
         self.objective, self.evaluate_with = objective, evaluate_with
         self.model_accepts_loss_kwargs = True  # the objective divides by the items of the whole step itself
         self._losses: deque[float] = deque(maxlen=_MEMORY)
@@ -197,12 +199,18 @@ def _relocate(file: Path, folder: Path) -> None:
 
 
 def save_trainable(model: nn.Module, file: Path) -> None:
-    """Write every parameter that trains, bit for bit."""
+    """Write every parameter that trains, bit for bit: the first process does. With weights in shards, all have to call this."""
     from safetensors.torch import save_file
 
-    training = {name: weight.detach().contiguous() for name, weight in model.named_parameters() if weight.requires_grad}
-    with atomic(file) as scratch:
-        save_file(training, scratch)
+    first, training = processes.is_first(), {}
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            full = whole(weight.detach())
+            if first:  # on its own device the whole of all weights may have no room
+                training[name] = full.cpu().contiguous()
+    if first:
+        with atomic(file) as scratch:
+            save_file(training, scratch)
 
 
 def load_trainable(model: nn.Module, file: Path) -> None:
@@ -218,7 +226,7 @@ def load_trainable(model: nn.Module, file: Path) -> None:
             weight.copy_(saved[name])
 
 
-def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool) -> TrainingArguments:
+def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool, saves: bool = True) -> TrainingArguments:
     """What transformers' Trainer has to know of a stage. Raises UnmaskError if the batch cannot be shared between the processes."""
     world = processes.count()
     share, rest = divmod(stage.batch, stage.accumulate * world)
@@ -247,7 +255,7 @@ def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool)
         logging_nan_inf_filter=False,
         report_to=[],  # TensorBoard's callback is given a folder of ours
         disable_tqdm=True,
-        save_strategy="steps",
+        save_strategy="steps" if saves else "no",
         save_steps=every,
         save_total_limit=2,
         eval_strategy="steps" if evaluating else "no",

@@ -6,7 +6,7 @@ positives can be left out, and the chunks of a batch need not be its columns, so
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -44,7 +44,8 @@ class RankingLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
 
     model: features -> {"sentence_embedding"}; cache_tokens: with more padded tokens than this in a batch, GradCache computes chunk by
     chunk, for one more forward pass; matryoshka: the loss is the mean over these leading dimensions and all of them (arXiv 2205.13147);
-    across processes, every anchor sees the candidates of all of them.
+    across processes, every anchor sees the candidates of all of them. agree: makes the chunks, and whether GradCache computes them,
+    the same in all processes, where they must make equally many passes (sharding.py).
     """
 
     mini_batch_size = 1 << 30  # a chunk is never split: the collator made it of the right size
@@ -56,15 +57,19 @@ class RankingLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
         cache_tokens: int,
         false_negative_margin: float | None = None,
         matryoshka: tuple[int, ...] = (),
+        agree: Callable[[Sequence[dict[str, Tensor]], bool], tuple[list[dict[str, Tensor]], bool]] | None = None,
     ) -> None:
         super().__init__()
         self.model, self.temperature, self.cache_tokens = model, temperature, cache_tokens
-        self.false_negative_margin, self.matryoshka = false_negative_margin, matryoshka
+        self.false_negative_margin, self.matryoshka, self.agree = false_negative_margin, matryoshka, agree
 
     def forward(self, chunks: Iterable[dict[str, Tensor]], order: Tensor) -> Tensor:
         """The loss of one batch, whose backward pass reaches the model either way."""
         chunks = list(chunks)
-        if sum(chunk["input_ids"].numel() for chunk in chunks) > self.cache_tokens and torch.is_grad_enabled():
+        cached = sum(chunk["input_ids"].numel() for chunk in chunks) > self.cache_tokens
+        if self.agree is not None:
+            chunks, cached = self.agree(chunks, cached)
+        if cached and torch.is_grad_enabled():
             return self.forward_cached(chunks, order)
         return self.calculate_loss([[self.model(dict(chunk))["sentence_embedding"]] for chunk in chunks], order)
 

@@ -66,8 +66,11 @@ def agreed(value: Any) -> Any:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Average the gradients of all processes in place; where one has none, it counts as zero, and where all have none, none is made."""
-    training = [parameter for parameter in parameters if parameter.requires_grad]
+    """Average the gradients of all processes in place; where one has none, it counts as zero, and where all have none, none is made.
+
+    Those of weights in shards are averaged already, where the shards are made (sharding.py).
+    """
+    training = [one for one in parameters if one.requires_grad and not hasattr(one, "full_tensor")]
     if count() == 1 or not training:
         return
     present = torch.tensor([float(one.grad is not None) for one in training], device=training[0].device)

@@ -133,7 +133,8 @@ class Recipe(_Table):
 
     designs: one, or several that are trained alike; seeds: as many runs of each. train: "lora", or "full" for all weights, or "head"
     for the head alone. head_parameters: make every head as near to this size as its kind allows, so that designs are compared at one
-    size. merge: whether the result holds merged weights or an adapter beside its base model.
+    size. merge: whether the result holds merged weights or an adapter beside its base model. shard: split the weights over the
+    processes (FSDP2), for models that do not fit one device; a stage that was stopped then starts anew.
     """
 
     name: str
@@ -145,6 +146,7 @@ class Recipe(_Table):
     dtype: str = "auto"
     train: Literal["lora", "full", "head"] = "lora"
     merge: bool = True
+    shard: bool = False
     max_length: int = Field(default=512, ge=2)
     stages: tuple[str, ...] = Field(min_length=1)
     lora: LoraOptions = LoraOptions()

@@ -21,6 +21,7 @@ from unmask.training.data import DataSet
 from unmask.training.leakage import find_leaks, without_leaks
 from unmask.training.lora import Coverage
 from unmask.training.recipe import Recipe, Stage
+from unmask.training.sharding import require_shardable, shard
 from unmask.training.stages import attention_of, prepare, read_sets
 from unmask.training.trainee import Trainee
 
@@ -122,18 +123,14 @@ def _train_one(
     if (run.result / "unmask.json").is_file():
         listener.say(f"{run.design.name}, seed {run.seed}: done before, in {run.result}")
         return
+    require_shardable(recipe, run.design)
     listener.say(f"{run.design.name}, seed {run.seed}")
     sets, seen = {}, {}
     for name in recipe.stages:  # every row is checked before anything is loaded
         sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out, listener)
     _require_same_data(run.folder, seen)
-    trainee = Trainee.load(recipe, run.design, run.seed)
-    record: dict[str, Any] = {"design": run.design.name, "seed": run.seed, "data": seen, "trains": {}}
-    for number, name in enumerate(recipe.stages, start=1):
-        place = run.folder / "stages" / f"{number}-{name}"
-        covered = run_stage(name, recipe.stage(name), trainee, sets[name], place, run.seed, score, listener)
-        record["trains"][name] = {kind.kind: kind.trainable for kind in covered}
-        trainee.end(merge=recipe.merge or number < len(recipe.stages))
+    trainee, trains = _through_stages(recipe, run, sets, score, listener)
+    record: dict[str, Any] = {"design": run.design.name, "seed": run.seed, "data": seen, "trains": trains}
     trainee.backbone.set_attention(run.design.attention)
     trainee.rest()
     record |= {"hardware": hardware(trainee.backbone.device), "versions": versions()}
@@ -141,6 +138,25 @@ def _train_one(
     if processes.is_first():
         write_json(run.folder / "run.json", record)
         trainee.save(run.result)  # the last of all: where it lies, the run is done
+
+
+def _through_stages(
+    recipe: Recipe, run: Run, sets: Mapping[str, Sequence[DataSet]], score: Score | None, listener: Listener
+) -> tuple[Trainee, dict[str, dict[str, int]]]:
+    """The trainee behind its last stage, and what trained in each."""
+    trainee = Trainee.load(recipe, run.design, run.seed)
+    trains = {}
+    for number, name in enumerate(recipe.stages, start=1):
+        place = run.folder / "stages" / f"{number}-{name}"
+        anew = recipe.shard and not (place / DONE).is_file()
+        processes.wait()  # all have looked before the first one writes
+        covered = run_stage(name, recipe.stage(name), trainee, sets[name], place, run.seed, score, listener)
+        if anew:  # shards cannot be merged: a trainee without them takes over what this stage left
+            processes.wait()
+            return _through_stages(recipe, run, sets, score, listener)
+        trains[name] = {kind.kind: kind.trainable for kind in covered}
+        trainee.end(merge=recipe.merge or number < len(recipe.stages))
+    return trainee, trains
 
 
 def _require_same_data(folder: Path, seen: dict[str, Any]) -> None:
@@ -194,9 +210,11 @@ def run_stage(
         load_trainable(ready.module, folder / DONE)
         return covered
     listener.covered(name, covered)
+    if trainee.recipe.shard:
+        shard(trainee, ready.module)
     _loop(name, stage, ready, trainee, folder, seed, score, listener)
+    save_trainable(ready.module, folder / DONE)
     if processes.is_first():
-        save_trainable(ready.module, folder / DONE)
         for checkpoint in checkpoints(folder):  # optimizer states are as large as what trained, twice
             shutil.rmtree(checkpoint)
     return covered
@@ -215,7 +233,7 @@ def _loop(
     evaluates = score is not None and same
     if stage.checkpointing:
         trainee.backbone.model.gradient_checkpointing_enable({"use_reentrant": False})
-    said = arguments(stage, folder, seed, trainee.backbone.device.type == "cpu", evaluates)
+    said = arguments(stage, folder, seed, trainee.backbone.device.type == "cpu", evaluates, not trainee.recipe.shard)
     curves = [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))] if processes.is_first() else []
     loop = Loop(
         ready.module,

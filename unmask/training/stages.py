@@ -21,6 +21,7 @@ from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.losses import RankingLoss
 from unmask.training.recipe import Contrastive, LanguageStage, Mntp, NextToken, Recipe, Simcse, Stage
 from unmask.training.schedule import Row, contrastive_schedule, language_schedule
+from unmask.training.sharding import agreed_chunks
 from unmask.training.trainee import Trainee
 
 Objective = Callable[[nn.Module, dict[str, Any], Any], Tensor]
@@ -59,7 +60,8 @@ def _pairs(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> 
     longest = embedder.backbone.within_positions(stage_.max_length)
     tokenizer = PromptTokenizer(embedder.tokenizer, embedder.design.prompt, longest)
     module = UnmaskModule(embedder)
-    loss = RankingLoss(module, stage_.temperature, stage_.cache_tokens, stage_.false_negative_margin, stage_.matryoshka)
+    agree = agreed_chunks if trainee.recipe.shard else None
+    loss = RankingLoss(module, stage_.temperature, stage_.cache_tokens, stage_.false_negative_margin, stage_.matryoshka, agree)
 
     def objective(model: nn.Module, inputs: dict[str, Any], _: Any) -> Tensor:
         loss.model = model  # as the loop has wrapped it

@@ -43,7 +43,8 @@ class Trainee:
             )
         if recipe.train == "head" and not design.needs_head:
             raise UnmaskError(f"'{design.name}' has no head, so with train = \"head\" nothing would train.")
-        source = Source(recipe.model, dtype="float32" if recipe.train == "full" else recipe.dtype)
+        device = "cpu" if recipe.shard else "auto"  # where it has room as a whole
+        source = Source(recipe.model, dtype="float32" if recipe.train == "full" else recipe.dtype, device=device)
         language_model = None
         if predicts_tokens(recipe):
             language_model, tokenizer = load_language_model(source)
