@@ -214,6 +214,7 @@ def run_stage(
         shard(trainee, ready.module)
     _loop(name, stage, ready, trainee, folder, seed, score, listener)
     save_trainable(ready.module, folder / DONE)
+    processes.wait()  # a process may still be reading the best checkpoint
     if processes.is_first():
         for checkpoint in checkpoints(folder):  # optimizer states are as large as what trained, twice
             shutil.rmtree(checkpoint)
