@@ -1,6 +1,6 @@
 """The designs of Pooling and Attention, from the results of `unmask compare` on runs of several seeds.
 
-    python -m benchmarks.five_designs REPORT_FOLDER
+    python -m benchmarks.five_designs REPORT_FOLDER...
 
 A score is the mean over seeds of one design on one task. Every pair of designs is tested by Wilcoxon's signed-rank test over tasks,
 Holm-corrected over all pairs. The spread over seeds stands beside it: it is what a single run could have shown by luck.
@@ -53,7 +53,9 @@ def tests_table(found: Scores, tasks: list[str]) -> Table:
     pairs = list(combinations(found, 2))
     averages = {design: [float(np.mean(found[design][task])) for task in tasks] for design in found}
     tested = with_holm([wilcoxon(averages[a], averages[b]) for a, b in pairs])
-    table = Table(box=box.SIMPLE_HEAD, title=f"Wilcoxon over {len(tasks)} tasks, Holm over {len(pairs)} pairs", title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"Wilcoxon over {len(tasks)} tasks, Holm over {len(pairs)} pairs", title_justify="left"
+    )
     for column in ("a", "b", "a - b", "95 %", "p", "p (Holm)"):
         table.add_column(column, no_wrap=True)
     for (a, b), test in sorted(zip(pairs, tested, strict=True), key=lambda one: one[1].p):
@@ -64,9 +66,8 @@ def tests_table(found: Scores, tasks: list[str]) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    store = ResultStore(parser.parse_args().folder)
-    found = by_design(list(store._results.values()))
+    parser.add_argument("folders", type=Path, nargs="+")
+    found = by_design([result for folder in parser.parse_args().folders for result in ResultStore(folder).results])
     tasks = list(next(iter(found.values())))
     console = Console(width=180)
     console.print(scores_table(found, tasks))

@@ -86,6 +86,11 @@ class ResultStore:
         (folder / "items").mkdir(parents=True, exist_ok=True)
         self._results = {result.conditions.key: result for result in self._read()}
 
+    @property
+    def results(self) -> list[Result]:
+        """Every result in the folder."""
+        return list(self._results.values())
+
     def get(self, conditions: Conditions) -> Result | None:
         """The result under these conditions, if it has been measured and its items are there."""
         result = self._results.get(conditions.key)
