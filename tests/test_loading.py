@@ -154,7 +154,7 @@ def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.Monk
     with pytest.raises(UnmaskError) as error:
         load(Source(name))
     said = str(error.value)
-    assert f"'{name}' is no folder, no bundled name (smollm2, gemma3-270m, minilm)" in said
+    assert f"'{name}' is no folder, no bundled name (smollm2, gemma3-270m, minilm, pico)" in said
     assert "HF_HUB_OFFLINE is set, so only its cache was tried" in said
 
 

@@ -114,9 +114,24 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
         raise UnmaskError(_why(source.model, path, what, error)) from error
     if what == "tokenizer" and not loaded.is_fast:
         raise UnmaskError(f"The tokenizer of '{source.model}' has no character offsets (it is not a fast one).")
+    if what == "language model":
+        _refuse_random_head(source.model, loaded, report["missing_keys"])
     if what != "tokenizer":
-        _refuse_random_weights(source.model, loaded, report["missing_keys"], headed=what == "adapted")
+        _refuse_random_weights(source.model, loaded, report["missing_keys"], headed=what != "decoder")
     return loaded
+
+
+def _refuse_random_head(name: str, model: Any, missing: Iterable[str]) -> None:
+    """Raise UnmaskError if the checkpoint lacks the head that predicts tokens and it is not tied to the input embeddings."""
+    head = model.get_output_embeddings()
+    names = {
+        f"{path}.{leaf}" for path, module in model.named_modules() if module is head for leaf, _ in module.named_parameters()
+    }
+    if names & set(missing):
+        raise UnmaskError(
+            f"'{name}' holds the decoder without its language-model head, and the head of this model is not tied to its input "
+            "embeddings, so it predicts no tokens; give the model that the head was trained with."
+        )
 
 
 def _refuse_random_weights(name: str, model: Any, missing: Iterable[str], headed: bool) -> None:

@@ -70,12 +70,6 @@ def load_predicting(source: Source, attention: Attention | None = None) -> Subje
     """As load_subject, with the language-model head. Raises UnmaskError also for a model whose head was not saved with it."""
     source, attention = _settle(source, attention)
     model, tokenizer = load_language_model(source)
-    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
-    if not tied and not _holds_head(source, model):
-        raise UnmaskError(
-            f"'{source.model}' holds the decoder without its language-model head, and the head of this model is not tied to "
-            "its input embeddings, so it predicts no tokens; give the model that the head was trained with."
-        )
     return Subject(Backbone(body_of(model), attention), tokenizer, source, model.eval())
 
 
@@ -91,24 +85,6 @@ def _settle(source: Source, attention: Attention | None) -> tuple[Source, Attent
     if attention is None:
         raise UnmaskError(f"'{source.model}' is no saved embedder, so its attention has to be stated: causal or bidirectional.")
     return source, attention
-
-
-def _holds_head(source: Source, model: Any) -> bool:
-    """Whether the files of a local model hold the head: transformers gives a head that is lacking random values, and goes on."""
-    from safetensors import safe_open
-
-    from unmask.models import resolve
-
-    folder = Path(resolve(source.model))
-    if not folder.is_dir():
-        return True
-    head = model.get_output_embeddings()
-    names = {f"{name}.weight" for name, module in model.named_modules() if module is head}
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, "pt") as tensors:
-            if names & set(tensors.keys()):
-                return True
-    return False
 
 
 def fingerprint_of(parts: Sequence[str]) -> str:
