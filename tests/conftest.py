@@ -10,6 +10,9 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TQDM_DISABLE", "1")
+# One thread, set before any library starts a pool: a forked process hangs in a pool that it did not inherit, and sums are
+# the same on every machine.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from jaxtyping import install_import_hook
@@ -25,6 +28,8 @@ with install_import_hook(list(_CHECKED), "beartype.beartype"):
 install_import_hook("unmask.training.losses", "beartype.beartype")  # later, by the tests that need it: it imports much
 
 import torch
+
+torch.set_num_threads(1)
 
 from tests.families import FAMILIES
 from unmask.embedder import Embedder

@@ -162,11 +162,18 @@ class Backbone:
     def _serves(self, design: Design) -> bool:
         return self.head is not None and design.pooling == self.head.kind
 
+    def layer_reads(self) -> list[HiddenRead]:
+        """What a head over layers reads: each layer, pooled as its paper does.
+
+        The last token under causal attention, the mean under bidirectional (Pooling and Attention, designs 3 and 5).
+        """
+        pool = POOLINGS["last" if self.attention == "causal" else "mean"]
+        return [HiddenRead(layer, pool) for layer in range(1, self.depth + 1)]
+
     def _head_reads(self, design: Design, batch: TokenBatch) -> tuple[list[Read], Callable[[dict[Read, Tensor]], Tensor]]:
         """What the head needs of a pass, and how it makes the vectors of it.
 
-        Heads over tokens run inside the read, so that their states are not kept. A head over layers reads each layer pooled as
-        its paper does: the last token under causal attention, the mean under bidirectional (Pooling and Attention, designs 3 and 5).
+        Heads over tokens run inside the read, so that their states are not kept.
         """
         head = self.head
         assert head is not None
@@ -178,8 +185,7 @@ class Backbone:
 
             read = HiddenRead(design.layer if isinstance(design.layer, int) else self.depth, pool_tokens)
             return [read], lambda values: values[read]
-        pool = POOLINGS["last" if self.attention == "causal" else "mean"]
-        layers = [HiddenRead(layer, pool) for layer in range(1, self.depth + 1)]
+        layers = self.layer_reads()
         condition = HiddenRead(self.depth, lambda hidden, _: _mean_or_zero(hidden, asked))
 
         def pool_layers(values: dict[Read, Tensor]) -> Tensor:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
 from unmask.backbone import Backbone
 from unmask.batching import collate, plan
@@ -87,6 +89,26 @@ def fit_designs(
         for design, raw in _read(backbone, [tokenized[index] for index in batch], needy, tokenizer).items():
             parts[design].append(raw)
     return fits | {design: fit(design, _together(raws)) for design, raws in parts.items()}
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def layer_states(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    texts: Sequence[str],
+    *,
+    instruction: str | None = None,
+    batch_tokens: int,
+) -> Float[Tensor, "text layer dim"]:
+    """What a head over layers gets of each text, in the order of the texts, on the model's device."""
+    tokenized = list(tokenizer.tokenize(texts, instruction))
+    reads = backbone.layer_reads()
+    states: list[Tensor] = [torch.empty(0)] * len(texts)
+    for batch in plan([len(text.ids) for text in tokenized], batch_tokens):
+        values = backbone.read(collate([tokenized[index] for index in batch], tokenizer.pad_id), reads)
+        for index, layers in zip(batch, torch.stack([values[read] for read in reads], dim=1), strict=True):
+            states[index] = layers
+    return torch.stack(states)
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

@@ -20,7 +20,8 @@ from unmask.probing.prefixes import Triple, prefix_tokens, prefix_vectors, probe
 from unmask.probing.subject import load_subject
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-PICO = ["llama", "mistral-sliding", "qwen2", "qwen3", "gemma2", "gpt2", "falcon", "bloom", "opt", "mamba", "olmoe", "mixtral"]
+PICO = ["llama", "mistral-sliding", "qwen2", "qwen3", "gemma2", "gpt2", "falcon", "bloom", "opt", "mamba"]
+MOE = ["olmoe", "mixtral"]
 TRIPLES = [
     Triple("The bank", "of the river was muddy.", "sloped down to the water, where ducks nest.", "refused to give a loan."),
     Triple("x", "y", "a much longer text that goes on and on, much beyond the others", "z"),
@@ -74,6 +75,13 @@ def test_the_gap_of_a_causal_model_is_exactly_zero(family: str, dtype: str, toke
     found = probe_prefixes(subject(tokenizer, "causal", family, dtype=DTYPES[dtype]), [*TRIPLES, *read_triples()])
     assert found.gaps == (0.0,) * 51
     assert (found.gap, found.interval, found.accuracy) == (0.0, (0.0, 0.0), 0.0)
+
+
+@pytest.mark.parametrize("family", MOE)
+def test_the_gap_of_a_causal_mixture_is_zero_to_rounding(family: str, tokenizer: Any) -> None:
+    """An expert multiplies the tokens of all texts at once: how many there are changes the order of its sums."""
+    found = probe_prefixes(subject(tokenizer, "causal", family), [*TRIPLES, *read_triples()])
+    assert np.abs(found.gaps).max() < 1e-12
 
 
 @pytest.mark.parametrize("layer", [1, 2, None])

@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from unmask.backbone import HiddenRead
-from unmask.batching import collate, plan
 from unmask.embedder import Embedder
+from unmask.encoding import layer_states
 from unmask.errors import UnmaskError
 from unmask.heads import LayerAttention
-from unmask.pooling import POOLINGS
 from unmask.probing.subject import fingerprint_of, provenance
 
 
@@ -47,15 +45,9 @@ def attribute_layers(embedder: Embedder, texts: Sequence[str], instruction: str 
         raise UnmaskError(f"'{embedder.design.name}' has no head over layers: train a design with 'layer-attention'.")
     if head.options.conditioned:
         raise UnmaskError("A head whose queries depend on the instruction reads other layers under each: train one without.")
-    pool = POOLINGS["last" if backbone.attention == "causal" else "mean"]
-    reads = [HiddenRead(layer, pool) for layer in range(1, backbone.depth + 1)]
-    tokenized = list(embedder.prompt.tokenize(texts, instruction))
-    found = np.empty((len(texts), backbone.depth), np.float32)
-    for batch in plan([len(text.ids) for text in tokenized], embedder.batch_tokens):
-        values = backbone.read(collate([tokenized[index] for index in batch], embedder.prompt.pad_id), reads)
-        states = torch.stack([values[read] for read in reads], dim=1)
-        real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-        found[batch] = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
+    states = layer_states(backbone, embedder.prompt, texts, instruction=instruction, batch_tokens=embedder.batch_tokens)
+    real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    found = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
     low, high = np.percentile(found, [10, 90], axis=0)
     return Attribution(
         tuple(found.mean(axis=0).tolist()),

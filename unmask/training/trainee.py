@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from unmask.backbone import Backbone, HiddenRead
-from unmask.batching import collate, plan
+from unmask.backbone import Backbone
 from unmask.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding import layer_states
 from unmask.errors import UnmaskError
 from unmask.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
 from unmask.loading import Source, body_of, load, load_language_model, pick_dtype
-from unmask.pooling import POOLINGS
 from unmask.starter import reference_texts
 from unmask.training.lora import Coverage, add_lora, coverage, require_asked, weight_kinds
 from unmask.training.recipe import Recipe
@@ -126,17 +125,9 @@ def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:
     return build_head(design.pooling, hidden, depth, options)
 
 
-@torch.inference_mode()  # type: ignore[untyped-decorator]
 def _centre(head: LayerAttention, embedder: Embedder) -> None:
     """Start the layer matrix at minus each layer's mean: as a constant, it would make the cosines of all texts 0.95 and more."""
-    pool = POOLINGS["last" if embedder.backbone.attention == "causal" else "mean"]
-    reads = [HiddenRead(layer, pool) for layer in range(1, embedder.backbone.depth + 1)]
-    texts = list(embedder.prompt.tokenize(reference_texts()))
-    states = []
-    for batch in plan([len(text.ids) for text in texts], embedder.batch_tokens):
-        values = embedder.backbone.read(collate([texts[index] for index in batch], embedder.prompt.pad_id), reads)
-        states.append(torch.stack([values[read] for read in reads], dim=1))
-    head.centre(torch.cat(states))
+    head.centre(layer_states(embedder.backbone, embedder.prompt, reference_texts(), batch_tokens=embedder.batch_tokens))
 
 
 def _cast_inputs(adapter: PeftModel, cast: bool) -> None:
