@@ -214,7 +214,7 @@ def test_compare_as_json_prints_one_object_and_nothing_else(run: Run, model: Pat
 
 
 def test_compare_saves_what_it_prints(run: Run, model: Path, task: Path) -> None:
-    found = compared(run, model, "-d", "mean,last", "-t", task, "-o", "out", "--json")
+    found = compared(run, model, "-d", "mean", "-d", "last", "-t", task, "-o", "out", "--json")
     assert json.loads(Path("out/comparison.json").read_text()) == json.loads(found.out)
     assert len(Path("out/results.jsonl").read_text().splitlines()) == 2
 

@@ -31,11 +31,11 @@ def compare(
         ),
     ],
     designs: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--designs",
             "-d",
-            help="Designs with commas between (see `unmask designs`). Default: a saved embedder's own, or eight.",
+            help="Designs with commas between (see `unmask designs`); may be repeated. Default: a saved embedder's own, or eight.",
         ),
     ] = None,
     reference: Annotated[
@@ -66,7 +66,7 @@ def compare(
     from unmask.loading import Source
     from unmask.persistence import read_settings
 
-    given = parse_designs(designs) if designs else None
+    given = parse_designs(",".join(designs)) if designs else None
     tasks = resolve_tasks(task)
     texts = _reference_texts(fit_on)
     results: list[Result] = []

@@ -15,7 +15,7 @@ from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
 from unmask.tokens import PromptTokenizer
 from unmask.training import processes
-from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
+from unmask.training.collate import IGNORED, MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
 from unmask.training.data import DataSet, read_pairs, read_sentences
 from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.losses import RankingLoss
@@ -109,6 +109,30 @@ def _predict(trainee: Trainee) -> Objective:
     return objective
 
 
+def _predict_masked(trainee: Trainee) -> Objective:
+    """The model's own shifted loss, with logits at no position but those before a masked token.
+
+    Only these enter the loss, and over a vocabulary of 49 000 the logits of all positions take more memory than the states of all
+    layers. So the head is given these states alone, and what a model does to its logits (scale, soft cap) stays its own.
+    """
+    head = trainee.language_model.get_output_embeddings()  # type: ignore[union-attr]
+
+    def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
+        mask, labels = inputs.pop("attention_mask"), inputs.pop("labels")[:, 1:]
+        padding = {} if bool(mask.all()) else {"attention_mask": mask}
+        asked = labels != IGNORED
+        hook = head.register_forward_pre_hook(lambda _, given: (given[0][:, :-1][asked].unsqueeze(0), *given[1:]))
+        with trainee.backbone.computing():
+            try:
+                logits = model(**inputs, **padding, use_cache=False).logits
+            finally:
+                hook.remove()
+            size: dict[str, Any] = {"vocab_size": logits.shape[-1], "num_items_in_batch": items}
+            return model.loss_function(logits, None, shift_labels=labels[asked].unsqueeze(0), **size)  # type: ignore[no-any-return, operator]
+
+    return objective
+
+
 def _mntp(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
     stage_: Mntp = stage
     tokenizer, model = trainee.embedder.tokenizer, trainee.language_model
@@ -117,7 +141,7 @@ def _mntp(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> P
     collate = MaskingCollator(
         stage_, mask_id, trainee.embedder.prompt.pad_id, len(tokenizer), set(tokenizer.all_special_ids), seed
     )
-    return Prepared(model, _chunks(stage_, trainee, sets, seed), collate, _predict(trainee), around)
+    return Prepared(model, _chunks(stage_, trainee, sets, seed), collate, _predict_masked(trainee), around)
 
 
 def _next_token(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> Prepared:
