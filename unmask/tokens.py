@@ -29,6 +29,25 @@ class TokenizedText:
     truncated: bool = False
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """A bare text's token ids, where in the text each begins and ends (in characters), and which of them are special."""
+
+    ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+    special: tuple[bool, ...]
+
+
+def tokenize_bare(tokenizer: PreTrainedTokenizerBase, text: str) -> Tokens:
+    """Tokenize a text outside any prompt, without the EOS that some tokenizers append: it is no part of the text."""
+    encoded = tokenizer(
+        text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
+    )
+    special = [bool(mark) for mark in encoded["special_tokens_mask"]]
+    size = next((size for size in range(len(special), 0, -1) if not special[size - 1]), 0)
+    return Tokens(tuple(encoded["input_ids"][:size]), tuple(encoded["offset_mapping"][:size]), tuple(special[:size]))
+
+
 class PromptTokenizer:
     """Turns texts into the tokens of one prompt.
 

@@ -12,11 +12,8 @@ import typer
 from unmask.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from unmask.evaluation.tasks import LocalTask
+    from unmask.evaluation.scored import Scored
     from unmask.training.leakage import LeakReport
-
-Scored = tuple[list[str], list[tuple[int, int]]]
-"""Texts that a task scores, and the positions of those that it compares."""
 
 
 def leaks(
@@ -33,6 +30,7 @@ def leaks(
 ) -> None:
     """Count the training texts that a task scores, exactly or nearly, and the training pairs that it compares."""
     from unmask.errors import UnmaskError
+    from unmask.evaluation.scored import scored_texts
     from unmask.evaluation.tasks import LocalTask, resolve_tasks
     from unmask.training.data import DataSource, read_any
     from unmask.training.leakage import find_leaks
@@ -53,35 +51,6 @@ def leaks(
         print(json.dumps(content, indent=2, ensure_ascii=False))
     else:
         _print(reports, examples)
-
-
-def scored_texts(task: LocalTask) -> Scored:
-    """The texts of a task's test part, its documents included, and which of them it compares."""
-    texts: list[str] = []
-    pairs: list[tuple[int, int]] = []
-    if task.kind == "retrieval":
-        places = {}
-        for part in ("queries", "corpus"):
-            for row in task.data[part]:
-                places[part, row["_id"]] = len(texts)
-                texts.append(f"{row.get('title', '')} {row['text']}".strip())
-        for row in task.data["qrels"]:
-            if row["score"] > 0:
-                pairs.append((places["queries", row["query-id"]], places["corpus", row["corpus-id"]]))
-        return texts, pairs
-    for row in task.data["test"]:
-        start = len(texts)
-        if task.kind in ("sts", "pair-classification"):
-            texts += [row["sentence1"], row["sentence2"]]
-            pairs.append((start, start + 1))
-        elif task.kind == "reranking":
-            texts += [row["query"], *row["positive"], *row["negative"]]
-            pairs += [(start, start + place) for place in range(1, len(row["positive"]) + 1)]
-        elif task.kind == "summarization":
-            texts += [row["source"], *row["references"], *(summary for summary, _ in row["summaries"])]
-        else:
-            texts.append(row["text"])
-    return texts, pairs
 
 
 def _label(path: str) -> str:

@@ -85,7 +85,7 @@ def _tasks(names: Sequence[str], root: Path) -> list[Any]:
 
 
 def _texts(tasks: Sequence[Any]) -> dict[str, Any]:
-    from unmask.cli.leaks import scored_texts
+    from unmask.evaluation.scored import scored_texts
     from unmask.evaluation.tasks import LocalTask
 
     return {task.name: scored_texts(task) for task in tasks if isinstance(task, LocalTask)}

@@ -18,11 +18,12 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.batching import plan
+from unmask.batching import collate, plan
 from unmask.embedder import default_batch_tokens
 from unmask.errors import UnmaskError
 from unmask.probing.ratios import Ratio
 from unmask.probing.subject import Subject, fingerprint_of
+from unmask.tokens import TokenizedText, tokenize_bare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -89,8 +90,8 @@ def probe_masked(
     """
     limit = subject.backbone.within_positions(max_length)
     mask = mask_id(subject.tokenizer, mask_token)
-    tokenized = [_ids(subject.tokenizer, text) for text in texts]
-    masked = [mask_text(ids[:limit], special[:limit], rate, mask, seed) for ids, special in tokenized]
+    tokenized = [tokenize_bare(subject.tokenizer, text) for text in texts]
+    masked = [mask_text(one.ids[:limit], one.special[:limit], rate, mask, seed) for one in tokenized]
     usable = [one for one in masked if one.positions]
     if not usable:
         raise UnmaskError("None of these texts has a token that can be masked: each needs two or more.")
@@ -112,7 +113,7 @@ def probe_masked(
         tokens=int(sums[:, 3].sum()),
         texts=len(usable),
         skipped=len(masked) - len(usable),
-        truncated=sum(len(ids) > limit for ids, _ in tokenized),
+        truncated=sum(len(one.ids) > limit for one in tokenized),
         rate=rate,
         mask_token=mask_token,
         max_length=limit,
@@ -170,25 +171,12 @@ def score_logits(logits: Float[Tensor, "masked token"], targets: Int[Tensor, " m
 def _predict(subject: Subject, texts: Sequence[MaskedText]) -> NDArray[np.float64]:
     """Sums over each text's masked tokens, shape (text, 4): in the first, in the first five, cross-entropy, and their number."""
     device = subject.backbone.device
-    ids = torch.zeros((len(texts), max(len(text.ids) for text in texts)), dtype=torch.long)
-    real = torch.zeros_like(ids)
-    for row, text in enumerate(texts):
-        ids[row, : len(text.ids)] = torch.tensor(text.ids)
-        real[row, : len(text.ids)] = 1
+    batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     # right padding, so positions count from 0 by default
-    logits = subject.head(input_ids=ids.to(device), attention_mask=real.to(device), use_cache=False).logits
+    logits = subject.head(input_ids=batch.ids.to(device), attention_mask=batch.real.long().to(device), use_cache=False).logits
     sums = []
     for row, text in enumerate(texts):
         before = torch.tensor(text.positions, device=device) - 1
         scores = score_logits(logits[row, before], torch.tensor(text.targets, device=device))
         sums.append([*scores.sum(dim=0).tolist(), float(len(text.positions))])
     return np.array(sums)
-
-
-def _ids(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[int]]:
-    """Token ids and which of them are special, without an EOS that the tokenizer appends."""
-    encoded = tokenizer(text, return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
-    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
-    while special and special[-1]:
-        ids, special = ids[:-1], special[:-1]
-    return ids, special

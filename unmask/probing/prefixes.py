@@ -22,6 +22,7 @@ from unmask.pooling import mean
 from unmask.probing.ratios import Ratio
 from unmask.probing.subject import Subject, fingerprint_of
 from unmask.rows import field, read_rows
+from unmask.tokens import tokenize_bare
 
 TRIPLES = Path(__file__).parent / "prefixes.jsonl"
 _FEWEST = 2
@@ -155,17 +156,13 @@ def prefix_tokens(subject: Subject, triple: Triple) -> tuple[list[list[int]], tu
     found: list[list[int]] = []
     spans, border = set(), len(triple.prefix)
     for text in triple.texts:
-        encoded = subject.tokenizer(
-            text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
-        )
-        ids, offsets, special = encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"]
-        own = [at for at, (begin, end) in enumerate(offsets) if begin < border and end > begin and not special[at]]
-        if not own or offsets[own[-1]][1] > border:
+        tokens = tokenize_bare(subject.tokenizer, text)
+        places = enumerate(zip(tokens.offsets, tokens.special, strict=True))
+        own = [at for at, ((begin, end), special) in places if begin < border and end > begin and not special]
+        if not own or tokens.offsets[own[-1]][1] > border:
             raise _inexact(triple, f"a token of '{text}' crosses its end")
         spans.add((own[0], own[-1] + 1))
-        # an EOS that the tokenizer appends is no part of the text
-        last = max(at for at, mark in enumerate(special) if not mark)
-        found.append(list(ids[: last + 1]))
+        found.append(list(tokens.ids))
     stop = next(iter(spans))[1]
     if len(spans) > 1 or len({tuple(ids[:stop]) for ids in found}) > 1:
         raise _inexact(triple, "it is other tokens in one text than in another")

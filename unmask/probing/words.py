@@ -22,13 +22,14 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.backbone import Backbone, HiddenRead, TokenBatch
-from unmask.batching import plan
+from unmask.backbone import Backbone, HiddenRead
+from unmask.batching import collate, plan
 from unmask.embedder import default_batch_tokens
 from unmask.errors import UnmaskError
 from unmask.probing.ratios import Difference, Ratio, difference
 from unmask.probing.sentences import Sentence
 from unmask.probing.subject import Subject, fingerprint_of
+from unmask.tokens import TokenizedText, tokenize_bare
 
 Matrix = Float[NDArray[np.float32], "word dim"]
 CS = (1e-3, 1e-2, 1e-1, 1.0)
@@ -178,17 +179,12 @@ def word_tokens(subject: Subject, sentences: Sequence[Sentence]) -> list[WordTok
     found = []
     for sentence in sentences:
         text = " ".join(sentence.words)
-        encoded = subject.tokenizer(
-            text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
-        )
-        ids, offsets, special = encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"]
-        while special and special[-1]:  # an EOS that the tokenizer appends is no part of the sentence
-            ids, offsets, special = ids[:-1], offsets[:-1], special[:-1]
-        if len(ids) > limit:
+        tokens = tokenize_bare(subject.tokenizer, text)
+        if len(tokens.ids) > limit:
             raise UnmaskError(
-                f"{sentence.where or text[:40]}: {len(ids)} tokens, and the model has {limit} positions; leave it out."
+                f"{sentence.where or text[:40]}: {len(tokens.ids)} tokens, and the model has {limit} positions; leave it out."
             )
-        found.append(WordTokens(tuple(ids), _assign(sentence, offsets)))
+        found.append(WordTokens(tokens.ids, _assign(sentence, tokens.offsets)))
     return found
 
 
@@ -244,19 +240,15 @@ def word_vectors(
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _read(backbone: Backbone, texts: Sequence[WordTokens], layer: int, shift: bool) -> Matrix:
-    ids = torch.zeros((len(texts), max(len(text.ids) for text in texts)), dtype=torch.long)
-    real = torch.zeros_like(ids, dtype=torch.bool)
-    for row, text in enumerate(texts):
-        ids[row, : len(text.ids)] = torch.tensor(text.ids)
-        real[row, : len(text.ids)] = True
-    weights, present = averaging([text.words for text in texts], ids.shape[1], shift)
+    batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
+    weights, present = averaging([text.words for text in texts], batch.ids.shape[1], shift)
 
     def pool(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "word dim"]:
         states = hidden.float().masked_fill(~mask.unsqueeze(-1), 0.0)  # NaN * 0 is NaN, and padding may hold anything
         return torch.bmm(weights.to(states.device), states)[present.to(states.device)]
 
     read = HiddenRead(layer, pool)
-    return np.asarray(backbone.read(TokenBatch(ids, real, real), [read])[read].cpu().numpy(), np.float32)
+    return np.asarray(backbone.read(batch, [read])[read].cpu().numpy(), np.float32)
 
 
 def averaging(
