@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 RANKS: list[set[str]] = [
     {"errors", "files", "rows", "progress", "starter"},
     {"prompts", "design", "presets", "models", "pico"},
-    {"attention", "pooling", "heads", "routing", "features", "tokens", "loading"},
+    {"attention", "pooling", "heads", "routing", "features", "tokens", "loading", "decoder", "mixture"},
     {"backbone", "batching", "encoding"},
     {"embedder", "persistence", "st_module"},
     {"training", "upcycling"},

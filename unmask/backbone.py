@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.attention import AttentionProof, hidden_of, prove_attention, set_attention
+from unmask.decoder import find_layers
 from unmask.design import Attention, Design
 from unmask.errors import UnmaskError
 from unmask.features import Raw
@@ -77,7 +78,7 @@ class Backbone:
     def __init__(self, model: PreTrainedModel, attention: Attention) -> None:
         """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the model does not obey."""
         self.model = model.eval()
-        self.layers = _find_layers(model)
+        self.layers = find_layers(model)
         self.routers: list[Router] = find_routers(model)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self.set_attention(attention)
@@ -276,12 +277,3 @@ def _side_by_side(layers: list[Tensor]) -> Tensor:
     if len(layers) == 1:
         return layers[0]
     return torch.cat([nn.functional.normalize(layer, dim=1) for layer in layers], dim=1)
-
-
-def _find_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The outermost list of as many modules as the config has layers: `layers`, `h`, `blocks`, ... by behaviour, not by name."""
-    depth = model.config.get_text_config(decoder=True).num_hidden_layers
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == depth:
-            return module
-    raise UnmaskError(f"{type(model).__name__} has no list of {depth} layers, so it does not look like a decoder.")

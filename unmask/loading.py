@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from unmask.decoder import body_of
 from unmask.errors import UnmaskError
 from unmask.models import BUNDLED, resolve
 
@@ -151,13 +152,6 @@ def _aligned(model: Any) -> Any:
         if weight.data_ptr() % 64:
             weight.data = weight.data.clone()
     return model
-
-
-def body_of(model: Any) -> Any:
-    """What AutoModel would load of a causal language model: the model inside it (`base_model` finds none in Llama 4)."""
-    from transformers import PreTrainedModel
-
-    return next(child for child in model.children() if isinstance(child, PreTrainedModel))
 
 
 def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:

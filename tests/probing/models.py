@@ -10,8 +10,9 @@ from torch import nn
 
 from tests.families import FAMILIES
 from unmask.backbone import Backbone
+from unmask.decoder import body_of
 from unmask.design import Attention
-from unmask.loading import Source, body_of
+from unmask.loading import Source
 from unmask.probing.subject import Subject
 
 

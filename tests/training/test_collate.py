@@ -10,9 +10,9 @@ import torch
 
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
+from unmask.decoder import body_of
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.loading import body_of
 from unmask.starter import reference_texts
 from unmask.tokens import PromptTokenizer
 from unmask.training.collate import IGNORED, MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens

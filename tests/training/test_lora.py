@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.families import FAMILIES
-from unmask.backbone import _find_layers
+from unmask.decoder import find_layers
 from unmask.errors import UnmaskError
 from unmask.routing import find_routers
 from unmask.training.lora import Coverage, LoraOptions, add_lora, coverage, require_asked, weight_kinds
@@ -58,7 +58,7 @@ IDS = torch.randint(3, 512, (4, 16), generator=torch.Generator().manual_seed(0))
 def loaded(family: str) -> tuple[Any, nn.ModuleList]:
     model = FAMILIES[family].build()
     model.requires_grad_(False)
-    return model, _find_layers(model)
+    return model, find_layers(model)
 
 
 def states(model: Any) -> Tensor:

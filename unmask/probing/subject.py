@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.backbone import Backbone
+from unmask.decoder import body_of
 from unmask.design import ATTENTIONS, Attention, Design
 from unmask.errors import UnmaskError, unknown
 from unmask.files import fingerprint
-from unmask.loading import Source, body_of, dtype_name, load, load_language_model
+from unmask.loading import Source, dtype_name, load, load_language_model
 from unmask.persistence import SETTINGS, hardware, read_settings, versions
 
 if TYPE_CHECKING:

@@ -1,0 +1,205 @@
+"""A mixture is its experts, gated: against each expert in PEFT, against the base, and against the sum by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.mixture.models import FAMILY, language_model, saved_experts, tokens
+from unmask.errors import UnmaskError
+from unmask.mixture.gating import Routing, gates
+from unmask.mixture.model import Mixture
+
+ROUTERS = ["block", "layer", "final"]
+
+
+def logits(model: Any, ids: torch.Tensor, **options: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False, **options).logits  # type: ignore[no-any-return]
+
+
+def one_expert(family: str, folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    from peft import PeftModel
+
+    return logits(PeftModel.from_pretrained(language_model(family), folder), ids)
+
+
+@pytest.mark.parametrize("family", FAMILY)
+def test_one_expert_alone_is_that_expert_and_none_is_the_base(family: str, tmp_path: Path) -> None:
+    model = language_model(family)
+    ids = tokens(model)
+    base = logits(model, ids)
+    experts = saved_experts(tmp_path, model)
+    mixture = Mixture(model, experts)
+    for expert in experts:
+        with mixture.only(expert.name):
+            found = logits(model, ids)
+        assert (found - one_expert(family, expert.folder, ids)).abs().max() < 1e-4
+        assert (found - base).abs().max() > 1e-2
+    with mixture.base_only():
+        assert torch.equal(logits(model, ids), base)
+    with mixture.forced(torch.zeros_like):
+        assert torch.allclose(logits(model, ids), base, atol=1e-6)
+    assert torch.equal(logits(mixture.remove(), ids), base)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_mixture_of_one_is_its_expert(router: Any, tmp_path: Path) -> None:
+    model = language_model()
+    ids = tokens(model)
+    [expert] = saved_experts(tmp_path, model, ["a"])
+    mixture = Mixture(model, [expert], Routing(router))
+    assert mixture.routing.router == router
+    assert (logits(model, ids) - one_expert("llama", expert.folder, ids)).abs().max() < 1e-5
+
+
+def test_gates_by_hand() -> None:
+    scores = torch.tensor([[1.0, 3.0, 2.0]])
+    alpha = scores.softmax(dim=-1)[0]
+    assert torch.allclose(gates(scores, Routing(top_k=3))[0], alpha)
+    assert torch.allclose(gates(scores, Routing(top_k=1))[0], torch.tensor([0.0, alpha[1], 0.0]))
+    assert torch.allclose(gates(scores, Routing(top_k=2))[0], torch.tensor([0.0, alpha[1], alpha[2]]))
+    assert torch.allclose(gates(scores, Routing(top_k=2, renormalise=True)).sum(), torch.tensor(1.0))
+    assert torch.equal(gates(torch.zeros(1, 3), Routing()).count_nonzero(), torch.tensor(1)), "a tie still chooses one"
+
+
+def test_renormalised_top_1_cannot_be_trained() -> None:
+    with pytest.raises(UnmaskError, match="no gradient"):
+        Routing(renormalise=True).require_gradient()
+    Routing(renormalise=True, top_k=2).require_gradient()
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_map_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_path: Path) -> None:
+    model = language_model()
+    experts = saved_experts(tmp_path, model)
+    mixture = Mixture(model, experts, Routing(router, top_k=2))
+    for weight in mixture.routers.values():
+        torch.nn.init.normal_(weight.weight)
+    name = "model.layers.1.mlp.down_proj"
+    seen: dict[str, Any] = {}
+    stack: Any = model.get_submodule(name)
+    stack.register_forward_hook(lambda _, given, output: seen.update(input=given[0], output=output))
+    point = mixture.points["model.layers.1.mlp"]
+    point.register_forward_hook(lambda _, __, output: seen.update(logits=output))
+    ids = tokens(model)
+    logits(model, ids)
+    alpha = gates(seen["logits"].reshape(*ids.shape, 3), Routing(top_k=2))
+    expected = stack.base(seen["input"])
+    for place, expert in enumerate(experts):
+        down, up = expert.factors[name]
+        expected = expected + alpha[..., place : place + 1] * (seen["input"] @ down.T @ up.T)
+    assert torch.allclose(seen["output"], expected, atol=1e-5)
+    assert alpha.argmax(dim=-1).unique().numel() > 1, "tokens have to go to different experts"
+
+
+@pytest.mark.parametrize("family", FAMILY)
+def test_a_text_is_the_same_alone_in_a_batch_and_padded(family: str, tmp_path: Path) -> None:
+    model = language_model(family)
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=3))
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.3)
+    ids = tokens(model, 1, 6)
+    alone = logits(model, ids)
+    for left in (True, False):
+        fill = torch.zeros(1, 3, dtype=torch.long)
+        padded = torch.cat([fill, ids] if left else [ids, fill], dim=1)
+        mask = torch.ones_like(padded)
+        mask[:, slice(0, 3) if left else slice(6, None)] = 0
+        places = (mask.cumsum(dim=1) - 1).clamp_min(0)
+        found = logits(
+            model,
+            torch.cat([padded, tokens(model, 1, 9)]),
+            attention_mask=torch.cat([mask, torch.ones_like(mask)]),
+            position_ids=torch.cat([places, torch.arange(9)[None]]),
+        )
+        assert torch.allclose(found[:1][mask.bool()], alone[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("family", ["llama", "gemma3", "mistral-sliding"])
+def test_generating_with_a_cache_is_generating_without(family: str, router: Any, tmp_path: Path) -> None:
+    model = language_model(family)
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(router, top_k=2))
+    for one in mixture.routers.values():
+        torch.nn.init.normal_(one.weight, std=0.5)
+    options: dict[str, Any] = {
+        "max_new_tokens": 8,
+        "do_sample": False,
+        "pad_token_id": 0,
+        "output_logits": True,
+        "eos_token_id": None,
+    }
+    ids = tokens(model)
+    with torch.no_grad():
+        cached, plain = (
+            model.generate(input_ids=ids, use_cache=use, return_dict_in_generate=True, **options) for use in (True, False)
+        )
+    assert torch.equal(cached.sequences, plain.sequences)
+    for one, other in zip(cached.logits, plain.logits, strict=True):
+        assert torch.allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_gradient_checkpointing_changes_no_gradient(router: Any, tmp_path: Path) -> None:
+    found = []
+    for checkpointing in (False, True):
+        model = language_model()
+        experts = saved_experts(tmp_path, model)
+        mixture = Mixture(model, experts, Routing(router, top_k=2))
+        for one in mixture.routers.values():
+            one.weight.requires_grad_(True)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+        ids = tokens(model)
+        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        found.append([one.weight.grad.clone() for one in mixture.routers.values() if one.weight.grad is not None])
+    assert found[0] and len(found[0]) == len(found[1])
+    assert all(torch.allclose(one, other, atol=1e-7) for one, other in zip(*found, strict=True))
+    assert any(float(one.abs().max()) > 0 for one in found[0])
+
+
+@pytest.mark.parametrize(("router", "points"), [("block", 6), ("layer", 6), ("final", 6)])
+def test_routing_points_are_read_as_routers_are(router: Any, points: int, tmp_path: Path) -> None:
+    from unmask.routing import find_routers
+
+    model = language_model()
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(router))
+    assert len(find_routers(mixture.body)) == len(mixture.points) == points
+    with torch.no_grad():
+        found = mixture.body(input_ids=tokens(model), output_router_logits=True).router_logits
+    assert [tuple(one.shape) for one in found] == [(27, 3)] * points
+    fresh = language_model()
+    assert not find_routers(fresh.model), "other models of the class are as they were"
+    assert "router_logits" not in fresh.model(input_ids=tokens(fresh), output_router_logits=True)
+
+
+def test_routers_of_other_experts_are_refused(tmp_path: Path) -> None:
+    model = language_model()
+    mixture = Mixture(model, saved_experts(tmp_path, model))
+    with pytest.raises(UnmaskError, match="it belongs to other experts"):
+        mixture.load_routers({"router": torch.zeros(2, 32)})
+    with pytest.raises(UnmaskError, match="not of the kind 'block'"):
+        mixture.load_routers({"model.layers.0.mlp": torch.zeros(3, 32)})
+    with pytest.raises(UnmaskError, match="were made for 'block'"):
+        mixture.routing = Routing("layer")
+    with pytest.raises(UnmaskError, match="Did you mean 'a'"):
+        mixture.only("aa")
+
+
+def test_experts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    model = language_model()
+    [one] = saved_experts(tmp_path / "1", model, ["a"])
+    [larger] = saved_experts(tmp_path / "2", model, ["b"], rank=4)
+    [fewer] = saved_experts(tmp_path / "3", model, ["b"], targets=["q_proj"])
+    for other, why in ((larger, "has rank 4, 'a' 2"), (fewer, "change other maps"), (one, "the same name: a, a")):
+        with pytest.raises(UnmaskError, match=why):
+            Mixture(model, [one, other])
+    with pytest.raises(UnmaskError, match="at least one expert"):
+        Mixture(model, [])
+    wider = language_model(intermediate_size=48)
+    with pytest.raises(UnmaskError, match="it is an expert of another model"):
+        Mixture(wider, [one])

@@ -1,0 +1,28 @@
+"""Decoder: where things stand in a loaded model, found by behaviour and not by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from unmask.errors import UnmaskError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def body_of(model: Any) -> Any:
+    """What AutoModel would load of a causal language model: the model inside it (`base_model` finds none in Llama 4)."""
+    from transformers import PreTrainedModel
+
+    return next(child for child in model.children() if isinstance(child, PreTrainedModel))
+
+
+def find_layers(model: PreTrainedModel) -> nn.ModuleList:
+    """The outermost list of as many modules as the config has layers: `layers`, `h`, `blocks`, ... by behaviour, not by name."""
+    depth = model.config.get_text_config(decoder=True).num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth:
+            return module
+    raise UnmaskError(f"{type(model).__name__} has no list of {depth} layers, so it does not look like a decoder.")

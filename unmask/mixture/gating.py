@@ -1,0 +1,92 @@
+"""Gating: what a router says of each token, and how strongly each expert then acts.
+
+alpha = topk(softmax(W_r x)); the experts that are not chosen get 0, and what is left is NOT made to sum to 1 again (Self-MoE, arXiv
+2406.12034, section 2.2): after top-1, renormalised, every gate would be 1 whatever the router says, and it would have no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.errors import UnmaskError
+
+Sharing = Literal["block", "layer", "final"]
+Force = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch expert"]]
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How tokens are given to experts.
+
+    router: "block", one router for all blocks (an attention or an MLP), each of which routes by its own input; "layer", a router for each
+    block; "final", one decision for the whole model by the last state of a first pass without experts, as X-LoRA does.
+    top_k: experts that act on a token. renormalise: make their gates sum to 1; a choice for evaluation, as it separates which expert is
+    chosen from how strongly. Raises UnmaskError for a top_k below 1.
+    """
+
+    router: Sharing = "block"
+    top_k: int = 1
+    renormalise: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is no choice of experts."""
+        if self.top_k < 1:
+            raise UnmaskError(f"top_k is at least 1, not {self.top_k}.")
+
+    def require_gradient(self) -> None:
+        """Raise UnmaskError if a router would learn nothing under this routing."""
+        if self.renormalise and self.top_k == 1:
+            raise UnmaskError(
+                "After top-1, renormalised, every gate is 1, so the router has no gradient: train without renormalising, "
+                "or with a larger top_k."
+            )
+
+
+def gates(logits: Float[Tensor, "*batch expert"], routing: Routing) -> Float[Tensor, "*batch expert"]:
+    """How strongly each expert acts, in fp32: the softmax over all experts, zero outside the top k."""
+    weights = logits.float().softmax(dim=-1)
+    if routing.top_k < weights.shape[-1]:
+        kept = weights.topk(routing.top_k, dim=-1).indices
+        weights = weights * torch.zeros_like(weights).scatter(-1, kept, 1.0)
+    return weights / weights.sum(dim=-1, keepdim=True) if routing.renormalise else weights
+
+
+class Control:
+    """What all routing points of one mixture share: the routing, and what it is overridden by.
+
+    force: gates from logits, in place of the routing (an oracle, chance); off: the base model alone; decided: logits that were
+    found beforehand (`final`).
+    """
+
+    def __init__(self, routing: Routing) -> None:
+        self.routing = routing
+        self.force: Force | None = None
+        self.off = False
+        self.decided: Tensor | None = None
+
+
+class RoutingPoint(nn.Module):
+    """Where a block's tokens get their gates, once for all its linear maps. Its output is what a router's output is: logits."""
+
+    strength: Tensor | None
+
+    def __init__(self, router: nn.Linear, rank: int, control: Control) -> None:
+        super().__init__()
+        self.router, self.rank, self.control, self.strength = router, rank, control, None
+
+    def forward(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "row expert"]:
+        """Logits of every token, (B * T, n); sets `strength`, each expert's gate once for each of its ranks."""
+        control = self.control
+        if control.decided is None:
+            logits = nn.functional.linear(hidden.to(self.router.weight.dtype), self.router.weight)
+        else:
+            logits = control.decided
+        weights = control.force(logits) if control.force else gates(logits, control.routing)
+        self.strength = weights.to(hidden.dtype).repeat_interleave(self.rank, dim=-1)
+        return logits.reshape(-1, logits.shape[-1])

@@ -1,0 +1,198 @@
+"""The mixture: a base model whose linear maps carry all experts, with routing points that gate them.
+
+Experts are put into the loaded model in place. Its decoder then declares the routing points as transformers' own mixtures declare their
+routers, so `output_router_logits=True` works, and whatever reads routing weights reads these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.decoder import body_of, find_layers
+from unmask.errors import UnmaskError, unknown
+from unmask.mixture.experts import Expert, require_alike
+from unmask.mixture.first_pass import FirstPass
+from unmask.mixture.gating import Control, Force, Routing, RoutingPoint
+from unmask.mixture.stack import ExpertLinear
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_SPREAD = 0.01  # of a new router: equal logits would send every token to the first expert
+
+
+class Mixture:
+    """A causal language model with experts in it (MiXSE; Self-MoE, arXiv 2406.12034, section 2.2).
+
+    model: changed in place; experts: in the order of the router's rows; routing: may be set anew at any time, but not its `router`.
+    Raises UnmaskError for experts that cannot be stacked or do not fit the model.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, experts: Sequence[Expert], routing: Routing | None = None, seed: int = 0
+    ) -> None:
+        """Put the experts in; the router starts near zero, by the seed."""
+        require_alike(experts)
+        self.model, self.experts = model, list(experts)
+        self.body: Any = body_of(model)
+        self._control = Control(routing or Routing())
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        self.points = self._install()
+        self._hooks: list[Any] = [self._gate_block(name, point) for name, point in self.points.items()]
+        if self.routing.router == "final":
+            self._hooks.append(FirstPass(self.body, self._control, self.routers["router"]).attach())
+        self._plain_class = type(self.body)
+        declare(self.body)
+        self.initialise(seed)
+
+    @property
+    def routing(self) -> Routing:
+        """How tokens are given to experts."""
+        return self._control.routing
+
+    @routing.setter
+    def routing(self, routing: Routing) -> None:
+        if routing.router != self.routing.router:
+            raise UnmaskError(f"The routers of this mixture were made for '{self.routing.router}', not '{routing.router}'.")
+        self._control.routing = routing
+
+    @property
+    def routers(self) -> dict[str, nn.Linear]:
+        """Each router once, by name: "router", or for `layer` the block that it belongs to."""
+        if self.routing.router == "layer":
+            return {name: point.router for name, point in self.points.items()}
+        return {"router": next(iter(self.points.values())).router}
+
+    def initialise(self, seed: int) -> None:
+        """Give every router small random weights."""
+        chance = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for router in self.routers.values():
+                router.weight.copy_(torch.randn(router.weight.shape, generator=chance) * _SPREAD)
+
+    def load_routers(self, weights: Mapping[str, Tensor]) -> None:
+        """Take routers over. Raises UnmaskError for routers of other experts or of another kind."""
+        routers = self.routers
+        if weights.keys() != routers.keys():
+            raise UnmaskError(f"These routers are not of the kind '{self.routing.router}', or of another model.")
+        with torch.no_grad():
+            for name, router in routers.items():
+                if weights[name].shape != router.weight.shape:
+                    raise UnmaskError(
+                        f"The router '{name}' has the shape {tuple(weights[name].shape)}, and {len(self.experts)} experts of this "
+                        f"model need {tuple(router.weight.shape)}: it belongs to other experts."
+                    )
+                router.weight.copy_(weights[name])
+
+    @contextmanager
+    def forced(self, force: Force) -> Iterator[None]:
+        """Let a function of the logits give the gates in place of the routing: an oracle, chance, all alike."""
+        before, self._control.force = self._control.force, force
+        try:
+            yield
+        finally:
+            self._control.force = before
+
+    @contextmanager
+    def base_only(self) -> Iterator[None]:
+        """Leave all experts out: the base model, bit by bit."""
+        before, self._control.off = self._control.off, True
+        try:
+            yield
+        finally:
+            self._control.off = before
+
+    def only(self, name: str) -> Any:
+        """One expert alone at full strength, for the time of a `with`. Raises UnmaskError for a name that there is not."""
+        names = [expert.name for expert in self.experts]
+        if name not in names:
+            raise unknown("expert", name, names)
+        place = names.index(name)
+        return self.forced(lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], place), len(names)).to(logits))
+
+    def remove(self) -> PreTrainedModel:
+        """Take all experts out again and give the base model back."""
+        for hook in self._hooks:
+            hook.remove()
+        for name in self.experts[0].factors:
+            owner, _, leaf = name.rpartition(".")
+            setattr(self.model.get_submodule(owner), leaf, self.model.get_submodule(name).base)
+        for name in self.points:
+            del self.model.get_submodule(name).routing_point
+        self.body.__class__ = self._plain_class
+        return self.model
+
+    def _install(self) -> dict[str, RoutingPoint]:
+        """Replace the linear maps; the routing points by the name of their block."""
+        first = self.experts[0]
+        weight = next(self.model.parameters())
+        shared: nn.Linear | None = None
+        points: dict[str, RoutingPoint] = {}
+        for name in first.factors:
+            linear = self._linear(name)
+            block = self._block(name)
+            if block not in points:
+                if shared is None or self.routing.router == "layer":
+                    # the router trains and is small: fp32 beside weights of any precision
+                    size = self.body.config.get_text_config(decoder=True).hidden_size
+                    shared = nn.Linear(size, len(self.experts), bias=False, device=weight.device, dtype=torch.float32)
+                points[block] = RoutingPoint(shared, first.rank, self._control)
+            owner, _, leaf = name.rpartition(".")
+            stack = ExpertLinear(linear, [expert.factors[name] for expert in self.experts], points[block])
+            setattr(self.model.get_submodule(owner), leaf, stack)
+        for block, point in points.items():
+            self.model.get_submodule(block).routing_point = point
+        return points
+
+    def _linear(self, name: str) -> nn.Linear:
+        try:
+            linear = self.model.get_submodule(name)
+        except AttributeError:
+            linear = None
+        down, up = self.experts[0].factors[name]
+        if type(linear) is not nn.Linear or (up.shape[0], down.shape[1]) != tuple(linear.weight.shape):
+            what = "no linear map" if type(linear) is not nn.Linear else "another shape there"
+            raise UnmaskError(
+                f"'{self.experts[0].name}' changes {name}, and this model has {what}: it is an expert of another model."
+            )
+        return linear
+
+    def _block(self, name: str) -> str:
+        """The attention or MLP that a map stands in: the child of a decoder layer."""
+        layers = find_layers(self.body)
+        prefix = next(path for path, module in self.model.named_modules() if module is layers)
+        inside = name.removeprefix(f"{prefix}.").split(".")
+        if not name.startswith(f"{prefix}.") or len(inside) < 3:
+            raise UnmaskError(f"{name} stands in no block of a layer, so nothing there can route its tokens.")
+        return f"{prefix}.{inside[0]}.{inside[1]}"
+
+    def _gate_block(self, name: str, point: RoutingPoint) -> Any:
+        def gate(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            if not point.control.off:
+                point(given[0] if given else named["hidden_states"])
+
+        return self.model.get_submodule(name).register_forward_pre_hook(gate, with_kwargs=True)
+
+
+def declare(body: Any) -> None:
+    """Make a decoder say that its routing points give `router_logits`, as transformers' mixtures do. Of this instance only."""
+    from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY, OutputRecorder
+
+    recorded = dict(type(body)._can_record_outputs or {})
+    own = recorded.get("router_logits", [])
+    ours = OutputRecorder(RoutingPoint, index=0)
+    recorded["router_logits"] = [*(own if isinstance(own, list) else [own]), ours]
+    body.__class__ = type(f"Mixture{type(body).__name__}", (type(body),), {"_can_record_outputs": recorded})
+    _CAN_RECORD_REGISTRY[body] = recorded
+
+
+def with_top_k(routing: Routing, top_k: int) -> Routing:
+    """The same routing with another number of experts."""
+    return replace(routing, top_k=top_k)

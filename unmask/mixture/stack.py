@@ -1,0 +1,39 @@
+"""Stack: all experts of a linear map as one LoRA of n times their rank, with a gate on each rank.
+
+h = W x + B (g * A x), A = [A_1; ..; A_n], B = [B_1, .., B_n]: the sum over experts of alpha_i B_i A_i x in two products, at about
+the cost of one LoRA. A one-hot gate is the single expert, a gate of zero the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.mixture.gating import RoutingPoint
+
+Factors = tuple[Tensor, Tensor]
+"""A (r, in) and B (out, r) of one expert, its scale already in B."""
+
+
+class ExpertLinear(nn.Module):
+    """A linear map of the base, and every expert's change of it."""
+
+    def __init__(self, base: nn.Linear, experts: Sequence[Factors], point: RoutingPoint) -> None:
+        super().__init__()
+        self.base = base
+        like = {"device": base.weight.device, "dtype": base.weight.dtype}
+        self.down = nn.Parameter(torch.cat([down for down, _ in experts]).to(**like), requires_grad=False)
+        self.up = nn.Parameter(torch.cat([up for _, up in experts], dim=1).to(**like), requires_grad=False)
+        self._point = [point]  # in a list: it belongs to the block, not to each of its maps
+
+    def forward(self, hidden: Float[Tensor, "*batch input"]) -> Float[Tensor, "*batch output"]:
+        """The map, with each token's experts."""
+        known = self.base(hidden)
+        point = self._point[0]
+        if point.control.off:
+            return known  # type: ignore[no-any-return]
+        low = nn.functional.linear(hidden, self.down) * point.strength
+        return known + nn.functional.linear(low, self.up)  # type: ignore[no-any-return]
