@@ -45,6 +45,8 @@ class Source:
 def load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The decoder without its language-model head, on its device, and its tokenizer. Raises UnmaskError."""
     path, adapter = resolve(source.model), source.adapter
+    if is_mixture(Path(path)):
+        return _load_mixture(Path(path), source)
     if (Path(path) / "adapter_config.json").is_file():
         if adapter:
             raise UnmaskError(f"'{source.model}' is an adapter itself, so --adapter cannot be given with it.")
@@ -57,6 +59,20 @@ def load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if adapter:
         model = _adapt(model, adapter, source.merge)
     return _aligned(model.to(device)), tokenizer
+
+
+def is_mixture(folder: Path) -> bool:
+    """Whether a folder holds a mixture of LoRA experts."""
+    return (folder / "mixture.json").is_file()
+
+
+def _load_mixture(folder: Path, source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from unmask.mixture.folder import load_mixture
+
+    if source.adapter:
+        raise UnmaskError(f"'{source.model}' is a mixture, and an adapter would change its base under its experts.")
+    mixture, tokenizer = load_mixture(folder, source)
+    return mixture.body, tokenizer
 
 
 def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -28,11 +28,13 @@ from unmask.errors import UnmaskError
 from unmask.features import Fit
 from unmask.heads import Head, HeadOptions, build_head
 from unmask.loading import Source, dtype_name, load
+from unmask.mixture.folder import save_mixture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from unmask.embedder import Embedder
+    from unmask.mixture.model import Mixture
 
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
 # our pooling -> the name that sentence-transformers gives it
@@ -158,6 +160,7 @@ def sentence_transformers_modules(embedder: Embedder) -> str:
     text = next(embedder.prompt.tokenize(["a"]))
     plain = (
         not adapted(embedder)
+        and mixture_of(embedder) is None
         and design == Design(design.attention, "plain", design.pooling)
         and design.pooling in _PLAIN_POOLINGS
         and (text.start == 0 or design.pooling == "last")  # its poolings would include a BOS token
@@ -168,7 +171,9 @@ def sentence_transformers_modules(embedder: Embedder) -> str:
 
 def write(embedder: Embedder, folder: Path) -> None:
     """Write the files of an embedder into a folder that exists."""
-    if adapted(embedder):
+    if (mixture := mixture_of(embedder)) is not None:
+        save_mixture(mixture, folder)
+    elif adapted(embedder):
         _write_adapter(embedder, folder)
     else:
         embedder.backbone.model.save_pretrained(folder)
@@ -191,6 +196,11 @@ def write(embedder: Embedder, folder: Path) -> None:
     )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
     _write_sentence_transformers(embedder, folder)
+
+
+def mixture_of(embedder: Embedder) -> Mixture | None:
+    """The mixture that the model is, or None."""
+    return getattr(embedder.backbone.model, "mixture", None)
 
 
 def adapted(embedder: Embedder) -> bool:

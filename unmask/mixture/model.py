@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from unmask.decoder import body_of, find_layers
 from unmask.errors import UnmaskError, unknown
+from unmask.loading import Source
 from unmask.mixture.experts import Expert, require_alike
 from unmask.mixture.first_pass import FirstPass
 from unmask.mixture.gating import Control, Force, Routing, RoutingPoint
@@ -35,11 +35,18 @@ class Mixture:
     """
 
     def __init__(
-        self, model: PreTrainedModel, experts: Sequence[Expert], routing: Routing | None = None, seed: int = 0
+        self,
+        model: PreTrainedModel,
+        experts: Sequence[Expert],
+        routing: Routing | None = None,
+        *,
+        source: Source | None = None,
+        seed: int = 0,
     ) -> None:
-        """Put the experts in; the router starts near zero, by the seed."""
+        """Put the experts in; the router starts near zero, by the seed. source: where the base model comes from."""
         require_alike(experts)
         self.model, self.experts = model, list(experts)
+        self.source = source or Source(experts[0].base)
         self.body: Any = body_of(model)
         self._control = Control(routing or Routing())
         for parameter in model.parameters():
@@ -50,6 +57,7 @@ class Mixture:
             self._hooks.append(FirstPass(self.body, self._control, self.routers["router"]).attach())
         self._plain_class = type(self.body)
         declare(self.body)
+        self.body.mixture = self
         self.initialise(seed)
 
     @property
@@ -127,6 +135,7 @@ class Mixture:
         for name in self.points:
             del self.model.get_submodule(name).routing_point
         self.body.__class__ = self._plain_class
+        del self.body.mixture
         return self.model
 
     def _install(self) -> dict[str, RoutingPoint]:
@@ -191,8 +200,3 @@ def declare(body: Any) -> None:
     recorded["router_logits"] = [*(own if isinstance(own, list) else [own]), ours]
     body.__class__ = type(f"Mixture{type(body).__name__}", (type(body),), {"_can_record_outputs": recorded})
     _CAN_RECORD_REGISTRY[body] = recorded
-
-
-def with_top_k(routing: Routing, top_k: int) -> Routing:
-    """The same routing with another number of experts."""
-    return replace(routing, top_k=top_k)

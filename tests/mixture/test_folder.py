@@ -1,0 +1,119 @@
+"""A mixture on disk: the same bits again, as a language model and as an embedder; each expert still an adapter of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.mixture.models import language_model, saved_experts, tokens
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.loading import Source
+from unmask.mixture.folder import build_mixture, load_mixture, save_mixture
+from unmask.mixture.gating import Routing
+from unmask.mixture.model import Mixture
+
+TEXTS = ["A man plays a guitar.", "x", "The stock market fell."]
+
+
+@pytest.fixture
+def base(tokenizer: Any, tmp_path: Path) -> Path:
+    """A pico base model on disk, and two experts of it beside it."""
+    model = language_model(vocab_size=512)
+    model.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    saved_experts(tmp_path, model, ["math", "code"])
+    for name in ("math", "code"):
+        file = tmp_path / name / "adapter_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": str(tmp_path / "base")}))
+    return tmp_path / "base"
+
+
+def mixed(base: Path, routing: Routing | None = None, spread: float = 0.5) -> Mixture:
+    mixture, _ = build_mixture([base.parent / "math", base.parent / "code"], routing or Routing())
+    torch.manual_seed(3)
+    for router in mixture.routers.values():
+        torch.nn.init.normal_(router.weight, std=spread)
+    return mixture
+
+
+@pytest.mark.parametrize("router", ["block", "layer", "final"])
+def test_a_mixture_comes_back_bit_by_bit(router: Any, base: Path, tmp_path: Path) -> None:
+    mixture = mixed(base, Routing(router, top_k=2))
+    (tmp_path / "saved").mkdir()
+    save_mixture(mixture, tmp_path / "saved")
+    again, _ = load_mixture(tmp_path / "saved", Source("saved"))
+    ids = tokens(mixture.model)
+    with torch.no_grad():
+        assert torch.equal(again.model(input_ids=ids).logits, mixture.model(input_ids=ids).logits)
+    assert again.routing == mixture.routing
+    assert [expert.name for expert in again.experts] == ["math", "code"]
+    for name in ("math", "code"):
+        for file in (tmp_path / name).iterdir():
+            assert (tmp_path / "saved" / "experts" / name / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("design", ["mean", "moee", "causal/plain/mean/routing", "bidirectional/plain/mean"])
+def test_a_mixture_is_a_backbone(design: str, base: Path, tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    save_mixture(mixed(base), tmp_path / "saved")
+    embedder = Embedder.from_pretrained(tmp_path / "saved", design=design, dtype="float32", device="cpu")
+    vectors = embedder.encode(TEXTS)
+    points, experts = 6, 2
+    if "routing" in design:
+        assert vectors.shape == (3, points * experts)
+    alone = np.concatenate([embedder.encode([text]) for text in TEXTS])
+    assert np.allclose(vectors, alone, atol=1e-5)
+    embedder.save_pretrained(tmp_path / "embedder")
+    assert np.array_equal(Embedder.from_pretrained(tmp_path / "embedder", device="cpu").encode(TEXTS), vectors)
+    from sentence_transformers import SentenceTransformer
+
+    plain = SentenceTransformer(str(tmp_path / "embedder"), trust_remote_code=True, device="cpu").encode(TEXTS)
+    assert np.allclose(plain, vectors, atol=1e-5)
+    embedder.save_pretrained(tmp_path / "embedder")  # over itself
+    assert np.array_equal(Embedder.from_pretrained(tmp_path / "embedder", device="cpu").encode(TEXTS), vectors)
+
+
+def test_experts_change_the_vectors(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    save_mixture(mixed(base), tmp_path / "saved")
+    options: dict[str, Any] = {"design": "mean", "dtype": "float32", "device": "cpu"}
+    one, other = (Embedder.from_pretrained(folder, **options).encode(TEXTS) for folder in (tmp_path / "saved", base))
+    assert np.abs(one - other).max() > 1e-2
+
+
+def test_what_does_not_belong_together_is_refused(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=r"is an expert of .*base', not of 'pico'"):
+        build_mixture([tmp_path / "math"], Routing(), Source("pico"))
+    (tmp_path / "saved").mkdir()
+    save_mixture(mixed(base), tmp_path / "saved")
+    with pytest.raises(UnmaskError, match="an adapter would change its base"):
+        Embedder.from_pretrained(tmp_path / "saved", adapter=str(tmp_path / "math"))
+    (tmp_path / "saved" / "router.safetensors").unlink()
+    with pytest.raises(UnmaskError, match="a mixture without its routers"):
+        load_mixture(tmp_path / "saved", Source("saved"))
+    (tmp_path / "saved" / "mixture.json").write_text("{}")
+    with pytest.raises(UnmaskError, match="is not what this version of unmask wrote: base: Field required"):
+        load_mixture(tmp_path / "saved", Source("saved"))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"use_dora": True}, "it trains DoRA"),
+        ({"bias": "all"}, "it trains biases"),
+        ({"peft_type": "IA3"}, "it is IA3"),
+        ({"rank_pattern": {"q_proj": 4}}, "a rank for each module"),
+    ],
+    ids=str,
+)
+def test_adapters_that_are_no_plain_lora_are_refused(change: dict[str, Any], why: str, base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "code" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(UnmaskError, match=why):
+        build_mixture([tmp_path / "math", tmp_path / "code"], Routing())

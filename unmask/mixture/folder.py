@@ -1,0 +1,100 @@
+"""Mixtures on disk: one untouched PEFT folder an expert, the routers, and a small file that says what belongs together.
+
+```
+mixture.json         base model and revision, experts in the order of the router's rows, routing
+router.safetensors   "router" (n, dim), or one of these a block
+experts/NAME/        as peft wrote it: still loads with plain peft, on the base
+```
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unmask.errors import UnmaskError
+from unmask.loading import Source, load_language_model
+from unmask.mixture.experts import read_expert, require_alike
+from unmask.mixture.gating import Routing
+from unmask.mixture.model import Mixture
+from unmask.models import resolve
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SETTINGS, ROUTERS, EXPERTS = "mixture.json", "router.safetensors", "experts"
+
+
+class Settings(BaseModel):
+    """What `mixture.json` holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    base: str
+    revision: str | None = None
+    experts: tuple[str, ...]
+    routing: Routing
+
+
+def build_mixture(
+    folders: Sequence[Path], routing: Routing, source: Source | None = None, seed: int = 0
+) -> tuple[Mixture, PreTrainedTokenizerBase]:
+    """Load the base model of some experts and put them in, under a router that has learned nothing yet.
+
+    source: the base and how it is loaded; by default what the experts say. Raises UnmaskError.
+    """
+    experts = [read_expert(folder) for folder in folders]
+    require_alike(experts)
+    said = experts[0].base
+    if source is None and not said:
+        raise UnmaskError(f"'{experts[0].name}' does not say which base model it belongs to; give the base.")
+    source = source or Source(said)
+    if said and resolve(said) != resolve(source.model):
+        raise UnmaskError(f"'{experts[0].name}' is an expert of '{said}', not of '{source.model}'.")
+    model, tokenizer = load_language_model(source)
+    return Mixture(model, experts, routing, source=source, seed=seed), tokenizer
+
+
+def save_mixture(mixture: Mixture, folder: Path) -> None:
+    """Write a mixture into a folder that exists."""
+    from safetensors.torch import save_file
+
+    for expert in mixture.experts:
+        shutil.copytree(expert.folder, folder / EXPERTS / expert.name)
+    weights = {name: router.weight.detach().cpu().contiguous() for name, router in mixture.routers.items()}
+    save_file(weights, folder / ROUTERS)
+    names = tuple(expert.name for expert in mixture.experts)
+    source = mixture.source
+    settings = Settings(base=source.model, revision=source.revision, experts=names, routing=mixture.routing)
+    (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedTokenizerBase]:
+    """Read what `save_mixture` wrote; `source` says how the base is loaded. Raises UnmaskError."""
+    from safetensors.torch import load_file
+
+    settings = _settings(folder)
+    experts = [read_expert(folder / EXPERTS / name, name) for name in settings.experts]
+    base = replace(source, model=settings.base, revision=settings.revision)
+    model, tokenizer = load_language_model(base)
+    mixture = Mixture(model, experts, settings.routing, source=base)
+    if not (folder / ROUTERS).is_file():
+        raise UnmaskError(f"'{folder}' is a mixture without its routers ({ROUTERS}).")
+    mixture.load_routers(load_file(folder / ROUTERS))
+    return mixture, tokenizer
+
+
+def _settings(folder: Path) -> Settings:
+    file = folder / SETTINGS
+    try:
+        return Settings.model_validate_json(file.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"]) or "the file"
+        raise UnmaskError(f"{file} is not what this version of unmask wrote: {where}: {problem['msg']}.") from error
