@@ -15,11 +15,12 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 from unmask.tokens import PromptTokenizer
-from unmask.training.collate import IGNORED, MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
+from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
 from unmask.training.data import DataSet, DataSource, Example
 from unmask.training.recipe import Contrastive, Mntp, NextToken, Recipe, Simcse, Stage
 from unmask.training.schedule import Row
 from unmask.training.stages import PREPARE, attention_of, mask_token, prepare
+from unmask.training.targets import IGNORED
 from unmask.training.trainee import Trainee
 
 LENGTHS = [1, 12, 3, 7, 30, 2, 18, 5]

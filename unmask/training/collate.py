@@ -14,13 +14,12 @@ from unmask.errors import UnmaskError
 from unmask.tokens import PromptTokenizer
 from unmask.training.data import Example
 from unmask.training.schedule import Row
+from unmask.training.targets import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from unmask.training.recipe import Mntp
-
-IGNORED = -100  # the label that transformers' losses leave out
 
 
 class PairCollator:

@@ -15,13 +15,14 @@ from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
 from unmask.tokens import PromptTokenizer
 from unmask.training import processes
-from unmask.training.collate import IGNORED, MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
+from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
 from unmask.training.data import DataSet, read_pairs, read_sentences
 from unmask.training.dropout import DROPOUTS, require_two_views
 from unmask.training.losses import RankingLoss
 from unmask.training.recipe import Contrastive, LanguageStage, Mntp, NextToken, Recipe, Simcse, Stage
 from unmask.training.schedule import Row, contrastive_schedule, language_schedule
 from unmask.training.sharding import agreed_chunks
+from unmask.training.targets import target_logits
 from unmask.training.trainee import Trainee
 
 Objective = Callable[[nn.Module, dict[str, Any], Any], Tensor]
@@ -110,25 +111,14 @@ def _predict(trainee: Trainee) -> Objective:
 
 
 def _predict_masked(trainee: Trainee) -> Objective:
-    """The model's own shifted loss, with logits at no position but those before a masked token.
-
-    Only these enter the loss, and over a vocabulary of 49 000 the logits of all positions take more memory than the states of all
-    layers. So the head is given these states alone, and what a model does to its logits (scale, soft cap) stays its own.
-    """
-    head = trainee.language_model.get_output_embeddings()  # type: ignore[union-attr]
+    """The model's own shifted loss, computed where tokens are masked."""
 
     def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        mask, labels = inputs.pop("attention_mask"), inputs.pop("labels")[:, 1:]
-        padding = {} if bool(mask.all()) else {"attention_mask": mask}
-        asked = labels != IGNORED
-        hook = head.register_forward_pre_hook(lambda _, given: (given[0][:, :-1][asked].unsqueeze(0), *given[1:]))
+        labels = inputs.pop("labels")
         with trainee.backbone.computing():
-            try:
-                logits = model(**inputs, **padding, use_cache=False).logits
-            finally:
-                hook.remove()
+            logits, targets, _ = target_logits(model, inputs, labels)
             size: dict[str, Any] = {"vocab_size": logits.shape[-1], "num_items_in_batch": items}
-            return model.loss_function(logits, None, shift_labels=labels[asked].unsqueeze(0), **size)  # type: ignore[no-any-return, operator]
+            return model.loss_function(logits, None, shift_labels=targets, **size)  # type: ignore[no-any-return, operator]
 
     return objective
 
