@@ -19,7 +19,7 @@ RANKS: list[set[str]] = [
     {"backbone", "batching", "encoding"},
     {"embedder", "persistence", "st_module"},
     {"training", "upcycling"},
-    {"evaluation", "bulk", "probing"},
+    {"evaluation", "bulk", "probing", "experts"},
     {"reporting"},
     {"cli", "__main__", "__init__"},
 ]

@@ -85,7 +85,7 @@ class Trainee:
         precision = pick_dtype(self.recipe.dtype, self.backbone.device)
         self.backbone.autocast = precision if precision != torch.float32 and self.recipe.train != "head" else None
         if self.adapter is not None:
-            _cast_inputs(self.adapter, self.backbone.autocast is None)
+            cast_inputs(self.adapter, self.backbone.autocast is None)
         if head is not None:
             head.requires_grad_(pools)
             sizes = count_parameters(head).items()
@@ -98,7 +98,7 @@ class Trainee:
             self.adapter.merge_and_unload()
             self.adapter = None
         if self.adapter is not None:
-            _cast_inputs(self.adapter, True)
+            cast_inputs(self.adapter, True)
         self.backbone.autocast = None
 
     def rest(self) -> None:
@@ -131,7 +131,7 @@ def _centre(head: LayerAttention, embedder: Embedder) -> None:
     head.centre(layer_states(embedder.backbone, embedder.prompt, reference_texts(), batch_tokens=embedder.batch_tokens))
 
 
-def _cast_inputs(adapter: PeftModel, cast: bool) -> None:
+def cast_inputs(adapter: PeftModel, cast: bool) -> None:
     """Have peft copy every input to the adapter's fp32, or not: under autocast it need not, which saves a fifth of the time."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 

@@ -1,0 +1,117 @@
+"""Experts and routers learn what they shall and change nothing else; a run that was killed goes on as if it had not been."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.experts.conftest import COLOURS, DOMAINS, SUMS
+from tests.training.running import At, die, killed
+from unmask.errors import UnmaskError
+from unmask.experts.expert import train_expert
+from unmask.experts.learning import Learning
+from unmask.experts.likelihood import response_likelihood
+from unmask.experts.router import train_router
+from unmask.loading import Source, load_language_model
+from unmask.mixture.folder import build_mixture
+from unmask.mixture.gating import Routing
+from unmask.mixture.model import Mixture
+from unmask.training.lora import LoraOptions
+
+SHORT = Learning(steps=6, lr=5e-3, batch=4, save_every=2)
+LORA = LoraOptions(r=4, alpha=8)
+
+
+def expert(base: Path, folder: Path, lessons: Any = SUMS, *callbacks: Any, **changes: Any) -> Any:
+    learning = replace(SHORT, **changes)
+    return train_expert(Source(str(base), dtype="float32"), lessons, folder, lora=LORA, learning=learning, callbacks=callbacks)
+
+
+def mixture_of(base: Path, folder: Path, routing: Routing | None = None) -> tuple[Mixture, Any]:
+    for name, lessons in DOMAINS.items():
+        expert(base, folder / name, lessons)
+    source = Source(str(base), dtype="float32")
+    return build_mixture([folder / name for name in DOMAINS], routing or Routing(), source)
+
+
+def test_an_expert_learns_its_domain_and_plain_peft_loads_it(base: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    trained = expert(base, tmp_path / "expert", steps=30)
+    assert trained.losses[-1] < 0.7 * trained.losses[0]
+    model, tokenizer = load_language_model(Source(str(base), dtype="float32"))
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    untrained = response_likelihood(model, tokenizer, SUMS).mean()
+    adapted = PeftModel.from_pretrained(model, tmp_path / "expert")
+    assert response_likelihood(adapted, tokenizer, SUMS).mean() < 0.7 * untrained
+    assert all(torch.equal(weight, before[name]) for name, weight in adapted.unload().named_parameters())
+
+
+def test_a_killed_expert_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
+    expert(base, tmp_path / "whole")
+    killed(lambda: expert(base, tmp_path / "cut", SUMS, At(".cut-training", 4, die)))
+    expert(base, tmp_path / "cut")
+    one, other = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one | other)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_folder_of_something_else_is_not_overwritten(base: Path, tmp_path: Path) -> None:
+    expert(base, tmp_path / "expert")
+    assert expert(base, tmp_path / "expert", SUMS, At(".expert-training", 1, pytest.fail)).losses
+    with pytest.raises(UnmaskError, match="an expert of other lessons or settings"):
+        expert(base, tmp_path / "expert", COLOURS)
+    with pytest.raises(UnmaskError, match="is no expert that was trained here"):
+        expert(base, base)
+    killed(lambda: expert(base, tmp_path / "cut", SUMS, At(".cut-training", 4, die)))
+    with pytest.raises(UnmaskError, match="of other lessons or settings that was not finished"):
+        expert(base, tmp_path / "cut", COLOURS)
+
+
+@pytest.mark.parametrize("router", ["block", "layer", "final"])
+def test_only_the_router_learns(router: Any, base: Path, tmp_path: Path) -> None:
+    mixture, tokenizer = mixture_of(base, tmp_path, Routing(router))
+    before = {name: weight.detach().clone() for name, weight in mixture.model.named_parameters()}
+    losses = train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=replace(SHORT, steps=12, lr=3e-2))
+    changed = {name for name, weight in mixture.model.named_parameters() if not torch.equal(weight, before[name])}
+    assert changed and all(name.endswith("routing_point.router.weight") for name in changed)
+    assert losses[-1] < losses[0]
+    assert mixture.routing == Routing(router), "training with all experts leaves the routing as it was"
+    assert not any(weight.requires_grad for weight in mixture.model.parameters())
+
+
+def test_a_killed_router_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
+    def trained(folder: str, *callbacks: Any) -> torch.Tensor:
+        mixture, tokenizer = mixture_of(base, tmp_path)
+        train_router(mixture, tokenizer, DOMAINS, tmp_path / folder, learning=SHORT, callbacks=callbacks)
+        return mixture.routers["router"].weight.detach()
+
+    whole = trained("whole")
+    killed(lambda: trained("cut", At("cut", 4, die)))
+    assert torch.equal(trained("cut"), whole)
+
+
+def test_what_would_not_learn_as_asked_is_refused(base: Path, tmp_path: Path) -> None:
+    mixture, tokenizer = mixture_of(base, tmp_path, Routing(renormalise=True))
+    with pytest.raises(UnmaskError, match="no gradient"):
+        train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=SHORT, train_top_k=1)
+    mixture.routing = Routing()
+    next(iter(mixture.model.parameters())).requires_grad_(True)
+    with pytest.raises(UnmaskError, match=r"Only the router is to train, and .* would as well"):
+        train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=SHORT)
+
+
+def test_the_two_averages_differ_and_the_parts_of_a_step_do_not_matter(base: Path, tmp_path: Path) -> None:
+    mixed = [*SUMS[:6], *COLOURS[:6]]
+    settings: list[dict[str, Any]] = [{}, {"average": "token"}, {"accumulate": 2}]
+    by_example, by_token, in_parts = (
+        expert(base, tmp_path / str(place), mixed, **changes).losses
+        for place, changes in enumerate(settings)
+    )
+    assert by_example[0] != by_token[0]
+    assert in_parts == pytest.approx(by_example, abs=1e-4)

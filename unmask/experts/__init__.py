@@ -1,0 +1,1 @@
+"""Experts (Self-MoE): lessons, the LoRA expert of each domain, and the router that mixes them."""

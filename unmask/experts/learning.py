@@ -1,0 +1,138 @@
+"""Learning: the loop that trains an expert or a router on lessons. Only responses count.
+
+The loss is the mean over examples of each one's mean over its tokens. A mean over all tokens of mixed domains starves those with short
+answers, and a router then collapses onto the experts of the others.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from unmask.errors import UnmaskError
+from unmask.experts.lessons import LessonTokens
+from unmask.training.recipe import Stage
+from unmask.training.targets import IGNORED, mean_by_text, target_logits
+
+Average = Literal["example", "token"]
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How lessons are learned: steps of `batch` examples, `accumulate` passes each; `average`, what the loss is a mean of."""
+
+    steps: int
+    lr: float
+    batch: int = 8
+    accumulate: int = 1
+    warmup: int = 0
+    max_length: int = 512
+    average: Average = "example"
+    seed: int = 0
+    save_every: int = 50
+
+    @property
+    def stage(self) -> Stage:
+        """The same, as the loop of every training wants it. Raises ValueError for what is no training."""
+        values = {
+            name: getattr(self, name) for name in ("steps", "lr", "batch", "accumulate", "warmup", "max_length", "save_every")
+        }
+        return Stage.model_validate(values | {"data": ("lessons",), "max_grad_norm": 1.0})
+
+
+def schedule(domains: Mapping[str, Sequence[LessonTokens]], steps: int, batch: int, seed: int) -> list[LessonTokens]:
+    """Batches with the same number of examples of every domain, each domain shuffled pass after pass.
+
+    Raises UnmaskError for a domain without lessons, and for a batch that the domains cannot share equally.
+    """
+    share, rest = divmod(batch, len(domains))
+    if rest or not share:
+        raise UnmaskError(f"A batch of {batch} cannot hold the same number of examples of {len(domains)} domains.")
+    streams = {}
+    for name, lessons in domains.items():
+        if not lessons:
+            raise UnmaskError(f"The domain '{name}' has no lessons.")
+        draw = random.Random(f"{seed}:{name}")
+        order: list[LessonTokens] = []
+        while len(order) < steps * share:
+            order += draw.sample(list(lessons), len(lessons))
+        streams[name] = order
+    return [lesson for step in range(steps) for name in domains for lesson in streams[name][step * share : (step + 1) * share]]
+
+
+class LessonCollator:
+    """Lessons -> ids and labels, the prompts without labels."""
+
+    def __init__(self, pad_id: int) -> None:
+        self.pad_id = pad_id
+
+    def __call__(self, lessons: Sequence[LessonTokens]) -> dict[str, Any]:
+        """Right-padded tensors, and the lessons' names."""
+        shape = (len(lessons), max(len(lesson.ids) for lesson in lessons))
+        ids, labels = torch.full(shape, self.pad_id), torch.full(shape, IGNORED)
+        mask = torch.zeros(shape, dtype=torch.long)
+        for row, lesson in enumerate(lessons):
+            size = len(lesson.ids)
+            ids[row, :size] = torch.tensor(lesson.ids)
+            labels[row, lesson.start : size] = ids[row, lesson.start : size]
+            mask[row, :size] = 1
+        return {"input_ids": ids, "attention_mask": mask, "labels": labels, "rows": [lesson.where for lesson in lessons]}
+
+
+def response_loss(learning: Learning, computing: Callable[[], Any]) -> Callable[[nn.Module, dict[str, Any], Any], Tensor]:
+    """The loss of a part of a step, such that its parts add up to the loss of the whole."""
+
+    def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
+        labels = inputs.pop("labels")
+        with computing():
+            logits, targets, before = target_logits(model, inputs, labels)
+        if learning.average == "example":
+            return mean_by_text(logits, targets, before).sum() / learning.batch
+        losses = nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
+        return losses / (items if items is not None else len(targets))
+
+    return objective
+
+
+def learn(
+    model: nn.Module,
+    domains: Mapping[str, Sequence[LessonTokens]],
+    learning: Learning,
+    pad_id: int,
+    folder: Path,
+    computing: Callable[[], Any],
+    callbacks: Sequence[Any] = (),
+) -> list[dict[str, Any]]:
+    """Train what is free to train, with checkpoints in `folder`, from which a run that was stopped goes on; the log of each step.
+
+    Raises UnmaskError if nothing trains, and as the loop does for a loss that explodes.
+    """
+    from transformers.trainer_callback import PrinterCallback
+
+    from unmask.training.loop import Loop, arguments, resumable
+
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise UnmaskError("Nothing is free to train.")
+    stage = learning.stage
+    cpu = next(model.parameters()).device.type == "cpu"
+    rows = schedule(domains, learning.steps, learning.batch, learning.seed)
+    loop = Loop(
+        model,
+        arguments(stage, folder, learning.seed, cpu, evaluates=False),
+        rows,
+        LessonCollator(pad_id),
+        response_loss(learning, computing),
+        None,
+        callbacks,
+    )
+    loop.remove_callback(PrinterCallback)
+    checkpoint = resumable(folder)
+    loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    model.eval()
+    return list(loop.state.log_history)

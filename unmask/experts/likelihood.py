@@ -1,0 +1,45 @@
+"""Likelihood: how well a model foresees held-out responses, the measure that speaks where accuracies are at chance.
+
+Negative log-likelihood of each response, teacher-forced, as the mean over its tokens in nats. Two models are compared lesson by lesson.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unmask.batching import plan
+from unmask.experts.learning import LessonCollator
+from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.training.targets import mean_by_text, target_logits
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def response_likelihood(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    lessons: Sequence[Lesson],
+    *,
+    max_length: int = 512,
+    batch_tokens: int = 2048,
+    progress: Callable[[int], None] | None = None,
+) -> NDArray[np.float64]:
+    """Mean negative log-likelihood per response token of each lesson, in nats, shape (lesson,)."""
+    tokens = tokenize_lessons(tokenizer, lessons, max_length)
+    collate = LessonCollator(int(tokenizer.pad_token_id or 0))
+    found = np.zeros(len(tokens))
+    for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
+        inputs = collate([tokens[index] for index in batch])
+        inputs = {name: value.to(model.device) for name, value in inputs.items() if name != "rows"}
+        labels = inputs.pop("labels")
+        found[batch] = mean_by_text(*target_logits(model, inputs, labels)).double().cpu().numpy()
+        if progress:
+            progress(len(batch))
+    return found
