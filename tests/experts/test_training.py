@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,32 @@ def test_the_two_averages_differ_and_the_parts_of_a_step_do_not_matter(base: Pat
     mixed = [*SUMS[:6], *COLOURS[:6]]
     settings: list[dict[str, Any]] = [{}, {"average": "token"}, {"accumulate": 2}]
     by_example, by_token, in_parts = (
-        expert(base, tmp_path / str(place), mixed, **changes).losses
-        for place, changes in enumerate(settings)
+        expert(base, tmp_path / str(place), mixed, **changes).losses for place, changes in enumerate(settings)
     )
     assert by_example[0] != by_token[0]
     assert in_parts == pytest.approx(by_example, abs=1e-4)
+
+
+def test_a_mixture_from_the_command_line(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts, then a mixture, then its vectors; the second time everything is taken over."""
+    from typer.testing import CliRunner
+
+    from unmask.cli import app
+    from unmask.embedder import Embedder
+
+    monkeypatch.chdir(tmp_path)
+    for name, lessons in DOMAINS.items():
+        rows = [{"instruction": one.instruction, "input": one.input, "output": one.output} for one in lessons]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    small = ["--steps", "3", "--batch", "4", "--dtype", "float32"]
+    mixing = ["mix", "experts/sums", "experts/colours", "--lessons", "sums=sums.jsonl", "--lessons", "colours=colours.jsonl"]
+    for _ in range(2):
+        for name in DOMAINS:
+            given = ["expert", f"{name}.jsonl", "-m", str(base), "-o", f"experts/{name}", "--r", "2", *small]
+            assert CliRunner().invoke(app, given, catch_exceptions=False).exit_code == 0
+        assert CliRunner().invoke(app, [*mixing, "-o", "mixture", *small], catch_exceptions=False).exit_code == 0
+        times = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/**/*.safetensors")}
+    assert len(times) == 6 and times == {file: file.stat().st_mtime_ns for file in times}
+    assert Embedder.from_pretrained("mixture", design="causal/plain/mean/routing").encode(["x", "y z"]).shape == (2, 12)
+    with pytest.raises(UnmaskError, match="of other experts, lessons or settings"):
+        CliRunner().invoke(app, [*mixing, "-o", "mixture", "--top-k", "2", *small], catch_exceptions=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from unmask.decoder import body_of, find_layers
 from unmask.errors import UnmaskError
 from unmask.experts.learning import Learning, learn
 from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.experts.records import content_of, write_or_check
 from unmask.files import write_json
 from unmask.loading import Source, load_language_model
 from unmask.persistence import versions
@@ -54,7 +54,7 @@ def train_expert(
     record = {
         "base": source.model,
         "revision": source.revision,
-        "lessons": _content(lessons),
+        "lessons": content_of(lessons),
         "lora": lora.model_dump(mode="json"),
         "learning": asdict(learning),
     }
@@ -71,7 +71,7 @@ def train_expert(
     precise = model.dtype == torch.float32
     cast_inputs(adapter, precise)
     work = folder.with_name(f".{folder.name}-training")
-    _write_or_check(work / RECORD, record)
+    write_or_check(work / RECORD, record)
     log = learn(
         model,
         {"lessons": tokens},
@@ -93,14 +93,6 @@ def train_expert(
     return Trained(folder, tuple(losses))
 
 
-def _write_or_check(file: Path, record: dict[str, Any]) -> None:
-    """Write what a run is of, or raise UnmaskError if the run that was begun here is of something else."""
-    said = json.loads(json.dumps(record))
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != said:
-        raise UnmaskError(f"'{file.parent}' holds a run of other lessons or settings that was not finished: remove it first.")
-    write_json(file, said)
-
-
 def _read(folder: Path) -> dict[str, Any] | None:
     file = folder / RECORD
     if not folder.exists():
@@ -108,13 +100,6 @@ def _read(folder: Path) -> dict[str, Any] | None:
     if not file.is_file():
         raise UnmaskError(f"'{folder}' exists and is no expert that was trained here, so it is not overwritten.")
     return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
-
-
-def _content(lessons: Sequence[Lesson]) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    for lesson in lessons:
-        digest.update(repr((lesson.instruction, lesson.input, lesson.output)).encode())
-    return {"number": len(lessons), "content": digest.hexdigest()[:16]}
 
 
 def _linear_kinds(model: nn.Module, layers: nn.ModuleList, lora: LoraOptions) -> Any:
