@@ -10,7 +10,7 @@ import typer
 
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
-from unmask.cli.experts import expert, mix
+from unmask.cli.experts import expert, mix, seeds
 from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
@@ -35,6 +35,7 @@ for command, example in (
     (leaks, "unmask leaks --train triples.jsonl --task my-task --task starter"),
     (train, "unmask train llm2vec --scale smoke -o my-embedder"),
     (upcycle, "unmask upcycle smollm2 -o smollm2-4x --experts 4"),
+    (seeds, "unmask seeds gsm8k/train.jsonl -o math.jsonl --number 100 --held-out math-test.jsonl"),
     (expert, "unmask expert math.jsonl -m smollm2 -o experts/math"),
     (mix, "unmask mix experts/math experts/code --lessons math=math.jsonl --lessons code=code.jsonl -o mixture"),
     (designs, "unmask designs"),

@@ -23,6 +23,26 @@ Average = Annotated[Literal["example", "token"], typer.Option(help="What the los
 Seed = Annotated[int, typer.Option(help="Of initial weights and the order of lessons.")]
 
 
+def seeds(
+    source: Annotated[
+        Path, typer.Argument(help="Lessons, or rows of MMLU, BIG-Bench Hard, GSM8K or MBPP (told apart by columns).")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of lessons (jsonl).")],
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Lessons to draw.")] = 100,
+    held_out: Annotated[Path | None, typer.Option(help="File for other lessons, to test on.")] = None,
+    held_out_number: Annotated[int, typer.Option(min=1, help="How many of these.")] = 24,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+) -> None:
+    """Draw lessons (instruction, input, output) from a set of tasks, and others that no training sees."""
+    from unmask.experts.seeds import read_seeds, split, write_lessons
+
+    learned, tested = split(read_seeds(source), number, held_out_number if held_out else 0, seed)
+    for file, lessons in ((output, learned), (held_out, tested)):
+        if file is not None:
+            write_lessons(lessons, file)
+            print(f"unmask: {len(lessons)} lessons in {file}", file=sys.stderr)
+
+
 def expert(
     lessons: Annotated[Path, typer.Argument(help="Rows of instruction, output and perhaps input (jsonl, csv or parquet).")],
     model: Model,
