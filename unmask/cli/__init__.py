@@ -10,7 +10,7 @@ import typer
 
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
-from unmask.cli.experts import expert, mix, seeds
+from unmask.cli.experts import expert, merge, mix, seeds
 from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
@@ -38,6 +38,7 @@ for command, example in (
     (seeds, "unmask seeds gsm8k/train.jsonl -o math.jsonl --number 100 --held-out math-test.jsonl"),
     (expert, "unmask expert math.jsonl -m smollm2 -o experts/math"),
     (mix, "unmask mix experts/math experts/code --lessons math=math.jsonl --lessons code=code.jsonl -o mixture"),
+    (merge, "unmask merge experts/math experts/code -o merged --method ties --density 0.2"),
     (designs, "unmask designs"),
     (models, "unmask models"),
     (tasks, "unmask tasks"),

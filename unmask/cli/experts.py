@@ -127,6 +127,41 @@ def mix(
     )
 
 
+def merge(
+    experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts of one base model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the merged model.")],
+    method: Annotated[
+        Literal["linear", "ties", "dare"], typer.Option(help="How the task vectors (delta W) of the experts are added up.")
+    ] = "linear",
+    weight: Annotated[
+        list[float] | None, typer.Option(help="Of each expert, in order; repeat. 1 / n for linear, else 1, if not given.")
+    ] = None,
+    density: Annotated[float, typer.Option(help="Share of each task vector that ties and dare keep.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of what dare keeps.")] = 0,
+    base: Annotated[str | None, typer.Option(help="Base model, if the experts do not name it.")] = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Merge experts into the weights of their base model: one plain language model, the same for every token."""
+    from unmask.loading import Source, load_language_model
+    from unmask.mixture.experts import read_expert, require_alike
+    from unmask.mixture.merging import merge_experts
+
+    output = output.expanduser()
+    if output.exists():
+        raise UnmaskError(f"'{output}' exists: give a new folder.")
+    found = [read_expert(folder) for folder in experts]
+    require_alike(found)
+    source = Source(base or found[0].base, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    model, tokenizer = load_language_model(source)
+    merge_experts(model, found, method, weights=weight, density=density, seed=seed)
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    print(f"unmask: {len(found)} experts merged ({method}) into {output}", file=sys.stderr)
+
+
 def _domains(given: list[str]) -> dict[str, list[Lesson]]:
     from unmask.experts.lessons import read_lessons
 
