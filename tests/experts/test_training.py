@@ -139,7 +139,7 @@ def test_a_mixture_from_the_command_line(base: Path, tmp_path: Path, monkeypatch
     assert len(times) == 6 and times == {file: file.stat().st_mtime_ns for file in times}
     merging = ["merge", "experts/sums", "experts/colours", "-o", "merged", "--method", "ties", "--density", "0.5"]
     assert CliRunner().invoke(app, merging, catch_exceptions=False).exit_code == 0
-    assert Embedder.from_pretrained("merged", design="mean").encode(["x"]).shape == (1, 32)
+    assert Embedder.from_pretrained("merged", design="mean").encode(["x"]).shape == (1, 64)
     with pytest.raises(UnmaskError, match="'merged' exists"):
         CliRunner().invoke(app, merging, catch_exceptions=False)
     assert Embedder.from_pretrained("mixture", design="causal/plain/mean/routing").encode(["x", "y z"]).shape == (2, 12)

@@ -181,9 +181,9 @@ def test_routers_of_other_experts_are_refused(tmp_path: Path) -> None:
     model = language_model()
     mixture = Mixture(model, saved_experts(tmp_path, model))
     with pytest.raises(UnmaskError, match="it belongs to other experts"):
-        mixture.load_routers({"router": torch.zeros(2, 32)})
+        mixture.load_routers({"router": torch.zeros(2, 64)})
     with pytest.raises(UnmaskError, match="not of the kind 'block'"):
-        mixture.load_routers({"model.layers.0.mlp": torch.zeros(3, 32)})
+        mixture.load_routers({"model.layers.0.mlp": torch.zeros(3, 64)})
     with pytest.raises(UnmaskError, match="were made for 'block'"):
         mixture.routing = Routing("layer")
     with pytest.raises(UnmaskError, match="Did you mean 'a'"):
