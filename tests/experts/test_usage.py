@@ -1,0 +1,76 @@
+"""Usage: what routing says of a domain, by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.experts.conftest import COLOURS, DOMAINS, SUMS
+from tests.mixture.models import language_model, saved_experts
+from unmask.experts.lessons import tokenize_lessons
+from unmask.experts.usage import first_choices, information, measure_usage
+from unmask.mixture.gating import Routing
+from unmask.mixture.model import Mixture
+
+
+def test_information_by_hand() -> None:
+    labels = np.array([0, 0, 1, 1])
+    told = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    assert information(told, labels) == pytest.approx(1.0)
+    assert information(np.full((4, 2), 0.5), labels) == pytest.approx(0.0)
+    half = np.array([[0.75, 0.25]] * 2 + [[0.25, 0.75]] * 2)
+    expected = (2 * 0.375 * math.log(0.375 / 0.25) + 2 * 0.125 * math.log(0.125 / 0.25)) / math.log(2)
+    assert information(half, labels) == pytest.approx(expected)
+    assert information(half[[0, 2, 3]], labels[[0, 2, 3]]) == pytest.approx(expected), (
+        "domains weigh the same, whatever their size"
+    )
+    assert information(half[:2], labels[:2]) == 0.0
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Mixture:
+    model = language_model(vocab_size=512, max_position_embeddings=512)
+    mixture = Mixture(model, saved_experts(tmp_path, model, ["colours", "sums"]), Routing(top_k=1))
+    torch.manual_seed(1)
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
+    return mixture
+
+
+def test_first_choices_by_hand(mixture: Mixture, tokenizer: Any) -> None:
+    lessons = [SUMS[0], COLOURS[0]]
+    found, strength = first_choices(mixture, tokenizer, lessons, 512)
+    sums = []
+    for place, tokens in enumerate(tokenize_lessons(tokenizer, lessons, 512)):
+        with torch.no_grad():
+            logits = torch.stack(mixture.body(torch.tensor([tokens.ids]), output_router_logits=True).router_logits)
+        share = float((logits.argmax(dim=-1) == 0).float().mean())
+        assert np.allclose(found[place], [share, 1 - share], atol=1e-6)
+        sums.append(logits.softmax(dim=-1).amax(dim=-1))
+    assert strength == pytest.approx(float(torch.cat([one.flatten() for one in sums]).mean()), abs=0.02)
+    assert 0.5 <= strength <= 1
+
+
+def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import unmask.experts.usage as module
+
+    def told(*_: Any, **__: Any) -> Any:
+        return np.array([[0.1, 0.9]] * len(SUMS) + [[0.9, 0.1]] * len(COLOURS)), 0.7
+
+    monkeypatch.setattr(module, "first_choices", told)
+    usage = measure_usage(mixture, tokenizer, DOMAINS)
+    assert usage.own == 1.0 and usage.strength == 0.7
+    assert np.allclose(usage.load, [[0.1, 0.9], [0.9, 0.1]])
+    assert usage.information > 0.5 > 0.1 > usage.shuffled
+    assert usage.interval[0] <= usage.information <= usage.interval[1]
+
+
+def test_usage_of_a_real_one(mixture: Mixture, tokenizer: Any) -> None:
+    usage = measure_usage(mixture, tokenizer, DOMAINS)
+    assert np.allclose(np.sum(usage.load, axis=1), 1)
+    assert usage.domains == ("sums", "colours") and usage.experts == ("colours", "sums")
+    assert 0 <= usage.information <= 1 and usage.own in (0.0, 0.5, 1.0)
