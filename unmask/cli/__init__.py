@@ -10,6 +10,7 @@ import typer
 
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
+from unmask.cli.evaluate_lm import evaluate_lm
 from unmask.cli.experts import expert, merge, mix, seeds
 from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
@@ -39,6 +40,7 @@ for command, example in (
     (expert, "unmask expert math.jsonl -m smollm2 -o experts/math"),
     (mix, "unmask mix experts/math experts/code --lessons math=math.jsonl --lessons code=code.jsonl -o mixture"),
     (merge, "unmask merge experts/math experts/code -o merged --method ties --density 0.2"),
+    (evaluate_lm, "unmask evaluate-lm -m smollm2 -m experts/math -m mixture --lessons math=math-test.jsonl"),
     (designs, "unmask designs"),
     (models, "unmask models"),
     (tasks, "unmask tasks"),

@@ -119,7 +119,7 @@ def mix(
     source = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     with _progress() as callbacks:
         done = run(
-            experts, _domains(lessons), output.expanduser(), Routing(router, top_k), source,
+            experts, domains_of(lessons), output.expanduser(), Routing(router, top_k), source,
             learning=learning, train_top_k=train_top_k, callbacks=callbacks,
         )  # fmt: skip
     print(
@@ -162,7 +162,8 @@ def merge(
     print(f"unmask: {len(found)} experts merged ({method}) into {output}", file=sys.stderr)
 
 
-def _domains(given: list[str]) -> dict[str, list[Lesson]]:
+def domains_of(given: list[str]) -> dict[str, list[Lesson]]:
+    """Lessons by domain, of NAME=FILE. Raises UnmaskError."""
     from unmask.experts.lessons import read_lessons
 
     found = {}
