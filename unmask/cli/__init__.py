@@ -11,7 +11,7 @@ import typer
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
 from unmask.cli.evaluate_lm import evaluate_lm
-from unmask.cli.experts import expert, merge, mix, seeds
+from unmask.cli.experts import expert, merge, mix, seeds, specialise
 from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
@@ -37,6 +37,7 @@ for command, example in (
     (train, "unmask train llm2vec --scale smoke -o my-embedder"),
     (upcycle, "unmask upcycle smollm2 -o smollm2-4x --experts 4"),
     (seeds, "unmask seeds gsm8k/train.jsonl -o math.jsonl --number 100 --held-out math-test.jsonl"),
+    (specialise, "unmask specialise math -m smollm2 --seeds math.jsonl -o lessons/math"),
     (expert, "unmask expert math.jsonl -m smollm2 -o experts/math"),
     (mix, "unmask mix experts/math experts/code --lessons math=math.jsonl --lessons code=code.jsonl -o mixture"),
     (merge, "unmask merge experts/math experts/code -o merged --method ties --density 0.2"),

@@ -43,6 +43,52 @@ def seeds(
             print(f"unmask: {len(lessons)} lessons in {file}", file=sys.stderr)
 
 
+def specialise(
+    domain: Annotated[str, typer.Argument(help="knowledge, reasoning, math, coding, or a TOML file.")],
+    model: Model,
+    seeds: Annotated[Path, typer.Option(help="Lessons to begin from (see `unmask seeds`).")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for lessons.jsonl and report.json; the same command goes on.")
+    ],
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Instructions to keep.")] = 100,
+    batch: Annotated[int, typer.Option(min=1, help="Texts that are written at once.")] = 16,
+    avoid: Annotated[
+        list[Path] | None, typer.Option(help="Lessons or tasks to be tested on, which none may be near to; repeat.")
+    ] = None,
+    instruction_tokens: Annotated[int, typer.Option(min=8, help="Most tokens of an instruction.")] = 128,
+    response_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a response.")] = 256,
+    seed: Annotated[int, typer.Option(help="Of what is written.")] = 0,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
+    from unmask.experts.domain import load_domain
+    from unmask.experts.generation import Writer
+    from unmask.experts.seeds import read_seeds
+    from unmask.experts.speakers import load_speaker
+    from unmask.experts.specialise import Plan
+    from unmask.experts.specialise import specialise as run
+    from unmask.loading import Source
+
+    found, chosen = read_seeds(seeds), load_domain(domain)
+    forbidden = [f"{one.instruction} {one.input}".strip() for file in avoid or [] for one in read_seeds(file)]
+    source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    plan = Plan(number, batch, instruction_tokens, response_tokens, seed=seed)
+
+    def said(what: str, done: int, wanted: int) -> None:
+        print(f"  {what}: {done} of {wanted}", file=sys.stderr, flush=True)
+
+    done = run(Writer(*load_speaker(source)), model, chosen, found, output.expanduser(), plan, forbidden, said)
+    print(f"{done.kept} lessons in {output}: {done.written} instructions were written, {done.instructions} of them kept.")
+    for why, count in sorted(done.dropped.items(), key=lambda one: -one[1]):
+        print(f"  dropped: {why}: {count}")
+    print(
+        f"  mean ROUGE-L of an instruction to the nearest other or seed: {done.nearest:.2f}; words of a response: {done.words:.0f}"
+    )
+
+
 def expert(
     lessons: Annotated[Path, typer.Argument(help="Rows of instruction, output and perhaps input (jsonl, csv or parquet).")],
     model: Model,

@@ -1,0 +1,103 @@
+"""Generation: many continuations of prompts that begin alike, the common beginning computed once.
+
+The prefix's key-value cache is made once and repeated for every row; what differs is padded between prefix and row, and masked there.
+A sliding window counts padding as well, so under one, rows of different lengths are padded on the left and computed whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from unmask.errors import UnmaskError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen: greedily at temperature 0, else from the likeliest that make up `top_p`."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Text:
+    """What was written, and whether it came to an end of its own (a stop or the end-of-sequence token)."""
+
+    text: str
+    ended: bool
+
+
+class Writer:
+    """A language model that continues texts."""
+
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
+        if tokenizer.eos_token_id is None:
+            raise UnmaskError("This tokenizer has no end-of-sequence token, so a text would never end.")
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def write(self, prefix: str, rows: Sequence[str], sampling: Sampling, stop: str, seed: int) -> list[Text]:
+        """What follows prefix + row for each row, up to `stop`; the same for the same seed, whatever was written before.
+
+        Raises UnmaskError for a prompt that leaves the model no positions to write in.
+        """
+        start = self.tokenizer(prefix)["input_ids"]
+        ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
+        shared = not self._slides or len({len(end) for end in ends}) == 1
+        ids, mask = self._inputs(start, ends, shared)
+        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        if positions and ids.shape[1] + sampling.max_new_tokens > positions:
+            raise UnmaskError(
+                f"A prompt of {ids.shape[1]} tokens leaves no room for {sampling.max_new_tokens} new ones in {positions} positions: "
+                "use shorter seeds."
+            )
+        chosen: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        if sampling.temperature:
+            chosen = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            written = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                past_key_values=self._cache(start, len(rows)) if shared else None,
+                max_new_tokens=sampling.max_new_tokens,
+                stop_strings=[stop],
+                tokenizer=self.tokenizer,
+                pad_token_id=self.tokenizer.pad_token_id or self.tokenizer.eos_token_id,
+                **chosen,
+            )
+        new = written[:, ids.shape[1] :]
+        texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
+        ends = (new == self.tokenizer.eos_token_id).any(dim=1).tolist()
+        return [Text(text.split(stop)[0], end or stop in text) for text, end in zip(texts, ends, strict=True)]
+
+    @property
+    def _slides(self) -> bool:
+        config = self.model.config.get_text_config(decoder=True)
+        kinds = getattr(config, "layer_types", None)
+        return any("sliding" in kind for kind in kinds) if kinds else bool(getattr(config, "sliding_window", None))
+
+    def _inputs(self, start: Sequence[int], ends: Sequence[Sequence[int]], shared: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        longest = max(len(end) for end in ends)
+        gaps = [[0] * (longest - len(end)) for end in ends]
+        rows = [[*start, *gap, *end] if shared else [*gap, *start, *end] for gap, end in zip(gaps, ends, strict=True)]
+        begun, whole = [1] * len(start), [[1] * len(end) for end in ends]
+        real = [[*begun, *gap, *end] if shared else [*gap, *begun, *end] for gap, end in zip(gaps, whole, strict=True)]
+        return torch.tensor(rows, device=self.model.device), torch.tensor(real, device=self.model.device)
+
+    def _cache(self, start: Sequence[int], rows: int) -> Any:
+        from transformers import DynamicCache
+
+        cache = DynamicCache(config=self.model.config)
+        ids = torch.tensor([list(start)], device=self.model.device)
+        self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        cache.batch_repeat_interleave(rows)
+        return cache
