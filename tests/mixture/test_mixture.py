@@ -203,3 +203,32 @@ def test_experts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     wider = language_model(intermediate_size=48)
     with pytest.raises(UnmaskError, match="it is an expert of another model"):
         Mixture(wider, [one])
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_the_final_router_is_x_lora(family: str, top_k: int, tmp_path: Path) -> None:
+    """PEFT's X-LoRA, with the same experts and the same router, gives the same logits."""
+    from peft import XLoraConfig, get_peft_model
+
+    model = language_model(family)
+    experts = saved_experts(tmp_path, model)
+    mixture = Mixture(model, experts, Routing("final", top_k))
+    weight = mixture.routers["router"].weight
+    torch.nn.init.normal_(weight, std=0.5)
+    other = language_model(family)
+    other.config.use_cache = False
+    adapters = {str(place): str(expert.folder) for place, expert in enumerate(experts)}
+    size = other.config.hidden_size
+    config = XLoraConfig(task_type="CAUSAL_LM", hidden_size=size, xlora_depth=1, adapters=adapters, top_k_lora=top_k)
+    xlora = get_peft_model(other, config).eval()
+    [router] = [one for name, one in xlora.named_modules() if name.endswith("internal_xlora_classifier.layers.0")]
+    with torch.no_grad():
+        router.weight.copy_(weight)
+        router.bias.zero_()
+        ids = tokens(model)
+        theirs = xlora(input_ids=ids).logits
+    ours = logits(model, ids)
+    assert torch.allclose(ours, theirs, atol=1e-4)
+    with mixture.base_only():
+        assert not torch.allclose(logits(model, ids), theirs, atol=1e-2)
