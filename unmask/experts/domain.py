@@ -19,6 +19,7 @@ from unmask.experts.lessons import Lesson
 
 _SHIPPED = Path(__file__).parent / "domains"
 STOP = "\n\nTask"  # what a base model writes when it goes on to the next one
+BLANK = "\n\n"  # where an instruction ends, whatever it then goes on to
 
 
 class Domain(BaseModel):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.experts.domain import STOP, Domain
+from unmask.experts.domain import BLANK, STOP, Domain
 from unmask.experts.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
 from unmask.experts.generation import Sampling, Text, Writer
 from unmask.experts.lessons import Lesson
@@ -126,7 +126,7 @@ def _instructions(
             prompt = domain.brainstorm(_draw(seeds, _IN_CONTEXT, plan.seed, "instructions", batch))
             number = _number(plan.seed, domain.name, "instructions", batch)
             # the last words belong to the rows: a prefix is what all rows share, and may not be all there is
-            texts = writer.write(prompt.removesuffix("Instruction:"), ["Instruction:"] * plan.batch, sampling, STOP, number)
+            texts = writer.write(prompt.removesuffix("Instruction:"), ["Instruction:"] * plan.batch, sampling, BLANK, number)
             known.append(texts)
             _append(file, texts)
         for place, text in enumerate(known[batch]):
