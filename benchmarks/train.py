@@ -142,9 +142,9 @@ def speed(steps: int, max_length: int) -> dict[str, float]:
 
 
 def peak(batch: int, cache_tokens: int | None) -> float:
-    """Peak resident memory of two steps, in GB; call it in a process of its own."""
+    """Peak resident memory of one step, in GB; call it in a process of its own."""
     options = {} if cache_tokens is None else {"cache_tokens": cache_tokens}
-    _, stage, prepared = ready(batch, 2, 64, **options)
+    _, stage, prepared = ready(batch, 1, 64, **options)
     run_loop(stage, prepared, "/dev/null/none")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
