@@ -13,6 +13,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -54,7 +55,7 @@ def ready(batch: int, steps: int, max_length: int, **options: Any) -> tuple[Trai
     return trainee, recipe.contrastive, prepare("contrastive", recipe.contrastive, trainee, sets, 0)
 
 
-def run_loop(stage: Contrastive, prepared: Prepared, folder: str) -> float:
+def run_loop(stage: Contrastive, prepared: Prepared) -> float:
     """Seconds of the loop, its first step (warm-up of kernels) left out."""
     from transformers import TrainerCallback
     from transformers.trainer_callback import PrinterCallback
@@ -69,11 +70,11 @@ def run_loop(stage: Contrastive, prepared: Prepared, folder: str) -> float:
             self.begun, self.ended = self.begun or now, now
 
     clock = Clock()
-    said = arguments(stage, Path(folder), 0, True, False)
-    said.save_strategy = "no"
-    loop = Loop(prepared.module, said, prepared.rows, prepared.collate, prepared.objective, None, [clock])
-    loop.remove_callback(PrinterCallback)
-    loop.train()
+    with tempfile.TemporaryDirectory() as folder:
+        said = arguments(stage, Path(folder), 0, True, evaluates=False, saves=False)
+        loop = Loop(prepared.module, said, prepared.rows, prepared.collate, prepared.objective, None, [clock])
+        loop.remove_callback(PrinterCallback)
+        loop.train()
     return clock.ended - clock.begun
 
 
@@ -129,7 +130,7 @@ def speed(steps: int, max_length: int) -> dict[str, float]:
     """Seconds a step of each way, and the ratios to the loop's."""
     trainee, stage, prepared = ready(32, steps + 1, max_length, cache_tokens=1 << 20)
     ways: dict[str, Callable[[], float]] = {
-        "loop": lambda: run_loop(stage, prepared, "/dev/null/none"),
+        "loop": lambda: run_loop(stage, prepared),
         "bare": lambda: bare(trainee, chunked(prepared, stage)),
         "longest": lambda: bare(trainee, padded(prepared, stage, None)),
         "fixed": lambda: bare(trainee, padded(prepared, stage, max_length)),
@@ -145,7 +146,7 @@ def peak(batch: int, cache_tokens: int | None) -> float:
     """Peak resident memory of one step, in GB; call it in a process of its own."""
     options = {} if cache_tokens is None else {"cache_tokens": cache_tokens}
     _, stage, prepared = ready(batch, 1, 64, **options)
-    run_loop(stage, prepared, "/dev/null/none")
+    run_loop(stage, prepared)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
