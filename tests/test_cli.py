@@ -27,7 +27,23 @@ from unmask.presets import PRESETS
 from unmask.prompts import PROMPTS
 from unmask.starter import starter_folders
 
-COMMANDS = ["compare", "embed", "mine", "leaks", "train", "upcycle", "designs", "models", "tasks"]
+COMMANDS = [
+    "compare",
+    "embed",
+    "mine",
+    "leaks",
+    "train",
+    "upcycle",
+    "seeds",
+    "specialise",
+    "expert",
+    "mix",
+    "merge",
+    "evaluate-lm",
+    "designs",
+    "models",
+    "tasks",
+]
 
 
 @dataclass(frozen=True)
@@ -100,7 +116,7 @@ def examples(command: str) -> list[str]:
 
 
 def test_every_command_is_known_here() -> None:
-    assert [one.callback.__name__ for one in app.registered_commands if one.callback] == COMMANDS
+    assert [one.callback.__name__.replace("_", "-") for one in app.registered_commands if one.callback] == COMMANDS
 
 
 def test_help_names_every_command_and_an_example() -> None:
