@@ -42,6 +42,17 @@ def mixed(base: Path, routing: Routing | None = None, spread: float = 0.5) -> Mi
     return mixture
 
 
+def test_a_shared_expert_comes_back(base: Path, tmp_path: Path) -> None:
+    mixture, _ = build_mixture([tmp_path / "math"], Routing(level="sequence"), shared=tmp_path / "code")
+    (tmp_path / "saved").mkdir()
+    save_mixture(mixture, tmp_path / "saved")
+    again, _ = load_mixture(tmp_path / "saved", Source("saved"))
+    ids = tokens(mixture.model)
+    with torch.no_grad():
+        assert torch.equal(again.model(input_ids=ids).logits, mixture.model(input_ids=ids).logits)
+    assert again.shared is not None and again.shared.name == "code" and again.routing == Routing(level="sequence")
+
+
 @pytest.mark.parametrize("router", ["block", "layer", "final"])
 def test_a_mixture_comes_back_bit_by_bit(router: Any, base: Path, tmp_path: Path) -> None:
     mixture = mixed(base, Routing(router, top_k=2))

@@ -10,6 +10,7 @@ import torch
 
 from tests.mixture.models import FAMILY, language_model, saved_experts, tokens
 from unmask.errors import UnmaskError
+from unmask.mixture.choices import chosen, dealt_out
 from unmask.mixture.gating import Routing, gates
 from unmask.mixture.model import Mixture
 
@@ -118,11 +119,12 @@ def test_a_text_is_the_same_alone_in_a_batch_and_padded(family: str, tmp_path: P
         assert torch.allclose(found[:1][mask.bool()], alone[0], atol=1e-4)
 
 
-@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("router", [*ROUTERS, "block-sequence", "final-sequence"])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral-sliding"])
 def test_generating_with_a_cache_is_generating_without(family: str, router: Any, tmp_path: Path) -> None:
     model = language_model(family)
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(router, top_k=2))
+    kind, _, level = router.partition("-")
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(kind, top_k=2, level=level or "token"))
     for one in mixture.routers.values():
         torch.nn.init.normal_(one.weight, std=0.5)
     options: dict[str, Any] = {
@@ -232,3 +234,95 @@ def test_the_final_router_is_x_lora(family: str, top_k: int, tmp_path: Path) -> 
     assert torch.allclose(ours, theirs, atol=1e-4)
     with mixture.base_only():
         assert not torch.allclose(logits(model, ids), theirs, atol=1e-2)
+
+
+def test_a_sequence_is_routed_by_the_mean_of_the_text_so_far(tmp_path: Path) -> None:
+    model = language_model()
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(level="sequence", top_k=2))
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
+    ids = tokens(model)
+    point = mixture.points["model.layers.0.self_attn"]
+    with mixture.hearing() as heard:
+        whole = logits(model, ids)
+    states: list[Any] = []
+    point.register_forward_pre_hook(lambda _, given: states.append(given[0]))
+    assert torch.equal(logits(model, ids), whole)
+    said = states[0] @ mixture.routers["router"].weight.T
+    means = torch.stack([said[:, : end + 1].mean(dim=1) for end in range(ids.shape[1])], dim=1)
+    assert torch.allclose(heard[0], means, atol=1e-5)
+    other = ids.clone()
+    other[:, 6:] = 5
+    assert torch.allclose(logits(model, other)[:, :6], whole[:, :6], atol=1e-5), "the future decides nothing"
+    with pytest.raises(UnmaskError, match="were made for 'sequence'"):
+        mixture.routing = Routing()
+
+
+@pytest.mark.parametrize("padded_left", [True, False])
+def test_padding_is_no_part_of_a_sequence(padded_left: bool, tmp_path: Path) -> None:
+    model = language_model()
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(level="sequence", top_k=3))
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
+    ids = tokens(model, 1, 6)
+    fill = torch.zeros(1, 3, dtype=torch.long)
+    padded = torch.cat([fill, ids] if padded_left else [ids, fill], dim=1)
+    mask = (padded * 0 + 1).masked_fill(torch.arange(9)[None] < 3 if padded_left else torch.arange(9)[None] > 5, 0)
+    places = (mask.cumsum(dim=1) - 1).clamp_min(0)
+    found = logits(model, padded, attention_mask=mask, position_ids=places)
+    assert torch.allclose(found[mask.bool()], logits(model, ids)[0], atol=1e-4)
+
+
+def test_a_shared_expert_always_acts_at_full_strength(tmp_path: Path) -> None:
+    model = language_model()
+    ids = tokens(model)
+    *experts, always = saved_experts(tmp_path, model)
+    mixture = Mixture(model, experts, Routing(), shared=always)
+    assert mixture.routers["router"].weight.shape[0] == 2
+    with mixture.forced(torch.zeros_like):
+        alone = logits(model, ids)
+    with mixture.only("a"):
+        both = logits(model, ids)
+    mixture.remove()
+    three = Mixture(model, [*experts, always])
+    with three.only("c"):
+        assert torch.allclose(logits(model, ids), alone, atol=1e-5)
+    with three.forced(lambda scores: torch.tensor([1.0, 0.0, 1.0]).expand(scores.shape)):
+        assert torch.allclose(logits(model, ids), both, atol=1e-5)
+    with pytest.raises(UnmaskError, match="the same name"):
+        Mixture(language_model(), experts, shared=experts[0])
+
+
+def test_choices(tmp_path: Path) -> None:
+    model = language_model()
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing())
+    torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
+    point = mixture.points["model.layers.0.mlp"]
+    ids = tokens(model)
+
+    def strengths(choice: str) -> torch.Tensor:
+        with chosen(mixture, choice):
+            logits(model, ids)
+        assert point.strength is not None
+        return point.strength[..., ::2]  # of rank 2: each expert stands there twice
+
+    learned = strengths("learned")
+    assert torch.equal(learned, strengths("top-1")) and bool((learned.count_nonzero(dim=-1) == 1).all())
+    assert bool((strengths("top-2").count_nonzero(dim=-1) == 2).all())
+    assert torch.allclose(strengths("all").sum(dim=-1), torch.tensor(1.0))
+    renormalised = strengths("renormalised")
+    assert torch.allclose(renormalised.sum(dim=-1), torch.tensor(1.0)) and not torch.equal(renormalised, learned)
+    assert torch.equal(strengths("uniform"), torch.full_like(learned, 1 / 3))
+    assert torch.equal(strengths("b"), torch.tensor([0.0, 1.0, 0.0]).expand_as(learned))
+    with pytest.raises(UnmaskError, match="Did you mean 'random'"):
+        strengths("randon")
+    with pytest.raises(UnmaskError, match="more experts than the 3"):
+        strengths("top-4")
+    assert mixture.routing == Routing(), "afterwards all is as it was"
+
+
+def test_chance_is_as_strong_as_what_was_learned() -> None:
+    scores = torch.randn(50, 40, 3, generator=torch.Generator().manual_seed(0))
+    learned, chance = gates(scores, Routing(top_k=2)), dealt_out(Routing(top_k=2), 0)(scores)
+    assert torch.allclose(chance.sort(dim=-1).values, learned.sort(dim=-1).values)
+    assert not torch.equal(chance, dealt_out(Routing(top_k=2), 1)(scores))
+    agree = float((chance.argmax(dim=-1) == learned.argmax(dim=-1)).float().mean())
+    assert abs(agree - 1 / 3) < 0.05

@@ -1,7 +1,7 @@
 """Mixtures on disk: one untouched PEFT folder an expert, the routers, and a small file that says what belongs together.
 
 ```
-mixture.json         base model and revision, experts in the order of the router's rows, routing
+mixture.json         base model and revision, experts in the order of the router's rows, routing, the shared expert if there is one
 router.safetensors   "router" (n, dim), or one of these a block
 experts/NAME/        as peft wrote it: still loads with plain peft, on the base
 ```
@@ -39,17 +39,19 @@ class Settings(BaseModel):
     base: str
     revision: str | None = None
     experts: tuple[str, ...]
+    shared: str | None = None
     routing: Routing
 
 
 def build_mixture(
-    folders: Sequence[Path], routing: Routing, source: Source | None = None, seed: int = 0
+    folders: Sequence[Path], routing: Routing, source: Source | None = None, seed: int = 0, shared: Path | None = None
 ) -> tuple[Mixture, PreTrainedTokenizerBase]:
     """Load the base model of some experts and put them in, under a router that has learned nothing yet.
 
-    source: the base and how it is loaded; by default what the experts say. Raises UnmaskError.
+    source: the base and how it is loaded; by default what the experts say. shared: an expert that always acts. Raises UnmaskError.
     """
     experts = [read_expert(folder) for folder in folders]
+    always = read_expert(shared) if shared else None
     require_alike(experts)
     said = experts[0].base
     if source is None and not said:
@@ -58,20 +60,21 @@ def build_mixture(
     if said and resolve(said) != resolve(source.model):
         raise UnmaskError(f"'{experts[0].name}' is an expert of '{said}', not of '{source.model}'.")
     model, tokenizer = load_language_model(source)
-    return Mixture(model, experts, routing, source=source, seed=seed), tokenizer
+    return Mixture(model, experts, routing, shared=always, source=source, seed=seed), tokenizer
 
 
 def save_mixture(mixture: Mixture, folder: Path) -> None:
     """Write a mixture into a folder that exists."""
     from safetensors.torch import save_file
 
-    for expert in mixture.experts:
+    for expert in [*mixture.experts, mixture.shared] if mixture.shared else mixture.experts:
         shutil.copytree(expert.folder, folder / EXPERTS / expert.name)
     weights = {name: router.weight.detach().cpu().contiguous() for name, router in mixture.routers.items()}
     save_file(weights, folder / ROUTERS)
     names = tuple(expert.name for expert in mixture.experts)
     source = mixture.source
-    settings = Settings(base=source.model, revision=source.revision, experts=names, routing=mixture.routing)
+    shared = mixture.shared.name if mixture.shared else None
+    settings = Settings(base=source.model, revision=source.revision, experts=names, shared=shared, routing=mixture.routing)
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
@@ -81,9 +84,10 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
 
     settings = _settings(folder)
     experts = [read_expert(folder / EXPERTS / name, name) for name in settings.experts]
+    shared = read_expert(folder / EXPERTS / settings.shared, settings.shared) if settings.shared else None
     base = replace(source, model=settings.base, revision=settings.revision)
     model, tokenizer = load_language_model(base)
-    mixture = Mixture(model, experts, settings.routing, source=base)
+    mixture = Mixture(model, experts, settings.routing, shared=shared, source=base)
     if not (folder / ROUTERS).is_file():
         raise UnmaskError(f"'{folder}' is a mixture without its routers ({ROUTERS}).")
     mixture.load_routers(load_file(folder / ROUTERS))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from unmask.errors import UnmaskError
 
 Sharing = Literal["block", "layer", "final"]
+Level = Literal["token", "sequence"]
 Force = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch expert"]]
 
 
@@ -26,13 +27,15 @@ class Routing:
 
     router: "block", one router for all blocks (an attention or an MLP), each of which routes by its own input; "layer", a router for each
     block; "final", one decision for the whole model by the last state of a first pass without experts, as X-LoRA does.
-    top_k: experts that act on a token. renormalise: make their gates sum to 1; a choice for evaluation, as it separates which expert is
+    level: "token", each by itself; "sequence", by the mean of what the router says of the text up to that token, which keeps the model
+    causal. top_k: experts that act on a token. renormalise: make their gates sum to 1; a choice for evaluation, as it separates which expert is
     chosen from how strongly. Raises UnmaskError for a top_k below 1.
     """
 
     router: Sharing = "block"
     top_k: int = 1
     renormalise: bool = False
+    level: Level = "token"
 
     def __post_init__(self) -> None:
         """Refuse what is no choice of experts."""
@@ -61,7 +64,8 @@ class Control:
     """What all routing points of one mixture share: the routing, and what it is overridden by.
 
     force: gates from logits, in place of the routing (an oracle, chance); off: the base model alone; decided: logits that were
-    found beforehand (`final`).
+    found beforehand (`final`); heard: a list that takes the logits of every routing point as they come, in order; so_far: logits of a
+    text up to each token, from those of its tokens (`sequence`).
     """
 
     def __init__(self, routing: Routing) -> None:
@@ -69,16 +73,22 @@ class Control:
         self.force: Force | None = None
         self.off = False
         self.decided: Tensor | None = None
+        self.heard: list[Tensor] | None = None
+        self.so_far: Callable[[str, Tensor], Tensor] | None = None
 
 
 class RoutingPoint(nn.Module):
-    """Where a block's tokens get their gates, once for all its linear maps. Its output is what a router's output is: logits."""
+    """Where a block's tokens get their gates, once for all its linear maps. Its output is what a router's output is: logits.
+
+    name: of the block. always: ranks of an expert that acts on every token at full strength, behind those that are routed.
+    """
 
     strength: Tensor | None
 
-    def __init__(self, router: nn.Linear, rank: int, control: Control) -> None:
+    def __init__(self, name: str, router: nn.Linear, rank: int, control: Control, always: int = 0) -> None:
         super().__init__()
-        self.router, self.rank, self.control, self.strength = router, rank, control, None
+        self.name, self.router, self.rank, self.control, self.always = name, router, rank, control, always
+        self.strength = None
 
     def forward(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "row expert"]:
         """Logits of every token, (B * T, n); sets `strength`, each expert's gate once for each of its ranks."""
@@ -87,6 +97,11 @@ class RoutingPoint(nn.Module):
             logits = nn.functional.linear(hidden.to(self.router.weight.dtype), self.router.weight)
         else:
             logits = control.decided
+        if control.so_far is not None:
+            logits = control.so_far(self.name, logits)
+        if control.heard is not None:
+            control.heard.append(logits)
         weights = control.force(logits) if control.force else gates(logits, control.routing)
-        self.strength = weights.to(hidden.dtype).repeat_interleave(self.rank, dim=-1)
+        strength = weights.to(hidden.dtype).repeat_interleave(self.rank, dim=-1)
+        self.strength = nn.functional.pad(strength, (0, self.always), value=1.0) if self.always else strength
         return logits.reshape(-1, logits.shape[-1])

@@ -19,6 +19,7 @@ from unmask.loading import Source
 from unmask.mixture.experts import Expert, require_alike
 from unmask.mixture.first_pass import FirstPass
 from unmask.mixture.gating import Control, Force, Routing, RoutingPoint
+from unmask.mixture.sequence import RunningMean
 from unmask.mixture.stack import ExpertLinear
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ _SPREAD = 0.01  # of a new router: equal logits would send every token to the fi
 class Mixture:
     """A causal language model with experts in it (MiXSE; Self-MoE, arXiv 2406.12034, section 2.2).
 
-    model: changed in place; experts: in the order of the router's rows; routing: may be set anew at any time, but not its `router`.
+    model: changed in place; experts: in the order of the router's rows; routing: may be set anew at any time, but not its `router` and
+    its `level`; shared: an expert beside them that acts on every token at full strength, without being routed.
     Raises UnmaskError for experts that cannot be stacked or do not fit the model.
     """
 
@@ -40,12 +42,13 @@ class Mixture:
         experts: Sequence[Expert],
         routing: Routing | None = None,
         *,
+        shared: Expert | None = None,
         source: Source | None = None,
         seed: int = 0,
     ) -> None:
         """Put the experts in; the router starts near zero, by the seed. source: where the base model comes from."""
-        require_alike(experts)
-        self.model, self.experts = model, list(experts)
+        require_alike([*experts, shared] if shared else experts)
+        self.model, self.experts, self.shared = model, list(experts), shared
         self.source = source or Source(experts[0].base)
         self.body: Any = body_of(model)
         self._control = Control(routing or Routing())
@@ -55,6 +58,8 @@ class Mixture:
         self._hooks: list[Any] = [self._gate_block(name, point) for name, point in self.points.items()]
         if self.routing.router == "final":
             self._hooks.append(FirstPass(self.body, self._control, self.routers["router"]).attach())
+        if self.routing.level == "sequence":
+            self._hooks.append(RunningMean(self.body, self._control).attach())
         self._plain_class = type(self.body)
         declare(self.body)
         self.body.mixture = self
@@ -67,8 +72,9 @@ class Mixture:
 
     @routing.setter
     def routing(self, routing: Routing) -> None:
-        if routing.router != self.routing.router:
-            raise UnmaskError(f"The routers of this mixture were made for '{self.routing.router}', not '{routing.router}'.")
+        for made, asked in ((self.routing.router, routing.router), (self.routing.level, routing.level)):
+            if made != asked:
+                raise UnmaskError(f"The routers of this mixture were made for '{made}', not '{asked}'.")
         self._control.routing = routing
 
     @property
@@ -107,6 +113,16 @@ class Mixture:
             yield
         finally:
             self._control.force = before
+
+    @contextmanager
+    def hearing(self) -> Iterator[list[Tensor]]:
+        """Collect the logits of every routing point, pass after pass, for the time of a `with`; the list may be cleared."""
+        heard: list[Tensor] = []
+        self._control.heard = heard
+        try:
+            yield heard
+        finally:
+            self._control.heard = None
 
     @contextmanager
     def base_only(self) -> Iterator[None]:
@@ -152,9 +168,10 @@ class Mixture:
                     # the router trains and is small: fp32 beside weights of any precision
                     size = self.body.config.get_text_config(decoder=True).hidden_size
                     shared = nn.Linear(size, len(self.experts), bias=False, device=weight.device, dtype=torch.float32)
-                points[block] = RoutingPoint(shared, first.rank, self._control)
+                points[block] = RoutingPoint(block, shared, first.rank, self._control, always=first.rank if self.shared else 0)
             owner, _, leaf = name.rpartition(".")
-            stack = ExpertLinear(linear, [expert.factors[name] for expert in self.experts], points[block])
+            stacked = [*self.experts, self.shared] if self.shared else self.experts
+            stack = ExpertLinear(linear, [expert.factors[name] for expert in stacked], points[block])
             setattr(self.model.get_submodule(owner), leaf, stack)
         for block, point in points.items():
             self.model.get_submodule(block).routing_point = point

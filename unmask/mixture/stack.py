@@ -35,5 +35,5 @@ class ExpertLinear(nn.Module):
         point = self._point[0]
         if point.control.off:
             return known  # type: ignore[no-any-return]
-        low = nn.functional.linear(hidden, self.down) * point.strength
-        return known + nn.functional.linear(low, self.up)  # type: ignore[no-any-return]
+        down, up = self.down.to(hidden.dtype), self.up.to(hidden.dtype)  # in fp32 beside a bf16 base where they train
+        return known + nn.functional.linear(nn.functional.linear(hidden, down) * point.strength, up)  # type: ignore[no-any-return]

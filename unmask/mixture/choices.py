@@ -1,0 +1,68 @@
+"""Choices: other ways to give tokens to the experts of a mixture than the one that it was saved with, to tell what routing is worth.
+
+| name | gates |
+|---|---|
+| learned | as the mixture was saved |
+| top-K | the K best of the router, not renormalised |
+| all | every expert, as strongly as the router says ("soft") |
+| renormalised | as saved, and made to sum to 1: which expert, apart from how strongly |
+| random | as saved, dealt out anew among the experts, token by token: the same strength, another expert |
+| uniform | 1 / n each |
+| NAME | one expert alone at full strength (with the domain's own expert: the oracle) |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from unmask.errors import UnmaskError, unknown
+from unmask.mixture.gating import Force, Routing, gates
+from unmask.mixture.model import Mixture
+
+NAMED = ("learned", "all", "renormalised", "random", "uniform")
+
+
+@contextmanager
+def chosen(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[None]:
+    """Let a mixture choose in this way for the time of a `with`. Raises UnmaskError for a name that there is not."""
+    number, before = len(mixture.experts), mixture.routing
+    ranked = re.fullmatch(r"top-([1-9]\d*)", choice)
+    if ranked and int(ranked[1]) > number:
+        raise UnmaskError(f"'{choice}' asks for more experts than the {number} that there are.")
+    if ranked or choice in ("learned", "all", "renormalised"):
+        changed = {"all": {"top_k": number}, "renormalised": {"renormalise": True}, "learned": {}}
+        mixture.routing = replace(before, **({"top_k": int(ranked[1])} if ranked else changed[choice]))  # type: ignore[arg-type]
+        try:
+            yield
+        finally:
+            mixture.routing = before
+        return
+    names = [expert.name for expert in mixture.experts]
+    if choice not in ("random", "uniform", *names):
+        raise unknown("choice", choice, [*NAMED, "top-2", *names])
+    force = {"random": dealt_out(before, seed), "uniform": alike}.get(choice)
+    with mixture.forced(force) if force else mixture.only(choice):
+        yield
+
+
+def alike(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch expert"]:
+    """Every expert at 1 / n."""
+    return torch.full(logits.shape, 1 / logits.shape[-1], device=logits.device)
+
+
+def dealt_out(routing: Routing, seed: int) -> Force:
+    """The gates of a routing, in a random order of the experts for each token: whoever acts, it is no stronger and no weaker."""
+    chance = torch.Generator().manual_seed(seed)
+
+    def force(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch expert"]:
+        order = torch.rand(logits.shape, generator=chance).argsort(dim=-1).to(logits.device)
+        return gates(logits, routing).gather(-1, order)
+
+    return force
