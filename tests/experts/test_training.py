@@ -17,7 +17,7 @@ from unmask.errors import UnmaskError
 from unmask.experts.expert import train_expert
 from unmask.experts.learning import Learning
 from unmask.experts.likelihood import response_likelihood
-from unmask.experts.router import train_router
+from unmask.experts.router import RouterOptions, train_router
 from unmask.loading import Source, load_language_model
 from unmask.mixture.folder import build_mixture
 from unmask.mixture.gating import Routing
@@ -100,7 +100,7 @@ def test_a_killed_router_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Pat
 def test_what_would_not_learn_as_asked_is_refused(base: Path, tmp_path: Path) -> None:
     mixture, tokenizer = mixture_of(base, tmp_path, Routing(renormalise=True))
     with pytest.raises(UnmaskError, match="no gradient"):
-        train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=SHORT, train_top_k=1)
+        train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=SHORT, options=RouterOptions(train_top_k=1))
     mixture.routing = Routing()
     next(iter(mixture.model.parameters())).requires_grad_(True)
     with pytest.raises(UnmaskError, match=r"Only the router is to train, and .* would as well"):

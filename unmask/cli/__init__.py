@@ -11,10 +11,11 @@ import typer
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
 from unmask.cli.evaluate_lm import evaluate_lm
-from unmask.cli.experts import expert, merge, mix, seeds, specialise
+from unmask.cli.experts import expert, seeds, specialise
 from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
+from unmask.cli.mixtures import merge, mix
 from unmask.cli.probe import probe
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle

@@ -30,7 +30,7 @@ def evaluate_lm(
     as_json: AsJson = False,
 ) -> None:
     """Negative log-likelihood of held-out responses: the measure of ability that speaks at any size of model."""
-    from unmask.cli.experts import domains_of
+    from unmask.cli.learning import domains_of
     from unmask.experts.comparison import as_json as content
     from unmask.experts.comparison import compare_likelihoods
     from unmask.experts.likelihood import response_likelihood

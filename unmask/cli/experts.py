@@ -1,26 +1,15 @@
-"""`unmask expert`: lessons of one domain in, a LoRA expert out. `unmask mix`: experts and lessons in, a mixture out."""
+"""From tasks to lessons (`unmask seeds`), from a few lessons to many (`specialise`), from lessons to an expert (`expert`)."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
+from unmask.cli.learning import Accumulate, Average, Batch, MaxLength, Rate, Seed, Steps, showing
 from unmask.cli.options import Device, Dtype, Model, Revision, TrustRemoteCode
-from unmask.errors import UnmaskError
-
-if TYPE_CHECKING:
-    from unmask.experts.lessons import Lesson
-
-Steps = Annotated[int, typer.Option(min=1, help="Optimiser steps.")]
-Batch = Annotated[int, typer.Option(min=1, help="Lessons of one step.")]
-Accumulate = Annotated[int, typer.Option(min=1, help="Passes that a step is split into; lessens memory.")]
-Rate = Annotated[float, typer.Option(help="Peak learning rate.")]
-MaxLength = Annotated[int, typer.Option(min=2, help="Most tokens of a lesson.")]
-Average = Annotated[Literal["example", "token"], typer.Option(help="What the loss is a mean of.")]
-Seed = Annotated[int, typer.Option(help="Of initial weights and the order of lessons.")]
 
 
 def seeds(
@@ -118,7 +107,7 @@ def expert(
 
     learning = Learning(steps, lr, batch, accumulate, min(4, steps - 1), max_length, average, seed)
     source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    with _progress() as callbacks:
+    with showing() as callbacks:
         done = train_expert(
             source,
             read_lessons(lessons),
@@ -130,113 +119,3 @@ def expert(
     print(
         f"unmask: expert in {done.folder}; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last", file=sys.stderr
     )
-
-
-def mix(
-    experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts of one base model, in order.")],
-    lessons: Annotated[list[str], typer.Option(help="NAME=FILE of a domain to learn the routing on; repeat.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the mixture.")],
-    router: Annotated[
-        Literal["block", "layer", "final"],
-        typer.Option(help="One router for all blocks, one each, or one decision by the last state of a pass without experts."),
-    ] = "block",
-    top_k: Annotated[int, typer.Option(min=1, help="Experts that act on a token.")] = 1,
-    train_top_k: Annotated[int | None, typer.Option(min=1, help="The same while the router learns; all if not given.")] = None,
-    steps: Steps = 48,
-    batch: Batch = 8,
-    accumulate: Accumulate = 1,
-    lr: Rate = 1e-2,
-    max_length: MaxLength = 512,
-    average: Average = "example",
-    seed: Seed = 0,
-    base: Annotated[str | None, typer.Option(help="Base model, if the experts do not name it.")] = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
-) -> None:
-    """Put experts into their base model and train the router that gives tokens to them (MiXSE). The result is a model like any other."""
-    from unmask.experts.learning import Learning
-    from unmask.experts.mixing import mix as run
-    from unmask.loading import Source
-    from unmask.mixture.gating import Routing
-
-    learning = Learning(steps, lr, batch, accumulate, min(2, steps - 1), max_length, average, seed)
-    source = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    with _progress() as callbacks:
-        done = run(
-            experts, domains_of(lessons), output.expanduser(), Routing(router, top_k), source,
-            learning=learning, train_top_k=train_top_k, callbacks=callbacks,
-        )  # fmt: skip
-    print(
-        f"unmask: mixture in {done.folder}; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last", file=sys.stderr
-    )
-
-
-def merge(
-    experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts of one base model.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the merged model.")],
-    method: Annotated[
-        Literal["linear", "ties", "dare"], typer.Option(help="How the task vectors (delta W) of the experts are added up.")
-    ] = "linear",
-    weight: Annotated[
-        list[float] | None, typer.Option(help="Of each expert, in order; repeat. 1 / n for linear, else 1, if not given.")
-    ] = None,
-    density: Annotated[float, typer.Option(help="Share of each task vector that ties and dare keep.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of what dare keeps.")] = 0,
-    base: Annotated[str | None, typer.Option(help="Base model, if the experts do not name it.")] = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
-) -> None:
-    """Merge experts into the weights of their base model: one plain language model, the same for every token."""
-    from unmask.loading import Source, load_language_model
-    from unmask.mixture.experts import read_expert, require_alike
-    from unmask.mixture.merging import merge_experts
-
-    output = output.expanduser()
-    if output.exists():
-        raise UnmaskError(f"'{output}' exists: give a new folder.")
-    found = [read_expert(folder) for folder in experts]
-    require_alike(found)
-    source = Source(base or found[0].base, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    model, tokenizer = load_language_model(source)
-    merge_experts(model, found, method, weights=weight, density=density, seed=seed)
-    model.save_pretrained(output)
-    tokenizer.save_pretrained(output)
-    print(f"unmask: {len(found)} experts merged ({method}) into {output}", file=sys.stderr)
-
-
-def domains_of(given: list[str]) -> dict[str, list[Lesson]]:
-    """Lessons by domain, of NAME=FILE. Raises UnmaskError."""
-    from unmask.experts.lessons import read_lessons
-
-    found = {}
-    for one in given:
-        name, mark, path = one.partition("=")
-        if not mark or not name:
-            raise UnmaskError(f"--lessons takes NAME=FILE, not '{one}'.")
-        if name in found:
-            raise UnmaskError(f"--lessons names the domain '{name}' twice.")
-        found[name] = read_lessons(Path(path))
-    return found
-
-
-def _progress() -> Any:
-    from contextlib import contextmanager
-
-    @contextmanager
-    def showing() -> Any:
-        from transformers.utils.logging import disable_progress_bar
-
-        from unmask.training.progress import LiveProgress
-
-        disable_progress_bar()
-        bar = LiveProgress()
-        try:
-            yield [bar]
-        finally:
-            bar.close()
-
-    return showing()

@@ -66,7 +66,7 @@ def train_expert(
     model.requires_grad_(False)
     torch.manual_seed(learning.seed)
     layers = find_layers(body_of(model))
-    adapter = add_lora(model, layers, lora.model_copy(update={"targets": _linear_kinds(model, layers, lora)}))
+    adapter = add_lora(model, layers, lora.model_copy(update={"targets": linear_kinds(model, layers, lora)}))
     tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
     precise = model.dtype == torch.float32
     cast_inputs(adapter, precise)
@@ -102,7 +102,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
-def _linear_kinds(model: nn.Module, layers: nn.ModuleList, lora: LoraOptions) -> Any:
+def linear_kinds(model: nn.Module, layers: nn.ModuleList, lora: LoraOptions) -> Any:
     """What "all" means for an expert: every linear map, but no weight that is a parameter of three dimensions."""
     if lora.targets != "all":
         return lora.targets

@@ -21,6 +21,8 @@ from unmask.training.recipe import Stage
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
 
 Average = Literal["example", "token"]
+Penalty = Callable[[Tensor], Tensor]
+"""From the mask of real tokens of a pass that was just made, what is added to the loss of the step."""
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,22 @@ class LessonCollator:
         return {"input_ids": ids, "attention_mask": mask, "labels": labels, "rows": [lesson.where for lesson in lessons]}
 
 
-def response_loss(learning: Learning, computing: Callable[[], Any]) -> Callable[[nn.Module, dict[str, Any], Any], Tensor]:
+def response_loss(
+    learning: Learning, computing: Callable[[], Any], penalty: Penalty | None = None
+) -> Callable[[nn.Module, dict[str, Any], Any], Tensor]:
     """The loss of a part of a step, such that its parts add up to the loss of the whole."""
 
     def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         labels = inputs.pop("labels")
+        real = inputs["attention_mask"].bool()
         with computing():
             logits, targets, before = target_logits(model, inputs, labels)
         if learning.average == "example":
-            return mean_by_text(logits, targets, before).sum() / learning.batch
-        losses = nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
-        return losses / (items if items is not None else len(targets))
+            loss = mean_by_text(logits, targets, before).sum() / learning.batch
+        else:
+            losses = nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
+            loss = losses / (items if items is not None else len(targets))
+        return loss + penalty(real) if penalty else loss
 
     return objective
 
@@ -108,6 +115,7 @@ def learn(
     folder: Path,
     computing: Callable[[], Any],
     callbacks: Sequence[Any] = (),
+    penalty: Penalty | None = None,
 ) -> list[dict[str, Any]]:
     """Train what is free to train, with checkpoints in `folder`, from which a run that was stopped goes on; the log of each step.
 
@@ -127,7 +135,7 @@ def learn(
         arguments(stage, folder, learning.seed, cpu, evaluates=False),
         rows,
         LessonCollator(pad_id),
-        response_loss(learning, computing),
+        response_loss(learning, computing, penalty),
         None,
         callbacks,
     )

@@ -6,24 +6,32 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UnmaskError
+from unmask.experts.expert import LORA
+from unmask.experts.joint import fresh_mixture, write_experts
 from unmask.experts.learning import Learning
 from unmask.experts.lessons import Lesson
 from unmask.experts.records import content_of, write_or_check
-from unmask.experts.router import LEARNING, train_router
+from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.files import write_json
 from unmask.loading import Source, is_mixture
 from unmask.mixture.experts import read_expert
-from unmask.mixture.folder import build_mixture, save_mixture
+from unmask.mixture.folder import EXPERTS, ROUTERS, build_mixture, read_settings, save_mixture
 from unmask.mixture.gating import Routing
+from unmask.mixture.model import Mixture
 from unmask.persistence import versions
+from unmask.training.lora import LoraOptions
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 RECORD = "mixing.json"
+JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
 
 
 @dataclass(frozen=True)
@@ -34,15 +42,28 @@ class Mixed:
     losses: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class Ingredients:
+    """What a mixture is made of: PEFT folders of experts, in order, and perhaps one that always acts.
+
+    start_from: a mixture whose router is gone on with: the rows of experts that it knows, by their names, are taken over, those of new
+    experts begin anew, and those of experts that are not named again are left out.
+    """
+
+    experts: tuple[Path, ...]
+    shared: Path | None = None
+    start_from: Path | None = None
+
+
 def mix(
-    experts: Sequence[Path],
+    ingredients: Ingredients,
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
     routing: Routing,
     source: Source,
     *,
     learning: Learning = LEARNING,
-    train_top_k: int | None = None,
+    options: RouterOptions | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Mixed:
     """Put experts into their base and train the router; in a folder where that was begun before, go on.
@@ -50,23 +71,107 @@ def mix(
     source: how the base is loaded, and which one if the experts do not say (an empty model). Raises UnmaskError for a folder that holds
     something else, and as building and training do.
     """
-    found = [read_expert(one) for one in experts]
+    options = options or RouterOptions()
+    found = [read_expert(one) for one in ingredients.experts]
     if found and not source.model:
         source = replace(source, model=found[0].base)
-    record = {
+    record = _record(source, domains, routing, learning, options) | {
+        "experts": {one.name: _hash(one.folder / "adapter_model.safetensors") for one in found},
+        "shared": ingredients.shared and _hash(ingredients.shared / "adapter_model.safetensors"),
+        "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
+    }
+
+    def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
+        mixture, tokenizer = build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
+        known = take_over(mixture, ingredients.start_from) if ingredients.start_from else ()
+        return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in known]
+
+    return _trained(build, record, domains, folder, learning, options, callbacks, lambda *_: None)
+
+
+def mix_jointly(
+    domains: Mapping[str, Sequence[Lesson]],
+    folder: Path,
+    routing: Routing,
+    source: Source,
+    *,
+    lora: LoraOptions = LORA,
+    learning: Learning = JOINT,
+    options: RouterOptions | None = None,
+    callbacks: Sequence[Any] = (),
+) -> Mixed:
+    """Train new experts, one for each domain by number and not by content, and their router at once. Raises UnmaskError as `mix` does."""
+    options = replace(options or RouterOptions(), joint=True)
+    if options.start == "prototypes":
+        raise UnmaskError(
+            "Experts that learn jointly have no domain of their own, so there is no prototype to start them from."
+        )
+    record = _record(source, domains, routing, learning, options) | {"lora": lora.model_dump(mode="json")}
+    names = [f"expert{place}" for place in range(len(domains))]
+
+    def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
+        return *fresh_mixture(source, names, routing, lora, learning.seed), names
+
+    def finish(mixture: Mixture, work: Path) -> None:
+        write_experts(mixture, work / EXPERTS, lora)
+
+    return _trained(build, record, domains, folder, learning, options, callbacks, finish)
+
+
+def take_over(mixture: Mixture, folder: Path) -> tuple[str, ...]:
+    """Give the experts that another mixture has as well the router's rows that they have there; their names.
+
+    Raises UnmaskError for a mixture of another kind of router, or without an expert in common.
+    """
+    from safetensors.torch import load_file
+
+    settings = read_settings(folder)
+    ours, theirs = [expert.name for expert in mixture.experts], list(settings.experts)
+    both = [name for name in ours if name in theirs]
+    if not both:
+        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(ours)}: its are {', '.join(theirs)}.")
+    rows = load_file(folder / ROUTERS)
+    weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
+    if settings.routing.router != mixture.routing.router or rows.keys() != weights.keys():
+        raise UnmaskError(f"'{folder}' has routers of the kind '{settings.routing.router}', not '{mixture.routing.router}'.")
+    for name, weight in weights.items():
+        weight[[ours.index(one) for one in both]] = rows[name][[theirs.index(one) for one in both]].to(weight)
+    mixture.load_routers(weights)
+    return tuple(both)
+
+
+def _record(
+    source: Source, domains: Mapping[str, Sequence[Lesson]], routing: Routing, learning: Learning, options: RouterOptions
+) -> dict[str, Any]:
+    return {
         "base": source.model,
-        "experts": {one.name: _weights(one.folder) for one in found},
         "domains": {name: content_of(lessons) for name, lessons in domains.items()},
         "routing": asdict(routing),
-        "train_top_k": train_top_k,
         "learning": asdict(learning),
+        "options": asdict(options),
     }
+
+
+def _trained(
+    build: Callable[[], tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]],
+    record: dict[str, Any],
+    domains: Mapping[str, Sequence[Lesson]],
+    folder: Path,
+    learning: Learning,
+    options: RouterOptions,
+    callbacks: Sequence[Any],
+    finish: Callable[[Mixture, Path], None],
+) -> Mixed:
+    """A mixture that is trained and saved, or that was before."""
     if folder.exists():
         return _taken_over(folder, record)
     work = folder.with_name(f".{folder.name}-mixing")
+    mixture, tokenizer, fresh = build()  # first: what cannot be built leaves nothing behind
     write_or_check(work / RECORD, record)
-    mixture, tokenizer = build_mixture(experts, routing, source, learning.seed)
-    losses = train_router(mixture, tokenizer, domains, work, learning=learning, train_top_k=train_top_k, callbacks=callbacks)
+    losses = train_router(
+        mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
+    )
+    finish(mixture, work)
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     scratch.chmod(0o755)
     save_mixture(mixture, scratch)
@@ -85,5 +190,5 @@ def _taken_over(folder: Path, record: dict[str, Any]) -> Mixed:
     return Mixed(folder, tuple(done["losses"]))
 
 
-def _weights(folder: Path) -> str:
-    return hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()[:16]
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]

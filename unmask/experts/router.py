@@ -6,21 +6,37 @@ without renormalising it acts at a fraction of its strength while the router is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.errors import UnmaskError
+from unmask.experts.balance import Balance, BalanceLoss
 from unmask.experts.learning import Learning, learn
 from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.experts.prototypes import start_from_prototypes
 from unmask.mixture.model import Mixture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LEARNING = Learning(steps=48, lr=1e-2, batch=8, warmup=2)
+
+
+@dataclass(frozen=True)
+class RouterOptions:
+    """How a router is trained.
+
+    train_top_k: experts that act on a token while it learns, all if None. start: from small random weights, or from the mean states of
+    the domains that have the experts' names. balance: a loss that spreads tokens over experts. joint: the experts learn as well.
+    """
+
+    train_top_k: int | None = None
+    start: Literal["random", "prototypes"] = "random"
+    balance: Balance = field(default_factory=Balance)
+    joint: bool = False
 
 
 def train_router(
@@ -30,36 +46,54 @@ def train_router(
     folder: Path,
     *,
     learning: Learning = LEARNING,
-    train_top_k: int | None = None,
+    options: RouterOptions | None = None,
+    fresh: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
 ) -> tuple[float, ...]:
     """Train the routers of a mixture on the lessons of every domain, in batches that hold as many of each; the loss of each step.
 
-    train_top_k: experts that act on a token while the router learns, all by default; the routing of the mixture is as it was
-    afterwards. folder: for checkpoints. Raises UnmaskError for a routing without gradient, and if anything but the routers would train.
+    The routing of the mixture is as it was afterwards. folder: for checkpoints. fresh: experts whose rows start anew, all by default;
+    the rows of others are left as they are before training. Raises UnmaskError for a routing without gradient, and if anything but the
+    routers (and, jointly, the experts) would train.
     """
-    before = mixture.routing
-    during = replace(before, top_k=min(train_top_k or len(mixture.experts), len(mixture.experts)))
+    options, before = options or RouterOptions(), mixture.routing
+    during = replace(before, top_k=min(options.train_top_k or len(mixture.experts), len(mixture.experts)))
     during.require_gradient()
-    mixture.routing = during
     tokens = {name: tokenize_lessons(tokenizer, lessons, learning.max_length) for name, lessons in domains.items()}
-    for router in mixture.routers.values():
-        router.weight.requires_grad_(True)
-    free_only_routers(mixture)
+    if options.start == "prototypes":
+        start_from_prototypes(mixture, tokenizer, tokens, fresh)
+    if not learning.steps:
+        return ()
+    mixture.routing = during
+    free = [*mixture.router_weights, *(mixture.expert_weights if options.joint else [])]
+    for weight in free:
+        weight.requires_grad_(True)
+    only_these_train(mixture, free)
     try:
-        log = learn(mixture.model, tokens, learning, int(tokenizer.pad_token_id or 0), folder, nullcontext, callbacks)
+        with _balancing(mixture, options.balance, before.top_k, learning.accumulate) as penalty:
+            pad = int(tokenizer.pad_token_id or 0)
+            log = learn(mixture.model, tokens, learning, pad, folder, nullcontext, callbacks, penalty)
     finally:
         mixture.routing = before
-        for router in mixture.routers.values():
-            router.weight.requires_grad_(False)
+        for weight in free:
+            weight.requires_grad_(False)
     return tuple(entry["loss"] for entry in log if "loss" in entry)
 
 
-def free_only_routers(mixture: Mixture) -> None:
-    """Raise UnmaskError unless the routers, and nothing else, are free to train."""
-    ours = {id(router.weight) for router in mixture.routers.values()}
+@contextmanager
+def _balancing(mixture: Mixture, balance: Balance, top_k: int, passes: int) -> Iterator[BalanceLoss | None]:
+    if not balance.weight:
+        yield None
+        return
+    with mixture.hearing() as heard:
+        yield BalanceLoss(heard, balance, len(mixture.experts), top_k, passes)
+
+
+def only_these_train(mixture: Mixture, wanted: Sequence[Any]) -> None:
+    """Raise UnmaskError unless these weights, and nothing else, are free to train."""
+    ours = {id(weight) for weight in wanted}
     free = {id(weight): name for name, weight in mixture.model.named_parameters() if weight.requires_grad}
     if others := [name for key, name in free.items() if key not in ours]:
         raise UnmaskError(f"Only the router is to train, and {others[0]} would as well.")
     if lacking := len(ours - free.keys()):
-        raise UnmaskError(f"{lacking} routers would not train.")
+        raise UnmaskError(f"{lacking} weights would not train.")

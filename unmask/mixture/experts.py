@@ -84,6 +84,22 @@ def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[
     return found
 
 
+def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
+    """Write factors as a PEFT folder of scale alpha / rank, for the base model that the expert names."""
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    config = LoraConfig(r=expert.rank, lora_alpha=alpha, target_modules=sorted(expert.factors), task_type="CAUSAL_LM")
+    config.base_model_name_or_path = expert.base
+    config.inference_mode = True
+    config.save_pretrained(folder)
+    weights = {}
+    for name, (down, up) in expert.factors.items():
+        weights[f"{_PREFIX}{name}.lora_A.weight"] = down.contiguous()
+        weights[f"{_PREFIX}{name}.lora_B.weight"] = (up * (expert.rank / alpha)).contiguous()
+    save_file(weights, folder / "adapter_model.safetensors")
+
+
 def require_alike(experts: Sequence[Expert]) -> None:
     """Raise UnmaskError if experts cannot be stacked: names twice, other ranks, other maps, another base model."""
     if not experts:

@@ -82,7 +82,7 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
     """Read what `save_mixture` wrote; `source` says how the base is loaded. Raises UnmaskError."""
     from safetensors.torch import load_file
 
-    settings = _settings(folder)
+    settings = read_settings(folder)
     experts = [read_expert(folder / EXPERTS / name, name) for name in settings.experts]
     shared = read_expert(folder / EXPERTS / settings.shared, settings.shared) if settings.shared else None
     base = replace(source, model=settings.base, revision=settings.revision)
@@ -94,7 +94,8 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
     return mixture, tokenizer
 
 
-def _settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> Settings:
+    """What a mixture is made of. Raises UnmaskError."""
     file = folder / SETTINGS
     try:
         return Settings.model_validate_json(file.read_text(encoding="utf-8"))

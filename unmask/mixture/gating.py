@@ -28,8 +28,8 @@ class Routing:
     router: "block", one router for all blocks (an attention or an MLP), each of which routes by its own input; "layer", a router for each
     block; "final", one decision for the whole model by the last state of a first pass without experts, as X-LoRA does.
     level: "token", each by itself; "sequence", by the mean of what the router says of the text up to that token, which keeps the model
-    causal. top_k: experts that act on a token. renormalise: make their gates sum to 1; a choice for evaluation, as it separates which expert is
-    chosen from how strongly. Raises UnmaskError for a top_k below 1.
+    causal. top_k: experts that act on a token. renormalise: make their gates sum to 1; a choice for evaluation, as it separates which
+    expert is chosen from how strongly. Raises UnmaskError for a top_k below 1.
     """
 
     router: Sharing = "block"
@@ -64,8 +64,8 @@ class Control:
     """What all routing points of one mixture share: the routing, and what it is overridden by.
 
     force: gates from logits, in place of the routing (an oracle, chance); off: the base model alone; decided: logits that were
-    found beforehand (`final`); heard: a list that takes the logits of every routing point as they come, in order; so_far: logits of a
-    text up to each token, from those of its tokens (`sequence`).
+    found beforehand (`final`); scale: what the factors of the experts lack, alpha / r while they train; heard: a list that takes the
+    logits of every routing point as they come, in order; so_far: logits of a text up to each token, from those of its tokens.
     """
 
     def __init__(self, routing: Routing) -> None:
@@ -73,6 +73,7 @@ class Control:
         self.force: Force | None = None
         self.off = False
         self.decided: Tensor | None = None
+        self.scale = 1.0
         self.heard: list[Tensor] | None = None
         self.so_far: Callable[[str, Tensor], Tensor] | None = None
 
@@ -102,6 +103,6 @@ class RoutingPoint(nn.Module):
         if control.heard is not None:
             control.heard.append(logits)
         weights = control.force(logits) if control.force else gates(logits, control.routing)
-        strength = weights.to(hidden.dtype).repeat_interleave(self.rank, dim=-1)
+        strength = (weights * control.scale).to(hidden.dtype).repeat_interleave(self.rank, dim=-1)
         self.strength = nn.functional.pad(strength, (0, self.always), value=1.0) if self.always else strength
         return logits.reshape(-1, logits.shape[-1])

@@ -84,6 +84,25 @@ class Mixture:
             return {name: point.router for name, point in self.points.items()}
         return {"router": next(iter(self.points.values())).router}
 
+    @property
+    def router_weights(self) -> list[nn.Parameter]:
+        """What a router learns, each weight once."""
+        return [router.weight for router in self.routers.values()]
+
+    @property
+    def stacks(self) -> dict[str, ExpertLinear]:
+        """The linear maps that carry the experts, by the name that they have in the base."""
+        return {name: self.model.get_submodule(name) for name in self.experts[0].factors}  # type: ignore[misc]
+
+    @property
+    def expert_weights(self) -> list[nn.Parameter]:
+        """What experts learn."""
+        return [weight for stack in self.stacks.values() for weight in (stack.down, stack.up)]
+
+    def scale_experts(self, scale: float) -> None:
+        """Multiply what the experts add by a scale that their factors do not hold yet, while they train."""
+        self._control.scale = scale
+
     def initialise(self, seed: int) -> None:
         """Give every router small random weights."""
         chance = torch.Generator().manual_seed(seed)

@@ -1,0 +1,169 @@
+"""Ways to train a router: from prototypes, balanced, jointly with the experts, and on from another mixture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.experts.conftest import DOMAINS
+from tests.experts.test_training import LORA, SHORT, expert, mixture_of
+from tests.training.running import At, die, killed
+from unmask.errors import UnmaskError
+from unmask.experts.balance import Balance, BalanceLoss
+from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.experts.likelihood import response_likelihood
+from unmask.experts.mixing import Ingredients, mix, mix_jointly
+from unmask.experts.prototypes import mean_states, prototypes, start_from_prototypes
+from unmask.experts.router import RouterOptions, train_router
+from unmask.experts.usage import measure_usage
+from unmask.loading import Source
+from unmask.mixture.folder import load_mixture
+from unmask.mixture.gating import Routing
+
+PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
+
+
+@pytest.mark.parametrize("router", ["block", "layer", "final"])
+def test_prototypes_know_the_domains_before_training(router: Any, base: Path, tmp_path: Path) -> None:
+    mixture, tokenizer = mixture_of(base, tmp_path, Routing(router))
+    tokens = {name: tokenize_lessons(tokenizer, lessons, 512) for name, lessons in DOMAINS.items()}
+    by_chance = measure_usage(mixture, tokenizer, DOMAINS)
+    start_from_prototypes(mixture, tokenizer, tokens)
+    known = measure_usage(mixture, tokenizer, DOMAINS)
+    assert known.own == 1.0
+    assert known.information > by_chance.information + 0.02
+    with pytest.raises(UnmaskError, match="the expert 'sums' has none"):
+        start_from_prototypes(mixture, tokenizer, {"colours": tokens["colours"]})
+
+
+def test_prototypes_by_hand() -> None:
+    means = torch.tensor([[1.0, 5.0, 0.0], [-1.0, 5.0, 0.0]])
+    rows = prototypes(means)
+    assert torch.allclose(rows @ torch.tensor([0.0, 1.0, 0.0]), torch.zeros(2), atol=1e-6), "what is common decides nothing"
+    said = means @ rows.T
+    assert torch.allclose(said.diagonal() - said.flip(1).diagonal(), torch.tensor(2.0))
+    assert torch.equal(prototypes(means[:1]), torch.zeros(1, 3))
+
+
+def test_a_mean_state_is_the_mean_of_what_a_block_is_given(base: Path, tmp_path: Path) -> None:
+    mixture, tokenizer = mixture_of(base, tmp_path, Routing("layer"))
+    lessons = tokenize_lessons(tokenizer, DOMAINS["sums"][:3] + DOMAINS["colours"][:1], 512)
+    found = mean_states(mixture, lessons, 0)
+    name, states = "model.layers.1.mlp", []
+    hook = mixture.model.get_submodule(name).register_forward_pre_hook(lambda _, given: states.append(given[0][0]))
+    with torch.no_grad(), mixture.base_only():
+        for lesson in lessons:
+            mixture.body(input_ids=torch.tensor([lesson.ids]))
+    hook.remove()
+    assert torch.allclose(found[name], torch.cat(states).mean(dim=0), atol=1e-5)
+
+
+def test_balance_by_hand() -> None:
+    logits = torch.tensor([[[2.0, 0.0], [2.0, 0.0], [0.0, 3.0], [9.0, 9.0]]])
+    real = torch.tensor([[True, True, True, False]])
+    share = torch.tensor([2 / 3, 1 / 3])
+    mean = logits[real].softmax(dim=-1).mean(dim=0)
+    loss = BalanceLoss([logits], Balance(0.5, "pass"), 2, 1, passes=1)(real)
+    assert torch.allclose(loss, 0.5 * 2 * (share * mean).sum())
+    with pytest.raises(UnmaskError, match="nothing to balance"):
+        BalanceLoss([], Balance(1.0), 2, 2, passes=1)
+
+
+def test_over_a_step_two_passes_of_one_domain_each_are_balanced() -> None:
+    """Each pass uses one expert alone, the step both alike: a balance of passes complains, one of steps does not."""
+    left, right = torch.tensor([[[9.0, 0.0]]]), torch.tensor([[[0.0, 9.0]]])
+    real = torch.ones(1, 1, dtype=torch.bool)
+    found: dict[str, list[float]] = {"pass": [], "step": []}
+    for over in ("pass", "step"):
+        heard: list[torch.Tensor] = []
+        loss = BalanceLoss(heard, Balance(1.0, over), 2, 1, passes=2)
+        for logits in (left, right) * 2:
+            heard.append(logits)
+            found[over].append(float(loss(real)))
+            assert not heard
+    assert found["pass"] == pytest.approx([1.0] * 4, abs=1e-3)
+    assert found["step"] == pytest.approx([1.0, 0.5] * 2, abs=1e-3), "a step begins to count anew"
+
+
+def mixed(base: Path, folder: Path, name: str) -> None:
+    for domain, lessons in DOMAINS.items():
+        expert(base, folder / domain, lessons)
+    ingredients = Ingredients(tuple(folder / domain for domain in DOMAINS))
+    mix(ingredients, DOMAINS, folder / name, Routing(), Source(str(base), dtype="float32"), learning=SHORT)
+
+
+def test_balance_spreads_tokens(base: Path, tmp_path: Path) -> None:
+    """On one domain alone everything goes to its expert, unless a balance is asked for."""
+    loads = []
+    for weight in (0.0, 3.0):
+        mixture, tokenizer = mixture_of(base, tmp_path)
+        learning = replace(SHORT, steps=20, lr=3e-2, accumulate=2)
+        options = RouterOptions(balance=Balance(weight))
+        sums = {"sums": DOMAINS["sums"]}
+        train_router(mixture, tokenizer, sums, tmp_path / f"work{weight}", learning=learning, options=options)
+        loads.append(measure_usage(mixture, tokenizer, sums).load[0][0])
+    assert loads[0] > 0.8 and abs(loads[1] - 0.5) < 0.25
+
+
+def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    from unmask.loading import load_language_model
+
+    source = Source(str(base), dtype="float32")
+    learning = replace(SHORT, steps=30, lr=5e-3)
+    mix_jointly(DOMAINS, tmp_path / "joint", Routing(top_k=2), source, lora=LORA, learning=learning)
+    mixture, tokenizer = load_mixture(tmp_path / "joint", source)
+    lessons = [lesson for some in DOMAINS.values() for lesson in some]
+    found = response_likelihood(mixture.model, tokenizer, lessons).mean()
+    with mixture.base_only():
+        untrained = response_likelihood(mixture.model, tokenizer, lessons).mean()
+    assert found < 0.6 * untrained
+    with mixture.only("expert1"):
+        alone = response_likelihood(mixture.model, tokenizer, lessons)
+    model, _ = load_language_model(source)
+    adapted = PeftModel.from_pretrained(model, tmp_path / "joint" / "experts" / "expert1")
+    assert torch.allclose(torch.tensor(response_likelihood(adapted, tokenizer, lessons)), torch.tensor(alone), atol=1e-4)
+    with pytest.raises(UnmaskError, match="no prototype"):
+        mix_jointly(DOMAINS, tmp_path / "other", Routing(), source, options=RouterOptions(start="prototypes"))
+
+
+def test_joint_training_that_was_killed_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
+    def run(name: str, *callbacks: Any) -> bytes:
+        source = Source(str(base), dtype="float32")
+        mix_jointly(DOMAINS, tmp_path / name, Routing(), source, lora=LORA, learning=SHORT, callbacks=callbacks)
+        return (tmp_path / name / "experts/expert0/adapter_model.safetensors").read_bytes()
+
+    whole = run("whole")
+    killed(lambda: run("cut", At(".cut-mixing", 4, die)))
+    assert run("cut") == whole
+
+
+def test_experts_come_and_go_while_the_router_stays(base: Path, tmp_path: Path) -> None:
+    mixed(base, tmp_path, "two")
+    two, _ = load_mixture(tmp_path / "two", Source(""))
+    expert(base, tmp_path / "plurals", PLURALS)
+    source, still = Source(str(base), dtype="float32"), replace(SHORT, steps=0)
+    grown = Ingredients((tmp_path / "plurals", tmp_path / "colours", tmp_path / "sums"), start_from=tmp_path / "two")
+    everything = DOMAINS | {"plurals": PLURALS}
+    assert mix(grown, everything, tmp_path / "three", Routing(), source, learning=still).losses == ()
+    prototypes_of_new = RouterOptions(start="prototypes")
+    mix(grown, everything, tmp_path / "known", Routing(), source, learning=still, options=prototypes_of_new)
+    mixtures = [load_mixture(tmp_path / name, Source(""))[0] for name in ("three", "known")]
+    before = two.routers["router"].weight
+    for mixture in mixtures:
+        assert torch.equal(mixture.routers["router"].weight[[2, 1]], before), "sums and colours, in their new order"
+    assert not torch.equal(*(mixture.routers["router"].weight[0] for mixture in mixtures))
+    shrunk = Ingredients((tmp_path / "colours",), start_from=tmp_path / "three")
+    mix(shrunk, everything, tmp_path / "one", Routing(), source, learning=still)
+    assert torch.equal(load_mixture(tmp_path / "one", Source(""))[0].routers["router"].weight, before[1:])
+    for wrong, why in (
+        (Ingredients((tmp_path / "plurals",), start_from=tmp_path / "two"), "none of the experts plurals"),
+        (Ingredients((tmp_path / "sums",), start_from=tmp_path / "two"), "of the kind 'block', not 'final'"),
+    ):
+        with pytest.raises(UnmaskError, match=why):
+            mix(wrong, everything, tmp_path / "wrong", Routing("final"), source, learning=still)

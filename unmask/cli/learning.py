@@ -1,0 +1,53 @@
+"""What the commands that learn from lessons have in common: options, lessons by domain, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from unmask.errors import UnmaskError
+
+if TYPE_CHECKING:
+    from unmask.experts.lessons import Lesson
+
+Steps = Annotated[int, typer.Option(min=1, help="Optimiser steps.")]
+Batch = Annotated[int, typer.Option(min=1, help="Lessons of one step.")]
+Accumulate = Annotated[int, typer.Option(min=1, help="Passes that a step is split into; lessens memory.")]
+Rate = Annotated[float, typer.Option(help="Peak learning rate.")]
+MaxLength = Annotated[int, typer.Option(min=2, help="Most tokens of a lesson.")]
+Average = Annotated[Literal["example", "token"], typer.Option(help="What the loss is a mean of.")]
+Seed = Annotated[int, typer.Option(help="Of initial weights and the order of lessons.")]
+
+
+def domains_of(given: list[str]) -> dict[str, list[Lesson]]:
+    """Lessons by domain, of NAME=FILE. Raises UnmaskError."""
+    from unmask.experts.lessons import read_lessons
+
+    found = {}
+    for one in given:
+        name, mark, path = one.partition("=")
+        if not mark or not name:
+            raise UnmaskError(f"--lessons takes NAME=FILE, not '{one}'.")
+        if name in found:
+            raise UnmaskError(f"--lessons names the domain '{name}' twice.")
+        found[name] = read_lessons(Path(path))
+    return found
+
+
+@contextmanager
+def showing() -> Iterator[list[Any]]:
+    """Callbacks that show the progress of a training."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from unmask.training.progress import LiveProgress
+
+    disable_progress_bar()
+    bar = LiveProgress()
+    try:
+        yield [bar]
+    finally:
+        bar.close()

@@ -1,0 +1,129 @@
+"""`unmask mix`: experts and lessons in, a mixture out. `unmask merge`: experts in, one plain model out."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from unmask.cli.learning import Accumulate, Average, Batch, MaxLength, Seed, domains_of, showing
+from unmask.cli.options import Device, Dtype, Revision, TrustRemoteCode
+from unmask.errors import UnmaskError
+
+
+def mix(
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the mixture.")],
+    lessons: Annotated[list[str], typer.Option(help="NAME=FILE of a domain to learn the routing on; repeat.")],
+    experts: Annotated[list[Path] | None, typer.Argument(help="PEFT folders of experts of one base model, in order.")] = None,
+    joint: Annotated[
+        bool, typer.Option("--joint", help="New experts, as many as domains, that learn together with the router.")
+    ] = False,
+    shared: Annotated[
+        Path | None, typer.Option(help="Expert that acts on every token at full strength, beside the routed ones.")
+    ] = None,
+    start_from: Annotated[
+        Path | None, typer.Option(help="Mixture whose router is gone on with, for the experts that both have.")
+    ] = None,
+    router: Annotated[
+        Literal["block", "layer", "final"],
+        typer.Option(help="One router for all blocks, one each, or one decision by the last state of a pass without experts."),
+    ] = "block",
+    level: Annotated[
+        Literal["token", "sequence"], typer.Option(help="Who is given to experts: each token, or the text so far.")
+    ] = "token",
+    top_k: Annotated[int, typer.Option(min=1, help="Experts that act on a token.")] = 1,
+    train_top_k: Annotated[int | None, typer.Option(min=1, help="The same while the router learns; all if not given.")] = None,
+    start: Annotated[
+        Literal["random", "prototypes"],
+        typer.Option(help="Router before it learns: small random weights, or the mean states of the experts' own domains."),
+    ] = "random",
+    balance: Annotated[float, typer.Option(min=0, help="Weight of the load-balancing loss.")] = 0.0,
+    balance_over: Annotated[
+        Literal["pass", "step"], typer.Option(help="What the balance is counted over; a pass may hold but one domain.")
+    ] = "step",
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Optimiser steps: 48, or 192 with --joint; 0 leaves the router as it starts.")
+    ] = None,
+    batch: Batch = 8,
+    accumulate: Accumulate = 1,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate: 1e-2, or 3e-4 with --joint.")] = None,
+    max_length: MaxLength = 512,
+    average: Average = "example",
+    seed: Seed = 0,
+    r: Annotated[int, typer.Option(min=1, help="Rank of each LoRA, with --joint.")] = 8,
+    alpha: Annotated[float, typer.Option(help="Its scale is alpha / r, with --joint.")] = 16,
+    base: Annotated[str | None, typer.Option(help="Base model, if no expert names it.")] = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Put experts into their base model and train the router that gives tokens to them (MiXSE). The result is a model like any other."""
+    from unmask.experts.balance import Balance
+    from unmask.experts.mixing import JOINT, Ingredients, mix_jointly
+    from unmask.experts.mixing import mix as run
+    from unmask.experts.router import LEARNING, RouterOptions
+    from unmask.loading import Source
+    from unmask.mixture.gating import Routing
+    from unmask.training.lora import LoraOptions
+
+    if joint and (experts or shared or start_from or not base):
+        raise UnmaskError("--joint makes experts of its own: name the base model (--base) and lessons, and no other experts.")
+    if not joint and not experts:
+        raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
+    usual = JOINT if joint else LEARNING
+    steps, lr = usual.steps if steps is None else steps, lr or usual.lr
+    learning = replace(
+        usual, steps=steps, lr=lr, batch=batch, accumulate=accumulate, warmup=max(0, min(usual.warmup, steps - 1)),
+        max_length=max_length, average=average, seed=seed,
+    )  # fmt: skip
+    options = RouterOptions(train_top_k, start, Balance(balance, balance_over))
+    source = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    routing, folder = Routing(router, top_k, level=level), output.expanduser()
+    with showing() as callbacks:
+        common: dict[str, Any] = {"learning": learning, "options": options, "callbacks": callbacks}
+        if joint:
+            done = mix_jointly(domains_of(lessons), folder, routing, source, lora=LoraOptions(r=r, alpha=alpha), **common)
+        else:
+            ingredients = Ingredients(tuple(experts or ()), shared, start_from)
+            done = run(ingredients, domains_of(lessons), folder, routing, source, **common)
+    losses = f"; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last" if done.losses else ""
+    print(f"unmask: mixture in {done.folder}{losses}", file=sys.stderr)
+
+
+def merge(
+    experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts of one base model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the merged model.")],
+    method: Annotated[
+        Literal["linear", "ties", "dare"], typer.Option(help="How the task vectors (delta W) of the experts are added up.")
+    ] = "linear",
+    weight: Annotated[
+        list[float] | None, typer.Option(help="Of each expert, in order; repeat. 1 / n for linear, else 1, if not given.")
+    ] = None,
+    density: Annotated[float, typer.Option(help="Share of each task vector that ties and dare keep.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of what dare keeps.")] = 0,
+    base: Annotated[str | None, typer.Option(help="Base model, if the experts do not name it.")] = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Merge experts into the weights of their base model: one plain language model, the same for every token."""
+    from unmask.loading import Source, load_language_model
+    from unmask.mixture.experts import read_expert, require_alike
+    from unmask.mixture.merging import merge_experts
+
+    output = output.expanduser()
+    if output.exists():
+        raise UnmaskError(f"'{output}' exists: give a new folder.")
+    found = [read_expert(folder) for folder in experts]
+    require_alike(found)
+    source = Source(base or found[0].base, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    model, tokenizer = load_language_model(source)
+    merge_experts(model, found, method, weights=weight, density=density, seed=seed)
+    model.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    print(f"unmask: {len(found)} experts merged ({method}) into {output}", file=sys.stderr)

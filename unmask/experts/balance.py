@@ -1,0 +1,65 @@
+"""Balance: a loss that spreads tokens over experts, n * sum_i f_i P_i, which is 1 where all are used alike (arXiv 2101.03961).
+
+f_i is the share of choices that fall on expert i, P_i its mean probability. Over one pass, which may hold one domain, it works against a
+routing by domain; over all passes of a step it does not (arXiv 2501.11873), so that is the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from unmask.errors import UnmaskError
+
+Over = Literal["pass", "step"]
+
+
+@dataclass(frozen=True)
+class Balance:
+    """weight: of the loss, 0 for none; over: what the shares f are counted over."""
+
+    weight: float = 0.0
+    over: Over = "step"
+
+
+class BalanceLoss:
+    """The loss of each pass, read from what the routing points said in it; its passes add up to the loss of a step.
+
+    top_k: choices that are counted. Raises UnmaskError if all experts are always chosen, so that there is nothing to balance.
+    """
+
+    def __init__(self, heard: list[Tensor], balance: Balance, experts: int, top_k: int, passes: int) -> None:
+        if top_k >= experts:
+            raise UnmaskError(f"With {experts} experts and as many chosen for each token there is nothing to balance.")
+        self.heard, self.balance, self.top_k, self.passes = heard, balance, top_k, passes
+        self.done, self.counts = 0, torch.zeros(0)
+
+    def __call__(self, real: Bool[Tensor, "text token"]) -> Tensor:
+        """The loss of the pass that was just made, over its real tokens; forgets what was heard."""
+        shares, means = _usage(self.heard, real, self.top_k)
+        self.heard.clear()
+        if self.balance.over == "step":
+            weighted = shares * real.sum()
+            self.counts = weighted if self.done == 0 else self.counts + weighted
+            self.done = (self.done + 1) % self.passes
+            shares = self.counts / self.counts.sum(dim=-1, keepdim=True)
+        loss = shares.shape[-1] * (shares * means).sum(dim=-1).mean()
+        return self.balance.weight * loss / self.passes
+
+
+def _usage(
+    heard: Sequence[Tensor], real: Bool[Tensor, "text token"], top_k: int
+) -> tuple[Float[Tensor, "point expert"], Float[Tensor, "point expert"]]:
+    """f and P of each routing point."""
+    shares, means = [], []
+    for logits in heard:
+        scores = logits[real].float()
+        chosen = torch.zeros_like(scores).scatter(-1, scores.topk(top_k, dim=-1).indices, 1.0)
+        shares.append(chosen.mean(dim=0) / top_k)
+        means.append(scores.softmax(dim=-1).mean(dim=0))
+    return torch.stack(shares).detach(), torch.stack(means)
