@@ -20,7 +20,7 @@ RANKS: list[set[str]] = [
     {"embedder", "persistence", "st_module"},
     {"training", "upcycling"},
     {"evaluation", "bulk", "probing", "experts"},
-    {"reporting"},
+    {"reporting", "studies"},
     {"cli", "__main__", "__init__"},
 ]
 

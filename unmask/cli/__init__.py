@@ -17,6 +17,7 @@ from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
 from unmask.cli.mixtures import merge, mix
 from unmask.cli.probe import probe
+from unmask.cli.reproduce import reproduce
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError
@@ -50,6 +51,7 @@ for command, example in (
     app.command(epilog=f"Example: {example}")(command)
 app.add_typer(probe, name="probe")
 app.add_typer(recipes, name="recipes")
+app.add_typer(reproduce, name="reproduce")
 
 
 def main() -> None:

@@ -84,7 +84,7 @@ def train_expert(
     losses = [entry["loss"] for entry in log if "loss" in entry]
     adapter.peft_config["default"].base_model_name_or_path = source.model
     adapter.peft_config["default"].task_type = "CAUSAL_LM"
-    adapter.save_pretrained(work / "expert")
+    adapter.save_pretrained(work / "expert", save_embedding_layers=False)
     (work / "expert" / "README.md").unlink(missing_ok=True)  # peft's own template, with nothing in it
     write_json(work / "expert" / RECORD, {**record, "losses": losses, "versions": versions()})
     folder.parent.mkdir(parents=True, exist_ok=True)

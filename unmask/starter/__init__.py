@@ -15,3 +15,8 @@ def starter_folders() -> list[Path]:
 def reference_texts() -> list[str]:
     """Plain, varied sentences on which standardisation and alpha are fitted unless the user brings a corpus."""
     return (_HERE / "reference.txt").read_text(encoding="utf-8").splitlines()
+
+
+def starter_lessons(domain: str) -> Path:
+    """A file of a few lessons of knowledge, reasoning, math or coding; it need not exist."""
+    return _HERE / "lessons" / f"{domain}.jsonl"

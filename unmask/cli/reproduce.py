@@ -1,0 +1,61 @@
+"""`unmask reproduce PAPER`: a paper's tables and figures, measured anew."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.learning import showing
+from unmask.cli.options import Device, Dtype, TrustRemoteCode
+from unmask.cli.train import Data, Settings, root_of
+
+reproduce = typer.Typer(help="Measure a paper's tables and figures anew.", no_args_is_help=True)
+
+
+@reproduce.command("self-moe", epilog="Example: unmask reproduce self-moe --scale small -m smollm2 --data DATA -o self-moe")
+def self_moe(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the study; the same command goes on.")],
+    scale: Annotated[str, typer.Option(help="smoke (seconds), small (hours on a laptop) or paper (a GPU).")],
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="Base model; repeat. The scale's if not given.")
+    ] = None,
+    settings: Settings = None,
+    data: Data = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Self-MoE: main table, ablations, routing by domain, number of experts and of lessons, overhead (arXiv 2406.12034)."""
+    from rich.console import Console
+
+    from unmask.loading import Source
+    from unmask.studies.self_moe.plan import load_plan
+    from unmask.studies.self_moe.report import write_report
+    from unmask.studies.self_moe.run import study
+    from unmask.studies.self_moe.tables import sheets
+
+    plan = load_plan(scale, settings or [])
+    source = Source("", dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    for name in model or plan.models:
+        folder = output.expanduser() / Path(name).name
+
+        def say(what: str, name: str = name) -> None:
+            print(f"unmask: {name}: {what}", file=sys.stderr, flush=True)
+
+        with showing() as callbacks:
+            found = study(
+                plan,
+                replace(source, model=name),
+                root_of(data),
+                folder,
+                say,
+                lambda found, place, name=name: write_report(found, place, name, plan),  # type: ignore[misc]
+                callbacks,
+            )
+        for sheet in sheets(found):
+            Console().print(sheet.rich())
+        print(f"Report: {folder / 'report.md'}")

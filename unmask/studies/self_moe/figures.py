@@ -1,0 +1,89 @@
+"""Figures of the study: where each domain's tokens go, and how the loss falls with experts and lessons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"  # told apart by every kind of eye
+
+
+def draw_figures(found: Findings, folder: Path) -> list[Path]:
+    """Write every figure that there is something for; their files."""
+    written = []
+    for name, figure in (("routing", _routing(found)), ("growth", _growth(found))):
+        if figure is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = folder / f"{name}.png"
+            figure.savefig(file, dpi=150, bbox_inches="tight")
+            written.append(file)
+    return written
+
+
+def _figure(columns: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(np.atleast_1d(figure.subplots(1, columns)))
+
+
+def _routing(found: Findings) -> Figure | None:
+    """Share of each domain's tokens by their first expert, one panel a mixture."""
+    shown = list(found.usage.items())[:6]
+    if not shown:
+        return None
+    figure, axes = _figure(len(shown), 1.2 + 2.3 * len(shown), 2.9)
+    for place, (axis, (name, usage)) in enumerate(zip(axes, shown, strict=True)):
+        load = np.array(usage["load"])
+        axis.imshow(load, vmin=0, vmax=1, cmap="Blues")
+        for (row, column), share in np.ndenumerate(load):
+            axis.text(
+                column, row, f"{share:.2f}", ha="center", va="center", fontsize=8, color="white" if share > 0.6 else "black"
+            )
+        axis.set_xticks(range(len(usage["experts"])), usage["experts"], rotation=45, ha="right", fontsize=8)
+        axis.set_yticks(range(len(load)), usage["domains"] if place == 0 else [""] * len(load), fontsize=8)
+        axis.set_title(f"{name}\nI(D;E) {usage['information']:.2f}", fontsize=9)
+    figure.suptitle("Share of each domain's tokens (rows) whose first expert is ... (columns)", fontsize=9)
+    return figure
+
+
+def _growth(found: Findings) -> Figure | None:
+    """Average loss by number of experts, and by number of lessons."""
+    panels: list[Any] = [part for part in (found.growing, found.sizes) if part]
+    if not panels:
+        return None
+    figure, axes = _figure(len(panels), 4.6 * len(panels), 3.2)
+    if found.growing:
+        axis = axes[0]
+        axis.plot([_average(values) for values in found.growing.values()], marker="o", color=_BLUE, label="MiXSE")
+        axis.axhline(_average(found.main[INSTANCE]), color=_ORANGE, linestyle="--", label=INSTANCE)
+        axis.set_xticks(range(len(found.growing)), [name.replace(": ", "\n") for name in found.growing], fontsize=8)
+        axis.set_xlabel("experts")
+    if found.sizes:
+        axis = axes[-1]
+        numbers = sorted(found.sizes)
+        for name, colour, mark in (("MiXSE", _BLUE, "o"), (INSTANCE, _ORANGE, "s")):
+            axis.plot(
+                numbers, [_average(found.sizes[number][name]) for number in numbers], marker=mark, color=colour, label=name
+            )
+        axis.set_xticks(numbers)
+        axis.set_xlabel("lessons of a domain")
+    for axis in axes:
+        axis.axhline(_average(found.main[ORACLE]), color=_GREY, linestyle=":", label=ORACLE)
+        axis.set_ylabel("nats a response token")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize=8)
+    axes[0].set_title(f"base: {_average(found.main[BASE]):.2f}", fontsize=9, loc="left")
+    return figure
+
+
+def _average(values: Any) -> float:
+    return float(np.mean([some.mean() for some in values.values()]))

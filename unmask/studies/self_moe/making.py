@@ -1,0 +1,81 @@
+"""Making: experts, the model of all instances, and every mixture of the study. What is there already is taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.experts.expert import train_expert
+from unmask.experts.lessons import Lesson
+from unmask.experts.mixing import Ingredients, mix, mix_jointly
+from unmask.loading import Source
+from unmask.studies.self_moe.drawing import Drawn
+from unmask.studies.self_moe.plan import VARIANTS, Plan, Variant
+
+INSTANCE = "instance"
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes what the study compares, of one base model, below one folder."""
+
+    plan: Plan
+    source: Source
+    drawn: Drawn
+    folder: Path
+    say: Callable[[str], None]
+    callbacks: Sequence[Any] = ()
+
+    def experts(self, number: int) -> dict[str, Path]:
+        """An expert of each domain, of so many lessons."""
+        return {name: self._expert(name, lessons, number) for name, lessons in self.drawn.first(number).items()}
+
+    def instance(self, number: int) -> Path:
+        """One LoRA of all lessons together: instance merging, at equal data and steps."""
+        together = [lesson for lessons in self.drawn.first(number).values() for lesson in lessons]
+        return self._expert(INSTANCE, together, number)
+
+    def mixture(self, variant: str, number: int, domains: Sequence[str] | None = None) -> Path:
+        """A mixture of the experts of some domains, all by default, its router trained on their lessons."""
+        how = VARIANTS[variant]
+        chosen = list(domains or self.drawn.learned)
+        lessons = {name: self.drawn.first(number)[name] for name in chosen}
+        end = "" if len(chosen) == len(self.drawn.learned) else f"-{len(chosen)}"
+        folder = self._place("mixtures", f"{variant.replace(' ', '-')}{end}", number)
+        if how.options.joint:
+            return self._joint(how, lessons, number, folder)
+        self._announce(folder)
+        learning = self.plan.router_learning(how.average, len(lessons), trained=not how.untrained and len(chosen) > 1)
+        experts = self.experts(number)
+        ingredients = Ingredients(tuple(experts[name] for name in chosen), self.instance(number) if how.shared else None)
+        mix(
+            ingredients, lessons, folder, how.routing, self.source,
+            learning=learning, options=how.options, callbacks=self.callbacks,
+        )  # fmt: skip
+        return folder
+
+    def _joint(self, how: Variant, lessons: Mapping[str, Sequence[Lesson]], number: int, folder: Path) -> Path:
+        self._announce(folder)
+        together = sum(len(some) for some in lessons.values())
+        mix_jointly(
+            lessons, folder, how.routing, self.source,
+            lora=self.plan.lora, learning=self.plan.expert_learning(together), options=how.options, callbacks=self.callbacks,
+        )  # fmt: skip
+        return folder
+
+    def _expert(self, name: str, lessons: Sequence[Lesson], number: int) -> Path:
+        folder = self._place("experts", name, number)
+        self._announce(folder)
+        learning = self.plan.expert_learning(len(lessons))
+        train_expert(self.source, lessons, folder, lora=self.plan.lora, learning=learning, callbacks=self.callbacks)
+        return folder
+
+    def _place(self, kind: str, name: str, number: int) -> Path:
+        """Where something of so many lessons lies; what the plan's own number makes lies in front."""
+        return self.folder / (kind if number >= self.plan.number else f"{kind}-{number}") / name
+
+    def _announce(self, folder: Path) -> None:
+        if not folder.exists():
+            self.say(f"training {folder.relative_to(self.folder)}")

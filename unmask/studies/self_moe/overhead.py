@@ -1,0 +1,75 @@
+"""Overhead: what a mixture costs beside its base, in parameters, FLOPs and time, counted and measured in one run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.loading import Source
+from unmask.mixture.folder import load_mixture
+
+_TOKENS, _TEXTS, _ROUNDS = 128, 4, 4
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """parameters: of the base; added: by all experts and the router; flops: of a forward pass over those of the base; forward: its time."""
+
+    experts: int
+    parameters: int
+    added: int
+    router: int
+    flops: float
+    forward: float
+
+    def as_json(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self)
+
+
+def measure_overhead(folder: Path, source: Source) -> Overhead:
+    """Count and time a saved mixture against its own base, experts left out; best of some rounds, taken in turns."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    mixture, _ = load_mixture(folder, source)
+    model = mixture.model.eval()
+    ids = torch.randint(3, model.config.vocab_size, (_TEXTS, _TOKENS), generator=torch.Generator().manual_seed(0)).to(
+        model.device
+    )
+
+    def forward() -> None:
+        with torch.inference_mode():
+            model(input_ids=ids, use_cache=False, logits_to_keep=1)
+
+    ways: dict[str, Callable[[], Any]] = {"base": mixture.base_only, "mixture": nullcontext}
+    flops: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for name, way in ways.items():
+        with way(), FlopCounterMode(display=False) as counter:
+            forward()
+        flops[name] = counter.get_total_flops()
+    for _ in range(_ROUNDS):
+        for name, way in ways.items():
+            with way():
+                begun = time.perf_counter()
+                forward()
+                if ids.is_cuda:
+                    torch.cuda.synchronize()
+            seconds[name] = min(seconds.get(name, float("inf")), time.perf_counter() - begun)
+    experts = sum(weight.numel() for weight in mixture.expert_weights)
+    router = sum(weight.numel() for weight in mixture.router_weights)
+    total = sum(weight.numel() for weight in model.parameters())
+    return Overhead(
+        len(mixture.experts),
+        total - experts - router,
+        experts + router,
+        router,
+        flops["mixture"] / flops["base"],
+        seconds["mixture"] / seconds["base"],
+    )

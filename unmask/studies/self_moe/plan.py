@@ -1,0 +1,142 @@
+"""The plan of the study: which models, which lessons, how much training; and every mixture that it compares."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from unmask.errors import UnmaskError, unknown
+from unmask.experts.balance import Balance
+from unmask.experts.learning import Average, Learning
+from unmask.experts.router import RouterOptions
+from unmask.mixture.gating import Routing
+from unmask.training.lora import LoraOptions
+from unmask.training.recipe import merged, parse_setting
+
+_FILE = Path(__file__).with_name("self_moe.toml")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A mixture of the study: how it routes and how its router learned. shared: the merged instances act on every token as well."""
+
+    about: str
+    routing: Routing = field(default_factory=Routing)
+    options: RouterOptions = field(default_factory=RouterOptions)
+    average: Average = "example"
+    shared: bool = False
+    untrained: bool = False
+
+
+MIXSE: Final = "MiXSE"
+VARIANTS: Final[dict[str, Variant]] = {
+    MIXSE: Variant("one router for all blocks, trained with all experts, used with the best"),
+    "layer routers": Variant("a router for each block", Routing("layer")),
+    "final router": Variant("one decision for the model, by a first pass (X-LoRA)", Routing("final")),
+    "sequence level": Variant("the text so far is routed, not the token", Routing(level="sequence")),
+    "prototypes": Variant(
+        "the router is the domains' mean states, untrained", options=RouterOptions(start="prototypes"), untrained=True
+    ),
+    "from prototypes": Variant("the same, then trained", options=RouterOptions(start="prototypes")),
+    "trained top-1": Variant("one expert acts while the router learns, too", options=RouterOptions(train_top_k=1)),
+    "token mean": Variant("the loss is a mean over tokens, not over examples", average="token"),
+    "balanced": Variant("with load-balancing loss, over the step", options=RouterOptions(balance=Balance(0.1))),
+    "shared expert": Variant("the instance-merged expert always acts as well", shared=True),
+    "joint top-1": Variant("new experts learn with the router", options=RouterOptions(train_top_k=1, joint=True)),
+    "joint top-2": Variant("the same, two at a time", Routing(top_k=2), RouterOptions(train_top_k=2, joint=True)),
+}
+CHOICES: Final = ("top-2", "all", "renormalised", "random", "uniform")
+"""Other ways to use the trained router of MiXSE."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ExpertPlan(_Table):
+    """How experts learn; instance merging and joint training see the same lessons as often.
+
+    steps: of an expert of `number` lessons; of others, as many more or fewer as there are lessons.
+    """
+
+    steps: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    warmup: int = Field(ge=0)
+
+
+class RouterPlan(_Table):
+    """How routers learn."""
+
+    steps: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    warmup: int = Field(ge=0)
+
+
+class Plan(_Table):
+    """What is done at a scale.
+
+    seeds: a file of tasks or lessons for each domain, below the data folder or `starter:NAME`. lessons: these themselves, or what the model
+    writes after 100 of them. number: lessons of a domain; held_out: those it is tested on, never learned; sizes: other numbers, for
+    the curve over data. ablations: mixtures beside the main one, all of them if not said.
+    """
+
+    models: tuple[str, ...] = Field(min_length=1)
+    seeds: dict[str, str] = Field(min_length=2)
+    lessons: Literal["seeds", "written"]
+    number: int = Field(ge=2)
+    held_out: int = Field(ge=2)
+    batch: int = Field(ge=1)
+    max_length: int = Field(ge=16)
+    sizes: tuple[int, ...] = ()
+    ablations: tuple[str, ...] = tuple(name for name in VARIANTS if name != MIXSE)
+    expert: ExpertPlan
+    router: RouterPlan
+    lora: LoraOptions = LoraOptions(r=8, alpha=16)
+    ties_density: float = 0.2
+    dare_density: float = 0.5
+    seed: int = 0
+
+    def expert_learning(self, lessons: int) -> Learning:
+        """How so many lessons are learned by LoRA."""
+        steps = max(1, round(self.expert.steps * lessons / self.number))
+        warmup = min(self.expert.warmup, steps - 1)
+        return Learning(steps, self.expert.lr, self.batch, warmup=warmup, max_length=self.max_length, seed=self.seed)
+
+    def router_learning(self, average: Average, domains: int, trained: bool) -> Learning:
+        """How a router learns; a batch holds as many lessons of each domain."""
+        batch = max(1, self.batch // domains) * domains
+        steps = self.router.steps if trained else 0
+        warmup = max(0, min(self.router.warmup, steps - 1))
+        return Learning(
+            steps, self.router.lr, batch, warmup=warmup, max_length=self.max_length, average=average, seed=self.seed
+        )
+
+
+def scales() -> list[str]:
+    """The scales at which the study can be run."""
+    return list(tomllib.loads(_FILE.read_text(encoding="utf-8"))["scale"])
+
+
+def load_plan(scale: str, settings: Iterable[str] = ()) -> Plan:
+    """The plan at a scale, with `key=value` settings over it. Raises UnmaskError that names the key."""
+    tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    known = tables.pop("scale")
+    if scale not in known:
+        raise unknown("scale", scale, known)
+    tables = merged(tables, known[scale])
+    for setting in settings:
+        tables = merged(tables, parse_setting(setting))
+    try:
+        plan = Plan.model_validate(tables)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UnmaskError(f"self-moe: {'.'.join(map(str, problem['loc']))}: {problem['msg']}.") from error
+    for name in plan.ablations:
+        if name not in VARIANTS or name == MIXSE:
+            raise unknown("ablation", name, [other for other in VARIANTS if other != MIXSE])
+    return plan

@@ -1,0 +1,156 @@
+"""Running the study on one base model: made and measured in the order of the paper's tables, the report written anew after each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unmask.experts.comparison import Row, compare_likelihoods
+from unmask.experts.records import content_of, write_or_check
+from unmask.files import only_run_in, write_json
+from unmask.loading import Source, pick_device
+from unmask.persistence import hardware, versions
+from unmask.studies.self_moe.drawing import Drawn, draw
+from unmask.studies.self_moe.making import Maker
+from unmask.studies.self_moe.measuring import Meter, Values
+from unmask.studies.self_moe.overhead import measure_overhead
+from unmask.studies.self_moe.plan import CHOICES, MIXSE, VARIANTS, Plan
+
+BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
+
+
+@dataclass
+class Findings:
+    """What the study has found so far, each table as values by row, each row as likelihoods by domain, lesson by lesson.
+
+    usage: where tokens go, by mixture; growing: mixtures of 0, 1, .. experts; sizes: by number of lessons, instance and MiXSE.
+    """
+
+    main: dict[str, Values] = field(default_factory=dict)
+    ablations: dict[str, Values] = field(default_factory=dict)
+    usage: dict[str, dict[str, Any]] = field(default_factory=dict)
+    growing: dict[str, Values] = field(default_factory=dict)
+    sizes: dict[int, dict[str, Values]] = field(default_factory=dict)
+    overhead: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Means, differences and intervals of every table."""
+        sized = {f"{name}, {number} lessons": values for number, some in self.sizes.items() for name, values in some.items()}
+        tables = {"main": self.main, "ablations": self.ablations, "experts": self.growing, "lessons": sized}
+        return {
+            "unit": "nats a response token, held out; differences with 95 % intervals by a paired bootstrap over lessons",
+            **{name: [asdict(row) for row in rows_of(self, values)] for name, values in tables.items()},
+            "routing": self.usage,
+            "overhead": self.overhead,
+        }
+
+
+def rows_of(findings: Findings, values: dict[str, Values], against: str = BASE) -> list[Row]:
+    """The rows of a table, in its order, against one of the main table's rows."""
+    compared = {row.model: row for row in compare_likelihoods({against: findings.main[against]} | values, against)}
+    return [compared[name] for name in values]
+
+
+def study(
+    plan: Plan,
+    source: Source,
+    root: Path,
+    folder: Path,
+    say: Callable[[str], None],
+    write: Callable[[Findings, Path], None],
+    callbacks: Sequence[Any] = (),
+) -> Findings:
+    """Run the plan on one base model; go on where it was stopped. Raises UnmaskError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_run_in(folder):
+        drawn = draw(plan, source, root, folder / "lessons", say)
+        record = {
+            "plan": plan.model_dump(mode="json", exclude={"models", "ablations", "sizes"}),
+            "model": source.model,
+            "learned": {name: content_of(lessons) for name, lessons in drawn.learned.items()},
+            "held_out": {name: content_of(lessons) for name, lessons in drawn.held_out.items()},
+        }
+        write_or_check(folder / "study.json", record)
+        findings = Findings()
+        for _ in _parts(plan, source, drawn, folder, say, callbacks, findings):
+            write(findings, folder)
+            write_json(
+                folder / "results.json",
+                {**record, **findings.as_json(), "versions": versions(), "hardware": hardware(pick_device(source.device))},
+            )
+        return findings
+
+
+def _parts(
+    plan: Plan,
+    source: Source,
+    drawn: Drawn,
+    folder: Path,
+    say: Callable[[str], None],
+    callbacks: Sequence[Any],
+    found: Findings,
+) -> Iterator[None]:
+    """Fill the findings, table by table."""
+    maker = Maker(plan, source, drawn, folder, say, callbacks)
+    meter = Meter(source, drawn.held_out, plan.max_length, folder / "values", say)
+    experts = maker.experts(plan.number)
+    found.main[BASE] = meter.model(BASE, None)
+    own = {name: meter.model(f"expert {name}", place) for name, place in experts.items()}
+    found.main |= {f"expert {name}": values for name, values in own.items()}
+    found.main[ORACLE] = meter.oracle(own)
+    found.main[INSTANCE] = meter.model(INSTANCE, maker.instance(plan.number))
+    places = list(experts.values())
+    found.main["TIES"] = meter.merged("TIES", places, "ties", plan.ties_density, None)
+    found.main["DARE"] = meter.merged("DARE", places, "dare", plan.dare_density, None)
+    found.main["linear"] = meter.merged("linear", places, "linear", 1.0, None)
+    yield
+    mixture = maker.mixture(MIXSE, plan.number)
+    found.main[MIXSE] = meter.model(MIXSE, mixture)
+    used = meter.choices(MIXSE, mixture, CHOICES)
+    found.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
+    found.usage[MIXSE] = meter.usage(MIXSE)
+    found.overhead = _overhead(folder, mixture, source)
+    yield
+    for name in plan.ablations:
+        place = maker.mixture(name, plan.number)
+        found.ablations[name] = meter.model(name, place)
+        meter.choices(name, place, ())
+        found.usage[name] = meter.usage(name)
+        yield
+    for number, values in _growing(maker, meter, plan, found, own):
+        found.growing[number] = values
+        yield
+    for size in sorted(plan.sizes):
+        found.sizes[size] = {
+            INSTANCE: meter.model(f"{INSTANCE} {size}", maker.instance(size)),
+            MIXSE: meter.model(f"{MIXSE} {size}", maker.mixture(MIXSE, size)),
+        }
+        yield
+    found.sizes[plan.number] = {name: found.main[name] for name in (INSTANCE, MIXSE)}
+    yield
+
+
+def _growing(maker: Maker, meter: Meter, plan: Plan, found: Findings, own: dict[str, Values]) -> Iterator[tuple[str, Values]]:
+    """Mixtures of the first 0, 1, 2, .. experts, each router trained on the lessons of these."""
+    domains = list(own)
+    yield "0: base", found.main[BASE]
+    yield f"1: {domains[0]}", own[domains[0]]
+    for number in range(2, len(domains)):
+        row = f"{MIXSE} of {number}"
+        yield f"{number}: and {domains[number - 1]}", meter.model(row, maker.mixture(MIXSE, plan.number, domains[:number]))
+    yield f"{len(domains)}: and {domains[-1]}", found.main[MIXSE]
+
+
+def _overhead(folder: Path, mixture: Path, source: Source) -> dict[str, Any]:
+    file = folder / "values" / "overhead.json"
+    if not file.is_file():
+        write_json(file, measure_overhead(mixture, source).as_json())
+    return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def about(row: str) -> str:
+    """What a row of the ablations is, in a few words."""
+    return VARIANTS[row].about if row in VARIANTS else ""
