@@ -21,12 +21,12 @@ from unmask.mixture.model import Mixture
 def test_information_by_hand() -> None:
     labels = np.array([0, 0, 1, 1])
     told = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    assert information(told, labels) == pytest.approx(1.0)
-    assert information(np.full((4, 2), 0.5), labels) == pytest.approx(0.0)
-    half = np.array([[0.75, 0.25]] * 2 + [[0.25, 0.75]] * 2)
+    nothing = np.full((4, 2), 0.5)
+    assert information(np.stack([told, nothing], axis=1), labels) == pytest.approx([1.0, 0.0]), "each point by itself"
+    half = np.array([[[0.75, 0.25]]] * 2 + [[[0.25, 0.75]]] * 2)
     expected = (2 * 0.375 * math.log(0.375 / 0.25) + 2 * 0.125 * math.log(0.125 / 0.25)) / math.log(2)
-    assert information(half, labels) == pytest.approx(expected)
-    assert information(half[[0, 2, 3]], labels[[0, 2, 3]]) == pytest.approx(expected), (
+    assert information(half, labels) == pytest.approx([expected])
+    assert information(half[[0, 2, 3]], labels[[0, 2, 3]]) == pytest.approx([expected]), (
         "domains weigh the same, whatever their size"
     )
     assert information(half[:2], labels[:2]) == 0.0
@@ -48,8 +48,8 @@ def test_first_choices_by_hand(mixture: Mixture, tokenizer: Any) -> None:
     for place, tokens in enumerate(tokenize_lessons(tokenizer, lessons, 512)):
         with torch.no_grad():
             logits = torch.stack(mixture.body(torch.tensor([tokens.ids]), output_router_logits=True).router_logits)
-        share = float((logits.argmax(dim=-1) == 0).float().mean())
-        assert np.allclose(found[place], [share, 1 - share], atol=1e-6)
+        shares = (logits.argmax(dim=-1) == 0).float().mean(dim=1).numpy()
+        assert np.allclose(found[place], np.stack([shares, 1 - shares], axis=1), atol=1e-6)
         sums.append(logits.softmax(dim=-1).amax(dim=-1))
     assert strength == pytest.approx(float(torch.cat([one.flatten() for one in sums]).mean()), abs=0.02)
     assert 0.5 <= strength <= 1
@@ -59,13 +59,16 @@ def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer:
     import unmask.experts.usage as module
 
     def told(*_: Any, **__: Any) -> Any:
-        return np.array([[0.1, 0.9]] * len(SUMS) + [[0.9, 0.1]] * len(COLOURS)), 0.7
+        first = np.array([[0.1, 0.9]] * len(SUMS) + [[0.9, 0.1]] * len(COLOURS))
+        return np.stack([first, first[:, ::-1]], axis=1), 0.7  # the second point has the experts the other way round
 
     monkeypatch.setattr(module, "first_choices", told)
     usage = measure_usage(mixture, tokenizer, DOMAINS)
-    assert usage.own == 1.0 and usage.strength == 0.7
-    assert np.allclose(usage.load, [[0.1, 0.9], [0.9, 0.1]])
+    assert usage.strength == 0.7
+    assert np.allclose(usage.load, 0.5)
     assert usage.information > 0.5 > 0.1 > usage.shuffled
+    assert usage.by_point == pytest.approx([usage.information] * 2)
+    assert usage.pooled == pytest.approx(0), "points that disagree tell nothing if they are taken as one"
     assert usage.interval[0] <= usage.information <= usage.interval[1]
 
 

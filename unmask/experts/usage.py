@@ -1,8 +1,8 @@
 """Usage: which experts the tokens of each domain go to, and how much an expert says about the domain.
 
 I(D; E) = sum p(d, e) log p(d, e) / (p(d) p(e)), with every domain given the same weight, divided by log |D|: 0 if routing knows nothing
-of the domain, 1 if it tells it. Counts of few lessons carry information by chance alone, so the same is measured with the domains dealt
-out anew among the lessons.
+of the domain, 1 if it tells it. It is measured at each routing point, since different ones may use different experts for a domain, and
+averaged. Counts of few lessons carry information by chance alone, so the same is measured with the domains dealt out anew.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _SHUFFLES, _RESAMPLES = 200, 1000
-Counts = Float[NDArray[np.float64], "lesson expert"]
+Counts = Float[NDArray[np.float64], "lesson point expert"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,10 @@ class Usage:
     """Where tokens went.
 
     load: share of each domain's tokens that had each expert as their first, in the order of domains and experts, averaged over routing
-    points; strength: mean sum of the gates; information: I(D; E) / log |D|, with a 95 % interval by bootstrap over lessons; shuffled: its
-    mean with domains dealt out anew; own: share of domains whose own expert (the one of the same name) is used the most, or None.
+    points; strength: mean sum of the gates; information: I(D; E) / log |D|, the mean over routing points, with a 95 % interval by
+    bootstrap over lessons; shuffled: the same with domains dealt out anew; by_point: the same of each routing point, in the order in
+    which a token meets them; pooled: of all points as if they were one; own: share of domains whose own expert (the one of the same
+    name) is used the most, or None.
     """
 
     domains: tuple[str, ...]
@@ -45,6 +47,8 @@ class Usage:
     information: float
     interval: tuple[float, float]
     shuffled: float
+    by_point: tuple[float, ...]
+    pooled: float
     own: float | None
 
     def as_json(self) -> dict[str, Any]:
@@ -56,20 +60,20 @@ class Usage:
 def first_choices(
     mixture: Mixture, tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson], max_length: int, batch_tokens: int = 2048
 ) -> tuple[Counts, float]:
-    """For each lesson, the share of its tokens whose first expert each is, averaged over routing points; and the mean sum of gates."""
+    """For each lesson and routing point, the share of tokens whose first expert each is; and the mean sum of gates."""
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
-    found, strengths = np.zeros((len(tokens), len(mixture.experts))), []
+    found, strengths = np.zeros((len(tokens), len(mixture.points), len(mixture.experts))), []
     for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
         inputs = collate([tokens[index] for index in batch])
         ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         logits = mixture.body(input_ids=ids, attention_mask=real, output_router_logits=True, use_cache=False).router_logits
-        for point in logits[-len(mixture.points) :]:
+        for place, point in enumerate(logits[-len(mixture.points) :]):
             scores = point.reshape(*ids.shape, -1)
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1]) * real.unsqueeze(-1)
-            found[batch] += (first.sum(dim=1) / real.sum(dim=1, keepdim=True)).double().cpu().numpy()
+            found[batch, place] = (first.sum(dim=1) / real.sum(dim=1, keepdim=True)).double().cpu().numpy()
             strengths.append(float(gates(scores, mixture.routing).sum(dim=-1)[real.bool()].mean()))
-    return found / len(mixture.points), float(np.mean(strengths))
+    return found, float(np.mean(strengths))
 
 
 def measure_usage(
@@ -84,10 +88,11 @@ def measure_usage(
     labels = np.repeat(np.arange(len(domains)), [len(some) for some in domains.values()])
     counts, strength = first_choices(mixture, tokenizer, lessons, max_length)
     random = np.random.default_rng(seed)
-    shuffled = [information(counts, random.permutation(labels)) for _ in range(_SHUFFLES)]
-    resampled = [information(*_resample(counts, labels, random)) for _ in range(_RESAMPLES)]
+    by_point = information(counts, labels)
+    shuffled = [information(counts, random.permutation(labels)).mean() for _ in range(_SHUFFLES)]
+    resampled = [information(*_resample(counts, labels, random)).mean() for _ in range(_RESAMPLES)]
     low, high = np.percentile(resampled, [2.5, 97.5])
-    load = np.stack([counts[labels == domain].mean(axis=0) for domain in range(len(domains))])
+    load = np.stack([counts[labels == domain].mean(axis=(0, 1)) for domain in range(len(domains))])
     names = [expert.name for expert in mixture.experts]
     known = [(row, names.index(name)) for row, name in enumerate(domains) if name in names]
     return Usage(
@@ -95,22 +100,24 @@ def measure_usage(
         tuple(names),
         tuple(tuple(row) for row in load.tolist()),
         strength,
-        information(counts, labels),
+        float(by_point.mean()),
         (float(low), float(high)),
         float(np.mean(shuffled)),
+        tuple(by_point.tolist()),
+        float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
         float(np.mean([load[row].argmax() == place for row, place in known])) if known else None,
     )
 
 
-def information(counts: Counts, labels: NDArray[np.int64]) -> float:
-    """I(D; E) / log |D| of each lesson's expert shares and its domain, every domain with the same weight."""
+def information(counts: Counts, labels: NDArray[np.int64]) -> Float[NDArray[np.float64], " point"]:
+    """I(D; E) / log |D| of each lesson's expert shares and its domain, at each routing point, every domain with the same weight."""
     domains = np.unique(labels)
     if len(domains) < 2:
-        return 0.0
-    joint = np.stack([counts[labels == domain].mean(axis=0) for domain in domains]) / len(domains)
-    apart = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0, keepdims=True)
+        return np.zeros(counts.shape[1])
+    joint = np.stack([counts[labels == domain].mean(axis=0) for domain in domains], axis=1) / len(domains)
+    apart = joint.sum(axis=1, keepdims=True) * joint.sum(axis=2, keepdims=True)
     terms = np.where(joint > 0, joint * np.log(np.maximum(joint, 1e-300) / np.maximum(apart, 1e-300)), 0.0)
-    return float(terms.sum() / np.log(len(domains)))
+    return terms.sum(axis=(1, 2)) / np.log(len(domains))  # type: ignore[no-any-return]
 
 
 def _resample(counts: Counts, labels: NDArray[np.int64], random: np.random.Generator) -> tuple[Counts, NDArray[np.int64]]:
