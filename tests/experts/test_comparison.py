@@ -38,9 +38,9 @@ def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
     for name, lessons in DOMAINS.items():
         write_lessons(lessons, tmp_path / f"{name}.jsonl")
         given += ["--lessons", f"{name}={tmp_path / f'{name}.jsonl'}"]
-    said: Any = json.loads(CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False).stdout)
+    said: Any = json.loads(CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False).stdout)["likelihood"]
     first, second = said["models"]
-    assert said["lessons"] == {"sums": 12, "colours": 12}
+    assert said["items"] == {"sums": 12, "colours": 12}
     assert second["differences"]["sums"][2] < 0, "the expert is better at its own domain, beyond chance"
     model, tokenizer = load_speaker(Source(str(base), dtype="float32"))
     assert first["domains"]["sums"] == pytest.approx(response_likelihood(model, tokenizer, DOMAINS["sums"]).mean())

@@ -1,19 +1,21 @@
-"""`unmask evaluate-lm`: how well models foresee held-out responses, domain by domain, with paired intervals."""
+"""`unmask evaluate-lm`: how well models foresee held-out responses, and what they get right on public tests, with paired intervals."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask.cli.learning import domains_of
 from unmask.cli.options import AsJson, Device, Dtype, TrustRemoteCode
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
+    from unmask.experts.abilities.tests import Item
     from unmask.experts.comparison import Row
 
 
@@ -22,62 +24,151 @@ def evaluate_lm(
         list[str],
         typer.Option("--model", "-m", help="Language model, expert or mixture; repeat. Others are compared with the first."),
     ],
-    lessons: Annotated[list[str], typer.Option(help="NAME=FILE of a domain's held-out lessons; repeat.")],
+    lessons: Annotated[list[str] | None, typer.Option(help="NAME=FILE of a domain's held-out lessons; repeat.")] = None,
+    ability: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="mmlu, bbh, gsm8k, humaneval, mbpp, hellaswag, piqa, truthfulqa, math, triviaqa or nq, from the hub, or NAME=FILE; "
+            "repeat."
+        ),
+    ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Other ways to use a mixture: top-2, all, renormalised, random, uniform, or an expert's name; repeat."
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Items of each ability, drawn by the seed.")] = None,
+    learned: Annotated[
+        list[Path] | None, typer.Option(help="Lessons that were learned, left out of abilities; repeat.")
+    ] = None,
+    run_code: Annotated[bool, typer.Option("--run-code", help="Run code that the models write, in a sandbox.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Items of a pass, for abilities.")] = 8,
     max_length: Annotated[int, typer.Option(min=2, help="Most tokens of a lesson.")] = 512,
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
     dtype: Dtype = "auto",
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Negative log-likelihood of held-out responses: the measure of ability that speaks at any size of model."""
-    from unmask.cli.learning import domains_of
-    from unmask.experts.comparison import as_json as content
-    from unmask.experts.comparison import compare_likelihoods
-    from unmask.experts.likelihood import response_likelihood
+    """What language models can do: likelihood of held-out responses (speaks at any size of model), and accuracy on public tests."""
     from unmask.experts.speakers import load_speaker
     from unmask.loading import Source
-    from unmask.progress import progress_bar
 
     if len(set(model)) < len(model):
         raise UnmaskError("A model was given twice.")
-    domains = domains_of(lessons)
-    total = sum(len(some) for some in domains.values())
-    values = {}
+    if not lessons and not ability:
+        raise UnmaskError("Name what is to be evaluated: --lessons NAME=FILE, or --ability NAME.")
+    domains = domains_of(lessons or [])
+    asked = _abilities(ability or [], limit, seed, learned or [])
+    foreseen: dict[str, dict[str, Any]] = {}
+    right: dict[str, dict[str, Any]] = {}
     for name in model:
-        source = Source(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-        speaker, tokenizer = load_speaker(source)
-        with progress_bar(name, total, None) as advance:
-            values[name] = {
-                domain: response_likelihood(speaker, tokenizer, some, max_length=max_length, progress=advance)
-                for domain, some in domains.items()
-            }
-        print(f"unmask: {name}: done", file=sys.stderr)
-    rows = compare_likelihoods(values, model[0])
+        speaker, tokenizer = load_speaker(Source(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
+        for row, using in _ways(name, speaker, choice or []):
+            with using():
+                if domains:
+                    foreseen[row] = _likelihoods(speaker, tokenizer, domains, max_length, row)
+                if asked:
+                    right[row] = _accuracies(speaker, tokenizer, asked, limit, run_code, batch)
+            print(f"unmask: {row}: done", file=sys.stderr)
+    numbers = {name: len(some) for name, some in domains.items()}
+    _tell(foreseen, right, numbers, as_json)
+
+
+def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, list[Item] | None]:
+    """Items by the name of their test; None where the harness fetches its own."""
+    from unmask.experts.abilities.harness import draw_items, learned_of
+    from unmask.experts.abilities.tests import TESTS
+    from unmask.experts.lessons import read_lessons
+
+    known = learned_of([lesson for file in learned for lesson in read_lessons(file)])
+    found: dict[str, list[Item] | None] = {}
+    for one in given:
+        name, mark, path = one.partition("=")
+        if name not in TESTS:
+            from unmask.errors import unknown
+
+            raise unknown("ability", name, TESTS)
+        found[name] = draw_items(name, Path(path), limit, seed, known) if mark else None
+    return found
+
+
+def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callable[[], Any]]]:
+    """A model as it is, and a mixture in its other ways as well."""
+    from contextlib import nullcontext
+    from functools import partial
+
+    from unmask.mixture.choices import chosen
+
+    mixture = getattr(speaker.base_model, "mixture", None)
+    other = [(f"{name}, {choice}", partial(chosen, mixture, choice)) for choice in choices] if mixture else []
+    return [(name, nullcontext), *other]
+
+
+def _likelihoods(speaker: Any, tokenizer: Any, domains: Mapping[str, Any], max_length: int, row: str) -> dict[str, Any]:
+    from unmask.experts.likelihood import response_likelihood
+    from unmask.progress import progress_bar
+
+    with progress_bar(row, sum(len(some) for some in domains.values()), None) as advance:
+        return {
+            domain: response_likelihood(speaker, tokenizer, some, max_length=max_length, progress=advance)
+            for domain, some in domains.items()
+        }
+
+
+def _accuracies(
+    speaker: Any, tokenizer: Any, asked: Mapping[str, Any], limit: int | None, run_code: bool, batch: int
+) -> dict[str, Any]:
+    from unmask.experts.abilities.harness import accuracy
+
+    return {
+        name: 100 * accuracy(speaker, tokenizer, name, items, run_code=run_code, limit=limit, batch=batch)
+        for name, items in asked.items()
+    }
+
+
+def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, int], as_json: bool) -> None:
+    from unmask.experts.comparison import as_json as content
+    from unmask.experts.comparison import compare_likelihoods
+
+    found: dict[str, Any] = {}
+    for values, name, title, unit in (
+        (foreseen, "likelihood", "Nats a response token, lower is better", "nats a response token"),
+        (right, "accuracy", "Right answers, percent, higher is better", "percent of items"),
+    ):
+        if not values:
+            continue
+        first = next(iter(values))
+        rows = compare_likelihoods(values, first)
+        numbers = lessons if values is foreseen else {test: len(some) for test, some in values[first].items()}
+        found[name] = content(rows, first, numbers, unit)
+        if not as_json:
+            _print(rows, title, 3 if values is foreseen else 1, numbers)
     if as_json:
-        print(json.dumps(content(rows, model[0], {name: len(some) for name, some in domains.items()}), indent=2))
-    else:
-        _print(rows)
+        print(json.dumps(found, indent=2))
 
 
-def _print(rows: Sequence[Row]) -> None:
+def _print(rows: Sequence[Row], title: str, digits: int, numbers: Mapping[str, int]) -> None:
     from rich import box
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title="Nats a response token, lower is better", title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column("model", overflow="fold")
     for domain in rows[0].domains:
-        table.add_column(escape(domain), justify="right")
+        table.add_column(f"{escape(domain)}\n[dim]{numbers[domain]}[/]", justify="right")
     table.add_column("average", justify="right")
     table.add_column(f"less {escape(_short(rows[0].model))}", justify="right")
     for row in rows:
-        value, low, high = row.difference
-        differs = f"{value:+.3f} [{low:+.3f}, {high:+.3f}]" if row is not rows[0] else ""
-        table.add_row(escape(_short(row.model)), *(f"{one:.3f}" for one in row.domains.values()), f"{row.average:.3f}", differs)
+        value, low, high = (f"{one:+.{digits}f}" for one in row.difference)
+        differs = f"{value} [{low}, {high}]" if row is not rows[0] else ""
+        means = [f"{one:.{digits}f}" for one in (*row.domains.values(), row.average)]
+        table.add_row(escape(_short(row.model)), *means, escape(differs))
     console = Console()
     console.print(table)
-    console.print("Differences of averages with 95 % intervals, by a paired bootstrap over lessons.", style="dim")
+    console.print("Differences of averages with 95 % intervals, by a paired bootstrap over items.", style="dim")
 
 
 def _short(name: str) -> str:

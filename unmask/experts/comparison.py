@@ -53,12 +53,12 @@ def compare_likelihoods(values: Mapping[str, Values], against: str, seed: int = 
     return rows
 
 
-def as_json(rows: Sequence[Row], against: str, lessons: Mapping[str, int]) -> dict[str, Any]:
+def as_json(rows: Sequence[Row], against: str, items: Mapping[str, int], unit: str) -> dict[str, Any]:
     """For `--json`: what is compared, on how many lessons, and by which test."""
     from dataclasses import asdict
 
-    test = {"test": "paired bootstrap over lessons", "resamples": _RESAMPLES, "level": 0.95, "unit": "nats a response token"}
-    return {"against": against, "lessons": dict(lessons), **test, "models": [asdict(row) for row in rows]}
+    test = {"test": "paired bootstrap over items", "resamples": _RESAMPLES, "level": 0.95, "unit": unit}
+    return {"against": against, "items": dict(items), **test, "models": [asdict(row) for row in rows]}
 
 
 def _draws(reference: Values, seed: int) -> dict[str, NDArray[np.int64]]:

@@ -1,0 +1,4 @@
+"""Abilities: what a language model can do, by accuracy on public tests, through lm-evaluation-harness on the model in memory.
+
+tests.py says which tests there are and how their local files are asked; harness.py runs them; sandbox.py runs the code that models write.
+"""

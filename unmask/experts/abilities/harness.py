@@ -1,0 +1,152 @@
+"""Harness: lm-evaluation-harness on a model in memory, item by item, so that two models can be compared on the same items."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import UnmaskError, unknown
+from unmask.experts.abilities.sandbox import runs_well
+from unmask.experts.abilities.tests import TESTS, Item, Test, read_items, said
+from unmask.experts.lessons import Lesson
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def draw_items(
+    name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = lambda _: False
+) -> list[Item]:
+    """Items of a local file, `limit` of them drawn by the seed, without those that were learned. Raises UnmaskError if none is left."""
+    items = [item for item in read_items(name, file) if not learned(item.key)]
+    if not items:
+        raise UnmaskError(f"{file}: every item was learned.")
+    if limit is not None and limit < len(items):
+        items = random.Random(f"{seed}:{name}").sample(items, limit)
+    return items
+
+
+def learned_of(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
+    """Whether an item is one of some lessons, by the words of its question."""
+    known = {_plain(part) for lesson in lessons for part in (lesson.instruction, lesson.input) if part}
+    return lambda key: _plain(key) in known
+
+
+def _plain(text: str) -> str:
+    """Words alone, and without the test that a lesson of code is given."""
+    return " ".join(text.split("\nIt has to pass:")[0].casefold().split())
+
+
+def accuracy(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    items: Sequence[Item] | None = None,
+    *,
+    run_code: bool = False,
+    limit: int | None = None,
+    batch: int = 8,
+) -> NDArray[np.float64]:
+    """1 for every item that a model gets right, 0 for the others, in order.
+
+    items: of a local file; without them the harness fetches its own by name, the first `limit` of each part. Raises UnmaskError for a
+    test that there is not, for code that may not be run, and without the harness.
+    """
+    if name not in TESTS:
+        raise unknown("test", name, TESTS)
+    test = TESTS[name]
+    if test.asked == "code" and not run_code:
+        raise UnmaskError(f"'{name}' runs code that the model writes, in a sandbox; allow it with --run-code.")
+    lm = _language_model(model, tokenizer, batch)
+    if items is None:
+        return _by_name(lm, test, limit)
+    return _scores(lm, test, name, items)
+
+
+def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) -> Any:
+    try:
+        from lm_eval.models.huggingface import HFLM
+    except ImportError as error:
+        raise UnmaskError("Accuracies are measured by lm-evaluation-harness: pip install 'unmask[abilities]'.") from error
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    return HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
+
+
+def _scores(lm: Any, test: Test, name: str, items: Sequence[Item]) -> NDArray[np.float64]:
+    """Ask through the harness, and score what it brings back."""
+    from datasets import Dataset
+    from lm_eval import evaluate
+    from lm_eval.api.task import ConfigurableTask
+
+    if test.asked == "choice":
+
+        def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
+            likelihoods = np.array([likelihood for likelihood, _ in results])
+            if test.by_length:
+                likelihoods = likelihoods / [len(choice.strip()) for choice in items[doc["place"]].choices]
+            return {"acc": float(likelihoods.argmax() == items[doc["place"]].target)}
+
+    else:
+
+        def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
+            item, written = items[doc["place"]], str(results[0])
+            if item.program is not None:
+                return {"acc": float(runs_well(item.program(written)))}
+            return {"acc": float(said(test, written) == item.target)}
+
+    asked = Dataset.from_list([{"place": place, "prompt": item.prompt} for place, item in enumerate(items)])
+    config: dict[str, Any] = {
+        "task": name,
+        "custom_dataset": lambda **_: {"test": asked},
+        "test_split": "test",
+        "doc_to_text": lambda doc: doc["prompt"],
+        "num_fewshot": 0,  # shots stand in the prompt
+        "target_delimiter": "",
+        "process_results": score,
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+    }
+    if test.asked == "choice":
+        config |= {
+            "output_type": "multiple_choice",
+            "doc_to_choice": lambda doc: list(items[doc["place"]].choices),
+            "doc_to_target": lambda doc: items[doc["place"]].target,
+        }
+    else:
+        room = min(test.max_new_tokens, lm.max_length // 2)
+        said_until = {"until": list(test.stop), "max_gen_toks": room, "do_sample": False}
+        config |= {"output_type": "generate_until", "doc_to_target": lambda _: "", "generation_kwargs": said_until}
+    found = evaluate(lm, {name: ConfigurableTask(config=config)}, log_samples=True, bootstrap_iters=0)
+    return _values(found, "acc", "none")
+
+
+def _by_name(lm: Any, test: Test, limit: int | None) -> NDArray[np.float64]:
+    """A test of the harness's own, whose data it fetches."""
+    from lm_eval import simple_evaluate
+
+    name, metric, counted = test.hub
+    unsafe = test.asked == "code"
+    try:
+        found = simple_evaluate(
+            lm, tasks=[name], limit=limit, log_samples=True, bootstrap_iters=0, num_fewshot=test.shots,
+            confirm_run_unsafe_code=unsafe,
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise UnmaskError(f"The harness cannot load '{name}': {str(error).splitlines()[0]} Give a local file.") from error
+    return _values(found, metric, counted)
+
+
+def _values(found: Any, metric: str, counted: str) -> NDArray[np.float64]:
+    """Each item's metric under one of the task's filters."""
+    values: list[float] = []
+    for name in sorted(found["samples"]):
+        samples = [one for one in found["samples"][name] if one.get("filter", "none") == counted]
+        values += [float(one[metric]) for one in sorted(samples, key=lambda one: one["doc_id"])]
+    if not values:
+        raise UnmaskError(f"The harness gave no '{metric}' under '{counted}'.")
+    return np.array(values)

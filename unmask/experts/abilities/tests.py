@@ -1,0 +1,211 @@
+"""Tests of ability: those that Self-MoE reports, on target and on other domains, by the harness's own names or from local files.
+
+| test | shots | asked by | columns of a local file |
+|---|---|---|---|
+| mmlu | 0 | likeliest letter | subject, question, choices, answer |
+| bbh | 3, chain of thought | what follows "the answer is" | task, input, target; cot_prompts.jsonl beside it |
+| gsm8k | 8 | number behind #### | question, answer; train.jsonl beside it |
+| humaneval | 0 | code passes the tests | prompt, test, entry_point |
+| mbpp | 3 | code passes the tests | text, code, test_list |
+| hellaswag, piqa | 0 | likeliest ending, by its length | context, endings, label; goal, sol1, sol2, label |
+| truthfulqa | 0 | likeliest answer (MC1) | question, best_answer, incorrect_answers |
+| math, triviaqa, nq | 4, 5, 5 | text of the answer | by the harness's name only |
+
+Shots of the four targets are the paper's (Self-MoE, arXiv 2406.12034, section 3.1), the others the harness's usual ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from unmask.errors import UnmaskError
+from unmask.rows import Row, field, read_rows
+
+Asked = Literal["choice", "text", "code"]
+LETTERS = "ABCDEFGHIJ"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One question as the model sees it.
+
+    prompt: with all shots. choices: continuations to choose from; target: place of the right one, or the right text; program: makes a
+    program of what the model wrote. key: what the item is, to tell it from lessons.
+    """
+
+    prompt: str
+    key: str
+    choices: tuple[str, ...] = ()
+    target: int | str = 0
+    program: Callable[[str], str] | None = None
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test: how it is asked, and where its answer stands in what the model writes.
+
+    hub: its name in the harness, the metric and the filter that count there. needed: columns of a local file. by_length: a choice counts
+    by its likelihood per character. stop: strings that end an answer.
+    """
+
+    asked: Asked
+    hub: tuple[str, str, str]
+    shots: int
+    needed: tuple[str, ...] = ()
+    read: Callable[[Path], list[Item]] | None = None
+    by_length: bool = False
+    answer: str = ""
+    stop: tuple[str, ...] = ()
+    max_new_tokens: int = 256
+
+
+def read_items(name: str, file: Path) -> list[Item]:
+    """The items of a local file, in its order. Raises UnmaskError for another layout."""
+    test = TESTS[name]
+    if test.read is None:
+        raise UnmaskError(f"'{name}' is run by the harness's own name only: leave the file out.")
+    rows = list(read_rows(file))
+    if not rows or not set(test.needed) <= rows[0][1].keys():
+        raise UnmaskError(f"{file} is no file of '{name}': it needs the columns {', '.join(test.needed)}.")
+    return test.read(file)
+
+
+def said(test: Test, text: str) -> str:
+    """The answer in what a model wrote: the last match, or nothing."""
+    found = re.findall(test.answer, text)
+    return found[-1].strip().rstrip(".").replace(",", "") if found else ""
+
+
+def _mmlu(file: Path) -> list[Item]:
+    items = []
+    for line, row in read_rows(file):
+        choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
+        question = field(file, line, row, "question")
+        shown = "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+        about = str(row["subject"]).replace("_", " ")
+        head = f"The following are multiple choice questions (with answers) about {about}.\n\n"
+        letters = tuple(f" {letter}" for letter in LETTERS[: len(choices)])
+        items.append(Item(f"{head}{question.strip()}\n{shown}\nAnswer:", f"{question} {shown}", letters, answer))
+    return items
+
+
+def _bbh(file: Path) -> list[Item]:
+    shots = _beside(file, "cot_prompts.jsonl")
+    prompts = {str(row["task"]): field(shots, line, row, "prompt").split("-----\n", 1)[-1] for line, row in read_rows(shots)}
+    items = []
+    for line, row in read_rows(file):
+        task, asked = str(row["task"]), field(file, line, row, "input")
+        if task not in prompts:
+            raise UnmaskError(f"{file}, line {line}: {shots} has no examples of '{task}'.")
+        prompt = f"{prompts[task].strip()}\n\nQ: {asked}\nA: Let's think step by step."
+        items.append(Item(prompt, asked, target=field(file, line, row, "target").strip()))
+    return items
+
+
+def _gsm8k(file: Path) -> list[Item]:
+    shots = [row for _, row in read_rows(_beside(file, "train.jsonl"))][:8]
+    clean = re.compile(r"<<[^<>]*>>")
+    head = "\n\n".join(f"Question: {row['question']}\nAnswer: {clean.sub('', str(row['answer']))}" for row in shots)
+    items = []
+    for line, row in read_rows(file):
+        question, answer = field(file, line, row, "question"), field(file, line, row, "answer")
+        right = answer.rpartition("####")[2].strip().replace(",", "")
+        items.append(Item(f"{head}\n\nQuestion: {question}\nAnswer:", question, target=right))
+    return items
+
+
+def _humaneval(file: Path) -> list[Item]:
+    items = []
+    for line, row in read_rows(file):
+        prompt, tests, name = (field(file, line, row, column) for column in ("prompt", "test", "entry_point"))
+        program = _program(prompt, f"\n{tests}\ncheck({name})\n")
+        items.append(Item(prompt, prompt, program=program))
+    return items
+
+
+def _mbpp(file: Path) -> list[Item]:
+    rows = list(read_rows(file))
+    head = "".join(
+        _mbpp_prompt(row) + f"{str(row['code']).strip()}\n[DONE]\n\n" for _, row in rows[:3]
+    )  # as published: 2, 3, 4
+    items = []
+    for _, row in rows[3:]:
+        tests = "\n".join([str(row.get("test_setup_code") or ""), *map(str, row["test_list"])])
+        items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=_program("", f"\n{tests}\n")))
+    return items
+
+
+def _mbpp_prompt(row: Row) -> str:
+    head = "You are an expert Python programmer, and here is your task:"
+    tests = "\n".join(map(str, row["test_list"]))
+    return f"{head} {row['text']} Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
+
+
+def _program(before: str, after: str) -> Callable[[str], str]:
+    return lambda written: before + written + after
+
+
+def _hellaswag(file: Path) -> list[Item]:
+    return [
+        Item(
+            field(file, line, row, "context"),
+            field(file, line, row, "context"),
+            tuple(f" {ending}" for ending in field(file, line, row, "endings", list)),
+            int(row["label"]),
+        )
+        for line, row in read_rows(file)
+    ]
+
+
+def _piqa(file: Path) -> list[Item]:
+    return [
+        Item(f"Question: {row['goal']}\nAnswer:", str(row["goal"]), (f" {row['sol1']}", f" {row['sol2']}"), int(row["label"]))
+        for _, row in read_rows(file)
+    ]
+
+
+def _truthfulqa(file: Path) -> list[Item]:
+    items = []
+    for line, row in read_rows(file):
+        question, best = field(file, line, row, "question"), field(file, line, row, "best_answer")
+        answers = [best, *field(file, line, row, "incorrect_answers", list)]
+        items.append(Item(f"Q: {question}\nA:", question, tuple(f" {answer}" for answer in answers), 0))
+    return items
+
+
+def _beside(file: Path, name: str) -> Path:
+    found = file.with_name(name)
+    if not found.is_file():
+        raise UnmaskError(f"The examples of {file.name} are read from {found}, which is not there.")
+    return found
+
+
+_NUMBER = r"####\s*(-?[\d,.]+)"
+_CODE = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+TESTS: Final[dict[str, Test]] = {
+    "mmlu": Test("choice", ("mmlu", "acc", "none"), 0, ("subject", "question", "choices", "answer"), _mmlu),
+    "bbh": Test(
+        "text", ("bbh_cot_fewshot", "exact_match", "get-answer"), 3, ("task", "input", "target"), _bbh,
+        answer=r"the answer is (.*?)(?:\.\s|\.?$|\.?\n)", stop=("\n\n", "\nQ:"), max_new_tokens=512,
+    ),
+    "gsm8k": Test(
+        "text", ("gsm8k", "exact_match", "strict-match"), 8, ("question", "answer"), _gsm8k,
+        answer=_NUMBER, stop=("\n\n", "Question:"),
+    ),
+    "humaneval": Test(
+        "code", ("humaneval", "pass@1", "create_test"), 0, ("prompt", "test", "entry_point"), _humaneval,
+        stop=_CODE, max_new_tokens=512,
+    ),
+    "mbpp": Test("code", ("mbpp", "pass_at_1", "none"), 3, ("text", "code", "test_list"), _mbpp, stop=("[DONE]",)),
+    "hellaswag": Test("choice", ("hellaswag", "acc_norm", "none"), 0, ("context", "endings", "label"), _hellaswag, by_length=True),
+    "piqa": Test("choice", ("piqa", "acc_norm", "none"), 0, ("goal", "sol1", "sol2", "label"), _piqa, by_length=True),
+    "truthfulqa": Test("choice", ("truthfulqa_mc1", "acc", "none"), 0, ("question", "best_answer", "incorrect_answers"), _truthfulqa),
+    "math": Test("text", ("minerva_math", "exact_match", "none"), 4),
+    "triviaqa": Test("text", ("triviaqa", "exact_match", "remove_whitespace"), 5),
+    "nq": Test("text", ("nq_open", "exact_match", "remove_whitespace"), 5),
+}  # fmt: skip
+TARGETS: Final = ("mmlu", "bbh", "gsm8k", "humaneval")
