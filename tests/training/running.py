@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,14 @@ def ended(number: int) -> int:
 def killed(work: Callable[[], object]) -> None:
     """Do work in a process that has to be killed by it."""
     assert ended(forked(work)) == -signal.SIGKILL
+
+
+def killed_after(work: Callable[[], object], seconds: float) -> None:
+    """Do work in a process that is killed after so long, wherever it is; it may have ended before."""
+    number = forked(work)
+    time.sleep(seconds)
+    os.kill(number, signal.SIGKILL)
+    assert ended(number) in (0, -signal.SIGKILL)
 
 
 def together(work: Callable[[], object], processes: int = 2) -> None:

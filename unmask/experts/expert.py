@@ -58,9 +58,11 @@ def train_expert(
         "lora": lora.model_dump(mode="json"),
         "learning": asdict(learning),
     }
+    work = folder.with_name(f".{folder.name}-training")
     if (done := _read(folder)) is not None:
         if {name: done[name] for name in record} != record:
             raise UnmaskError(f"'{folder}' holds an expert of other lessons or settings: give another folder.")
+        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed after its last step
         return Trained(folder, tuple(done["losses"]))
     model, tokenizer = load_language_model(source)
     model.requires_grad_(False)
@@ -70,7 +72,6 @@ def train_expert(
     tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
     precise = model.dtype == torch.float32
     cast_inputs(adapter, precise)
-    work = folder.with_name(f".{folder.name}-training")
     write_or_check(work / RECORD, record)
     log = learn(
         model,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -163,19 +162,23 @@ def _trained(
     finish: Callable[[Mixture, Path], None],
 ) -> Mixed:
     """A mixture that is trained and saved, or that was before."""
-    if folder.exists():
-        return _taken_over(folder, record)
     work = folder.with_name(f".{folder.name}-mixing")
+    if folder.exists():
+        done = _taken_over(folder, record)
+        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed after its last step
+        return done
     mixture, tokenizer, fresh = build()  # first: what cannot be built leaves nothing behind
     write_or_check(work / RECORD, record)
     losses = train_router(
         mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
     )
     finish(mixture, work)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    scratch.chmod(0o755)
+    scratch = work / "mixture"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
     save_mixture(mixture, scratch)
     write_json(scratch / RECORD, {**record, "losses": losses, "versions": versions()})
+    folder.parent.mkdir(parents=True, exist_ok=True)
     scratch.replace(folder)
     shutil.rmtree(work)
     return Mixed(folder, losses)

@@ -1,0 +1,78 @@
+"""Twenty kills at random moments of writing lessons and of training: nothing is lost, and the result is the same bits."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.experts.conftest import DOMAINS, SUMS
+from tests.experts.test_specialise import FREE, Scripted
+from tests.experts.test_training import LORA, SHORT
+from tests.training.running import ended, forked, killed_after
+from unmask.experts.expert import train_expert
+from unmask.experts.mixing import Ingredients, mix
+from unmask.experts.specialise import Plan, specialise
+from unmask.loading import Source
+from unmask.mixture.gating import Routing
+
+KILLS = 20
+CHANCE = random.Random(0)
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long a process of its own takes, as those that are killed."""
+    begun = time.perf_counter()
+    assert ended(forked(work)) == 0
+    return time.perf_counter() - begun
+
+
+def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import unmask.experts.filters as filters
+
+    monkeypatch.setattr(filters, "SIMILAR", 0.99)
+
+    class Slow(Scripted):
+        def write(self, *given: Any) -> Any:
+            time.sleep(0.01)
+            return super().write(*given)
+
+    def write(name: str) -> None:
+        specialise(Slow(), "pico", FREE, SUMS, tmp_path / name, Plan(number=40, batch=4, patience=20))
+
+    whole = seconds_of(lambda: write("whole"))
+    for kill in range(KILLS):
+        name = str(kill % 4)  # each folder is killed several times
+        killed_after(lambda name=name: write(name), CHANCE.random() * whole)
+    for kill in range(4):
+        write(str(kill))
+        for file in ("lessons.jsonl", "instructions.jsonl", "responses.jsonl", "report.json"):
+            assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_training(base: Path, tmp_path: Path) -> None:
+    source = Source(str(base), dtype="float32")
+    learning = replace(SHORT, steps=8, save_every=1)
+
+    def train(name: str) -> None:
+        folders = []
+        for domain, lessons in DOMAINS.items():
+            folders.append(tmp_path / name / domain)
+            train_expert(source, lessons, folders[-1], lora=LORA, learning=learning)
+        mix(Ingredients(tuple(folders)), DOMAINS, tmp_path / name / "mixture", Routing(), source, learning=learning)
+
+    whole = seconds_of(lambda: train("whole"))
+    for kill in range(KILLS):
+        name = str(kill % 4)
+        killed_after(lambda name=name: train(name), CHANCE.random() * whole)
+    for kill in range(4):
+        train(str(kill))
+        for file in ("sums/adapter_model.safetensors", "mixture/router.safetensors", "mixture/mixing.json"):
+            assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+        left = {part for file in (tmp_path / str(kill)).rglob("*") for part in file.parts if part.startswith(".")}
+        assert not left, "no scratch files of a run that was killed"
