@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.mixture.models import language_model
+from tests.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.experts.generation import Sampling, Writer
+from unmask.mixture.gating import Routing
+from unmask.mixture.model import Mixture
 
 PREFIX, ROWS = "A few tasks to be solved, one by one.\n\n", ["Task 1\nAdd", "Task 22\nName all of the colours", "x"]
 GREEDY = Sampling(12)
@@ -26,6 +29,17 @@ def test_a_shared_prefix_changes_nothing(family: str, rows: list[str], tokenizer
             alone = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
         assert text.text == tokenizer.decode(alone[0, ids.shape[1] :], skip_special_tokens=True).split("\n\nTask")[0]
         assert text.text and not text.ended
+
+
+@pytest.mark.parametrize("routing", [Routing(top_k=2), Routing("final", top_k=2), Routing(level="sequence", top_k=2)], ids=str)
+def test_a_mixture_writes_in_a_batch_what_it_writes_alone(routing: Routing, tokenizer: Any, tmp_path: Path) -> None:
+    model = language_model(vocab_size=512, max_position_embeddings=512)
+    mixture = Mixture(model, saved_experts(tmp_path, model), routing)
+    for router in mixture.routers.values():
+        torch.nn.init.normal_(router.weight, std=0.5)
+    writer = Writer(model, tokenizer)
+    found = writer.write(PREFIX, ROWS, GREEDY, "\n\nTask", 0)
+    assert found == [writer.write(PREFIX, [row], GREEDY, "\n\nTask", 0)[0] for row in ROWS]
 
 
 def test_samples_depend_on_the_seed_alone(tokenizer: Any) -> None:

@@ -1,7 +1,8 @@
 """Generation: many continuations of prompts that begin alike, the common beginning computed once.
 
 The prefix's key-value cache is made once and repeated for every row; what differs is padded between prefix and row, and masked there.
-A sliding window counts padding as well, so under one, rows of different lengths are padded on the left and computed whole.
+A sliding window counts padding as well, so under one, rows of different lengths are padded on the left and computed whole; so are all rows
+of a mixture that decides by a first pass.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Writer:
         """
         start = self.tokenizer(prefix)["input_ids"]
         ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
-        shared = not self._slides or len({len(end) for end in ends}) == 1
+        shared = bool(start) and not self._decides_first and (not self._slides or len({len(end) for end in ends}) == 1)
         ids, mask = self._inputs(start, ends, shared)
         positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         if positions and ids.shape[1] + sampling.max_new_tokens > positions:
@@ -78,6 +79,12 @@ class Writer:
         texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
         ends = (new == self.tokenizer.eos_token_id).any(dim=1).tolist()
         return [Text(text.split(stop)[0], end or stop in text) for text, end in zip(texts, ends, strict=True)]
+
+    @property
+    def _decides_first(self) -> bool:
+        """Whether a mixture keeps a second cache, of its base model, which is not repeated with the first."""
+        mixture = getattr(self.model.base_model, "mixture", None)
+        return mixture is not None and mixture.routing.router == "final"
 
     @property
     def _slides(self) -> bool:
