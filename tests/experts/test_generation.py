@@ -11,6 +11,8 @@ import torch
 from tests.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.experts.generation import Sampling, Writer
+from unmask.experts.speakers import load_speaker
+from unmask.loading import Source
 from unmask.mixture.gating import Routing
 from unmask.mixture.model import Mixture
 
@@ -59,3 +61,23 @@ def test_a_prompt_without_room_is_refused(tokenizer: Any) -> None:
     writer = Writer(language_model(vocab_size=512, max_position_embeddings=32), tokenizer)
     with pytest.raises(UnmaskError, match="leaves no room for 40 new ones in 32 positions"):
         writer.write(PREFIX, ROWS, Sampling(40), "\n\nTask", 0)
+
+
+def test_a_fleet_writes_what_one_writes(base: Path, tmp_path: Path) -> None:
+    """Two processes under Ray: the same lessons, in the same files, as one."""
+    from tests.experts.conftest import SUMS
+    from tests.experts.test_specialise import FREE
+    from unmask.experts.fleet import Fleet
+    from unmask.experts.specialise import Plan, specialise
+
+    source = Source(str(base), dtype="float32")
+    plan = Plan(number=5, batch=2, instruction_tokens=8, response_tokens=8, patience=2)
+    specialise(Writer(*load_speaker(source)), "base", FREE, SUMS, tmp_path / "one", plan)
+    fleet = Fleet(source, 2)
+    try:
+        specialise(fleet, "base", FREE, SUMS, tmp_path / "two", plan)
+    finally:
+        fleet.close()
+        __import__("ray").shutdown()
+    for file in ("instructions.jsonl", "lessons.jsonl", "report.json"):
+        assert (tmp_path / "two" / file).read_bytes() == (tmp_path / "one" / file).read_bytes()

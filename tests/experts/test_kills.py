@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = seconds_of(lambda: write("whole"))
     for kill in range(KILLS):
         name = str(kill % 4)  # each folder is killed several times
-        killed_after(lambda name=name: write(name), CHANCE.random() * whole)
+        killed_after(partial(write, name), CHANCE.random() * whole)
     for kill in range(4):
         write(str(kill))
         for file in ("lessons.jsonl", "instructions.jsonl", "responses.jsonl", "report.json"):
@@ -69,7 +70,7 @@ def test_training(base: Path, tmp_path: Path) -> None:
     whole = seconds_of(lambda: train("whole"))
     for kill in range(KILLS):
         name = str(kill % 4)
-        killed_after(lambda name=name: train(name), CHANCE.random() * whole)
+        killed_after(partial(train, name), CHANCE.random() * whole)
     for kill in range(4):
         train(str(kill))
         for file in ("sums/adapter_model.safetensors", "mixture/router.safetensors", "mixture/mixing.json"):

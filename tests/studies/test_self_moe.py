@@ -45,7 +45,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_table_is_there(whole: Path) -> None:
     found = json.loads((whole / "results.json").read_text())
     rows = [row["model"] for row in found["main"]]
-    assert rows == [BASE, *(f"expert {name}" for name in DOMAINS), ORACLE, INSTANCE, "TIES", "DARE", "linear", MIXSE]
+    assert rows == [
+        BASE,
+        *(f"expert {name}" for name in DOMAINS),
+        ORACLE,
+        INSTANCE,
+        "TIES",
+        "DARE",
+        "linear",
+        MIXSE,
+        "MiXSE, renormalised",
+    ]
     assert {row["model"] for row in found["ablations"]} > {"MiXSE, random", "layer routers", "shared expert", "joint top-2"}
     assert [row["model"] for row in found["experts"]] == [
         "0: base", "1: knowledge", "2: and reasoning", "3: and math", "4: and coding",

@@ -46,6 +46,10 @@ def specialise(
     ] = None,
     instruction_tokens: Annotated[int, typer.Option(min=8, help="Most tokens of an instruction.")] = 128,
     response_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a response.")] = 256,
+    writers: Annotated[
+        int, typer.Option(min=1, help="Copies of the model that write at once, by Ray; the lessons are the same.")
+    ] = 1,
+    ray_address: Annotated[str | None, typer.Option(help="Of a Ray cluster; this machine if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Of what is written.")] = 0,
     revision: Revision = None,
     dtype: Dtype = "auto",
@@ -54,7 +58,7 @@ def specialise(
 ) -> None:
     """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
     from unmask.experts.domain import load_domain
-    from unmask.experts.generation import Writer
+    from unmask.experts.generation import Writer, Writers
     from unmask.experts.seeds import read_seeds
     from unmask.experts.speakers import load_speaker
     from unmask.experts.specialise import Plan
@@ -69,7 +73,14 @@ def specialise(
     def said(what: str, done: int, wanted: int) -> None:
         print(f"  {what}: {done} of {wanted}", file=sys.stderr, flush=True)
 
-    done = run(Writer(*load_speaker(source)), model, chosen, found, output.expanduser(), plan, forbidden, said)
+    writer: Writers
+    if writers > 1 or ray_address:
+        from unmask.experts.fleet import Fleet
+
+        writer = Fleet(source, writers, ray_address, gpus=1 if device.startswith("cuda") else 0)
+    else:
+        writer = Writer(*load_speaker(source))
+    done = run(writer, model, chosen, found, output.expanduser(), plan, forbidden, said)
     print(f"{done.kept} lessons in {output}: {done.written} instructions were written, {done.instructions} of them kept.")
     for why, count in sorted(done.dropped.items(), key=lambda one: -one[1]):
         print(f"  dropped: {why}: {count}")

@@ -35,6 +35,9 @@ def mix(
         Literal["token", "sequence"], typer.Option(help="Who is given to experts: each token, or the text so far.")
     ] = "token",
     top_k: Annotated[int, typer.Option(min=1, help="Experts that act on a token.")] = 1,
+    renormalise: Annotated[
+        bool, typer.Option("--renormalise", help="Make the gates of those that act sum to 1: full strength.")
+    ] = False,
     train_top_k: Annotated[int | None, typer.Option(min=1, help="The same while the router learns; all if not given.")] = None,
     start: Annotated[
         Literal["random", "prototypes"],
@@ -82,7 +85,7 @@ def mix(
     )  # fmt: skip
     options = RouterOptions(train_top_k, start, Balance(balance, balance_over))
     source = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    routing, folder = Routing(router, top_k, level=level), output.expanduser()
+    routing, folder = Routing(router, top_k, renormalise, level), output.expanduser()
     with showing() as callbacks:
         common: dict[str, Any] = {"learning": learning, "options": options, "callbacks": callbacks}
         if joint:

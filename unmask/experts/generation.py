@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -36,13 +36,40 @@ class Text:
     ended: bool
 
 
+@dataclass(frozen=True)
+class Job:
+    """A batch that is to be written: see `Writer.write`."""
+
+    prefix: str
+    rows: tuple[str, ...]
+    sampling: Sampling
+    stop: str
+    seed: int
+
+
+class Writers(Protocol):
+    """Whoever continues texts: a model, or several of them that write `width` batches at a time."""
+
+    width: int
+
+    def write_all(self, jobs: Sequence[Job]) -> list[list[Text]]:
+        """What follows each job's prompts, in the order of the jobs."""
+        ...
+
+
 class Writer:
     """A language model that continues texts."""
+
+    width = 1
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
         if tokenizer.eos_token_id is None:
             raise UnmaskError("This tokenizer has no end-of-sequence token, so a text would never end.")
+
+    def write_all(self, jobs: Sequence[Job]) -> list[list[Text]]:
+        """What follows each job's prompts, in the order of the jobs."""
+        return [self.write(job.prefix, job.rows, job.sampling, job.stop, job.seed) for job in jobs]
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def write(self, prefix: str, rows: Sequence[str], sampling: Sampling, stop: str, seed: int) -> list[Text]:

@@ -20,7 +20,7 @@ from typing import Any
 from unmask.errors import UnmaskError
 from unmask.experts.domain import BLANK, STOP, Domain
 from unmask.experts.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
-from unmask.experts.generation import Sampling, Text, Writer
+from unmask.experts.generation import Job, Sampling, Text, Writers
 from unmask.experts.lessons import Lesson
 from unmask.experts.records import content_of, write_or_check
 from unmask.experts.seeds import write_lessons
@@ -71,7 +71,7 @@ class Yield:
 
 
 def specialise(
-    writer: Writer,
+    writer: Writers,
     model: str,
     domain: Domain,
     seeds: Sequence[Lesson],
@@ -106,7 +106,7 @@ def specialise(
 
 
 def _instructions(
-    writer: Writer,
+    writer: Writers,
     domain: Domain,
     seeds: Sequence[Lesson],
     file: Path,
@@ -115,7 +115,6 @@ def _instructions(
     dropped: Counter[str],
     progress: Callable[[str, int, int], None],
 ) -> tuple[list[Lesson], int]:
-    sampling = Sampling(plan.instruction_tokens, plan.temperature, plan.top_p)
     novelty, never = Novelty(_asked(seed) for seed in seeds), Novelty(forbidden)
     known = list(_written(file))
     kept: list[Lesson] = []
@@ -123,12 +122,10 @@ def _instructions(
     batch = 0
     while len(kept) < plan.number and batch < limit:
         if batch >= len(known):
-            prompt = domain.brainstorm(_draw(seeds, _IN_CONTEXT, plan.seed, "instructions", batch))
-            number = _number(plan.seed, domain.name, "instructions", batch)
-            # the last words belong to the rows: a prefix is what all rows share, and may not be all there is
-            texts = writer.write(prompt.removesuffix("Instruction:"), ["Instruction:"] * plan.batch, sampling, BLANK, number)
-            known.append(texts)
-            _append(file, texts)
+            wave = range(batch, min(limit, batch + writer.width))
+            for texts in writer.write_all([_brainstorm(domain, seeds, plan, number) for number in wave]):
+                known.append(texts)
+                _append(file, texts)
         for place, text in enumerate(known[batch]):
             lesson = parse_instruction(text.text)
             why = "cut off" if not text.ended else refuse_instruction(lesson, domain, novelty, never)
@@ -143,7 +140,7 @@ def _instructions(
 
 
 def _responses(
-    writer: Writer,
+    writer: Writers,
     domain: Domain,
     seeds: Sequence[Lesson],
     wanted: Sequence[Lesson],
@@ -154,21 +151,44 @@ def _responses(
 ) -> list[Lesson]:
     known = list(_written(file))
     kept: list[Lesson] = []
-    for batch, start in enumerate(range(0, len(wanted), plan.batch)):
-        part = wanted[start : start + plan.batch]
+    batches = -(-len(wanted) // plan.batch)
+    for batch in range(batches):
+        part = _part(wanted, plan, batch)
         if batch >= len(known):
-            prompt = domain.respond(_draw(seeds, _SOLVED, plan.seed, "responses", batch))
-            rows = [domain.question(lesson) for lesson in part]
-            known.append(writer.write(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed))
-            _append(file, known[-1])
+            wave = range(batch, min(batches, batch + writer.width))
+            for texts in writer.write_all([_respond(domain, seeds, wanted, plan, number) for number in wave]):
+                known.append(texts)
+                _append(file, texts)
         for lesson, text in zip(part, known[batch], strict=True):
             why = "cut off" if not text.ended else refuse_response(text.text, domain)
             if why is None:
                 kept.append(replace(lesson, output=text.text.strip()))
             else:
                 dropped[why] += 1
-        progress("responses", start + len(part), len(wanted))
+        progress("responses", min(len(wanted), (batch + 1) * plan.batch), len(wanted))
     return kept
+
+
+def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: Plan, batch: int) -> Job:
+    """A batch of instructions, by its number."""
+    prompt = domain.brainstorm(_draw(seeds, _IN_CONTEXT, plan.seed, "instructions", batch))
+    sampling = Sampling(plan.instruction_tokens, plan.temperature, plan.top_p)
+    # the last words belong to the rows: a prefix is what all rows share, and may not be all there is
+    rows = ("Instruction:",) * plan.batch
+    return Job(
+        prompt.removesuffix("Instruction:"), rows, sampling, BLANK, _number(plan.seed, domain.name, "instructions", batch)
+    )
+
+
+def _respond(domain: Domain, seeds: Sequence[Lesson], wanted: Sequence[Lesson], plan: Plan, batch: int) -> Job:
+    """A batch of responses, by its number."""
+    prompt = domain.respond(_draw(seeds, _SOLVED, plan.seed, "responses", batch))
+    rows = tuple(domain.question(lesson) for lesson in _part(wanted, plan, batch))
+    return Job(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed)
+
+
+def _part(wanted: Sequence[Lesson], plan: Plan, batch: int) -> Sequence[Lesson]:
+    return wanted[batch * plan.batch : (batch + 1) * plan.batch]
 
 
 def _draw(seeds: Sequence[Lesson], number: int, seed: int, what: str, batch: int) -> list[Lesson]:

@@ -38,11 +38,15 @@ VARIANTS: Final[dict[str, Variant]] = {
     MIXSE: Variant("one router for all blocks, trained with all experts, used with the best"),
     "layer routers": Variant("a router for each block", Routing("layer")),
     "final router": Variant("one decision for the model, by a first pass (X-LoRA)", Routing("final")),
-    "sequence level": Variant("the text so far is routed, not the token", Routing(level="sequence")),
     "prototypes": Variant(
         "the router is the domains' mean states, untrained", options=RouterOptions(start="prototypes"), untrained=True
     ),
     "from prototypes": Variant("the same, then trained", options=RouterOptions(start="prototypes")),
+    "sequence level": Variant(
+        "from prototypes; the text so far is routed, not the token",
+        Routing(level="sequence"),
+        RouterOptions(start="prototypes"),
+    ),
     "trained top-1": Variant("one expert acts while the router learns, too", options=RouterOptions(train_top_k=1)),
     "token mean": Variant("the loss is a mean over tokens, not over examples", average="token"),
     "balanced": Variant("with load-balancing loss, over the step", options=RouterOptions(balance=Balance(0.1))),
@@ -50,7 +54,8 @@ VARIANTS: Final[dict[str, Variant]] = {
     "joint top-1": Variant("new experts learn with the router", options=RouterOptions(train_top_k=1, joint=True)),
     "joint top-2": Variant("the same, two at a time", Routing(top_k=2), RouterOptions(train_top_k=2, joint=True)),
 }
-CHOICES: Final = ("top-2", "all", "renormalised", "random", "uniform")
+RENORMALISED: Final = "renormalised"
+CHOICES: Final = (RENORMALISED, "top-2", "all", "random", "uniform")
 """Other ways to use the trained router of MiXSE."""
 
 

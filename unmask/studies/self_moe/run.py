@@ -17,7 +17,7 @@ from unmask.studies.self_moe.drawing import Drawn, draw
 from unmask.studies.self_moe.making import Maker
 from unmask.studies.self_moe.measuring import Meter, Values
 from unmask.studies.self_moe.overhead import measure_overhead
-from unmask.studies.self_moe.plan import CHOICES, MIXSE, VARIANTS, Plan
+from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, Plan
 
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 
@@ -110,6 +110,7 @@ def _parts(
     mixture = maker.mixture(MIXSE, plan.number)
     found.main[MIXSE] = meter.model(MIXSE, mixture)
     used = meter.choices(MIXSE, mixture, CHOICES)
+    found.main[f"{MIXSE}, {RENORMALISED}"] = used.pop(RENORMALISED)
     found.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
     found.usage[MIXSE] = meter.usage(MIXSE)
     found.overhead = _overhead(folder, mixture, source)
@@ -117,7 +118,9 @@ def _parts(
     for name in plan.ablations:
         place = maker.mixture(name, plan.number)
         found.ablations[name] = meter.model(name, place)
-        meter.choices(name, place, ())
+        # which expert, apart from how strongly: some routers are surer than others
+        used = meter.choices(name, place, [RENORMALISED])
+        found.ablations[f"{name}, {RENORMALISED}"] = used[RENORMALISED]
         found.usage[name] = meter.usage(name)
         yield
     for number, values in _growing(maker, meter, plan, found, own):
