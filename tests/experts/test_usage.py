@@ -43,13 +43,14 @@ def mixture(tmp_path: Path) -> Mixture:
 
 def test_first_choices_by_hand(mixture: Mixture, tokenizer: Any) -> None:
     lessons = [SUMS[0], COLOURS[0]]
-    found, strength = first_choices(mixture, tokenizer, lessons, 512)
+    found, answering, strength = first_choices(mixture, tokenizer, lessons, 512)
     sums = []
     for place, tokens in enumerate(tokenize_lessons(tokenizer, lessons, 512)):
         with torch.no_grad():
             logits = torch.stack(mixture.body(torch.tensor([tokens.ids]), output_router_logits=True).router_logits)
-        shares = (logits.argmax(dim=-1) == 0).float().mean(dim=1).numpy()
-        assert np.allclose(found[place], np.stack([shares, 1 - shares], axis=1), atol=1e-6)
+        for counted, start in ((found, 0), (answering, tokens.start)):
+            shares = (logits.argmax(dim=-1) == 0)[:, start:].float().mean(dim=1).numpy()
+            assert np.allclose(counted[place], np.stack([shares, 1 - shares], axis=1), atol=1e-6)
         sums.append(logits.softmax(dim=-1).amax(dim=-1))
     assert strength == pytest.approx(float(torch.cat([one.flatten() for one in sums]).mean()), abs=0.02)
     assert 0.5 <= strength <= 1
@@ -60,7 +61,8 @@ def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer:
 
     def told(*_: Any, **__: Any) -> Any:
         first = np.array([[0.1, 0.9]] * len(SUMS) + [[0.9, 0.1]] * len(COLOURS))
-        return np.stack([first, first[:, ::-1]], axis=1), 0.7  # the second point has the experts the other way round
+        both = np.stack([first, first[:, ::-1]], axis=1)
+        return both, np.full_like(both, 0.5), 0.7  # the second point has the experts the other way round
 
     monkeypatch.setattr(module, "first_choices", told)
     usage = measure_usage(mixture, tokenizer, DOMAINS)
@@ -68,6 +70,7 @@ def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer:
     assert np.allclose(usage.load, 0.5)
     assert usage.information > 0.5 > 0.1 > usage.shuffled
     assert usage.by_point == pytest.approx([usage.information] * 2)
+    assert usage.responses == pytest.approx(0)
     assert usage.pooled == pytest.approx(0), "points that disagree tell nothing if they are taken as one"
     assert usage.interval[0] <= usage.information <= usage.interval[1]
 

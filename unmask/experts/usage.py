@@ -21,6 +21,7 @@ from unmask.experts.learning import LessonCollator
 from unmask.experts.lessons import Lesson, tokenize_lessons
 from unmask.mixture.gating import gates
 from unmask.mixture.model import Mixture
+from unmask.training.targets import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,7 +37,8 @@ class Usage:
     load: share of each domain's tokens that had each expert as their first, in the order of domains and experts, averaged over routing
     points; strength: mean sum of the gates; information: I(D; E) / log |D|, the mean over routing points, with a 95 % interval by
     bootstrap over lessons; shuffled: the same with domains dealt out anew; by_point: the same of each routing point, in the order in
-    which a token meets them; pooled: of all points as if they were one; own: share of domains whose own expert (the one of the same
+    which a token meets them; pooled: of all points as if they were one; responses: of the tokens of responses alone, since the words of
+    a template come before a text has said what it is about; own: share of domains whose own expert (the one of the same
     name) is used the most, or None.
     """
 
@@ -49,6 +51,7 @@ class Usage:
     shuffled: float
     by_point: tuple[float, ...]
     pooled: float
+    responses: float
     own: float | None
 
     def as_json(self) -> dict[str, Any]:
@@ -59,21 +62,25 @@ class Usage:
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def first_choices(
     mixture: Mixture, tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson], max_length: int, batch_tokens: int = 2048
-) -> tuple[Counts, float]:
-    """For each lesson and routing point, the share of tokens whose first expert each is; and the mean sum of gates."""
+) -> tuple[Counts, Counts, float]:
+    """For each lesson and routing point, the share of tokens whose first expert each is; of its response's; the mean sum of gates."""
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
-    found, strengths = np.zeros((len(tokens), len(mixture.points), len(mixture.experts))), []
+    shape = (len(tokens), len(mixture.points), len(mixture.experts))
+    everywhere, answering, strengths = np.zeros(shape), np.zeros(shape), []
     for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
         inputs = collate([tokens[index] for index in batch])
         ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
+        response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
         logits = mixture.body(input_ids=ids, attention_mask=real, output_router_logits=True, use_cache=False).router_logits
         for place, point in enumerate(logits[-len(mixture.points) :]):
             scores = point.reshape(*ids.shape, -1)
-            first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1]) * real.unsqueeze(-1)
-            found[batch, place] = (first.sum(dim=1) / real.sum(dim=1, keepdim=True)).double().cpu().numpy()
+            first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])
+            for found, counted in ((everywhere, real), (answering, response)):
+                shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)
+                found[batch, place] = shares.double().cpu().numpy()
             strengths.append(float(gates(scores, mixture.routing).sum(dim=-1)[real.bool()].mean()))
-    return found, float(np.mean(strengths))
+    return everywhere, answering, float(np.mean(strengths))
 
 
 def measure_usage(
@@ -86,7 +93,7 @@ def measure_usage(
     """Route the lessons of each domain and count. Raises UnmaskError for a lesson that does not fit."""
     lessons = [lesson for some in domains.values() for lesson in some]
     labels = np.repeat(np.arange(len(domains)), [len(some) for some in domains.values()])
-    counts, strength = first_choices(mixture, tokenizer, lessons, max_length)
+    counts, answering, strength = first_choices(mixture, tokenizer, lessons, max_length)
     random = np.random.default_rng(seed)
     by_point = information(counts, labels)
     shuffled = [information(counts, random.permutation(labels)).mean() for _ in range(_SHUFFLES)]
@@ -105,6 +112,7 @@ def measure_usage(
         float(np.mean(shuffled)),
         tuple(by_point.tolist()),
         float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
+        float(information(answering, labels).mean()),
         float(np.mean([load[row].argmax() == place for row, place in known])) if known else None,
     )
 

@@ -96,12 +96,14 @@ def _routing(found: Findings) -> Sheet:
         low, high = usage["interval"]
         own = "" if usage["own"] is None else f"{usage['own'] * len(usage['domains']):.0f} of {len(usage['domains'])}"
         information = f"{usage['information']:.3f} ({low:.3f} .. {high:.3f})"
-        rows.append((name, information, f"{usage['shuffled']:.3f}", own, f"{usage['strength']:.2f}"))
+        rows.append(
+            (name, information, f"{usage['shuffled']:.3f}", f"{usage['responses']:.3f}", own, f"{usage['strength']:.2f}")
+        )
     note = (
         "I(D;E) / log |D| of domain and first expert of the tokens (1: the expert tells the domain), the same after dealing out "
-        "domains anew; domains that use their own expert most; mean sum of the gates."
+        "domains anew, and of the tokens of responses alone; domains that use their own expert most; mean sum of the gates."
     )
-    return Sheet("Routing", ("", "I(D;E)", "by chance", "own expert first", "strength"), tuple(rows), note)
+    return Sheet("Routing", ("", "I(D;E)", "by chance", "of responses", "own expert first", "strength"), tuple(rows), note)
 
 
 def _overhead(found: Findings) -> Sheet:
