@@ -8,15 +8,22 @@ if TYPE_CHECKING:
     from unmask.design import Design
     from unmask.embedder import Embedder
     from unmask.errors import AttentionError, UnmaskError
+    from unmask.mixture.model import Mixture
 
-__all__ = ["AttentionError", "Design", "Embedder", "UnmaskError"]
+__all__ = ["AttentionError", "Design", "Embedder", "Mixture", "UnmaskError"]
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import unmask` loads no torch."""
     from importlib import import_module
 
-    homes = {"Design": "design", "Embedder": "embedder", "AttentionError": "errors", "UnmaskError": "errors"}
+    homes = {
+        "Design": "design",
+        "Embedder": "embedder",
+        "Mixture": "mixture.model",
+        "AttentionError": "errors",
+        "UnmaskError": "errors",
+    }
     if name not in homes:
         raise AttributeError(f"module 'unmask' has no attribute '{name}'")
     return getattr(import_module(f"unmask.{homes[name]}"), name)

@@ -42,6 +42,21 @@ def mixed(base: Path, routing: Routing | None = None, spread: float = 0.5) -> Mi
     return mixture
 
 
+def test_a_mixture_is_saved_and_read_by_its_own_methods(base: Path, tmp_path: Path) -> None:
+    from unmask import Mixture as Public
+
+    mixture = mixed(base)
+    mixture.save_pretrained(tmp_path / "saved")
+    again = Public.from_pretrained(tmp_path / "saved")
+    ids = tokens(mixture.model)
+    with torch.no_grad():
+        assert torch.equal(again.model(input_ids=ids).logits, mixture.model(input_ids=ids).logits)
+    assert again.tokenizer is not None and again.tokenizer("x")["input_ids"]
+    assert Public.from_pretrained(tmp_path / "saved", dtype="float32").model.dtype == torch.float32
+    with pytest.raises(UnmaskError, match="saved' exists"):
+        mixture.save_pretrained(tmp_path / "saved")
+
+
 def test_a_shared_expert_comes_back(base: Path, tmp_path: Path) -> None:
     mixture, _ = build_mixture([tmp_path / "math"], Routing(level="sequence"), shared=tmp_path / "code")
     (tmp_path / "saved").mkdir()

@@ -123,6 +123,23 @@ def test_what_was_made_is_not_made_again_and_a_kill_loses_nothing(whole: Path, t
         run(load_plan("smoke", [*LITTLE, "ablations=[]", "lora.r=2"]), tmp_path / "cut")
 
 
+def test_rows_are_asked_what_they_can(data: Path, tmp_path: Path) -> None:
+    from unmask.experts.abilities.harness import accuracy, draw_items
+
+    asked = ['abilities.piqa="piqa/valid.jsonl"', 'abilities.hellaswag="hellaswag/validation.jsonl"', "limit=6"]
+    plan = load_plan("smoke", [*LITTLE, "ablations=[]", "sizes=[]", *asked])
+    source = Source("pico", dtype="float32")
+    found = study(plan, source, data, tmp_path, lambda _: None, lambda *_: None)
+    assert set(found.abilities) == set(found.main) - {ORACLE, "MiXSE, renormalised"}
+    speaker, tokenizer = load_speaker(Source(str(tmp_path / "experts/math"), dtype="float32"))
+    right = accuracy(speaker, tokenizer, "piqa", draw_items("piqa", data / "piqa/valid.jsonl", 6, 0))
+    assert found.abilities["expert math"]["piqa"].tolist() == (100 * right).tolist()
+    [sheet] = [sheet for sheet in sheets(found) if sheet.title == "Abilities"]
+    assert sheet.columns == ("", "piqa", "hellaswag", "average", "less base") and len(sheet.rows) == len(found.abilities)
+    with pytest.raises(UnmaskError, match="run_code=true"):
+        study(load_plan("smoke", [*LITTLE, 'abilities.mbpp="mbpp/all.jsonl"']), source, data, tmp_path / "code", print, print)
+
+
 def test_plans(tmp_path: Path) -> None:
     assert scales() == ["smoke", "small", "paper"]
     for scale in scales():

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from unmask.cli.learning import Accumulate, Average, Batch, MaxLength, Seed, domains_of, showing
 from unmask.cli.options import Device, Dtype, Revision, TrustRemoteCode
 from unmask.errors import UnmaskError
+
+if TYPE_CHECKING:
+    from unmask.experts.mixing import Ingredients
+    from unmask.experts.router import RouterOptions
+    from unmask.training.lora import LoraOptions
 
 
 def mix(
@@ -66,9 +71,8 @@ def mix(
 ) -> None:
     """Put experts into their base model and train the router that gives tokens to them (MiXSE). The result is a model like any other."""
     from unmask.experts.balance import Balance
-    from unmask.experts.mixing import JOINT, Ingredients, mix_jointly
-    from unmask.experts.mixing import mix as run
-    from unmask.experts.router import LEARNING, RouterOptions
+    from unmask.experts.mixing import Ingredients
+    from unmask.experts.router import RouterOptions
     from unmask.loading import Source
     from unmask.mixture.gating import Routing
     from unmask.training.lora import LoraOptions
@@ -77,22 +81,40 @@ def mix(
         raise UnmaskError("--joint makes experts of its own: name the base model (--base) and lessons, and no other experts.")
     if not joint and not experts:
         raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
-    usual = JOINT if joint else LEARNING
-    steps, lr = usual.steps if steps is None else steps, lr or usual.lr
-    learning = replace(
-        usual, steps=steps, lr=lr, batch=batch, accumulate=accumulate, warmup=max(0, min(usual.warmup, steps - 1)),
-        max_length=max_length, average=average, seed=seed,
-    )  # fmt: skip
-    options = RouterOptions(train_top_k, start, Balance(balance, balance_over))
     source = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    routing, folder = Routing(router, top_k, renormalise, level), output.expanduser()
+    _mix(
+        LoraOptions(r=r, alpha=alpha) if joint else Ingredients(tuple(experts or ()), shared, start_from),
+        (domains_of(lessons), output.expanduser(), Routing(router, top_k, renormalise, level), source),
+        RouterOptions(train_top_k, start, Balance(balance, balance_over)),
+        {"batch": batch, "accumulate": accumulate, "max_length": max_length, "average": average, "seed": seed},
+        steps,
+        lr,
+    )
+
+
+def _mix(
+    made_of: Ingredients | LoraOptions,
+    given: tuple[Any, ...],
+    options: RouterOptions,
+    learned: dict[str, Any],
+    steps: int | None,
+    lr: float | None,
+) -> None:
+    """Mix experts, or train new ones jointly where only their LoRA is said; with the steps and the rate that are usual for that."""
+    from unmask.experts.mixing import JOINT, Ingredients, mix_jointly
+    from unmask.experts.mixing import mix as run
+    from unmask.experts.router import LEARNING
+
+    usual = LEARNING if isinstance(made_of, Ingredients) else JOINT
+    steps = usual.steps if steps is None else steps
+    warmup = max(0, min(usual.warmup, steps - 1))
+    learning = replace(usual, steps=steps, lr=lr or usual.lr, warmup=warmup, **learned)
     with showing() as callbacks:
         common: dict[str, Any] = {"learning": learning, "options": options, "callbacks": callbacks}
-        if joint:
-            done = mix_jointly(domains_of(lessons), folder, routing, source, lora=LoraOptions(r=r, alpha=alpha), **common)
+        if isinstance(made_of, Ingredients):  # noqa: SIM108
+            done = run(made_of, *given, **common)
         else:
-            ingredients = Ingredients(tuple(experts or ()), shared, start_from)
-            done = run(ingredients, domains_of(lessons), folder, routing, source, **common)
+            done = mix_jointly(*given, lora=made_of, **common)
     losses = f"; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last" if done.losses else ""
     print(f"unmask: mixture in {done.folder}{losses}", file=sys.stderr)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ from unmask.mixture.sequence import RunningMean
 from unmask.mixture.stack import ExpertLinear
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _SPREAD = 0.01  # of a new router: equal logits would send every token to the first expert
 
@@ -50,6 +51,7 @@ class Mixture:
         require_alike([*experts, shared] if shared else experts)
         self.model, self.experts, self.shared = model, list(experts), shared
         self.source = source or Source(experts[0].base)
+        self.tokenizer: PreTrainedTokenizerBase | None = None
         self.body: Any = body_of(model)
         self._control = Control(routing or Routing())
         for parameter in model.parameters():
@@ -123,6 +125,25 @@ class Mixture:
                         f"model need {tuple(router.weight.shape)}: it belongs to other experts."
                     )
                 router.weight.copy_(weights[name])
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **source: Any) -> Mixture:
+        """Read a mixture that was saved, with its `tokenizer`; `source` as in loading.Source: dtype, device. Raises UnmaskError."""
+        from unmask.mixture.folder import load_mixture
+
+        mixture, tokenizer = load_mixture(Path(folder), Source(str(folder), **source))
+        mixture.tokenizer = tokenizer
+        return mixture
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the experts as they were, the routers, and what belongs together, into a new folder. Raises UnmaskError if it exists."""
+        from unmask.mixture.folder import save_mixture
+
+        folder = Path(folder)
+        if folder.exists():
+            raise UnmaskError(f"'{folder}' exists: give a new folder.")
+        folder.mkdir(parents=True)
+        save_mixture(self, folder)
 
     @contextmanager
     def forced(self, force: Force) -> Iterator[None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UnmaskError
+from unmask.experts.abilities.harness import draw_items, learned_of
+from unmask.experts.abilities.tests import TESTS, Item
 from unmask.experts.domain import load_domain
 from unmask.experts.generation import Writer
 from unmask.experts.lessons import Lesson, read_lessons
@@ -24,33 +26,58 @@ _SEEDS = 100  # that a model's own lessons begin from
 
 @dataclass(frozen=True)
 class Drawn:
-    """Lessons by domain, in an order such that the first of them are a sample as well; and those that nothing learns."""
+    """Lessons by domain, in an order such that the first of them are a sample as well; those that nothing learns; what all began from."""
 
     learned: Lessons
     held_out: Lessons
+    seeds: Lessons
 
     def first(self, number: int) -> dict[str, list[Lesson]]:
         """So many lessons of each domain."""
         return {name: lessons[:number] for name, lessons in self.learned.items()}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Tests of ability: their items (None: the harness's own, the first `limit`), and whether code may run."""
+
+    items: Mapping[str, Sequence[Item] | None]
+    limit: int | None
+    run_code: bool
+
+
 def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[str], None]) -> Drawn:
     """Draw the lessons of every domain, or let the model write them. Raises UnmaskError for data that are not there or too few."""
-    learned, held_out = {}, {}
-    for name, given in plan.seeds.items():
+    given, held_out = {}, {}
+    for name, file in plan.seeds.items():
         wanted = plan.number if plan.lessons == "seeds" else _SEEDS
-        seeds, tested = split(read_seeds(_file(given, root)), wanted, plan.held_out, plan.seed)
+        seeds, tested = split(read_seeds(_file(file, root)), wanted, plan.held_out, plan.seed)
         held_out[name] = _kept(folder / f"{name}.held-out.jsonl", tested)
-        learned[name] = _kept(folder / f"{name}.seeds.jsonl", seeds)
+        given[name] = _kept(folder / f"{name}.seeds.jsonl", seeds)
+    learned = dict(given)
     if plan.lessons == "written":
         writer = Writer(*load_speaker(source))
         forbidden = [f"{one.instruction} {one.input}".strip() for some in held_out.values() for one in some]
-        for name, seeds in learned.items():
+        for name, seeds in given.items():
             writing = Writing(plan.number, batch=64, seed=plan.seed)
             found = specialise(writer, source.model, load_domain(name), seeds, folder / name, writing, forbidden)
             say(f"{name}: {found.kept} lessons of {found.written} instructions that were written")
             learned[name] = read_lessons(folder / name / LESSONS)
-    return Drawn(learned, held_out)
+    return Drawn(learned, held_out, given)
+
+
+def draw_tests(plan: Plan, root: Path, drawn: Drawn) -> Asked:
+    """Items of the tests of ability, without those that were learned. Raises UnmaskError for code that may not be run."""
+    if not plan.run_code and (code := [name for name in plan.abilities if TESTS[name].asked == "code"]):
+        raise UnmaskError(
+            f"'{code[0]}' runs code that the models write, in a sandbox: allow it with --set run_code=true, or leave it out."
+        )
+    known = learned_of([lesson for some in (drawn.learned, drawn.seeds) for lessons in some.values() for lesson in lessons])
+    items = {
+        name: draw_items(name, _file(given, root), plan.limit, plan.seed, known) if given else None
+        for name, given in plan.abilities.items()
+    }
+    return Asked(items, plan.limit, plan.run_code)
 
 
 def _file(given: str, root: Path) -> Path:

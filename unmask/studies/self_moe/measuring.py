@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.experts.abilities.harness import accuracy
 from unmask.experts.likelihood import response_likelihood
 from unmask.experts.speakers import load_speaker
 from unmask.experts.usage import measure_usage
@@ -21,7 +22,7 @@ from unmask.loading import Source, load_language_model
 from unmask.mixture.choices import chosen
 from unmask.mixture.experts import read_expert
 from unmask.mixture.merging import Method, merge_experts
-from unmask.studies.self_moe.drawing import Lessons
+from unmask.studies.self_moe.drawing import Asked, Lessons
 
 Values = dict[str, NDArray[np.float64]]
 
@@ -29,11 +30,21 @@ Values = dict[str, NDArray[np.float64]]
 class Meter:
     """Measures models on the held-out lessons, each at most once.
 
-    folder: where values are kept, one file a row, named by the row; they are those of the artefacts that lie beside it.
+    asked: tests of ability, for whole models. folder: where values are kept, one file a row, named by the row; they are those of the
+    artefacts that lie beside it.
     """
 
-    def __init__(self, source: Source, held_out: Lessons, max_length: int, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        held_out: Lessons,
+        max_length: int,
+        folder: Path,
+        say: Callable[[str], None],
+        asked: Asked | None = None,
+    ) -> None:
         self.source, self.held_out, self.max_length, self.folder, self.say = source, held_out, max_length, folder, say
+        self.asked = asked or Asked({}, None, False)
 
     def model(self, row: str, folder: Path | None) -> Values:
         """A base model (no folder), an expert or a mixture as it was saved."""
@@ -75,6 +86,11 @@ class Meter:
         """What `choices` found of where tokens go."""
         return json.loads(self._file(f"{row}, usage").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
+    def abilities(self, row: str) -> Values:
+        """What a row that was measured before got right, 100 for each item that it did; nothing for rows that are not asked."""
+        file = self._file(f"{row}, abilities")
+        return self._values(f"{row}, abilities") if file.is_file() else {}
+
     def oracle(self, experts: Mapping[str, Values]) -> Values:
         """Each domain under its own expert."""
         return {domain: experts[domain][domain] for domain in self.held_out}
@@ -86,8 +102,14 @@ class Meter:
             self.say(f"measuring {row}")
         yield missing
 
-    def _keep(self, row: str, speaker: Any, tokenizer: Any, using: Callable[[], Any] = nullcontext) -> None:
-        with using():
+    def _keep(self, row: str, speaker: Any, tokenizer: Any, using: Callable[[], Any] | None = None) -> None:
+        if self.asked.items and using is None:
+            right = {
+                name: 100 * accuracy(speaker, tokenizer, name, items, run_code=self.asked.run_code, limit=self.asked.limit)
+                for name, items in self.asked.items.items()
+            }
+            write_json(self._file(f"{row}, abilities"), {name: values.tolist() for name, values in right.items()})
+        with (using or nullcontext)():
             found = {
                 domain: response_likelihood(speaker, tokenizer, lessons, max_length=self.max_length).tolist()
                 for domain, lessons in self.held_out.items()

@@ -87,7 +87,8 @@ class Plan(_Table):
 
     seeds: a file of tasks or lessons for each domain, below the data folder or `starter:NAME`. lessons: these themselves, or what the model
     writes after 100 of them. number: lessons of a domain; held_out: those it is tested on, never learned; sizes: other numbers, for
-    the curve over data. ablations: mixtures beside the main one, all of them if not said.
+    the curve over data. abilities: tests of the main table's rows by their files below the data folder (empty: by the harness's own
+    name), `limit` items each, those of code only with run_code. ablations: mixtures beside the main one, all of them if not said.
     """
 
     models: tuple[str, ...] = Field(min_length=1)
@@ -98,6 +99,9 @@ class Plan(_Table):
     batch: int = Field(ge=1)
     max_length: int = Field(ge=16)
     sizes: tuple[int, ...] = ()
+    abilities: dict[str, str] = {}
+    limit: int | None = Field(default=None, ge=1)
+    run_code: bool = False
     ablations: tuple[str, ...] = tuple(name for name in VARIANTS if name != MIXSE)
     expert: ExpertPlan
     router: RouterPlan

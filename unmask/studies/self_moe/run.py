@@ -13,12 +13,13 @@ from unmask.experts.records import content_of, write_or_check
 from unmask.files import only_run_in, write_json
 from unmask.loading import Source, pick_device
 from unmask.persistence import hardware, versions
-from unmask.studies.self_moe.drawing import Drawn, draw
+from unmask.studies.self_moe.drawing import Asked, Drawn, draw, draw_tests
 from unmask.studies.self_moe.making import Maker
 from unmask.studies.self_moe.measuring import Meter, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, Plan
 
+_MORE = ("abilities", "limit", "run_code")  # may be asked of a study that stands
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 
 
@@ -26,7 +27,8 @@ BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 class Findings:
     """What the study has found so far, each table as values by row, each row as likelihoods by domain, lesson by lesson.
 
-    usage: where tokens go, by mixture; growing: mixtures of 0, 1, .. experts; sizes: by number of lessons, instance and MiXSE.
+    usage: where tokens go, by mixture; growing: mixtures of 0, 1, .. experts; sizes: by number of lessons, instance and MiXSE;
+    abilities: what rows of the main table got right, item by item.
     """
 
     main: dict[str, Values] = field(default_factory=dict)
@@ -35,6 +37,7 @@ class Findings:
     growing: dict[str, Values] = field(default_factory=dict)
     sizes: dict[int, dict[str, Values]] = field(default_factory=dict)
     overhead: dict[str, Any] = field(default_factory=dict)
+    abilities: dict[str, Values] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Means, differences and intervals of every table."""
@@ -43,6 +46,7 @@ class Findings:
         return {
             "unit": "nats a response token, held out; differences with 95 % intervals by a paired bootstrap over lessons",
             **{name: [asdict(row) for row in rows_of(self, values)] for name, values in tables.items()},
+            "abilities": [asdict(row) for row in compare_likelihoods(self.abilities, BASE)] if self.abilities else [],
             "routing": self.usage,
             "overhead": self.overhead,
         }
@@ -68,14 +72,15 @@ def study(
     with only_run_in(folder):
         drawn = draw(plan, source, root, folder / "lessons", say)
         record = {
-            "plan": plan.model_dump(mode="json", exclude={"models", "ablations", "sizes"}),
+            "plan": plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", *_MORE}),
             "model": source.model,
             "learned": {name: content_of(lessons) for name, lessons in drawn.learned.items()},
             "held_out": {name: content_of(lessons) for name, lessons in drawn.held_out.items()},
         }
         write_or_check(folder / "study.json", record)
         findings = Findings()
-        for _ in _parts(plan, source, drawn, folder, say, callbacks, findings):
+        asked = draw_tests(plan, root, drawn)
+        for _ in _parts(plan, source, drawn, folder, say, callbacks, findings, asked):
             write(findings, folder)
             write_json(
                 folder / "results.json",
@@ -92,10 +97,11 @@ def _parts(
     say: Callable[[str], None],
     callbacks: Sequence[Any],
     found: Findings,
+    asked: Asked,
 ) -> Iterator[None]:
     """Fill the findings, table by table."""
     maker = Maker(plan, source, drawn, folder, say, callbacks)
-    meter = Meter(source, drawn.held_out, plan.max_length, folder / "values", say)
+    meter = Meter(source, drawn.held_out, plan.max_length, folder / "values", say, asked)
     experts = maker.experts(plan.number)
     found.main[BASE] = meter.model(BASE, None)
     own = {name: meter.model(f"expert {name}", place) for name, place in experts.items()}
@@ -114,6 +120,7 @@ def _parts(
     found.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
     found.usage[MIXSE] = meter.usage(MIXSE)
     found.overhead = _overhead(folder, mixture, source)
+    found.abilities = {row: values for row in found.main if (values := meter.abilities(row))}
     yield
     for name in plan.ablations:
         place = maker.mixture(name, plan.number)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unmask.experts.comparison import Row
+from unmask.experts.comparison import Row, compare_likelihoods
 from unmask.studies.self_moe.measuring import Values
 from unmask.studies.self_moe.run import BASE, INSTANCE, Findings, rows_of
 
@@ -50,6 +50,8 @@ def sheets(found: Findings) -> Iterator[Sheet]:
     """Every table that there is something for."""
     if found.main:
         yield _likelihoods("Main table", found, found.main)
+    if found.abilities:
+        yield _abilities(found)
     if found.ablations:
         yield _likelihoods("Ablations", found, found.ablations)
     if found.usage:
@@ -82,6 +84,20 @@ def _likelihoods(title: str, found: Findings, values: dict[str, Values]) -> Shee
         "half of their 95 % intervals (paired bootstrap over lessons)."
     )
     return Sheet(title, ("", *domains, "average", "less base", "less instance"), rows, note)
+
+
+def _abilities(found: Findings) -> Sheet:
+    """Percent of items that rows of the main table got right."""
+    rows = compare_likelihoods(found.abilities, BASE)
+    tests = tuple(rows[0].domains)
+    cells = []
+    for row in rows:
+        value, low, high = row.difference
+        less = "" if row.model == BASE else f"{value:+.1f} ± {(high - low) / 2:.1f}"
+        cells.append((row.model, *(f"{row.domains[test]:.1f}" for test in tests), f"{row.average:.1f}", less))
+    numbers = ", ".join(f"{test} {len(found.abilities[BASE][test])}" for test in tests)
+    note = f"Percent of items that are right ({numbers}); differences with half of their 95 % intervals (paired bootstrap over items)."
+    return Sheet("Abilities", ("", *tests, "average", "less base"), tuple(cells), note)
 
 
 def _difference(row: Row, against: str) -> str:
