@@ -73,6 +73,21 @@ def test_renormalised_top_1_cannot_be_trained() -> None:
     Routing(renormalise=True, top_k=2).require_gradient()
 
 
+@pytest.mark.parametrize("family", FAMILY)
+def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
+    """Sharing is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
+    model = language_model(family)
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=2))
+    ids = tokens(model)
+    shared = logits(model, ids)
+    sizes = [0 if point.together is None else point.together.shape[0] // (3 * 2) for point in mixture.points.values()]
+    assert set(sizes) == ({3, 2} if family != "olmoe" else {3}), "query, key, value; gate, up"
+    assert all(point.now.strength is None for point in mixture.points.values())
+    for point in mixture.points.values():
+        point.unshare()
+    assert torch.allclose(logits(model, ids), shared, atol=1e-5)
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_map_is_the_base_and_the_gated_sum_of_its_experts(router: Any, tmp_path: Path) -> None:
     model = language_model()
@@ -298,11 +313,13 @@ def test_choices(tmp_path: Path) -> None:
     point = mixture.points["model.layers.0.mlp"]
     ids = tokens(model)
 
+    seen: list[torch.Tensor] = []
+    point.register_forward_hook(lambda point, *_: seen.append(point.now.strength))
+
     def strengths(choice: str) -> torch.Tensor:
         with chosen(mixture, choice):
             logits(model, ids)
-        assert point.strength is not None
-        return point.strength[..., ::2]  # of rank 2: each expert stands there twice
+        return seen[-1][..., ::2]  # of rank 2: each expert stands there twice
 
     learned = strengths("learned")
     assert torch.equal(learned, strengths("top-1")) and bool((learned.count_nonzero(dim=-1) == 1).all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -70,8 +71,13 @@ def specialise(
     source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     plan = Plan(number, batch, instruction_tokens, response_tokens, seed=seed)
 
+    begun: dict[str, tuple[float, int]] = {}
+
     def said(what: str, done: int, wanted: int) -> None:
-        print(f"  {what}: {done} of {wanted}", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        start, before = begun.setdefault(what, (now, done))
+        left = f", {(now - start) / (done - before) * (wanted - done) / 60:.1f} min left" if before < done < wanted else ""
+        print(f"  {what}: {done} of {wanted}{left}", file=sys.stderr, flush=True)
 
     writer: Writers
     if writers > 1 or ray_address:

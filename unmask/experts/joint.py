@@ -41,6 +41,8 @@ def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: 
         experts.append(Expert(name, Path(), source.model, lora.r, factors))
     mixture = Mixture(model, experts, routing, source=source, seed=seed)
     mixture.scale_experts(lora.alpha / lora.r)
+    for point in mixture.points.values():
+        point.unshare()
     for stack in mixture.stacks.values():
         stack.down, stack.up = (nn.Parameter(weight.float(), requires_grad=False) for weight in (stack.down, stack.up))
     return mixture, tokenizer

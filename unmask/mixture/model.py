@@ -57,7 +57,9 @@ class Mixture:
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         self.points = self._install()
-        self._hooks: list[Any] = [self._gate_block(name, point) for name, point in self.points.items()]
+        self._hooks: list[Any] = []
+        for name, point in self.points.items():
+            self._gate_block(name, point)
         if self.routing.router == "final":
             self._hooks.append(FirstPass(self.body, self._control, self.routers["router"]).attach())
         if self.routing.level == "sequence":
@@ -66,6 +68,7 @@ class Mixture:
         declare(self.body)
         self.body.mixture = self
         self.initialise(seed)
+        self._share()
 
     @property
     def routing(self) -> Routing:
@@ -217,6 +220,34 @@ class Mixture:
             self.model.get_submodule(block).routing_point = point
         return points
 
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _share(self) -> None:
+        """Find out, by one token, which maps read the very input of their block."""
+        given: dict[int, Any] = {}
+        sharing: dict[RoutingPoint, list[nn.Module]] = {}
+        hooks = [
+            point.register_forward_pre_hook(lambda point, hidden: given.update({id(point): hidden[0]}))
+            for point in self.points.values()
+        ]
+
+        def note(stack: Any, hidden: tuple[Any, ...]) -> None:
+            point = stack.point
+            if given.get(id(point)) is hidden[0]:
+                sharing.setdefault(point, []).append(stack)
+
+        hooks += [stack.register_forward_pre_hook(note) for stack in self.stacks.values()]
+        training = self.model.training
+        try:
+            self.model.eval()
+            self.body(input_ids=torch.zeros(1, 1, dtype=torch.long, device=self.model.device), use_cache=False)
+        finally:
+            self.model.train(training)
+            for hook in hooks:
+                hook.remove()
+        for point, stacks in sharing.items():
+            if len(stacks) > 1:
+                point.share(stacks)
+
     def _linear(self, name: str) -> nn.Linear:
         try:
             linear = self.model.get_submodule(name)
@@ -239,12 +270,14 @@ class Mixture:
             raise UnmaskError(f"{name} stands in no block of a layer, so nothing there can route its tokens.")
         return f"{prefix}.{inside[0]}.{inside[1]}"
 
-    def _gate_block(self, name: str, point: RoutingPoint) -> Any:
+    def _gate_block(self, name: str, point: RoutingPoint) -> None:
         def gate(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
             if not point.control.off:
                 point(given[0] if given else named["hidden_states"])
 
-        return self.model.get_submodule(name).register_forward_pre_hook(gate, with_kwargs=True)
+        block = self.model.get_submodule(name)
+        self._hooks.append(block.register_forward_pre_hook(gate, with_kwargs=True))
+        self._hooks.append(block.register_forward_hook(lambda *_: point.forget()))
 
 
 def declare(body: Any) -> None:

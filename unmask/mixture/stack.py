@@ -27,13 +27,35 @@ class ExpertLinear(nn.Module):
         like = {"device": base.weight.device, "dtype": base.weight.dtype}
         self.down = nn.Parameter(torch.cat([down for down, _ in experts]).to(**like), requires_grad=False)
         self.up = nn.Parameter(torch.cat([up for _, up in experts], dim=1).to(**like), requires_grad=False)
+        self._exact: dict[str, Tensor] = {}
         self._point = [point]  # in a list: it belongs to the block, not to each of its maps
+
+    @property
+    def point(self) -> RoutingPoint:
+        """Where its gates come from."""
+        return self._point[0]
 
     def forward(self, hidden: Float[Tensor, "*batch input"]) -> Float[Tensor, "*batch output"]:
         """The map, with each token's experts."""
         known = self.base(hidden)
-        point = self._point[0]
+        point = self.point
         if point.control.off:
             return known  # type: ignore[no-any-return]
-        down, up = self.down.to(hidden.dtype), self.up.to(hidden.dtype)  # in fp32 beside a bf16 base where they train
-        return known + nn.functional.linear(nn.functional.linear(hidden, down) * point.strength, up)  # type: ignore[no-any-return]
+        low = point.gated(self, hidden)
+        up = self.factor("up", low.dtype)
+        if low.dtype != known.dtype:
+            return known.add_(nn.functional.linear(low, up))  # type: ignore[no-any-return]
+        return torch.addmm(known.flatten(0, -2), low.flatten(0, -2), up.t()).view(known.shape)
+
+    def factor(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A or B in a dtype; what does not train is converted once."""
+        found = self._exact.get(name)
+        if found is not None and found.dtype == dtype:
+            return found
+        own: Tensor = getattr(self, name)
+        if own.dtype == dtype:
+            return own
+        if not own.requires_grad:
+            self._exact[name] = own.to(dtype)
+            return self._exact[name]
+        return own.to(dtype)
