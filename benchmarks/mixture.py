@@ -1,7 +1,7 @@
 """Speed of mixtures, as ratios within one run. `python -m benchmarks.mixture [N ...]`, N numbers of experts (4 and 16).
 
-train: forward and backward through smollm2 with N random experts of rank 8, against the base alone, and against PEFT's X-LoRA with the
-same experts. generate: one token with a cache, against the base.
+train: forward and backward through smollm2 with N random experts of rank 8, all acting, against the base alone, and against PEFT's
+X-LoRA with the same experts. generate: one token with a cache, one expert or all acting, against the base.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def make_experts(folder: Path, number: int) -> list[Expert]:
     return [read_expert(folder / f"expert{place}") for place in range(number)]
 
 
-def mixture_model(experts: list[Expert]) -> Any:
+def mixture_model(experts: list[Expert], top_k: int) -> Any:
     """smollm2 with experts; the router is free to train."""
-    mixture = Mixture(load_language_model(Source("smollm2"))[0], experts, Routing(top_k=len(experts)))
+    mixture = Mixture(load_language_model(Source("smollm2"))[0], experts, Routing(top_k=top_k))
     for router in mixture.routers.values():
         router.weight.requires_grad_(True)
     return mixture.model
@@ -107,9 +107,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             experts = make_experts(Path(folder), number)
             base = load_language_model(Source("smollm2"))[0].requires_grad_(False)
-            mixture, xlora = mixture_model(experts), xlora_model(experts)
+            mixture, sparse, xlora = mixture_model(experts, number), mixture_model(experts, 1), xlora_model(experts)
             train = ratios({"base": step(base), "mixture": step(mixture), "x-lora": step(xlora)}, "base")
-            generate = ratios({"base": generating(base), "mixture": generating(mixture)}, "base")
+            generate = ratios({"base": generating(base), "top-1": generating(sparse), "all": generating(mixture)}, "base")
             found[f"{number} experts"] = {"train": train, "generate": generate}
     print(json.dumps(found, indent=2))
 

@@ -134,12 +134,16 @@ def test_a_text_is_the_same_alone_in_a_batch_and_padded(family: str, tmp_path: P
         assert torch.allclose(found[:1][mask.bool()], alone[0], atol=1e-4)
 
 
+@pytest.mark.parametrize("texts", [1, 3], ids=["one", "several"])
+@pytest.mark.parametrize("top_k", [1, 2])
 @pytest.mark.parametrize("router", [*ROUTERS, "block-sequence", "final-sequence"])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "mistral-sliding"])
-def test_generating_with_a_cache_is_generating_without(family: str, router: Any, tmp_path: Path) -> None:
+def test_generating_with_a_cache_is_generating_without(
+    family: str, router: Any, top_k: int, texts: int, tmp_path: Path
+) -> None:
     model = language_model(family)
     kind, _, level = router.partition("-")
-    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(kind, top_k=2, level=level or "token"))
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(kind, top_k=top_k, level=level or "token"))
     for one in mixture.routers.values():
         torch.nn.init.normal_(one.weight, std=0.5)
     options: dict[str, Any] = {
@@ -149,7 +153,7 @@ def test_generating_with_a_cache_is_generating_without(family: str, router: Any,
         "output_logits": True,
         "eos_token_id": None,
     }
-    ids = tokens(model)
+    ids = tokens(model, texts)
     with torch.no_grad():
         cached, plain = (
             model.generate(input_ids=ids, use_cache=use, return_dict_in_generate=True, **options) for use in (True, False)

@@ -61,15 +61,6 @@ def gates(logits: Float[Tensor, "*batch expert"], routing: Routing) -> Float[Ten
     return weights / weights.sum(dim=-1, keepdim=True) if routing.renormalise else weights
 
 
-def working_dtype(hidden: Tensor) -> torch.dtype:
-    """What experts compute in: as the model, but fp32 for few bf16 tokens on a CPU.
-
-    There a product of one token costs 15 us in bf16 whatever its size, and 3 us in fp32; most of what experts add to a generated token.
-    """
-    few = hidden.dtype == torch.bfloat16 and hidden.device.type == "cpu" and hidden.numel() // hidden.shape[-1] <= _FEW
-    return torch.float32 if few else hidden.dtype
-
-
 class Control:
     """What all routing points of one mixture share: the routing, and what it is overridden by.
 
@@ -89,16 +80,25 @@ class Control:
 
 
 class Pass:
-    """What a routing point holds while its block works: each expert's gate once for each of its ranks, the block's input, and the gated
-    A x of the maps that read it; and what experts compute in."""
+    """What a routing point holds while its block works.
 
-    __slots__ = ("dtype", "given", "low", "strength")
+    strength: each expert's gate once for each of its ranks; given: the block's input; low: the gated A x of the maps that read it.
+    few: whether there are so few tokens on a CPU that calls and memory cost more than products do; chosen: then the ranks of the one
+    expert that acts on the one token, so that the others' factors are not even read.
+    """
+
+    __slots__ = ("chosen", "few", "given", "low", "strength")
 
     def __init__(self) -> None:
-        self.strength: Tensor | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.strength: Any = None
         self.given: Tensor | None = None
         self.low: Sequence[Tensor] = ()
-        self.dtype = torch.float32
+        self.few = False
+        self.chosen = slice(None)
 
 
 class RoutingPoint(nn.Module):
@@ -115,15 +115,17 @@ class RoutingPoint(nn.Module):
         super().__init__()
         self.name, self.router, self.rank, self.control, self.always = name, router, rank, control, always
         self.now = Pass()
+        self.fixed = True  # factors do not train
         self._sharing: dict[nn.Module, int] = {}
-        self._exact: Tensor | None = None
+        self._by_expert: Tensor | None = None
         self.register_buffer("together", None, persistent=False)
 
     def forward(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "row expert"]:
         """Logits of every token, (B * T, n); sets what `now` holds for the maps of the block."""
         control, now = self.control, self.now
-        now.dtype = working_dtype(hidden)
-        wide = hidden.to(now.dtype)
+        tokens = hidden.numel() // hidden.shape[-1]
+        now.few = self.fixed and tokens <= _FEW and hidden.device.type == "cpu"
+        wide = hidden.float() if now.few else hidden
         if control.decided is None:
             weight = self.router.weight
             logits = nn.functional.linear(wide.to(weight.dtype), weight)
@@ -133,14 +135,16 @@ class RoutingPoint(nn.Module):
             logits = control.so_far(self.name, logits)
         if control.heard is not None:
             control.heard.append(logits)
-        weights = control.force(logits) if control.force else gates(logits, control.routing)
-        strength = (weights if control.scale == 1 else weights * control.scale).to(now.dtype)
-        strength = strength.unsqueeze(-1).expand(*strength.shape, self.rank).flatten(-2)
-        now.strength = nn.functional.pad(strength, (0, self.always), value=1.0) if self.always else strength
+        if now.few and tokens == 1 and control.routing.top_k == 1 and not control.force and not self.always:
+            self._choose(logits)
+        else:
+            weights = control.force(logits) if control.force else gates(logits, control.routing)
+            strength = (weights if control.scale == 1 else weights * control.scale).to(wide.dtype)
+            strength = strength.unsqueeze(-1).expand(*strength.shape, self.rank).flatten(-2)
+            now.strength = nn.functional.pad(strength, (0, self.always), value=1.0) if self.always else strength
         if self._sharing:
             now.given = hidden
-            product = nn.functional.linear(wide, self._factors(now.dtype))
-            now.low = (product.unflatten(-1, (len(self._sharing), -1)) * now.strength.unsqueeze(-2)).unbind(dim=-2)
+            now.low = self._low_of_few(wide) if now.few else self._low(wide)
         return logits.reshape(-1, logits.shape[-1])
 
     def share(self, stacks: Sequence[Any]) -> None:
@@ -150,24 +154,43 @@ class RoutingPoint(nn.Module):
 
     def unshare(self) -> None:
         """Compute each by itself, as where factors train."""
-        self._sharing, self.together, self._exact = {}, None, None
+        self._sharing, self.together, self._by_expert, self.fixed = {}, None, None, False
 
     def gated(self, stack: Any, hidden: Float[Tensor, "*batch input"]) -> Float[Tensor, "*batch rank"]:
         """Each expert's A x of a map, times its gate."""
         now = self.now
         if hidden is now.given and stack in self._sharing:
             return now.low[self._sharing[stack]]
-        return nn.functional.linear(hidden.to(now.dtype), stack.factor("down", now.dtype)) * now.strength  # type: ignore[operator]
+        if now.few:
+            return nn.functional.linear(hidden.float(), stack.few("down")[now.chosen]) * now.strength  # type: ignore[no-any-return]
+        return nn.functional.linear(hidden, stack.down.to(hidden.dtype)) * now.strength  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """Let what belongs to a pass go when its block is through."""
-        self.now = Pass()
+        self.now.clear()
 
-    def _factors(self, dtype: torch.dtype) -> Tensor:
-        """A of all maps that share, in a dtype."""
+    def _choose(self, logits: Tensor) -> None:
+        """Top-1 of one token: its gate, and the ranks of its expert alone."""
+        value, place = logits.softmax(dim=-1).max(dim=-1, keepdim=True)
+        start = int(place) * self.rank
+        self.now.strength = torch.ones_like(value) if self.control.routing.renormalise else value
+        self.now.chosen = slice(start, start + self.rank)
+
+    def _low(self, hidden: Tensor) -> Sequence[Tensor]:
         assert self.together is not None
-        if self.together.dtype == dtype:
-            return self.together
-        if self._exact is None:
-            self._exact = self.together.to(dtype)
-        return self._exact
+        product = nn.functional.linear(hidden, self.together).unflatten(-1, (len(self._sharing), -1))
+        return (product * self.now.strength.unsqueeze(-2)).unbind(dim=-2)  # type: ignore[no-any-return]
+
+    def _low_of_few(self, hidden: Tensor) -> Sequence[Tensor]:
+        """The same, with the factors of an expert side by side, so that those of one are a slice of them."""
+        assert self.together is not None
+        maps, ranks, now = len(self._sharing), self.rank, self.now
+        if self._by_expert is None:
+            split = self.together.float().unflatten(0, (maps, -1, ranks))
+            self._by_expert = split.transpose(0, 1).flatten(0, 2).contiguous()
+        if now.chosen.stop is not None:
+            factors = self._by_expert[now.chosen.start * maps : now.chosen.stop * maps]
+            return (nn.functional.linear(hidden, factors) * now.strength).split(ranks, dim=-1)  # type: ignore[no-any-return]
+        product = nn.functional.linear(hidden, self._by_expert).unflatten(-1, (-1, maps, ranks))
+        low = product.transpose(-3, -2).flatten(-2) * now.strength.unsqueeze(-2)
+        return low.unbind(dim=-2)  # type: ignore[no-any-return]
