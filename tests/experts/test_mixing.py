@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from tests.experts.test_training import LORA, SHORT, expert, mixture_of
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.experts.balance import Balance, BalanceLoss
+from unmask.experts.joint import fresh_mixture, write_experts
 from unmask.experts.lessons import Lesson, tokenize_lessons
 from unmask.experts.likelihood import response_likelihood
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
@@ -21,7 +23,7 @@ from unmask.experts.prototypes import mean_states, prototypes, start_from_protot
 from unmask.experts.router import RouterOptions, train_router
 from unmask.experts.usage import measure_usage
 from unmask.loading import Source
-from unmask.mixture.folder import load_mixture
+from unmask.mixture.folder import build_mixture, load_mixture
 from unmask.mixture.gating import Routing
 
 PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
@@ -130,6 +132,19 @@ def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_pa
     assert torch.allclose(torch.tensor(response_likelihood(adapted, tokenizer, lessons)), torch.tensor(alone), atol=1e-4)
     with pytest.raises(UnmaskError, match="no prototype"):
         mix_jointly(DOMAINS, tmp_path / "other", Routing(), source, options=RouterOptions(start="prototypes"))
+
+
+def test_joint_experts_are_saved_as_strong_as_they_were_trained(base: Path, tmp_path: Path) -> None:
+    source, routing = Source(str(base), dtype="float32"), Routing(top_k=2)
+    mixture, tokenizer = fresh_mixture(source, ["a", "b"], routing, LORA, 0)
+    for weight in mixture.expert_weights:
+        torch.nn.init.normal_(weight, std=0.1)
+    lessons = DOMAINS["sums"]
+    trained = response_likelihood(mixture.model, tokenizer, lessons)
+    write_experts(mixture, tmp_path / "experts", LORA)
+    again, _ = build_mixture([tmp_path / "experts/a", tmp_path / "experts/b"], routing, source)
+    assert np.allclose(response_likelihood(again.model, tokenizer, lessons), trained, atol=1e-5)
+    assert LORA.alpha / LORA.r != 1, "or a scale that was forgotten would not show"
 
 
 def test_joint_training_that_was_killed_goes_on_as_if_it_had_not_been(base: Path, tmp_path: Path) -> None:
