@@ -98,7 +98,10 @@ def test_a_bar_on_a_terminal_goes_even_if_the_run_fails(cli: Cli, file: Path, mo
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     code, _, said = cli("train", file, "-o", "run")
     assert code == 2 and "unmask: Step 1: the loss is not finite." in said and drawn == [True]
-    assert not any("Refresh" in type(thread).__name__ for thread in threading.enumerate())
+    for thread in threading.enumerate():
+        if "Refresh" in type(thread).__name__:
+            thread.join(timeout=10)  # it was told to stop, and does so at its next breath
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(
