@@ -69,7 +69,7 @@ def test_published_solutions_pass_and_others_do_not(name: str, data: Path) -> No
         ("assert False", False),
         ("while True: pass", False),
         ("import time; time.sleep(60)", False),
-        ("x = [0] * 10**9", False),
+        ("x = bytearray(3 * 10**9)", False),
         ("open('a', 'w').write('x' * 10**7)", False),
         ("import sys; sys.exit(0)\nassert False", False),
         ("import os; os._exit(0)", False),
@@ -125,14 +125,15 @@ def test_what_was_learned_is_left_out(data: Path) -> None:
             draw_items(name, file, None, 0, learned_of(lessons))
 
 
-def test_a_model_that_knows_the_answer_is_right_and_one_that_does_not_is_wrong(tokenizer: Any) -> None:
-    """Two choices of one token each: likelihoods by hand, whatever else stands in the batch."""
+@pytest.mark.parametrize("name", ["mmlu", "piqa"])
+def test_a_model_that_knows_the_answer_is_right_and_one_that_does_not_is_wrong(name: str, tokenizer: Any) -> None:
+    """Likelihoods of two choices by hand, by their length where the test says so, whatever else stands in the batch."""
     from tests.mixture.models import language_model
 
     model = language_model(vocab_size=512, max_position_embeddings=512)
-    items = [Item(f"Number {place} is", str(place), (" a", " b"), place % 2) for place in range(6)]
-    found = accuracy(model, tokenizer, "mmlu", items)
-    expected = []
+    items = [Item(f"Number {place} is", str(place), (" a", " b and so on and on"), place % 2) for place in range(6)]
+    found = accuracy(model, tokenizer, name, items)
+    expected, favourites = [], []
     for item in items:
         scores = []
         for choice in item.choices:
@@ -140,9 +141,12 @@ def test_a_model_that_knows_the_answer_is_right_and_one_that_does_not_is_wrong(t
             start = len(tokenizer(item.prompt)["input_ids"])
             with torch.no_grad():
                 logs = model(ids).logits.log_softmax(dim=-1)[0]
-            scores.append(float(sum(logs[at - 1, ids[0, at]] for at in range(start, ids.shape[1]))))
+            length = len(choice.strip()) if name == "piqa" else 1
+            scores.append(float(sum(logs[at - 1, ids[0, at]] for at in range(start, ids.shape[1]))) / length)
+        favourites.append(int(np.argmax(scores)))
         expected.append(float(np.argmax(scores) == item.target))
     assert found.tolist() == expected and 0 < found.mean() < 1
+    assert set(favourites) == ({1} if name == "piqa" else {0}), "whatever is longer is less likely as a whole"
 
 
 def test_written_text_is_scored(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

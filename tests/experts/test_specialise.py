@@ -148,6 +148,19 @@ def test_a_run_that_was_stopped_anywhere_goes_on_to_the_same_lessons(tmp_path: P
         assert (folder / "lessons.jsonl").read_bytes() == (tmp_path / "whole" / "lessons.jsonl").read_bytes()
 
 
+def test_batches_that_are_written_at_once_are_kept_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import unmask.experts.filters as filters
+
+    monkeypatch.setattr(filters, "SIMILAR", 0.99)
+
+    class Wide(Scripted):
+        width = 3
+
+    lessons(tmp_path / "one", Scripted())
+    lessons(tmp_path / "three", Wide())
+    assert (tmp_path / "three" / "lessons.jsonl").read_bytes() == (tmp_path / "one" / "lessons.jsonl").read_bytes()
+
+
 def test_a_model_that_repeats_itself_ends_the_run_with_fewer(tmp_path: Path) -> None:
     found = lessons(tmp_path, Scripted(), Plan(number=10, batch=4, patience=3))
     assert found.kept < 10 and found.written == 36, "three batches for each that would have done"
