@@ -69,7 +69,7 @@ def test_published_solutions_pass_and_others_do_not(name: str, data: Path) -> No
         ("assert False", False),
         ("while True: pass", False),
         ("import time; time.sleep(60)", False),
-        ("x = bytearray(3 * 10**9)", False),
+        ("import mmap; mmap.mmap(-1, 3 * 10**9)", False),
         ("open('a', 'w').write('x' * 10**7)", False),
         ("import sys; sys.exit(0)\nassert False", False),
         ("import os; os._exit(0)", False),
