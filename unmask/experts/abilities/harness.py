@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +77,11 @@ def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) 
     except ImportError as error:
         raise UnmaskError("Accuracies are measured by lm-evaluation-harness: pip install 'unmask[abilities]'.") from error
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    return HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
+    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
+    if not sys.stderr.isatty():  # its bars would fill a log
+        for kind in ("loglikelihood", "generate_until"):
+            setattr(lm, kind, partial(getattr(lm, kind), disable_tqdm=True))
+    return lm
 
 
 def _scores(lm: Any, test: Test, name: str, items: Sequence[Item]) -> NDArray[np.float64]:
