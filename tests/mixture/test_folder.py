@@ -42,15 +42,20 @@ def mixed(base: Path, routing: Routing | None = None, spread: float = 0.5) -> Mi
     return mixture
 
 
+def assert_equal(one: Mixture, other: Mixture) -> None:
+    """Two mixtures give the same bits."""
+    ids = tokens(other.model)
+    with torch.no_grad():
+        assert torch.equal(one.model(input_ids=ids).logits, other.model(input_ids=ids).logits)
+
+
 def test_a_mixture_is_saved_and_read_by_its_own_methods(base: Path, tmp_path: Path) -> None:
     from unmask import Mixture as Public
 
     mixture = mixed(base)
     mixture.save_pretrained(tmp_path / "saved")
     again = Public.from_pretrained(tmp_path / "saved")
-    ids = tokens(mixture.model)
-    with torch.no_grad():
-        assert torch.equal(again.model(input_ids=ids).logits, mixture.model(input_ids=ids).logits)
+    assert_equal(again, mixture)
     assert again.tokenizer is not None and again.tokenizer("x")["input_ids"]
     assert Public.from_pretrained(tmp_path / "saved", dtype="float32").model.dtype == torch.float32
     with pytest.raises(UnmaskError, match="saved' exists"):
@@ -62,9 +67,7 @@ def test_a_shared_expert_comes_back(base: Path, tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     save_mixture(mixture, tmp_path / "saved")
     again, _ = load_mixture(tmp_path / "saved", Source("saved"))
-    ids = tokens(mixture.model)
-    with torch.no_grad():
-        assert torch.equal(again.model(input_ids=ids).logits, mixture.model(input_ids=ids).logits)
+    assert_equal(again, mixture)
     assert again.shared is not None and again.shared.name == "code" and again.routing == Routing(level="sequence")
 
 
@@ -74,9 +77,7 @@ def test_a_mixture_comes_back_bit_by_bit(router: Any, base: Path, tmp_path: Path
     (tmp_path / "saved").mkdir()
     save_mixture(mixture, tmp_path / "saved")
     again, _ = load_mixture(tmp_path / "saved", Source("saved"))
-    ids = tokens(mixture.model)
-    with torch.no_grad():
-        assert torch.equal(again.model(input_ids=ids).logits, mixture.model(input_ids=ids).logits)
+    assert_equal(again, mixture)
     assert again.routing == mixture.routing
     assert [expert.name for expert in again.experts] == ["math", "code"]
     for name in ("math", "code"):

@@ -78,20 +78,11 @@ def evaluate_lm(
 
 def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, list[Item] | None]:
     """Items by the name of their test; None where the harness fetches its own."""
-    from unmask.experts.abilities.harness import draw_items, learned_of
-    from unmask.experts.abilities.tests import TESTS
+    from unmask.experts.abilities.harness import draw_tests
     from unmask.experts.lessons import read_lessons
 
-    known = learned_of([lesson for file in learned for lesson in read_lessons(file)])
-    found: dict[str, list[Item] | None] = {}
-    for one in given:
-        name, mark, path = one.partition("=")
-        if name not in TESTS:
-            from unmask.errors import unknown
-
-            raise unknown("ability", name, TESTS)
-        found[name] = draw_items(name, Path(path), limit, seed, known) if mark else None
-    return found
+    files = {name: Path(path) if mark else None for name, mark, path in (one.partition("=") for one in given)}
+    return draw_tests(files, limit, seed, [lesson for file in learned for lesson in read_lessons(file)])
 
 
 def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callable[[], Any]]]:
@@ -107,25 +98,20 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
 
 
 def _likelihoods(speaker: Any, tokenizer: Any, domains: Mapping[str, Any], max_length: int, row: str) -> dict[str, Any]:
-    from unmask.experts.likelihood import response_likelihood
+    from unmask.experts.likelihood import likelihoods
     from unmask.progress import progress_bar
 
     with progress_bar(row, sum(len(some) for some in domains.values()), None) as advance:
-        return {
-            domain: response_likelihood(speaker, tokenizer, some, max_length=max_length, progress=advance)
-            for domain, some in domains.items()
-        }
+        return likelihoods(speaker, tokenizer, domains, max_length=max_length, progress=advance)
 
 
 def _accuracies(
     speaker: Any, tokenizer: Any, asked: Mapping[str, Any], limit: int | None, run_code: bool, batch: int
 ) -> dict[str, Any]:
-    from unmask.experts.abilities.harness import accuracy
+    from unmask.experts.abilities.harness import accuracies
 
-    return {
-        name: 100 * accuracy(speaker, tokenizer, name, items, run_code=run_code, limit=limit, batch=batch)
-        for name, items in asked.items()
-    }
+    found = accuracies(speaker, tokenizer, asked, run_code=run_code, limit=limit, batch=batch)
+    return {name: 100 * values for name, values in found.items()}
 
 
 def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, int], as_json: bool) -> None:

@@ -45,7 +45,7 @@ def showing() -> Iterator[list[Any]]:
 
     from unmask.training.progress import LiveProgress
 
-    disable_progress_bar()
+    disable_progress_bar()  # of files being written; ours is enough
     bar = LiveProgress()
     try:
         yield [bar]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask.cli.learning import showing
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
@@ -48,26 +49,19 @@ def train(
 
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
-    from transformers.utils.logging import disable_progress_bar
-
     from unmask.training.card import write_card
-    from unmask.training.progress import LiveProgress
     from unmask.training.run import Listener, train
 
-    disable_progress_bar()  # of files being written; ours is enough
-    tasks = _tasks(recipe.evaluation.tasks, root)
-    held_out = {} if keep_leaks else _texts([*tasks, *_tasks(recipe.evaluation.held_out, root)])
+    with showing() as callbacks:
+        tasks = _tasks(recipe.evaluation.tasks, root)
+        held_out = {} if keep_leaks else _texts([*tasks, *_tasks(recipe.evaluation.held_out, root)])
 
-    def score(embedder: Embedder) -> dict[str, float]:
-        from unmask.evaluation.scoring import score
+        def score(embedder: Embedder) -> dict[str, float]:
+            from unmask.evaluation.scoring import score
 
-        return score(embedder, tasks)
+            return score(embedder, tasks)
 
-    progress = LiveProgress()
-    try:
-        done = train(recipe, output, root, score if tasks else None, Listener(_say, _covered, [progress]), held_out)
-    finally:
-        progress.close()
+        done = train(recipe, output, root, score if tasks else None, Listener(_say, _covered, callbacks), held_out)
     for run in done if _first_process() else []:
         write_card(recipe, run)
         _say(f"trained embedder in {run.result}; its README.md says how")

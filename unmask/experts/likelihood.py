@@ -5,7 +5,7 @@ Negative log-likelihood of each response, teacher-forced, as the mean over its t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,21 @@ from unmask.training.targets import mean_by_text, target_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+def likelihoods(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    domains: Mapping[str, Sequence[Lesson]],
+    *,
+    max_length: int = 512,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, NDArray[np.float64]]:
+    """`response_likelihood` of the lessons of each domain."""
+    return {
+        domain: response_likelihood(model, tokenizer, lessons, max_length=max_length, progress=progress)
+        for domain, lessons in domains.items()
+    }
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

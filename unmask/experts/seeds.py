@@ -62,11 +62,21 @@ def write_lessons(lessons: Sequence[Lesson], file: Path) -> None:
         scratch.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
+def lettered(choices: Sequence[object]) -> str:
+    """Choices as a question shows them: a line each, behind its letter."""
+    return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+
+
+def without_marks(answer: str) -> str:
+    """A solution of GSM8K without the marks of its calculator."""
+    return _CALCULATOR.sub("", answer)
+
+
 def _multiple_choice(file: Path, line: int, row: Row) -> Lesson:
     choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
     if not 0 <= answer < len(choices) <= len(LETTERS):
         raise UnmaskError(f"{file}, line {line}: the answer {answer} is none of {len(choices)} choices.")
-    shown = "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+    shown = lettered(choices)
     subject = str(row["subject"]).replace("_", " ")
     asked = f"{field(file, line, row, 'question')}\n{shown}"
     response = f"{LETTERS[answer]}. {choices[answer]}"
@@ -81,7 +91,7 @@ def _task(file: Path, line: int, row: Row) -> Lesson:
 
 
 def _solution(file: Path, line: int, row: Row) -> Lesson:
-    answer = _CALCULATOR.sub("", field(file, line, row, "answer"))
+    answer = without_marks(field(file, line, row, "answer"))
     return Lesson(field(file, line, row, "question"), answer, "", _at(file, line))
 
 

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+def draw_tests(
+    files: Mapping[str, Path | None], limit: int | None, seed: int, learned: Sequence[Lesson]
+) -> dict[str, list[Item] | None]:
+    """Items of each test by its file, without those that are lessons; None where the harness fetches its own. Raises UnmaskError."""
+    known = learned_of(learned)
+    for name in files:
+        _find(name)
+    return {name: draw_items(name, file, limit, seed, known) if file else None for name, file in files.items()}
+
+
 def draw_items(
     name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = lambda _: False
 ) -> list[Item]:
@@ -60,15 +70,34 @@ def accuracy(
     items: of a local file; without them the harness fetches its own by name, the first `limit` of each part. Raises UnmaskError for a
     test that there is not, for code that may not be run, and without the harness.
     """
-    if name not in TESTS:
-        raise unknown("test", name, TESTS)
-    test = TESTS[name]
-    if test.asked == "code" and not run_code:
-        raise UnmaskError(f"'{name}' runs code that the model writes, in a sandbox; allow it with --run-code.")
+    return accuracies(model, tokenizer, {name: items}, run_code=run_code, limit=limit, batch=batch)[name]
+
+
+def accuracies(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    asked: Mapping[str, Sequence[Item] | None],
+    *,
+    run_code: bool = False,
+    limit: int | None = None,
+    batch: int = 8,
+) -> dict[str, NDArray[np.float64]]:
+    """`accuracy` of each test by its items. Raises UnmaskError, before anything is measured, as that does."""
+    tests = {name: _find(name) for name in asked}
+    for name, test in tests.items():
+        if test.asked == "code" and not run_code:
+            raise UnmaskError(f"'{name}' runs code that the model writes, in a sandbox; allow it with --run-code.")
     lm = _language_model(model, tokenizer, batch)
-    if items is None:
-        return _by_name(lm, test, limit)
-    return _scores(lm, test, name, items)
+    return {
+        name: _by_name(lm, tests[name], limit) if items is None else _scores(lm, tests[name], name, items)
+        for name, items in asked.items()
+    }
+
+
+def _find(name: str) -> Test:
+    if name not in TESTS:
+        raise unknown("ability", name, TESTS)
+    return TESTS[name]
 
 
 def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) -> Any:

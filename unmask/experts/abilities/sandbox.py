@@ -40,7 +40,6 @@ def guard(event, given):
     if event in {"os.remove", "os.rename", "os.rmdir", "os.chmod", "os.link", "os.symlink", "shutil.rmtree", "os.truncate"}:
         raise PermissionError(event)
 program = sys.stdin.read()
-import signal
 sys.addaudithook(guard)
 exec(compile(program, "<written>", "exec"), {"__name__": "__main__"})
 import os

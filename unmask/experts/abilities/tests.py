@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from unmask.errors import UnmaskError
+from unmask.experts.seeds import LETTERS, lettered, without_marks
 from unmask.rows import Row, field, read_rows
 
 Asked = Literal["choice", "text", "code"]
-LETTERS = "ABCDEFGHIJ"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _mmlu(file: Path) -> list[Item]:
     for line, row in read_rows(file):
         choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
         question = field(file, line, row, "question")
-        shown = "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+        shown = lettered(choices)
         about = str(row["subject"]).replace("_", " ")
         head = f"The following are multiple choice questions (with answers) about {about}.\n\n"
         letters = tuple(f" {letter}" for letter in LETTERS[: len(choices)])
@@ -108,8 +108,7 @@ def _bbh(file: Path) -> list[Item]:
 
 def _gsm8k(file: Path) -> list[Item]:
     shots = [row for _, row in read_rows(_beside(file, "train.jsonl"))][:8]
-    clean = re.compile(r"<<[^<>]*>>")
-    head = "\n\n".join(f"Question: {row['question']}\nAnswer: {clean.sub('', str(row['answer']))}" for row in shots)
+    head = "\n\n".join(f"Question: {row['question']}\nAnswer: {without_marks(str(row['answer']))}" for row in shots)
     items = []
     for line, row in read_rows(file):
         question, answer = field(file, line, row, "question"), field(file, line, row, "answer")

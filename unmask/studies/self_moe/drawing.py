@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.experts.abilities.harness import draw_items, learned_of
+from unmask.experts.abilities.harness import draw_tests
 from unmask.experts.abilities.tests import TESTS, Item
 from unmask.experts.domain import load_domain
 from unmask.experts.generation import Writer
@@ -66,18 +66,15 @@ def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[st
     return Drawn(learned, held_out, given)
 
 
-def draw_tests(plan: Plan, root: Path, drawn: Drawn) -> Asked:
+def ask(plan: Plan, root: Path, drawn: Drawn) -> Asked:
     """Items of the tests of ability, without those that were learned. Raises UnmaskError for code that may not be run."""
-    if not plan.run_code and (code := [name for name in plan.abilities if TESTS[name].asked == "code"]):
+    if not plan.run_code and (code := [name for name in plan.abilities if name in TESTS and TESTS[name].asked == "code"]):
         raise UnmaskError(
             f"'{code[0]}' runs code that the models write, in a sandbox: allow it with --set run_code=true, or leave it out."
         )
-    known = learned_of([lesson for some in (drawn.learned, drawn.seeds) for lessons in some.values() for lesson in lessons])
-    items = {
-        name: draw_items(name, _file(given, root), plan.limit, plan.seed, known) if given else None
-        for name, given in plan.abilities.items()
-    }
-    return Asked(items, plan.limit, plan.run_code)
+    learned = [lesson for some in (drawn.learned, drawn.seeds) for lessons in some.values() for lesson in lessons]
+    files = {name: _file(given, root) if given else None for name, given in plan.abilities.items()}
+    return Asked(draw_tests(files, plan.limit, plan.seed, learned), plan.limit, plan.run_code)
 
 
 def _file(given: str, root: Path) -> Path:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.experts.abilities.harness import accuracy
-from unmask.experts.likelihood import response_likelihood
+from unmask.experts.abilities.harness import accuracies
+from unmask.experts.likelihood import likelihoods
 from unmask.experts.speakers import load_speaker
 from unmask.experts.usage import measure_usage
 from unmask.files import write_json
 from unmask.loading import Source, load_language_model
 from unmask.mixture.choices import chosen
 from unmask.mixture.experts import read_expert
+from unmask.mixture.folder import load_mixture
 from unmask.mixture.merging import Method, merge_experts
 from unmask.studies.self_moe.drawing import Asked, Lessons
 
@@ -48,38 +49,31 @@ class Meter:
 
     def model(self, row: str, folder: Path | None) -> Values:
         """A base model (no folder), an expert or a mixture as it was saved."""
-        with self._measuring(row) as missing:
-            if missing:
-                speaker, tokenizer = load_speaker(replace(self.source, model=str(folder or self.source.model)))
-                self._keep(row, speaker, tokenizer)
+        if self._lacks(row):
+            self._keep(row, *load_speaker(replace(self.source, model=str(folder or self.source.model))))
         return self._values(row)
 
-    def merged(
-        self, row: str, experts: Sequence[Path], method: Method, density: float, weights: Sequence[float] | None
-    ) -> Values:
+    def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:
         """Experts merged into the base."""
-        with self._measuring(row) as missing:
-            if missing:
-                model, tokenizer = load_language_model(self.source)
-                found = [read_expert(folder) for folder in experts]
-                merge_experts(model, found, method, density=density, weights=weights)
-                self._keep(row, model.eval(), tokenizer)
+        if self._lacks(row):
+            model, tokenizer = load_language_model(self.source)
+            merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
+            self._keep(row, model.eval(), tokenizer)
         return self._values(row)
 
     def choices(self, row: str, folder: Path, choices: Sequence[str]) -> dict[str, Values]:
         """A mixture used in other ways than it was saved in; and where its tokens go."""
         names = {choice: f"{row}, {choice}" for choice in choices}
-        if not self._file(f"{row}, usage").is_file() or any(not self._file(name).is_file() for name in names.values()):
-            speaker, tokenizer = load_speaker(replace(self.source, model=str(folder)))
-            mixture = speaker.base_model.mixture
-            if not self._file(f"{row}, usage").is_file():
-                self.say(f"measuring where the tokens of {row} go")
-                usage = measure_usage(mixture, tokenizer, self.held_out, self.max_length)
-                write_json(self._file(f"{row}, usage"), usage.as_json())
+        usage = f"{row}, usage"
+        if any(not self._file(name).is_file() for name in (usage, *names.values())):
+            mixture, tokenizer = load_mixture(folder, self.source)
+            mixture.model.eval()
+            if self._lacks(usage, f"where the tokens of {row} go"):
+                found = measure_usage(mixture, tokenizer, self.held_out, self.max_length)
+                write_json(self._file(usage), found.as_json())
             for choice, name in names.items():
-                with self._measuring(name) as missing:
-                    if missing:
-                        self._keep(name, speaker, tokenizer, partial(chosen, mixture, choice))
+                if self._lacks(name):
+                    self._keep(name, mixture.model, tokenizer, partial(chosen, mixture, choice))
         return {choice: self._values(name) for choice, name in names.items()}
 
     def usage(self, row: str) -> dict[str, Any]:
@@ -95,26 +89,22 @@ class Meter:
         """Each domain under its own expert."""
         return {domain: experts[domain][domain] for domain in self.held_out}
 
-    @contextmanager
-    def _measuring(self, row: str) -> Iterator[bool]:
+    def _lacks(self, row: str, what: str | None = None) -> bool:
+        """Whether a row is still to be measured, which is then said."""
         missing = not self._file(row).is_file()
         if missing:
-            self.say(f"measuring {row}")
-        yield missing
+            self.say(f"measuring {what or row}")
+        return missing
 
     def _keep(self, row: str, speaker: Any, tokenizer: Any, using: Callable[[], Any] | None = None) -> None:
         if self.asked.items and using is None:
-            right = {
-                name: 100 * accuracy(speaker, tokenizer, name, items, run_code=self.asked.run_code, limit=self.asked.limit)
-                for name, items in self.asked.items.items()
-            }
-            write_json(self._file(f"{row}, abilities"), {name: values.tolist() for name, values in right.items()})
+            right = accuracies(speaker, tokenizer, self.asked.items, run_code=self.asked.run_code, limit=self.asked.limit)
+            self._write(f"{row}, abilities", {name: 100 * values for name, values in right.items()})
         with (using or nullcontext)():
-            found = {
-                domain: response_likelihood(speaker, tokenizer, lessons, max_length=self.max_length).tolist()
-                for domain, lessons in self.held_out.items()
-            }
-        write_json(self._file(row), found)
+            self._write(row, likelihoods(speaker, tokenizer, self.held_out, max_length=self.max_length))
+
+    def _write(self, row: str, values: Values) -> None:
+        write_json(self._file(row), {name: some.tolist() for name, some in values.items()})
 
     def _values(self, row: str) -> Values:
         said = json.loads(self._file(row).read_text(encoding="utf-8"))

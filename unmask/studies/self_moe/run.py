@@ -13,7 +13,7 @@ from unmask.experts.records import content_of, write_or_check
 from unmask.files import only_run_in, write_json
 from unmask.loading import Source, pick_device
 from unmask.persistence import hardware, versions
-from unmask.studies.self_moe.drawing import Asked, Drawn, draw, draw_tests
+from unmask.studies.self_moe.drawing import Asked, Drawn, ask, draw
 from unmask.studies.self_moe.making import Maker
 from unmask.studies.self_moe.measuring import Meter, Values
 from unmask.studies.self_moe.overhead import measure_overhead
@@ -79,7 +79,7 @@ def study(
         }
         write_or_check(folder / "study.json", record)
         findings = Findings()
-        asked = draw_tests(plan, root, drawn)
+        asked = ask(plan, root, drawn)
         for _ in _parts(plan, source, drawn, folder, say, callbacks, findings, asked):
             write(findings, folder)
             write_json(
@@ -109,9 +109,9 @@ def _parts(
     found.main[ORACLE] = meter.oracle(own)
     found.main[INSTANCE] = meter.model(INSTANCE, maker.instance(plan.number))
     places = list(experts.values())
-    found.main["TIES"] = meter.merged("TIES", places, "ties", plan.ties_density, None)
-    found.main["DARE"] = meter.merged("DARE", places, "dare", plan.dare_density, None)
-    found.main["linear"] = meter.merged("linear", places, "linear", 1.0, None)
+    found.main["TIES"] = meter.merged("TIES", places, "ties", plan.ties_density)
+    found.main["DARE"] = meter.merged("DARE", places, "dare", plan.dare_density)
+    found.main["linear"] = meter.merged("linear", places, "linear")
     yield
     mixture = maker.mixture(MIXSE, plan.number)
     found.main[MIXSE] = meter.model(MIXSE, mixture)
