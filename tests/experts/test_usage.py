@@ -32,9 +32,9 @@ def test_information_by_hand() -> None:
     assert information(half[:2], labels[:2]) == 0.0
 
 
-@pytest.fixture
-def mixture(tmp_path: Path) -> Mixture:
-    model = language_model(vocab_size=512, max_position_embeddings=512)
+@pytest.fixture(params=["llama", "olmoe"])
+def mixture(tmp_path: Path, request: pytest.FixtureRequest) -> Mixture:
+    model = language_model(request.param, vocab_size=512, max_position_embeddings=512)
     mixture = Mixture(model, saved_experts(tmp_path, model, ["colours", "sums"]), Routing(top_k=1))
     torch.manual_seed(1)
     torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
@@ -46,8 +46,18 @@ def test_first_choices_by_hand(mixture: Mixture, tokenizer: Any) -> None:
     found, answering, strength = first_choices(mixture, tokenizer, lessons, 512)
     sums = []
     for place, tokens in enumerate(tokenize_lessons(tokenizer, lessons, 512)):
+        points: list[torch.Tensor] = []
+        hooks = [
+            point.register_forward_hook(
+                lambda point, hidden, _, points=points: points.append(point.router(hidden[0]).flatten(0, -2))
+            )
+            for point in mixture.points.values()
+        ]
         with torch.no_grad():
-            logits = torch.stack(mixture.body(torch.tensor([tokens.ids]), output_router_logits=True).router_logits)
+            mixture.body(torch.tensor([tokens.ids]))
+        for hook in hooks:
+            hook.remove()
+        logits = torch.stack(points)
         for counted, start in ((found, 0), (answering, tokens.start)):
             shares = (logits.argmax(dim=-1) == 0)[:, start:].float().mean(dim=1).numpy()
             assert np.allclose(counted[place], np.stack([shares, 1 - shares], axis=1), atol=1e-6)

@@ -72,9 +72,10 @@ def first_choices(
         inputs = collate([tokens[index] for index in batch])
         ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
-        logits = mixture.body(input_ids=ids, attention_mask=real, output_router_logits=True, use_cache=False).router_logits
-        for place, point in enumerate(logits[-len(mixture.points) :]):
-            scores = point.reshape(*ids.shape, -1)
+        # not `router_logits`: a base that is a mixture itself puts those of its own routers between
+        with mixture.hearing() as heard:
+            mixture.body(input_ids=ids, attention_mask=real, use_cache=False)
+        for place, scores in enumerate(heard):
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])
             for found, counted in ((everywhere, real), (answering, response)):
                 shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)
