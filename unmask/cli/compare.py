@@ -96,13 +96,14 @@ def _plan(
     from unmask.evaluation.compare import Plan
     from unmask.persistence import read_settings
 
+    texts = _reference_texts(fit_on)
     saved = read_settings(Path(source.model).expanduser())
     asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
     if fit_on is not None and not any(design.needs_fit for design in asked.values()):
         raise UnmaskError("None of these designs is fitted (zscore, sum:auto), so --fit-on would change nothing.")
     if saved and source.dtype == "auto":
         source = replace(source, dtype=saved.dtype)
-    return Plan(source, asked, tasks, max_length, _reference_texts(fit_on), batch_tokens)
+    return Plan(source, asked, tasks, max_length, texts, batch_tokens)
 
 
 def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: bool) -> list[Failure]:
