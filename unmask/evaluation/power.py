@@ -47,8 +47,8 @@ def power_statement(
 
     `comparisons` divides the level, as the first step of Holm's correction does. The numbers are for planning the next study:
     they take the difference found for the true one, which a study chosen for its result overstates, and power_now says
-    no more about this one than its p does (Hoenig and Heisey, 2001). Raises ValueError for fewer than 2 tasks or more than `MOST_TASKS`, for
-    scores unpaired or not finite, for differences without a spread, and for a power or level outside 0..1.
+    no more about this one than its p does (Hoenig and Heisey, 2001). Raises ValueError for fewer than 2 tasks or more than
+    `MOST_TASKS`, for scores unpaired or not finite, for differences without a spread, and for a power or level outside 0..1.
     """
     differences = _differences(a, b)
     if not level < power < 1:
@@ -76,7 +76,9 @@ def _differences(a: ArrayLike, b: ArrayLike) -> Scores:
     if scores_a.ndim != 1 or scores_a.shape != scores_b.shape:
         raise ValueError(f"Both designs need one score a task, not shapes {scores_a.shape} and {scores_b.shape}.")
     if len(scores_a) > MOST_TASKS:
-        raise ValueError(f"{len(scores_a)} tasks are more than the {MOST_TASKS} that are simulated: wilcoxon will see what is there.")
+        raise ValueError(
+            f"{len(scores_a)} tasks are more than the {MOST_TASKS} that are simulated: wilcoxon will see what is there."
+        )
     if len(scores_a) < 2:
         raise ValueError(f"A deviation needs at least 2 tasks, not {len(scores_a)}: score both designs on more first.")
     differences = np.round(scores_a - scores_b, DECIMALS)
@@ -121,7 +123,7 @@ def _p_values(n: int) -> Scores:
         centre = n * (n + 1) / 4
         out = np.abs(np.arange(n * (n + 1) // 2 + 1) - centre) - 0.5
         p = 2 * norm.sf(out / np.sqrt(n * (n + 1) * (2 * n + 1) / 24))
-    return np.minimum(p, 1.0)
+    return np.asarray(np.minimum(p, 1.0))
 
 
 def _sentence(

@@ -94,7 +94,7 @@ def _table(scores: Mapping[str, Sequence[float]]) -> Scores:
     lengths = {design: len(values) for design, values in scores.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"Every design needs a score on every task, not {lengths}: keep the tasks that all of them have.")
-    table = np.round(np.array(list(scores.values()), dtype=np.float64), DECIMALS).T
+    table = np.asarray(np.round(np.array(list(scores.values()), dtype=np.float64), DECIMALS).T, dtype=np.float64)
     if table.ndim != 2:
         raise ValueError(f"Every design needs one score a task, not an array of shape {table.T.shape[1:]}.")
     if len(table) < FEWEST_TASKS:

@@ -126,12 +126,16 @@ class _Squares:
             share = self.shares / self.tasks
             parts += [(self.runs * share, self.freedom), (-self.crossed * share, self.freedom * (self.tasks - 1))]
         variance = sum(part for part, _ in parts)
+        if variance < 10 ** (-2 * DECIMALS):
+            return 0.0, 1.0  # one and the same difference on every task and in every run
         return sqrt(variance), variance**2 / sum(part**2 / freedom for part, freedom in parts)
 
     def p(self, difference: float) -> float:
         from scipy.stats import t
 
         error, freedom = self.error()
+        if not error:
+            return 0.0 if difference else 1.0
         return float(2 * t.sf(abs(difference) / error, freedom))
 
     def half_interval(self, level: float) -> float:
@@ -185,4 +189,6 @@ def _check(tables: Sequence[Scores]) -> None:
                 "seeds, best 3 or more, or ask wilcoxon or paired_bootstrap about these two embedders, not their designs."
             )
         if not np.ptp(table, axis=0).round(DECIMALS).any():
-            raise ValueError(f"The {len(table)} seeds score the same on every task: a seed that changes nothing is no replicate.")
+            raise ValueError(
+                f"The {len(table)} seeds score the same on every task: a seed that changes nothing is no replicate."
+            )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def _groups(results: Sequence[Result]) -> list[Group]:
             groups.setdefault((found.otherwise, design), []).append((found.seed, (model, design)))
     for group in groups.values():
         group.sort()
-        for (seed, (one, _)), (other_seed, (other, _)) in zip(group, group[1:], strict=False):
+        for (seed, (one, _)), (other_seed, (other, _)) in pairwise(group):
             if seed == other_seed:
                 raise UnmaskError(f"'{one}' and '{other}' are one training, of seed {seed}: give one of them.")
     return list(groups.values())
