@@ -148,7 +148,7 @@ def test_designs_that_always_rank_alike() -> None:
     # F is infinite. Each of 6 tasks repeats the ranks of the first by chance in 1 of 3! ways: p = 1/6^6 for tasks 2 to 7.
     scores = {name: list(np.arange(7) + value) for name, value in (("a", 0.3), ("b", 0.2), ("c", 0.1))}
     ranks = critical_differences(scores)
-    assert ranks.iman_davenport == (np.inf, pytest.approx(6.0**-6))
+    assert ranks.iman_davenport == pytest.approx((np.inf, 6.0**-6))
     assert ranks.friedman.statistic == pytest.approx(7 * 2)
     tied = critical_differences({**scores, "b": scores["a"]})  # ranks 1.5 1.5 3: in 1 of 3 ways
     assert tied.iman_davenport.p == pytest.approx(3.0**-6)

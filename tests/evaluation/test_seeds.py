@@ -29,15 +29,15 @@ def test_a_split_of_variance_by_hand() -> None:
     own = np.array([1.0, -1, 1, -1, 1, -1])
     a, b = np.array([own, own + 2]), np.array([np.zeros(6), np.full(6, 2.0)])
     found = seed_test(a, b)
-    assert (found.components.run, found.components.rest) == (pytest.approx(2), pytest.approx(0, abs=1e-12))
+    assert (found.components.run, found.components.rest) == pytest.approx((2, 0), abs=1e-12)
     assert found.components.task == pytest.approx(6 / 5)
     assert found.a is not None and found.b is not None
-    assert (found.a.seeds, found.a.mean, found.a.deviation) == (2, pytest.approx(1), pytest.approx(np.sqrt(2)))
+    assert (found.a.seeds, found.a.mean, found.a.deviation) == pytest.approx((2, 1, np.sqrt(2)))
     assert found.a.per_task == pytest.approx([np.sqrt(2)] * 6)
     # error^2 = 6/5/6 with 5 degrees of freedom + 2 (1/2 + 1/2) with 2: 2.2, and 2.2^2 / (0.04 / 5 + 4 / 2)
     half = np.sqrt(2.2) * stats.t.ppf(0.975, 2.2**2 / (0.04 / 5 + 4 / 2))
     assert found.test.interval == pytest.approx((-half, half))
-    assert (found.test.difference, found.p_both) == (0, pytest.approx(1))
+    assert (found.test.difference, found.p_both) == pytest.approx((0, 1))
 
 
 def test_the_split_is_right_on_average_for_few_seeds_and_unequally_many() -> None:
