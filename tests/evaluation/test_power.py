@@ -65,6 +65,7 @@ def test_power_of_no_difference_is_the_size_of_the_test() -> None:
         assert found.power_now == pytest.approx(size, abs=0.012)
         assert found.difference == pytest.approx(0)
         assert found.tasks_needed is None
+        assert power_statement(*scores(0, n), power=0.0501).tasks_needed is None  # as often as not, chance alone reaches that
         assert found.text.endswith("; there is no difference to look for with more.")
 
 

@@ -186,7 +186,11 @@ def test_fewest_tasks_refuses() -> None:
     ("scores", "level", "message"),
     [
         ({"a": [1.0] * 6, "b": [2.0] * 6}, 0.05, "at least 3 designs, not 2: compare 2 with wilcoxon"),
-        ({"a": [1.0] * 5, "b": [2.0] * 5, "c": [3.0] * 5}, 0.05, "at least 6 tasks, not 5: .* ask paired_bootstrap"),
+        (
+            {"a": [1.0] * 5, "b": [2.0] * 5, "c": [3.0] * 5},
+            0.05,
+            "Ranks over tasks need at least 6 tasks, not 5: .* ask paired_bootstrap",
+        ),
         ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [3.0] * 7}, 0.05, "'c': 7.*: keep the tasks that all of them have"),
         ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [np.nan] * 6}, 0.05, "score of c is nan or infinite"),
         ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [[3.0, 1.0]] * 6}, 0.05, "inhomogeneous"),

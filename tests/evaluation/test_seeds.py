@@ -47,6 +47,18 @@ def test_the_split_is_right_on_average_for_few_seeds_and_unequally_many() -> Non
     assert mean == pytest.approx([1, 4, 0.25], rel=0.1)
 
 
+def test_the_error_is_that_of_tasks_and_of_runs_less_what_the_runs_share_with_the_rest() -> None:
+    a, b = example()
+    found, difference, shares = seed_test(a, b), a.mean(axis=0) - b.mean(axis=0), 1 / 3 + 1 / 4
+    run, rest = found.components.run, found.components.rest
+    assert run > 0 and rest > 0
+    of_tasks = difference.var(ddof=1) / 8
+    variance = of_tasks + run * shares
+    # run is estimated as (MS of runs - rest) / 8, of 5 and 5 * 7 degrees of freedom
+    freedom = variance**2 / (of_tasks**2 / 7 + ((8 * run + rest) / 8 * shares) ** 2 / 5 + (rest / 8 * shares) ** 2 / 35)
+    assert found.p_both == pytest.approx(2 * stats.t.sf(abs(difference.mean()) / np.sqrt(variance), freedom))
+
+
 def test_without_a_run_effect_the_error_is_that_of_the_tasks() -> None:
     # the mean square of runs lies below the rest here: then p is that of the paired t test
     random = np.random.default_rng(3)

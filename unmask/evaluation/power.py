@@ -94,7 +94,7 @@ def _differences(a: ArrayLike, b: ArrayLike) -> Scores:
 
 def _tasks_needed(studies: NDArray[np.float32], power: float, level: float, fewest: int) -> int | None:
     """About the smallest number of tasks with that power: bisection between one too few and one that does."""
-    low = high = fewest - 1  # its power is 0
+    low, high = fewest - 1, fewest  # below, the power is 0
     while _power(studies[:, :high], level) < power:
         if high == MOST_TASKS:
             return None
