@@ -80,6 +80,9 @@ def test_false_findings_and_intervals_are_as_told_whatever_varies(seeds: int, ru
     assert np.mean([one.p_both < 0.05 for one in found]) >= 0.01
     held = np.mean([one.test.interval[0] <= 0 <= one.test.interval[1] for one in found])
     assert 0.905 <= held <= 0.99
+    for name, deviation in (("run", run), ("task", task)):  # an estimate below zero is told as 0
+        if not deviation:
+            assert min(getattr(one.components, name) for one in found) == 0
     if run:  # why p_tasks does not do
         assert np.mean([one.p_tasks < 0.05 for one in found]) > 0.2
 
@@ -149,7 +152,7 @@ def test_the_level_is_that_of_the_interval() -> None:
 def test_designs_that_differ_by_one_amount_everywhere() -> None:
     shared, wobble = np.linspace(0, 1, 8), np.outer([1, -1], [1, -1] * 4) / 10  # cancels within runs and over them
     assert seed_test(shared + wobble + 1, shared).p_both == 0
-    assert seed_test(shared + wobble, shared).test.p == 1
+    assert seed_test(shared + wobble, shared).p_both == seed_test(shared + wobble, shared).test.p == 1
 
 
 @pytest.mark.parametrize(

@@ -63,16 +63,16 @@ def seed_test(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> SeedTest:
     """Test of two designs on the same tasks: scores of shape (seed, task), or (task,) for a design that is not trained.
 
     - The unit is the task: p_tasks is `wilcoxon`'s, of the means over seeds. It takes these runs for the designs: where
-      trainings differ as much as tasks do, it found a difference between equal designs in 31 to 47 % of simulations.
+      trainings differ as much as tasks do, it found a difference between equal designs in 35 to 48 % of simulations.
     - p_both is of t, the mean difference over its standard error from tasks and runs: var(difference over tasks) / T +
       run (1/n + 1/n'), degrees of freedom after Satterthwaite (1946). False findings at 0.05 in the same simulations, with 2
-      to 5 seeds and 12 tasks: 3 to 7 %. The interval is of the same t.
+      to 5 seeds and 12 tasks: 5 to 8 % (`benchmarks/seeds.py`). The interval is of the same t.
     - Components by analysis of variance, runs nested in designs and crossed with tasks: unbiased for any number of seeds, where
       a likelihood has its maximum at the border or does not converge for 2 or 3. Runs of both designs have one variance; an
       estimate below zero is told as 0.
 
     No bootstrap of the seeds: the 4 ways to draw from 2 and 2 cannot hold a tail (a 95 % interval over tasks and seeds held
-    the truth in 64 % of simulations with 2 seeds and 85 % with 3, where all variance was that of runs).
+    the truth in 71 % of simulations with 2 seeds and 87 % with 3, where nearly all variance was that of runs).
 
     Raises ValueError for one seed, for seeds that all score the same, for scores not finite or on other tasks, for two designs
     that are not trained (see `wilcoxon`), and for fewer than 6 tasks.
