@@ -79,11 +79,18 @@ class LocalTask:
 
 @dataclass(frozen=True)
 class MtebTask:
-    """A task of mteb by name; its data come from the hub at mteb's pinned revision."""
+    """A task of mteb by name; its data come from the hub at mteb's pinned revision.
+
+    metric: mteb's main score of it; splits, subsets: what it is scored on (none: all of mteb's splits, all English subsets).
+    revision: of the data, with subsets and splits where they are a choice.
+    """
 
     name: str
     kind: Kind
     revision: str
+    metric: str = ""
+    splits: tuple[str, ...] = ()
+    subsets: tuple[str, ...] = ()
 
 
 Task = LocalTask | MtebTask
@@ -122,12 +129,14 @@ def _without_limit(spec: str) -> tuple[str, int | None]:
 
 
 def _mteb_task(name: str, limit: int | None) -> MtebTask:
-    from unmask.evaluation.mteb_adapter import mteb_kind
+    from unmask.evaluation.benchmarks import unknown_task
+    from unmask.evaluation.mteb_adapter import catalogue
 
+    if catalogue.short(name) not in catalogue.task_names():
+        raise unknown_task(name)
     if limit is not None:
         raise UnmaskError(f"A limit works on local folders only, and '{name}' is a task of mteb.")
-    kind, revision = mteb_kind(name)
-    return MtebTask(name, kind, revision)
+    return catalogue.find(name)
 
 
 def _read_folder(folder: Path, kind: str | None, limit: int | None, split: str | None = None) -> LocalTask:
@@ -299,17 +308,54 @@ def _sample(draw: random.Random, table: Sequence[Row], size: int) -> list[Row]:
     return [table[index] for index in kept]
 
 
-def resolve_tasks(specs: Sequence[str]) -> list[Task]:
-    """The tasks of several specs; "starter" stands for all starter tasks of this package. Raises UnmaskError for two of one name."""
+def resolve_tasks(specs: Sequence[str], say: Callable[[str], None] = lambda _: None) -> list[Task]:
+    """The tasks of several specs; "starter" stands for all starter tasks of this package, the name of a task set for its tasks.
+
+    say is told which tasks of a set cannot be compared. A task that two sets share is there once. Raises UnmaskError for two
+    different tasks of one name, which results could not tell apart.
+    """
+    tasks: dict[str, Task] = {}
+    for spec in specs:
+        for task in _expanded(spec, say):
+            if tasks.get(task.name, task) is not task and not (isinstance(task, MtebTask) and tasks[task.name] == task):
+                raise UnmaskError(_namesakes(tasks[task.name], task))
+            tasks[task.name] = task
+    if not tasks:
+        raise UnmaskError("No task was given; `unmask tasks` lists the kinds, the task sets and the starter tasks.")
+    return list(tasks.values())
+
+
+def _expanded(spec: str, say: Callable[[str], None]) -> Sequence[Task]:
     from unmask.starter import starter_folders
 
-    expanded = [path for spec in specs for path in (map(str, starter_folders()) if spec == "starter" else [spec])]
-    if not expanded:
-        raise UnmaskError("No task was given; `unmask tasks` lists the kinds and the starter tasks.")
-    tasks: dict[str, Task] = {}
-    for spec in expanded:
-        task = find_task(spec)
-        if task.name in tasks:
-            raise UnmaskError(f"Two tasks are called '{task.name}'; give one of them a name in its task.toml.")
-        tasks[task.name] = task
-    return list(tasks.values())
+    if spec == "starter":
+        return [find_task(str(folder)) for folder in starter_folders()]
+    name, limit = _without_limit(spec)
+    if not _is_path(name):
+        from unmask.evaluation.benchmarks import find_set
+
+        if found := find_set(name):
+            if limit is not None:
+                raise UnmaskError(f"A limit works on local folders only, and '{name}' is a task set of mteb's tasks.")
+            if not found.tasks:
+                raise UnmaskError(f"No task of '{name}' can be compared: {next(iter(found.refused.values()))}")
+            if found.left_out:
+                say(found.left_out)
+            return found.tasks
+    return [find_task(spec)]
+
+
+def _is_path(spec: str) -> bool:
+    """Whether this is a file or folder, or is written like one."""
+    path, _, kind = spec.rpartition(":")
+    names = [spec, path] if kind in KINDS else [spec]
+    return spec.startswith((".", "/", "~")) or any(Path(name).expanduser().exists() for name in names)
+
+
+def _namesakes(one: Task, other: Task) -> str:
+    if isinstance(one, MtebTask) and isinstance(other, MtebTask):
+        return (
+            f"Two sets hold '{one.name}' on other data ({one.revision} and {other.revision}), so their scores would be mixed up; "
+            "compare on one set at a time."
+        )
+    return f"Two tasks are called '{one.name}'; give one of them a name in its task.toml."
