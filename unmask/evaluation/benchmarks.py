@@ -13,17 +13,18 @@ from importlib import resources
 from pydantic import BaseModel, ConfigDict
 
 from unmask.errors import UnmaskError
-from unmask.evaluation.tasks import MtebTask
+from unmask.evaluation.tasks import Kind, MtebTask
 
 
-class PaperSet(BaseModel):
-    """What `benchmarks.toml` says of a set: `of` names the benchmark whose subsets and splits hold for its tasks."""
+class StatedSet(BaseModel):
+    """What `benchmarks.toml` says of a set: where it is from, the benchmark that it is or is a part of, its tasks by kind."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str
     of: str
-    tasks: tuple[str, ...]
+    kinds: dict[Kind, int]
+    tasks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class TaskSet:
     refused: dict[str, str]
 
     @property
-    def kinds(self) -> dict[str, int]:
+    def kinds(self) -> dict[Kind, int]:
         """Number of tasks by kind, the most frequent first."""
         return dict(Counter(task.kind for task in self.tasks).most_common())
 
@@ -49,31 +50,33 @@ class TaskSet:
         return f"{self.name}: {len(self.refused)} of its {whole} tasks cannot be compared and are left out: {', '.join(self.refused)}."
 
 
-def set_names() -> list[str]:
-    """The names of all task sets: those of papers first, then mteb's benchmarks."""
-    from unmask.evaluation.mteb_adapter.catalogue import benchmark_names
-
-    return [*_papers(), *dict.fromkeys(benchmark_names().values())]
+@cache
+def stated_sets() -> dict[str, StatedSet]:
+    """The task sets that this package names, by short name; any other benchmark of mteb is one too."""
+    text = resources.files("unmask.evaluation").joinpath("benchmarks.toml").read_text(encoding="utf-8")
+    return {name: StatedSet.model_validate(stated) for name, stated in tomllib.loads(text).items()}
 
 
 def find_set(name: str) -> TaskSet | None:
-    """The task set of this name in any spelling (`MTEB(eng, v2)`, `mteb-eng-v2`, `MOEE`), or None."""
+    """The task set of this name in any spelling (`MTEB(eng, v2)`, `mteb-eng-v2`, `MoEE`), or None."""
     from unmask.evaluation.mteb_adapter.catalogue import benchmark_names, described_benchmark, of_benchmark, short
 
-    if paper := _papers().get(short(name)):
-        whole = {task.name: task for task in of_benchmark(paper.of)[0]}
-        return TaskSet(short(name), paper.source, tuple(whole[task] for task in paper.tasks), {})
-    if benchmark := benchmark_names().get(short(name)):
-        tasks, refused = of_benchmark(benchmark)
-        return TaskSet(benchmark, described_benchmark(benchmark), tuple(tasks), refused)
-    return None
+    benchmark = benchmark_names().get(short(name))
+    stated = stated_sets().get(short(benchmark or name))
+    if stated and stated.tasks:
+        whole = {task.name: task for task in of_benchmark(stated.of)[0]}
+        return TaskSet(short(name), stated.source, tuple(whole[task] for task in stated.tasks), {})
+    if not benchmark:
+        return None
+    tasks, refused = of_benchmark(benchmark)
+    return TaskSet(benchmark, stated.source if stated else described_benchmark(benchmark), tuple(tasks), refused)
 
 
 def unknown_task(name: str) -> UnmaskError:
     """Error for a name that is neither a task nor a task set, with the nearest of both."""
     from unmask.evaluation.mteb_adapter.catalogue import benchmark_names, short, task_names
 
-    known = task_names() | benchmark_names() | {paper: paper for paper in _papers()}
+    known = task_names() | benchmark_names() | {stated: stated for stated, one in stated_sets().items() if one.tasks}
     nearest = dict.fromkeys(known[one] for one in get_close_matches(short(name), known, n=3, cutoff=0.6))
     hint = f" Did you mean {_either([repr(one) for one in nearest])}?" if nearest else ""
     return UnmaskError(
@@ -83,9 +86,3 @@ def unknown_task(name: str) -> UnmaskError:
 
 def _either(names: Sequence[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-@cache
-def _papers() -> dict[str, PaperSet]:
-    text = resources.files("unmask.evaluation").joinpath("benchmarks.toml").read_text(encoding="utf-8")
-    return {name: PaperSet.model_validate(paper) for name, paper in tomllib.loads(text).items()}

@@ -331,21 +331,21 @@ def _expanded(spec: str, say: Callable[[str], None]) -> Sequence[Task]:
     if spec == "starter":
         return [find_task(str(folder)) for folder in starter_folders()]
     name, limit = _without_limit(spec)
-    if not _is_path(name):
+    if not is_path(name):
         from unmask.evaluation.benchmarks import find_set
 
         if found := find_set(name):
             if limit is not None:
                 raise UnmaskError(f"A limit works on local folders only, and '{name}' is a task set of mteb's tasks.")
             if not found.tasks:
-                raise UnmaskError(f"No task of '{name}' can be compared: {next(iter(found.refused.values()))}")
+                raise UnmaskError(f"No task of '{name}' can be compared: {next(iter(found.refused.values()))}.")
             if found.left_out:
                 say(found.left_out)
             return found.tasks
     return [find_task(spec)]
 
 
-def _is_path(spec: str) -> bool:
+def is_path(spec: str) -> bool:
     """Whether this is a file or folder, or is written like one."""
     path, _, kind = spec.rpartition(":")
     names = [spec, path] if kind in KINDS else [spec]

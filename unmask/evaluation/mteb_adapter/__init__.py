@@ -115,7 +115,9 @@ def _outcome(
     model = MtebModel(name, encode, instruction or _instruction(built))
     try:
         with quiet():
-            return _mean([_cell(built, kind, model, split, subset) for split in built.eval_splits for subset in built.hf_subsets])
+            return _mean(
+                [_cell(built, kind, model, split, subset) for split in built.eval_splits for subset in built.hf_subsets]
+            )
     finally:
         if model_failed is not None:
             model_failed.append(model.failed)
@@ -127,8 +129,7 @@ def _cell(built: Any, kind: Kind, model: MtebModel, split: str, subset: str) -> 
     with tempfile.TemporaryDirectory() as folder:
         scores = built.evaluate(model, split, [subset], encode_kwargs=options, prediction_folder=Path(folder))[subset]
         saved = json.loads((Path(folder) / built.prediction_file_name).read_text(encoding="utf-8"))
-    # data of one subset may lie there without its name
-    data = (built.dataset[subset] if subset in built.dataset else built.dataset)[split]
+    data = built.dataset.get(subset, built.dataset)[split]  # data of an only subset may lie there without its name
     scored = Scored(built, data, saved[subset][split], scores)
     items = items_of(kind, scored)
     side = {

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,6 +20,9 @@ _REFUSED = {
     "BitextMining": "it matches sentences of two languages",
     "Regression": "it predicts a number from a vector",
 }
+_COUNTED = {"items": "num_samples"}
+_BOTH = {"queries and documents": "num_samples"}  # of older statistics
+_SEARCHED = {"queries": "num_queries", "documents": "num_documents"}
 
 
 def short(name: str) -> str:
@@ -26,18 +30,15 @@ def short(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
 
 
+@cache
 def task_names() -> dict[str, str]:
     """mteb's names of its tasks by their short ones."""
-    return _task_names()
-
-
-@cache
-def _task_names() -> dict[str, str]:
     from mteb.get_tasks import _TASKS_REGISTRY
 
     return {short(name): name for name in _TASKS_REGISTRY}
 
 
+@cache
 def benchmark_names() -> dict[str, str]:
     """mteb's names of its benchmarks that hold a text task, by their short ones and those of their aliases."""
     return {short(alias): one.name for one in _benchmarks() for alias in (one.name, *one.aliases)}
@@ -77,8 +78,8 @@ def of_benchmark(name: str) -> tuple[list[MtebTask], dict[str, str]]:
 def described_benchmark(name: str) -> str:
     """Where a benchmark comes from: its reference, or the words that mteb has for it."""
     (found,) = (one for one in _benchmarks() if one.name == name)
-    title = re.search(r"title\s*=\s*\{(.+?)\},?\s*\n", found.citation or "")
-    return " ".join(re.sub(r"[{}]", "", title[1]).split()) if title else str(found.reference or "mteb")
+    title = re.search(r"^\s*title\s*=\s*\{(.+?)\},?\s*$", found.citation or "", re.MULTILINE | re.DOTALL)
+    return " ".join(re.sub(r"[{}\\]", "", title[1]).split()) if title else str(found.reference or "mteb")
 
 
 def english(name: str) -> Any:
@@ -92,28 +93,29 @@ def english(name: str) -> Any:
             return mteb.get_task(name)
 
 
-def size(task: MtebTask) -> dict[str, int] | None:
-    """Numbers of items from mteb's descriptive statistics: texts or pairs; queries and documents where it searches.
+def size(task: MtebTask) -> int | dict[str, int] | None:
+    """Number of items, or of queries and documents where it searches, by mteb's descriptive statistics.
 
     None where mteb has no statistics of the task, or none of its subset.
     """
     import mteb
 
-    found: dict[str, int] = {}
     with quiet():
         whole = mteb.get_task(task.name)
+    found: Counter[str] = Counter()
     for part in whole.metadata.tasks if whole.is_aggregate else [whole]:
         statistics = part.metadata.descriptive_stats or {}
         for split in task.splits:
-            of_split = statistics.get(split)
-            nested = (of_split or {}).get("hf_subset_descriptive_stats")
+            of_split = statistics.get(split) or {}
+            nested = of_split.get("hf_subset_descriptive_stats")
             for one in [nested.get(subset) for subset in task.subsets] if nested else [of_split]:
-                if one is None:
+                if not one:
                     return None
-                counts = {"queries": "num_queries", "documents": "num_documents"} if "num_queries" in one else {"items": "num_samples"}
-                for what, key in counts.items():
-                    found[what] = found.get(what, 0) + int(one[key])
-    return found or None
+                counts = (
+                    _COUNTED if task.kind not in ("retrieval", "reranking") else _SEARCHED if "num_queries" in one else _BOTH
+                )
+                found += Counter({what: int(one[key]) for what, key in counts.items()})
+    return found["items"] if set(found) == {"items"} else dict(found)
 
 
 def _is_text(task: Any) -> bool:
@@ -123,18 +125,16 @@ def _is_text(task: Any) -> bool:
 def _refusal(task: Any) -> str | None:
     """Why a task of mteb cannot be compared, or None."""
     kind, name = task.metadata.type, task.metadata.name
-    allowed = f"the kinds that can be compared are {', '.join(KINDS)}"
     if not _is_text(task):
-        return f"'{name}' is a {kind} task of {', '.join(task.metadata.modalities)}; {allowed}."
+        return f"'{name}' is a {kind} task of {', '.join(task.metadata.modalities)}"
     if kind not in TYPES:
-        why = f": {_REFUSED[kind]}" if kind in _REFUSED else ""
-        return f"'{name}' is a {kind} task{why}; {allowed}."
+        return f"'{name}' is a {kind} task" + (f": {_REFUSED[kind]}" if kind in _REFUSED else "")
     return None
 
 
 def _described(task: Any) -> MtebTask:
     if reason := _refusal(task):
-        raise UnmaskError(reason)
+        raise UnmaskError(f"{reason}; the kinds that can be compared are {', '.join(KINDS)}.")
     kind: Kind = TYPES[task.metadata.type]
     return MtebTask(
         name=task.metadata.name,

@@ -78,9 +78,7 @@ def per_query(metric: str, results: Mapping[str, Scored], relevant: Mapping[str,
     return np.array([measure(scores, relevant[query], depth) for query, scores in asked.items()])
 
 
-def _merged(
-    results: Mapping[str, Scored], relevant: Mapping[str, Relevant]
-) -> tuple[dict[str, Scored], dict[str, Relevant]]:
+def _merged(results: Mapping[str, Scored], relevant: Mapping[str, Relevant]) -> tuple[dict[str, Scored], dict[str, Relevant]]:
     best: dict[str, dict[str, float]] = {}
     judged: dict[str, Relevant] = {}
     for query, scores in results.items():
