@@ -183,6 +183,7 @@ LAYOUT = {
     "retrieval": "corpus.jsonl (_id, title, text), queries.jsonl (_id, text), qrels_test.tsv",
     "reranking": "test.jsonl: query, positive[], negative[]",
     "summarization": "test.jsonl: source, references[], systems[{summary, scores}]",
+    "word-level": "train.jsonl, test.jsonl: tokens[], tags[]",
 }
 
 

@@ -20,9 +20,12 @@ from unmask import rows as rows_of
 from unmask.errors import UnmaskError, unknown
 from unmask.evaluation import columns
 from unmask.evaluation.columns import Column, read_columns
+from unmask.probing.sentences import read_sentences
 from unmask.rows import Row, read_rows
 
-Kind = Literal["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
+Kind = Literal[
+    "sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization", "word-level"
+]
 KINDS: Final = get_args(Kind)
 METRICS: Final[dict[str, str]] = {
     "sts": "Spearman of cosine",
@@ -32,8 +35,10 @@ METRICS: Final[dict[str, str]] = {
     "retrieval": "nDCG@10",
     "reranking": "MAP",
     "summarization": "Spearman per document",
+    "word-level": "accuracy of a linear probe on word states, or entity F1 of BIO tags",
 }
 _DOCUMENTS_PER_QUERY_UNDER_LIMIT = 10
+_TRAINING_PER_TEST_UNDER_LIMIT = 5  # a word-level probe is fitted on that many sentences for each that it is scored on
 
 
 class TaskFile(BaseModel):
@@ -73,7 +78,7 @@ class LocalTask:
 
     @property
     def size(self) -> int:
-        """Number of scored items: pairs, texts or queries."""
+        """Number of scored items: pairs, texts, queries or tagged sentences."""
         return len(self.data["queries" if self.kind == "retrieval" else "test"])
 
 
@@ -101,7 +106,8 @@ def find_task(spec: str) -> Task:
 
     Raises UnmaskError for neither, and for bad rows.
     limit: at most so many items, sampled by the task's seed. Of a retrieval corpus the relevant documents stay and others are sampled
-    up to ten a query; the limit becomes part of the task's name, since the task has changed.
+    up to ten a query; of the sentences that a word-level probe is fitted on, five for each that it is scored on. The limit becomes
+    part of the task's name, since the task has changed.
     """
     spec, limit = _without_limit(spec)
     path, mark, kind = spec.rpartition(":")
@@ -159,6 +165,10 @@ def _telling(task: LocalTask) -> LocalTask:
     column = {"sts": "score", "pair-classification": "label", "classification": "label", "clustering": "label"}.get(task.kind)
     if column and len({row[column] for row in task.data[part]}) < 2:
         raise UnmaskError(f"'{task.name}': all items have one {column}, so there is nothing to tell apart.")
+    if task.kind == "word-level" and len({tag for row in task.data["train"] for tag in row["tags"]}) < 2:
+        raise UnmaskError(
+            f"'{task.name}': all words of the training sentences have one tag, so there is nothing to tell apart."
+        )
     if task.kind == "summarization" and all(len({score for _, score in row["summaries"]}) < 2 for row in task.data["test"]):
         raise UnmaskError(f"'{task.name}': humans scored the summaries of every text alike, so there is nothing to rank.")
     return task
@@ -185,9 +195,8 @@ def _infer_kind(folder: Path, stated: TaskFile) -> str:
     file = _main_file(folder, stated)
     first = next(read_rows(file), None)
     found = set(first[1]) if first else set()
-    if {"tokens", "tags"} <= found:
-        raise UnmaskError(f"'{folder}' holds words with tags; a word-level task has no text vectors to compare.")
     for kind, needed in (
+        ("word-level", {"tokens", "tags"}),
         ("sts", {"sentence1", "sentence2", "score"}),
         ("pair-classification", {"sentence1", "sentence2", "label"}),
         ("reranking", {"query", "positive", "negative"}),
@@ -276,6 +285,17 @@ def _read_summarization(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
     return {"test": read_columns(_main_file(folder, stated), needed, {"summaries": "systems"})}
 
 
+def _read_word_level(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    train_file = _file(folder, "train")
+    if train_file is None:
+        raise UnmaskError(f"'{folder}' has no train.jsonl, and a word-level probe has to be fitted on something.")
+    files = {"train": train_file, "test": _main_file(folder, stated)}
+    return {
+        part: [{"tokens": list(one.words), "tags": list(one.tags)} for one in read_sentences(file)]
+        for part, file in files.items()
+    }
+
+
 READERS: dict[str, Callable[[Path, TaskFile], dict[str, list[Row]]]] = {
     "sts": _read_sts,
     "pair-classification": _read_pairs,
@@ -284,6 +304,7 @@ READERS: dict[str, Callable[[Path, TaskFile], dict[str, list[Row]]]] = {
     "retrieval": _read_retrieval,
     "reranking": _read_reranking,
     "summarization": _read_summarization,
+    "word-level": _read_word_level,
 }
 
 
@@ -300,6 +321,8 @@ def _limited(task: LocalTask, limit: int) -> LocalTask:
         data["corpus"] = [row for row in data["corpus"] if row["_id"] in relevant | more]
     else:
         data["test"] = _sample(draw, data["test"], limit)
+    if task.kind == "word-level":
+        data["train"] = _sample(draw, data["train"], limit * _TRAINING_PER_TEST_UNDER_LIMIT)
     return replace(task, name=f"{task.name}#{limit}", data=data)
 
 

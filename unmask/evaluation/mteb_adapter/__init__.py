@@ -85,8 +85,12 @@ class MtebModel:
 def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode) -> Outcome:
     """Score vectors on a task with mteb's evaluators, on every split and subset of it, as mteb.evaluate does.
 
-    Raises UnmaskError if the data of an mteb task cannot be had, or if mteb cannot score them.
+    Raises UnmaskError for a word-level task, if the data of an mteb task cannot be had, and if mteb cannot score them.
     """
+    if task.kind == "word-level":
+        raise UnmaskError(
+            f"'{task.name}' is a word-level task, and has no text vectors to score; `unmask compare` and `unmask probe words` score it."
+        )
     if isinstance(task, LocalTask):
         return _outcome(build(task), task.kind, name, encode, task.instruction)
     # a task made of tasks (CQADupstackRetrieval) scores the mean of theirs

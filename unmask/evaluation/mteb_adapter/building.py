@@ -20,6 +20,7 @@ TYPES: dict[str, Kind] = {
     "MultilabelClassification": "classification",
 }
 """mteb's types of task by our kinds; of several for one kind the first is that of a local folder."""
+# a word-level task has no text vectors, so it is none of mteb's
 MAIN_SCORE: dict[Kind, str] = {
     "sts": "cosine_spearman",
     "pair-classification": "cosine_ap",

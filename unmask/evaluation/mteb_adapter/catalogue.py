@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.evaluation.mteb_adapter.building import TYPES
-from unmask.evaluation.tasks import KINDS, Kind, MtebTask
+from unmask.evaluation.mteb_adapter.building import MAIN_SCORE, TYPES
+from unmask.evaluation.tasks import Kind, MtebTask
 
 _REFUSED = {
     "BitextMining": "it matches sentences of two languages",
@@ -134,7 +134,7 @@ def _refusal(task: Any) -> str | None:
 
 def _described(task: Any) -> MtebTask:
     if reason := _refusal(task):
-        raise UnmaskError(f"{reason}; the kinds that can be compared are {', '.join(KINDS)}.")
+        raise UnmaskError(f"{reason}; the kinds that can be compared are {', '.join(MAIN_SCORE)}.")
     kind: Kind = TYPES[task.metadata.type]
     return MtebTask(
         name=task.metadata.name,
