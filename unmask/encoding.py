@@ -48,14 +48,28 @@ def encode_designs(
     number of texts that are done. The vector of a text does not depend on the others (in bf16: up to rounding).
     """
     tokenized = list(tokenizer.tokenize(texts, instruction))
+    return encode_tokenized(backbone, tokenizer, fits, tokenized, batch_tokens=batch_tokens, tally=tally, progress=progress)
+
+
+def encode_tokenized(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    fits: dict[Design, Fit],
+    texts: Sequence[TokenizedText],
+    *,
+    batch_tokens: int,
+    tally: Tally | None = None,
+    progress: Progress | None = None,
+) -> dict[Design, Vectors]:
+    """The same of texts that were tokenized already, by this tokenizer."""
     rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    for row, text in enumerate(tokenized):
+    for row, text in enumerate(texts):
         rows.setdefault((text.ids, text.start), []).append(row)
-    unique = [tokenized[same[0]] for same in rows.values()]
+    unique = [texts[same[0]] for same in rows.values()]
     copies = list(rows.values())
     if tally is not None:
         tally.texts += len(texts)
-        tally.truncated += sum(text.truncated for text in tokenized)
+        tally.truncated += sum(text.truncated for text in texts)
     results: dict[Design, Vectors] = {}
     for batch in plan([len(text.ids) for text in unique], batch_tokens):
         raws = _read(backbone, [unique[index] for index in batch], list(fits), tokenizer, tally)

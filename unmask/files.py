@@ -25,6 +25,10 @@ def atomic(file: Path) -> Iterator[Path]:
         yield scratch
         scratch.chmod(0o644)
         scratch.replace(file)
+    except OSError as error:
+        if error.errno:
+            error.filename = error.filename or str(file)  # a full disk does not say where
+        raise
     finally:
         scratch.unlink(missing_ok=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tiny import encode_words, labelled, write_rows, write_task
+from tests.tiny import labelled, write_rows, write_task
 from unmask.backbone import Backbone
 from unmask.design import Design, parse_designs
-from unmask.encoding import Tally, encode_designs, fit_designs
+from unmask.encoding import encode_tokenized, fit_designs
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
-from unmask.evaluation.compare import Plan, SharedVectors, compare, compare_reference, model_revision
+from unmask.evaluation import passes, reference
+from unmask.evaluation.cells import model_revision
+from unmask.evaluation.compare import Plan, compare
+from unmask.evaluation.reference import compare_reference
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.tasks import LocalTask, find_task, resolve_tasks
 from unmask.loading import Source
@@ -62,9 +66,9 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
 
     def encode(backbone: Any, prompts: Any, fits: dict[Design, Any], *args: Any, **options: Any) -> Any:
         seen.append({design.name for design in fits})
-        return encode_designs(backbone, prompts, fits, *args, **options)
+        return encode_tokenized(backbone, prompts, fits, *args, **options)
 
-    monkeypatch.setattr(module, "encode_designs", encode)
+    monkeypatch.setattr(passes, "encode_tokenized", encode)
     return seen
 
 
@@ -265,6 +269,78 @@ def test_another_name_for_a_design_that_was_scored_is_only_a_label(
     assert scores(again) == scores(first)
 
 
+# --- failures and costs ----------------------------------------------------------------------------------------------
+
+
+def test_a_cell_that_fails_is_kept_with_its_error_and_the_others_go_on(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import unmask.evaluation.mteb_adapter as adapter
+
+    original = adapter.evaluate
+
+    def broken(task: Any, name: str, encode: Any) -> Any:
+        if (task.kind, name) == ("sts", "causal/plain/mean"):
+            raise ZeroDivisionError("nothing to divide by")
+        return original(task, name, encode)
+
+    monkeypatch.setattr(adapter, "evaluate", broken)
+    plan, store = plan_of(folder, "mean,max", tasks), ResultStore(tmp_path)
+    assert [(one.label, one.task) for one in compare(plan, store)] == [
+        ("mean", "retrieval"),
+        ("max", "sts"),
+        ("max", "retrieval"),
+    ]
+    (failure,) = ResultStore(tmp_path).failures
+    assert (failure.label, failure.task, failure.error) == ("mean", "sts", "ZeroDivisionError: nothing to divide by")
+    monkeypatch.undo()
+    store = ResultStore(tmp_path)
+    assert len(compare(plan, store)) == 4, "what failed is tried again"
+    assert store.failures == ResultStore(tmp_path).failures == []
+
+
+def test_a_full_disk_is_no_failure_of_a_cell(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(folder, "mean,max", tasks)
+    whole = compare(plan, ResultStore(tmp_path / "whole"))
+    original = np.savez
+
+    def full(stream: Any, **arrays: Any) -> None:
+        original(stream, **arrays)
+        if (tmp_path / "full" / "results.jsonl").exists():  # the first task is done
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*npz'"):
+        compare(plan, ResultStore(tmp_path / "full"))
+    monkeypatch.undo()
+    assert ResultStore(tmp_path / "full").failures == []
+    assert compare(plan, ResultStore(tmp_path / "full")) == whole
+    assert (tmp_path / "full" / "results.jsonl").read_bytes() == (tmp_path / "whole" / "results.jsonl").read_bytes()
+
+
+def test_what_passes_cost_is_kept(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = compare(plan_of(folder, "mean,max,echo", tasks), store)
+    costs = {(cost.prompt, cost.task): cost for cost in store.costs}
+    assert costs.keys() == {(prompt, task.name) for prompt in ("plain", "echo") for task in tasks}
+    for result in results:
+        cost = costs["echo" if result.label == "echo" else "plain", result.task]
+        assert cost.attention == "causal" and cost.seconds > 0 and cost.peak_memory > 2**20
+        if result.task == tasks[0].name:
+            assert (cost.texts, cost.tokens) == (result.texts, result.tokens)
+        else:
+            assert 0 < cost.texts < result.texts, "some of its texts stand in the first task as well"
+    compare(plan_of(folder, "mean,max,echo", tasks), store)
+    assert len(store.costs) == 4, "nothing was spent again"
+
+
+def test_vectors_leave_the_disk_when_all_is_done(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    compare(plan_of(folder, "mean", tasks), ResultStore(tmp_path))
+    assert not (tmp_path / "vectors").exists()
+
+
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
@@ -376,45 +452,6 @@ def test_several_models_share_a_store(pico_folder: Callable[[str], Path], tasks:
     assert [result for plan in plans for result in compare(plan, ResultStore(tmp_path))] == results
 
 
-# --- shared vectors --------------------------------------------------------------------------------------------------
-
-
-class Counted:
-    """A computation of vectors for two designs that remembers what it was asked for."""
-
-    designs = (Design(pooling="mean"), Design(pooling="last"))
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[list[str], str | None]] = []
-
-    def __call__(self, texts: Sequence[str], instruction: str | None, tally: Tally) -> dict[Design, Any]:
-        self.asked.append((list(texts), instruction))
-        tally.texts += len(texts)
-        vectors = encode_words([f"{instruction} {text}" for text in texts])
-        return {design: vectors * (number + 1) for number, design in enumerate(self.designs)}
-
-
-def test_each_text_is_computed_once_for_each_instruction() -> None:
-    counted = Counted()
-    shared = SharedVectors(counted)
-    mean, last = counted.designs
-    shared.get(mean, ["a", "b", "a"], None)
-    shared.get(last, ["b", "c"], None)
-    shared.get(last, ["a"], "Find it.")
-    shared.get(mean, ["c", "a"], "Find it.")
-    assert counted.asked == [(["a", "b"], None), (["c"], None), (["a"], "Find it."), (["c"], "Find it.")]
-    assert shared.tally.texts == 5
-
-
-def test_vectors_come_in_the_order_that_was_asked_for() -> None:
-    counted = Counted()
-    shared = SharedVectors(counted)
-    for texts in (["a", "b"], ["c", "a", "c"], ["d", "b", "a"]):
-        for number, design in enumerate(counted.designs):
-            expected = encode_words([f"None {text}" for text in texts]) * (number + 1)
-            np.testing.assert_array_equal(shared.get(design, texts, None), expected)
-
-
 # --- reference rows --------------------------------------------------------------------------------------------------
 
 
@@ -439,7 +476,7 @@ def test_a_reference_row_is_computed_once(
     saved: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"), lambda _: None)
-    monkeypatch.setattr(module, "_sentence_transformer", no_load)
+    monkeypatch.setattr(reference, "_sentence_transformer", no_load)
     assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"), lambda _: None) == first
 
 

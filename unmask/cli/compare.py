@@ -12,7 +12,7 @@ import typer
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Revision, TrustRemoteCode
 
 if TYPE_CHECKING:
-    from unmask.evaluation.results import Result, ResultStore
+    from unmask.evaluation.results import Failure, Result, ResultStore
     from unmask.evaluation.verdict import Comparison
 
 DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,prompteol-z,echo,bidirectional-mean"
@@ -57,8 +57,9 @@ def compare(
     """Compare designs on tasks: a ranked table, a paired test for each pair, a recommendation for each kind of task."""
     from unmask.design import parse_designs
     from unmask.errors import UnmaskError
-    from unmask.evaluation.compare import Plan, compare_reference
+    from unmask.evaluation.compare import Plan
     from unmask.evaluation.compare import compare as run
+    from unmask.evaluation.reference import compare_reference
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.tasks import resolve_tasks
     from unmask.evaluation.verdict import comparisons
@@ -82,19 +83,29 @@ def compare(
             results += run(Plan(source, asked, tasks, max_length, texts, batch_tokens), store, _say)
         for name in reference or []:
             results += compare_reference(name, tasks, store, _say)
+        failures = [
+            one for one in store.failures if one.model in {*model, *(reference or [])} and one.task in {t.name for t in tasks}
+        ]
+        if not results and failures:
+            raise UnmaskError(failures[0].error)
         tests = comparisons(results, store)
-        content = _as_json(results, tests)
+        content = _as_json(results, tests, failures)
         write_json(output / "comparison.json", content)
         if as_json:
             print(json.dumps(content, indent=2, ensure_ascii=False))
         else:
             _print(results, tests, store, output)
+    for failure in failures:
+        _say(f"{failure.label} has no score on {failure.task}: {failure.error}")
+    if any(failure.applies for failure in failures):
+        raise typer.Exit(1)
 
 
-def _as_json(results: list[Result], tests: list[Comparison]) -> dict[str, Any]:
+def _as_json(results: list[Result], tests: list[Comparison], failures: list[Failure]) -> dict[str, Any]:
     return {
         "results": [result.model_dump(mode="json", exclude={"conditions"}) for result in results],
         "comparisons": [test.as_json() for test in tests],
+        "failures": [failure.model_dump(mode="json", exclude={"conditions"}) for failure in failures],
     }
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmask.cli.learning import Accumulate, Average, Batch, MaxLength, Rate, Seed, Steps, showing
 from unmask.cli.options import Device, Dtype, Model, Revision, TrustRemoteCode
+
+if TYPE_CHECKING:
+    from unmask.experts.generation import Writers
+    from unmask.loading import Source
 
 
 def seeds(
@@ -51,6 +55,9 @@ def specialise(
         int, typer.Option(min=1, help="Copies of the model that write at once, by Ray; the lessons are the same.")
     ] = 1,
     ray_address: Annotated[str | None, typer.Option(help="Of a Ray cluster; this machine if not given.")] = None,
+    engine: Annotated[
+        str, typer.Option(help="transformers, or vllm: faster, but not to the same bits when resumed.")
+    ] = "transformers",
     seed: Annotated[int, typer.Option(help="Of what is written.")] = 0,
     revision: Revision = None,
     dtype: Dtype = "auto",
@@ -59,9 +66,7 @@ def specialise(
 ) -> None:
     """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
     from unmask.experts.domain import load_domain
-    from unmask.experts.generation import Writer, Writers
     from unmask.experts.seeds import read_seeds
-    from unmask.experts.speakers import load_speaker
     from unmask.experts.specialise import Plan
     from unmask.experts.specialise import specialise as run
     from unmask.loading import Source
@@ -79,20 +84,35 @@ def specialise(
         left = f", {(now - start) / (done - before) * (wanted - done) / 60:.1f} min left" if before < done < wanted else ""
         print(f"  {what}: {done} of {wanted}{left}", file=sys.stderr, flush=True)
 
-    writer: Writers
-    if writers > 1 or ray_address:
-        from unmask.experts.fleet import Fleet
-
-        writer = Fleet(source, writers, ray_address, gpus=1 if device.startswith("cuda") else 0)
-    else:
-        writer = Writer(*load_speaker(source))
-    done = run(writer, model, chosen, found, output.expanduser(), plan, forbidden, said)
+    done = run(_writer(source, engine, writers, ray_address), model, chosen, found, output.expanduser(), plan, forbidden, said)
     print(f"{done.kept} lessons in {output}: {done.written} instructions were written, {done.instructions} of them kept.")
     for why, count in sorted(done.dropped.items(), key=lambda one: -one[1]):
         print(f"  dropped: {why}: {count}")
     print(
         f"  mean ROUGE-L of an instruction to the nearest other or seed: {done.nearest:.2f}; words of a response: {done.words:.0f}"
     )
+
+
+def _writer(source: Source, engine: str, writers: int, ray_address: str | None) -> Writers:
+    from unmask.errors import UnmaskError, unknown
+
+    many = writers > 1 or ray_address is not None
+    if engine == "vllm":
+        from unmask.experts.engine import Engine
+
+        if many:
+            raise UnmaskError("vLLM writes many texts at once by itself: leave --writers and --ray-address out.")
+        return Engine(source)
+    if engine != "transformers":
+        raise unknown("engine", engine, ["transformers", "vllm"])
+    if many:
+        from unmask.experts.fleet import Fleet
+
+        return Fleet(source, writers, ray_address, gpus=1 if source.device.startswith("cuda") else 0)
+    from unmask.experts.generation import Writer
+    from unmask.experts.speakers import load_speaker
+
+    return Writer(*load_speaker(source))
 
 
 def expert(

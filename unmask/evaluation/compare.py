@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from unmask.backbone import Backbone
 from unmask.design import ATTENTIONS, Attention, Design
 from unmask.embedder import default_batch_tokens
-from unmask.encoding import Tally, Vectors, encode_designs, fit_designs
-from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import Items, bootstrap, interval
-from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
+from unmask.encoding import Vectors, fit_designs
+from unmask.evaluation.cells import failed, made_result, model_revision
+from unmask.evaluation.passes import Pass, SharedVectors
+from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.tasks import Task
+from unmask.evaluation.vectors import VectorCache
 from unmask.features import Fit
-from unmask.files import fingerprint
-from unmask.loading import Source, hub_commit, load, pick_device, pick_dtype
-from unmask.models import resolve
+from unmask.loading import Source, load, pick_device, pick_dtype
 from unmask.persistence import Settings, hardware, read_settings, versions
 from unmask.progress import progress_bar
 from unmask.tokens import PromptTokenizer
@@ -34,7 +31,6 @@ from unmask.tokens import PromptTokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from unmask.evaluation.mteb_adapter import Outcome
 
 _RESAMPLES = 1000
 
@@ -85,74 +81,68 @@ class Plan:
         return "as saved" if self._is_fitted(design) else _hash(self.reference)
 
 
-@dataclass
-class SharedVectors:
-    """Vectors of every design of a group for the texts of one task, computed when a text is first asked for."""
-
-    compute: Callable[[Sequence[str], str | None, Tally], dict[Design, Vectors]]
-    tally: Tally = field(default_factory=Tally)
-    _rows: dict[tuple[str, str | None], int] = field(default_factory=dict)
-    _blocks: dict[Design, list[Vectors]] = field(default_factory=dict)
-
-    def get(self, design: Design, texts: Sequence[str], instruction: str | None) -> Vectors:
-        """Vectors of one design, shape (text, dim)."""
-        missing = [text for text in dict.fromkeys(texts) if (text, instruction) not in self._rows]
-        if missing:
-            for one, vectors in self.compute(missing, instruction, self.tally).items():
-                self._blocks.setdefault(one, []).append(vectors)
-            for text in missing:
-                self._rows[text, instruction] = len(self._rows)
-        blocks = self._blocks[design]
-        if len(blocks) > 1:
-            blocks[:] = [np.concatenate(blocks)]
-        return blocks[0][[self._rows[text, instruction] for text in texts]]
-
-
-def compare(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambda _: None) -> list[Result]:
+def compare(
+    plan: Plan, store: ResultStore, say: Callable[[str], None] = lambda _: None, cache: VectorCache | None = None
+) -> list[Result]:
     """Score every design on every task; what the store holds already is not computed again.
 
     Returns the results in the order of designs, then tasks. Every design is checked on the loaded model before the first
-    text is computed. Raises UnmaskError and AttentionError as loading and encoding do.
+    text is computed. A cell that fails is kept as such in the store (`failures`), and the others go on. cache: vectors by
+    their text; one in the store's folder if not given, which vanishes when all cells are done. Raises UnmaskError and
+    AttentionError as loading does.
     """
     say(f"{plan.source.model}: {len(plan.designs)} designs on {len(plan.tasks)} tasks")
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
-    revision = model_revision(plan.source)
-    cells = {
-        (label, task.name): plan.conditions(design, task, revision, dtype)
-        for label, design in plan.designs.items()
-        for task in plan.tasks
-    }
-    if any(store.get(conditions) is None for conditions in cells.values()):
+    grid = Grid(plan, store, model_revision(plan.source), dtype, say)
+    own = VectorCache(store.folder / "vectors")
+    if any(store.get(conditions) is None for conditions in grid.cells.values()):
         say(f"loading {plan.source.model}")
         model, tokenizer = load(plan.source)
         backbone = Backbone(model, _first_attention(plan))
         head = plan.saved.trained_head(model) if plan.saved else None
         backbone.head = head.to(backbone.device) if head else None
-        _fill(plan, cells, store, _checked(backbone, plan), tokenizer, say)
-    found = [store.get(conditions) for conditions in cells.values()]
-    relabelled = zip((label for label, _ in cells), found, strict=True)
+        _fill(grid, _checked(backbone, plan), tokenizer, cache or own)
+    own.forget()  # also what a run left that was killed when all was scored
+    found = [store.get(conditions) for conditions in grid.cells.values()]
+    relabelled = zip((label for label, _ in grid.cells), found, strict=True)
     return [result.model_copy(update={"label": label}) for label, result in relabelled if result is not None]
 
 
-def _fill(
-    plan: Plan,
-    cells: Mapping[tuple[str, str], Conditions],
-    store: ResultStore,
-    backbone: Backbone,
-    tokenizer: PreTrainedTokenizerBase,
-    say: Callable[[str], None],
-) -> None:
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a plan, and where their results go."""
+
+    plan: Plan
+    store: ResultStore
+    revision: str
+    dtype: str
+    say: Callable[[str], None]
+
+    @cached_property
+    def cells(self) -> dict[tuple[str, str], Conditions]:
+        """Conditions by label and task."""
+        return {
+            (label, task.name): self.plan.conditions(design, task, self.revision, self.dtype)
+            for label, design in self.plan.designs.items()
+            for task in self.plan.tasks
+        }
+
+    def missing(self, designs: Mapping[str, Design], task: Task) -> dict[str, Design]:
+        """Those of some designs that have no score on a task yet, by label."""
+        return {label: design for label, design in designs.items() if self.store.get(self.cells[label, task.name]) is None}
+
+
+def _fill(grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorCache) -> None:
+    plan = grid.plan
     # all of them first: what the tokenizer lacks is refused before anything is computed
     limit = backbone.within_positions(plan.max_length)
     prompts = {design.prompt: PromptTokenizer(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
+    name = f"{grid.revision} {grid.dtype} {backbone.device.type} {plan.max_length} {_hash(plan.reference)}"
     for (attention, prompt), group in _groups(plan.designs).items():
-        missing = {
-            task.name: {label: design for label, design in group.items() if store.get(cells[label, task.name]) is None}
-            for task in plan.tasks
-        }
-        wanted = dict.fromkeys(design for of_task in missing.values() for design in of_task.values())
+        tasks = [task for task in plan.tasks if grid.missing(group, task)]
+        wanted = dict.fromkeys(design for task in tasks for design in grid.missing(group, task).values())
         if not wanted:
             continue
         if backbone.attention != attention:
@@ -160,144 +150,45 @@ def _fill(
         own = {design: saved for design in wanted if (saved := plan.own_fit(design))}
         others = [design for design in wanted if design not in own]
         fits = own | fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget)
-        for task in plan.tasks:
-            if of_task := missing[task.name]:
-                say(f"{attention}/{prompt} on {task.name}: {', '.join(of_task)}")
-                _score_group(of_task, task, cells, store, backbone, prompts[prompt], fits, budget)
+        source = Pass(backbone, prompts[prompt], fits, cache, name, budget)
+        for task in tasks:
+            _score_group(grid, source, task, grid.missing(group, task))
+    if cache.damaged:
+        grid.say(f"{cache.damaged} blocks of vectors were damaged, and were computed again")
 
 
-def _score_group(
-    missing: Mapping[str, Design],
-    task: Task,
-    cells: Mapping[tuple[str, str], Conditions],
-    store: ResultStore,
-    backbone: Backbone,
-    prompts: PromptTokenizer,
-    fits: Mapping[Design, Fit],
-    budget: int,
-) -> None:
+def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Design]) -> None:
+    """Score the designs of one pass on one task."""
     from unmask.evaluation.mteb_adapter import evaluate
 
-    wanted = {design: fits[design] for design in missing.values()}
-
-    def compute(texts: Sequence[str], instruction: str | None, tally: Tally) -> dict[Design, Vectors]:
-        with progress_bar(f"{prompts.prompt.name} on {task.name}", len(texts)) as advance:
-            return encode_designs(
-                backbone,
-                prompts,
-                wanted,
-                texts,
-                instruction=instruction if prompts.prompt.takes_instruction else None,
-                batch_tokens=budget,
-                tally=tally,
-                progress=advance,
-            )
-
-    shared = SharedVectors(compute)
+    backbone, prompt = source.backbone, source.prompts.prompt.name
+    grid.say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
+    shared = SharedVectors(source, list(missing.values()), lambda total: progress_bar(f"{prompt} on {task.name}", total))
     for label, design in missing.items():
-        widths: list[int] = []
+        conditions, widths = grid.cells[label, task.name], [0]
 
         def encode(
             texts: Sequence[str], instruction: str | None, design: Design = design, widths: list[int] = widths
         ) -> Vectors:
             vectors = shared.get(design, texts, instruction)
-            widths.append(vectors.shape[1])
+            widths[0] = vectors.shape[1]
             return vectors
 
-        outcome = evaluate(task, design.name, encode)
+        try:
+            outcome = evaluate(task, design.name, encode)
+        except OSError:
+            raise  # a full disk is not the cell's failure
+        except Exception as error:  # whatever it is, a grid of hundreds of cells goes on, and says so in the end
+            failure = failed(conditions, label, task, error)
+            grid.store.fail(failure)
+            grid.say(f"{label} on {task.name} failed: {failure.error}")
+            continue
         proof = {"attention": backbone.proof.summary, "hardware": hardware(backbone.device), "versions": versions()}
-        store.add(*_result(cells[label, task.name], label, task, outcome, widths[0], shared.tally, proof))
-
-
-def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say: Callable[[str], None]) -> list[Result]:
-    """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks, as a row to compare with."""
-    from unmask.evaluation.mteb_adapter import evaluate
-
-    source = Source(name)
-    revision = model_revision(source)
-    loaded: list[Any] = []
-    results = []
-    for task in tasks:
-        conditions = Conditions(
-            model=name,
-            model_revision=revision,
-            design=SENTENCE_TRANSFORMERS,
-            task=task.name,
-            task_revision=task.revision,
-            max_length=0,
-            dtype="float32",
-        )
-        if store.get(conditions) is None:
-            say(f"{name} on {task.name}")
-            loaded = loaded or [_sentence_transformer(name)]
-            model, tally, widths = loaded[0], Tally(), [0]
-
-            def encode(
-                texts: Sequence[str], _: str | None, model: Any = model, tally: Tally = tally, widths: list[int] = widths
-            ) -> Vectors:
-                tally.texts += len(texts)
-                vectors: Vectors = model.encode(list(texts), batch_size=64, convert_to_numpy=True)
-                widths[0] = vectors.shape[1]
-                return vectors
-
-            outcome = evaluate(task, name, encode)
-            proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
-            store.add(*_result(conditions, name, task, outcome, widths[0], tally, proof))
-        found = store.get(conditions)
-        assert found is not None
-        results.append(found)
-    return results
-
-
-def _sentence_transformer(name: str) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    try:
-        return SentenceTransformer(resolve(name))
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {first}") from error
-
-
-def _result(
-    conditions: Conditions, label: str, task: Task, outcome: Outcome, dim: int, tally: Tally, provenance: Mapping[str, Any]
-) -> tuple[Result, Items | None]:
-    items = outcome.items
-    bounds = None
-    if items is not None and items.n > 1:
-        bounds = interval(bootstrap(items, _RESAMPLES), around=outcome.main_score if items.metric == "v-measure" else None)
-    result = Result(
-        model=conditions.model,
-        design=conditions.design,
-        label=label,
-        task=task.name,
-        kind=task.kind,
-        metric=outcome.metric,
-        main_score=outcome.main_score,
-        interval=bounds,
-        n=items.n if items is not None else tally.texts,
-        scores=outcome.scores,
-        dim=dim,
-        texts=tally.texts,
-        tokens=tally.tokens,
-        truncated=tally.truncated,
-        conditions=conditions,
-        provenance=dict(provenance),
-    )
-    return result, items
-
-
-def model_revision(source: Source) -> str:
-    """What identifies the weights: a fingerprint of a local folder (and adapter), or the commit on the hub."""
-    revision = _revision(source.model, source.revision)
-    return f"{revision}+{_revision(source.adapter, None)}" if source.adapter else revision
-
-
-def _revision(name: str, revision: str | None) -> str:
-    path = Path(resolve(name))
-    if path.is_dir():
-        return fingerprint(path)
-    return hub_commit(name, revision)
+        grid.store.add(*made_result(conditions, label, task, outcome, widths[0], shared.tally, proof))
+    if shared.spent.texts:
+        spent, model = asdict(shared.spent), grid.plan.source.model
+        where: dict[str, Any] = {"model": model, "model_revision": grid.revision, "hardware": hardware(backbone.device)}
+        grid.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **spent))
 
 
 def _groups(designs: Mapping[str, Design]) -> dict[tuple[Attention, str], dict[str, Design]]:

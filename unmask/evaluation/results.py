@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,6 +15,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import Items
 from unmask.files import atomic
 
+Line = TypeVar("Line", bound=BaseModel)
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 """What stands for the design of a reference row: the model's own."""
 
@@ -73,18 +74,56 @@ class Result(BaseModel):
         return self.model, self.design
 
 
+class Failure(BaseModel):
+    """A design that has no score on a task, and why. applies: false if the task asks nothing of such a design, so that nothing failed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    design: str
+    label: str
+    task: str
+    kind: str
+    error: str
+    applies: bool = True
+    conditions: Conditions
+
+
+class Cost(BaseModel):
+    """What the passes of one attention and prompt over a task's texts took, for all designs that share them.
+
+    texts, tokens: computed, without those that were on disk from an earlier run; seconds: of wall time; peak_memory: bytes that the
+    process (on a GPU: its tensors) held at most so far.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    model_revision: str
+    attention: str
+    prompt: str
+    task: str
+    texts: int
+    tokens: int
+    seconds: float
+    peak_memory: int
+    hardware: str
+
+
 class ResultStore:
     """A folder with `results.jsonl` and, for each result, the items behind its score in `items/`.
 
-    A line is written only after its items, in one write; a line that a kill cut short is dropped when the folder is opened.
+    Beside them `failures.jsonl`, the cells without a score, and `costs.jsonl`, what was spent. A line is written only after its items,
+    in one write; a line that a kill cut short is dropped when the folder is opened.
     """
 
     def __init__(self, folder: Path) -> None:
         """Open or create the folder. Raises UnmaskError for results that are broken in another way than by a kill."""
         self.folder = folder
-        self._file = folder / "results.jsonl"
+        self._file, self._failed, self._costs = (folder / f"{name}.jsonl" for name in ("results", "failures", "costs"))
         (folder / "items").mkdir(parents=True, exist_ok=True)
-        self._results = {result.conditions.key: result for result in self._read()}
+        self._results = {result.conditions.key: result for result in _read(self._file, Result)}
+        self._failures = {failure.conditions.key: failure for failure in _read(self._failed, Failure)}
 
     @property
     def results(self) -> list[Result]:
@@ -103,11 +142,33 @@ class ResultStore:
             arrays["metric"] = np.array(items.metric)
         with atomic(self._items_file(result)) as scratch, scratch.open("wb") as stream:
             np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-        with self._file.open("ab") as lines:
-            lines.write(result.model_dump_json().encode() + b"\n")
-            lines.flush()
-            os.fsync(lines.fileno())
+        _append(self._file, result)
         self._results[result.conditions.key] = result
+        if self._failures.pop(result.conditions.key, None):
+            self._write_failures()
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The cells that have no score, unless they were scored since."""
+        return [failure for key, failure in self._failures.items() if key not in self._results]
+
+    def fail(self, failure: Failure) -> None:
+        """Keep why a cell has no score; what was kept of it before is replaced."""
+        self._failures[failure.conditions.key] = failure
+        self._write_failures()
+
+    def _write_failures(self) -> None:
+        with atomic(self._failed) as scratch:
+            scratch.write_text("".join(f"{failure.model_dump_json()}\n" for failure in self.failures), encoding="utf-8")
+
+    @property
+    def costs(self) -> list[Cost]:
+        """What was spent, run after run."""
+        return list(_read(self._costs, Cost))
+
+    def spend(self, cost: Cost) -> None:
+        """Keep what was spent."""
+        _append(self._costs, cost)
 
     def items(self, result: Result) -> Items | None:
         """The items behind a result's score, or None where the task has no single set of them."""
@@ -120,20 +181,28 @@ class ResultStore:
     def _items_file(self, result: Result) -> Path:
         return self.folder / "items" / f"{result.conditions.key}.npz"
 
-    def _read(self) -> Iterator[Result]:
-        if not self._file.is_file():
-            return
-        content = self._file.read_bytes()
-        whole, _, torn = content.rpartition(b"\n")
-        if torn:
-            with atomic(self._file) as scratch:
-                scratch.write_bytes(whole + b"\n" if whole else b"")
-        for number, line in enumerate(whole.splitlines(), start=1):
-            try:
-                yield Result.model_validate_json(line)
-            except ValidationError as error:
-                problem = error.errors()[0]
-                where = ".".join(map(str, problem["loc"]))
-                raise UnmaskError(
-                    f"{self._file}, line {number}: {where}: {problem['msg']}. Move the folder away to start anew."
-                ) from error
+
+def _append(file: Path, line: BaseModel) -> None:
+    with file.open("ab") as lines:
+        lines.write(line.model_dump_json().encode() + b"\n")
+        lines.flush()
+        os.fsync(lines.fileno())
+
+
+def _read(file: Path, kind: type[Line]) -> Iterator[Line]:
+    """The whole lines of a file; what a kill left of one is dropped from it."""
+    if not file.is_file():
+        return
+    whole, _, torn = file.read_bytes().rpartition(b"\n")
+    if torn:
+        with atomic(file) as scratch:
+            scratch.write_bytes(whole + b"\n" if whole else b"")
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            yield kind.model_validate_json(line)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise UnmaskError(
+                f"{file}, line {number}: {where}: {problem['msg']}. Move the folder away to start anew."
+            ) from error

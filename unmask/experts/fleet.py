@@ -20,6 +20,8 @@ class Fleet:
     writers: how many; address: of a Ray cluster, or None for this machine; gpus: that each is given. Raises UnmaskError without Ray.
     """
 
+    engine = Writer.engine
+
     def __init__(self, source: Source, writers: int, address: str | None = None, gpus: float = 0) -> None:
         try:
             import ray

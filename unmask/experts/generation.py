@@ -48,9 +48,13 @@ class Job:
 
 
 class Writers(Protocol):
-    """Whoever continues texts: a model, or several of them that write `width` batches at a time."""
+    """Whoever continues texts: a model, or several of them that write `width` batches at a time.
+
+    engine: what computes; two of one engine write the same.
+    """
 
     width: int
+    engine: str
 
     def write_all(self, jobs: Sequence[Job]) -> list[list[Text]]:
         """What follows each job's prompts, in the order of the jobs."""
@@ -60,7 +64,7 @@ class Writers(Protocol):
 class Writer:
     """A language model that continues texts."""
 
-    width = 1
+    width, engine = 1, "transformers"
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer

@@ -90,6 +90,7 @@ def specialise(
     avoided = hashlib.sha256("\0".join(forbidden).encode()).hexdigest()[:16]
     record = {
         "model": model,
+        "engine": writer.engine,
         "domain": domain.model_dump(mode="json"),
         "seeds": content_of(seeds),
         "plan": asdict(plan),

@@ -1,0 +1,56 @@
+"""Twenty kills at random moments of a comparison: nothing is lost, and the results are the same bytes."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluation.test_compare import plan_of, task_in
+from tests.tiny import write_task
+from tests.training.running import ended, forked, killed_after
+from unmask.evaluation import passes
+from unmask.evaluation.compare import compare
+from unmask.evaluation.passes import chunks
+from unmask.evaluation.results import ResultStore
+
+KILLS, FOLDERS = 20, 4
+CHANCE = random.Random(0)
+
+
+def test_comparing(pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [task_in(write_task(tmp_path / kind, kind)) for kind in ("sts", "retrieval")]
+    plan = plan_of(pico_folder("llama"), "mean,last,prompteol-z,bidirectional-mean", tasks)
+    counting: Any = vars(passes)["encode_tokenized"]
+
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(0.01)
+        return counting(*args, **options)
+
+    monkeypatch.setattr(passes, "encode_tokenized", slow)
+    monkeypatch.setattr(passes, "chunks", lambda lengths: chunks(lengths, 100))
+
+    def run(name: str) -> None:
+        compare(plan, ResultStore(tmp_path / name))
+
+    run("warm")  # what is loaded once by a process is inherited by its copies
+    begun = time.perf_counter()
+    assert ended(forked(lambda: run("whole"))) == 0
+    whole = time.perf_counter() - begun
+    for kill in range(KILLS):
+        # each folder is killed several times, each time within what is left
+        name = str(kill % FOLDERS)
+        killed_after(partial(run, name), CHANCE.random() * whole * (1 - kill // FOLDERS * FOLDERS / KILLS))
+    files = [file.relative_to(tmp_path / "whole") for file in (tmp_path / "whole").rglob("*") if file.is_file()]
+    assert len(files) > len(plan.designs) * len(tasks)
+    for kill in range(FOLDERS):
+        run(str(kill))
+        for file in files:
+            if file.name != "costs.jsonl":  # seconds
+                assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
+        assert not (tmp_path / str(kill) / "vectors").exists()

@@ -1,0 +1,77 @@
+"""Cells: what is kept of a design on a task, be it a score or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.encoding import Tally
+from unmask.errors import UnmaskError
+from unmask.evaluation.resampling import Items, bootstrap, interval
+from unmask.evaluation.results import Conditions, Failure, Result
+from unmask.evaluation.tasks import Task
+from unmask.files import fingerprint
+from unmask.loading import Source, hub_commit
+from unmask.models import resolve
+
+if TYPE_CHECKING:
+    from unmask.evaluation.mteb_adapter import Outcome
+
+_RESAMPLES = 1000
+
+
+def made_result(
+    conditions: Conditions, label: str, task: Task, outcome: Outcome, dim: int, tally: Tally, provenance: Mapping[str, Any]
+) -> tuple[Result, Items | None]:
+    """The result of an outcome, with its interval, and the items behind it. tally: of the task's texts; dim: of a vector."""
+    items = outcome.items
+    bounds = None
+    if items is not None and items.n > 1:
+        bounds = interval(bootstrap(items, _RESAMPLES), around=outcome.main_score if items.metric == "v-measure" else None)
+    result = Result(
+        model=conditions.model,
+        design=conditions.design,
+        label=label,
+        task=task.name,
+        kind=task.kind,
+        metric=outcome.metric,
+        main_score=outcome.main_score,
+        interval=bounds,
+        n=items.n if items is not None else tally.texts,
+        scores=outcome.scores,
+        dim=dim,
+        texts=tally.texts,
+        tokens=tally.tokens,
+        truncated=tally.truncated,
+        conditions=conditions,
+        provenance=dict(provenance),
+    )
+    return result, items
+
+
+def failed(conditions: Conditions, label: str, task: Task, error: Exception) -> Failure:
+    """Why a cell has no score, in the words of its error."""
+    reason = str(error).strip() or type(error).__name__
+    return Failure(
+        model=conditions.model,
+        design=conditions.design,
+        label=label,
+        task=task.name,
+        kind=task.kind,
+        error=reason if isinstance(error, UnmaskError) else f"{type(error).__name__}: {reason}",
+        conditions=conditions,
+    )
+
+
+def model_revision(source: Source) -> str:
+    """What identifies the weights: a fingerprint of a local folder (and adapter), or the commit on the hub."""
+    revision = _revision(source.model, source.revision)
+    return f"{revision}+{_revision(source.adapter, None)}" if source.adapter else revision
+
+
+def _revision(name: str, revision: str | None) -> str:
+    path = Path(resolve(name))
+    if path.is_dir():
+        return fingerprint(path)
+    return hub_commit(name, revision)

@@ -1,0 +1,71 @@
+"""Reference rows: sentence-transformers models on the same tasks, to know how far there is to go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from unmask.encoding import Tally, Vectors
+from unmask.errors import UnmaskError
+from unmask.evaluation.cells import failed, made_result, model_revision
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
+from unmask.evaluation.tasks import Task
+from unmask.loading import Source, pick_device
+from unmask.models import resolve
+from unmask.persistence import hardware, versions
+
+
+def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say: Callable[[str], None]) -> list[Result]:
+    """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks, as a row to compare with."""
+    from unmask.evaluation.mteb_adapter import evaluate
+
+    source = Source(name)
+    revision = model_revision(source)
+    loaded: list[Any] = []
+    results = []
+    for task in tasks:
+        conditions = Conditions(
+            model=name,
+            model_revision=revision,
+            design=SENTENCE_TRANSFORMERS,
+            task=task.name,
+            task_revision=task.revision,
+            max_length=0,
+            dtype="float32",
+        )
+        if store.get(conditions) is None:
+            say(f"{name} on {task.name}")
+            loaded = loaded or [_sentence_transformer(name)]
+            model, tally, widths = loaded[0], Tally(), [0]
+
+            def encode(
+                texts: Sequence[str], _: str | None, model: Any = model, tally: Tally = tally, widths: list[int] = widths
+            ) -> Vectors:
+                tally.texts += len(texts)
+                vectors: Vectors = model.encode(list(texts), batch_size=64, convert_to_numpy=True)
+                widths[0] = vectors.shape[1]
+                return vectors
+
+            try:
+                outcome = evaluate(task, name, encode)
+            except OSError:
+                raise
+            except Exception as error:
+                store.fail(failed(conditions, name, task, error))
+                continue
+            proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
+            store.add(*made_result(conditions, name, task, outcome, widths[0], tally, proof))
+        found = store.get(conditions)
+        assert found is not None
+        results.append(found)
+    return results
+
+
+def _sentence_transformer(name: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        return SentenceTransformer(resolve(name))
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {first}") from error
