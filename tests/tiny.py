@@ -94,6 +94,8 @@ def tagged(first: int, size: int) -> list[Row]:
     for number in range(first, first + size):
         music, sport = (TOPICS[topic].split()[number % 6] for topic in ("music", "sport"))
         words = [(music, "MUSIC"), (str(number % 7), "NUM"), (sport, "SPORT"), ("and", "CONJ"), (str(number % 5), "NUM")]
+        if number % 3 == 0:
+            words[1] = words[1][0], "ID"  # which a number is cannot be told
         words = words[number % 2 : 3 + number % 3]
         rows.append({"tokens": [word for word, _ in words], "tags": [tag for _, tag in words]})
     return rows

@@ -293,6 +293,18 @@ def test_several_subsets_and_splits_are_averaged(offline: Callable[[str], MtebTa
     assert found.scores["f1"] == pytest.approx(np.mean([cell.scores["f1"] for cell in cells]))
 
 
+def test_pairs_are_ranked_by_the_nearness_that_scores_best(offline: Callable[[str], MtebTask]) -> None:
+    def on_a_line(texts: Sequence[str], _: str | None) -> NDArray[np.float32]:
+        """Vectors of one direction: cosine tells nothing apart, distance does."""
+        return np.abs(encode_words(texts)[:, :1]) + np.float32(0.1)
+
+    found = evaluate(offline("SprintDuplicateQuestions"), "on a line", on_a_line)
+    assert found.items is not None
+    assert score(found.items) == pytest.approx(found.main_score, abs=1e-9)
+    assert found.main_score > 0.55  # half of the pairs are positive
+    assert (found.items.columns["predicted"] <= 0).all()  # a distance, turned round
+
+
 def test_items_of_equally_many_queries_in_each_split_or_task_are_joined(offline: Callable[[str], MtebTask]) -> None:
     items = evaluate(offline("MLQARetrieval"), "noisy", noisy).items
     assert items is not None and items.n == 14  # seven queries a split

@@ -12,8 +12,12 @@ import typer
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Revision, TrustRemoteCode
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from unmask.evaluation.results import Failure, Result, ResultStore
     from unmask.evaluation.verdict import Comparison
+
+    Tested = tuple[list[Result], list[Comparison]]
 
 DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,prompteol-z,echo,bidirectional-mean"
 
@@ -27,7 +31,7 @@ def compare(
         typer.Option(
             "--task",
             "-t",
-            help="FOLDER, FOLDER:kind, FOLDER#200 (200 of its items), a name in mteb, or `starter`; repeat.",
+            help="FOLDER, FOLDER:kind, FOLDER#200 (200 of its items), a task set or name in mteb, or `starter`; repeat.",
         ),
     ],
     designs: Annotated[
@@ -59,6 +63,7 @@ def compare(
     from unmask.errors import UnmaskError
     from unmask.evaluation.compare import Plan
     from unmask.evaluation.compare import compare as run
+    from unmask.evaluation.readings import apart
     from unmask.evaluation.reference import compare_reference
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.tasks import resolve_tasks
@@ -68,7 +73,7 @@ def compare(
     from unmask.persistence import read_settings
 
     given = parse_designs(",".join(designs)) if designs else None
-    tasks = resolve_tasks(task)
+    tasks = resolve_tasks(task, _say)
     texts = _reference_texts(fit_on)
     results: list[Result] = []
     with only_run_in(output):
@@ -88,13 +93,13 @@ def compare(
         ]
         if not results and failures:
             raise UnmaskError(failures[0].error)
-        tests = comparisons(results, store)
-        content = _as_json(results, tests, failures)
+        tested = [(part, comparisons(part, store)) for part in apart(results) if part]
+        content = _as_json(results, [test for _, tests in tested for test in tests], failures)
         write_json(output / "comparison.json", content)
         if as_json:
             print(json.dumps(content, indent=2, ensure_ascii=False))
         else:
-            _print(results, tests, store, output)
+            _print(results, tested, store, output)
     for failure in failures:
         _say(f"{failure.label} has no score on {failure.task}: {failure.error}")
     if any(failure.applies for failure in failures):
@@ -109,21 +114,20 @@ def _as_json(results: list[Result], tests: list[Comparison], failures: list[Fail
     }
 
 
-def _print(results: list[Result], tests: list[Comparison], store: ResultStore, output: Path) -> None:
+def _print(results: list[Result], tested: list[Tested], store: ResultStore, output: Path) -> None:
     from rich.console import Console
 
-    from unmask.evaluation.verdict import recommendations
-    from unmask.reporting.tables import advice, differences, ranking
+    from unmask.evaluation.readings import sharing
+    from unmask.reporting.tables import shared_readings
 
     console = Console()
-    wide = console.width >= 100
-    console.print(ranking(results, with_intervals=wide))
+    for part, tests in tested:
+        _print_standing(console, part, tests, store)
+    if shared := sharing(results):
+        console.print(shared_readings(shared))
     if cut := [result for result in results if result.truncated]:
         most = max(cut, key=lambda result: result.truncated / max(1, result.texts))
         console.print(f"Up to {most.truncated} of {most.texts} texts were cut to the limit ({most.task}).", style="dim")
-    if tests:
-        console.print(differences(results, tests, decimals=int(wide), most=(console.width - 26) // (7 if wide else 6) + 1))
-    console.print(advice(recommendations(results, store), results))
     if any(result.task.startswith("starter-") for result in results):
         console.print(
             "The starter tasks are a demonstration, not a benchmark: small, and written for this package.", style="dim"
@@ -131,6 +135,18 @@ def _print(results: list[Result], tests: list[Comparison], store: ResultStore, o
     console.print(
         f"Saved to {output}/: results.jsonl, comparison.json. The same command again computes only what is new.", style="dim"
     )
+
+
+def _print_standing(console: Console, results: list[Result], tests: list[Comparison], store: ResultStore) -> None:
+    """The ranked table, a test for each pair, and what follows for each kind of task."""
+    from unmask.evaluation.verdict import recommendations
+    from unmask.reporting.tables import advice, differences, ranking
+
+    wide = console.width >= 100
+    console.print(ranking(results, with_intervals=wide))
+    if tests:
+        console.print(differences(results, tests, decimals=int(wide), most=(console.width - 26) // (7 if wide else 6) + 1))
+    console.print(advice(recommendations(results, store), results))
 
 
 def _reference_texts(file: Path | None) -> list[str]:

@@ -75,7 +75,8 @@ class WordProbe:
 
     metric: entity_f1 for BIO tags, else accuracy; value, interval: of the metric, 95 % by bootstrap over test sentences; majority:
     accuracy of the most frequent training tag; unseen: test words whose tag is not among the training tags, all of them counted
-    as errors; c: regularisation, chosen on a tenth of the training sentences unless it was given; converged: whether lbfgs did.
+    as errors; dim: of a word's vector; c: regularisation, chosen on a tenth of the training sentences unless it was given;
+    converged: whether lbfgs did.
     """
 
     metric: str
@@ -91,6 +92,7 @@ class WordProbe:
     test_words: int
     unseen: int
     layer: int
+    dim: int
     shift: bool
     c: float
     c_chosen: bool
@@ -186,6 +188,7 @@ def _probe(
         test_sentences=len(test),
         test_words=len(gold),
         unseen=len(gold) - int(np.isin(gold, labels).sum()),
+        dim=scored.shape[1],
         c=chosen,
         c_chosen=c is None,
         converged=converged,
