@@ -63,11 +63,9 @@ def compare(
     from unmask.errors import UnmaskError
     from unmask.evaluation.compare import Plan
     from unmask.evaluation.compare import compare as run
-    from unmask.evaluation.readings import apart
     from unmask.evaluation.reference import compare_reference
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.tasks import resolve_tasks
-    from unmask.evaluation.verdict import comparisons
     from unmask.files import only_run_in, write_json
     from unmask.loading import Source
     from unmask.persistence import read_settings
@@ -93,7 +91,7 @@ def compare(
         ]
         if not results and failures:
             raise UnmaskError(failures[0].error)
-        tested = [(part, comparisons(part, store)) for part in apart(results) if part]
+        tested = _tested(results, store)
         content = _as_json(results, [test for _, tests in tested for test in tests], failures)
         write_json(output / "comparison.json", content)
         if as_json:
@@ -104,6 +102,14 @@ def compare(
         _say(f"{failure.label} has no score on {failure.task}: {failure.error}")
     if any(failure.applies for failure in failures):
         raise typer.Exit(1)
+
+
+def _tested(results: list[Result], store: ResultStore) -> list[Tested]:
+    """Results on texts and those on words, each with the paired tests of its own."""
+    from unmask.evaluation.readings import apart
+    from unmask.evaluation.verdict import comparisons
+
+    return [(part, comparisons(part, store)) for part in apart(results) if part]
 
 
 def _as_json(results: list[Result], tests: list[Comparison], failures: list[Failure]) -> dict[str, Any]:
