@@ -214,7 +214,7 @@ def test_compare_as_json_prints_one_object_and_nothing_else(run: Run, model: Pat
     found = compared(run, model, "-d", "mean,prompteol,prompteol-z", "-t", task, "-t", other, "-o", "out", "--json")
     assert found.code == 0
     content = json.loads(found.out)
-    assert set(content) == {"results", "comparisons"}
+    assert set(content) == {"results", "comparisons", "failures"} and content["failures"] == []
     assert [(row["label"], row["task"]) for row in content["results"]] == [
         (label, name) for label in ("mean", "prompteol", "prompteol-z") for name in ("sts", "clusters")
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +15,11 @@ from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxL
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from unmask.evaluation.compare import Plan
     from unmask.evaluation.results import Failure, Result, ResultStore
+    from unmask.evaluation.tasks import Task
     from unmask.evaluation.verdict import Comparison
+    from unmask.loading import Source
 
     Tested = tuple[list[Result], list[Comparison]]
 
@@ -59,38 +63,22 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare designs on tasks: a ranked table, a paired test for each pair, a recommendation for each kind of task."""
-    from unmask.design import parse_designs
-    from unmask.errors import UnmaskError
-    from unmask.evaluation.compare import Plan
     from unmask.evaluation.compare import compare as run
     from unmask.evaluation.reference import compare_reference
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.tasks import resolve_tasks
     from unmask.files import only_run_in, write_json
     from unmask.loading import Source
-    from unmask.persistence import read_settings
 
-    given = parse_designs(",".join(designs)) if designs else None
     tasks = resolve_tasks(task, _say)
-    texts = _reference_texts(fit_on)
-    results: list[Result] = []
+    options: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
+    sources = [Source(name, revision, adapter, dtype=dtype, **options) for name in dict.fromkeys(model)]
+    plans = [_plan(source, designs, tasks, fit_on, max_length, batch_tokens) for source in sources]
     with only_run_in(output):
         store = ResultStore(output)
-        for name in dict.fromkeys(model):
-            saved = read_settings(Path(name).expanduser())
-            asked = given or parse_designs(saved.design if saved else DEFAULT_DESIGNS)
-            if fit_on is not None and not any(design.needs_fit for design in asked.values()):
-                raise UnmaskError("None of these designs is fitted (zscore, sum:auto), so --fit-on would change nothing.")
-            precision = saved.dtype if saved and dtype == "auto" else dtype
-            source = Source(name, revision, adapter, dtype=precision, device=device, trust_remote_code=trust_remote_code)
-            results += run(Plan(source, asked, tasks, max_length, texts, batch_tokens), store, _say)
-        for name in reference or []:
-            results += compare_reference(name, tasks, store, _say)
-        failures = [
-            one for one in store.failures if one.model in {*model, *(reference or [])} and one.task in {t.name for t in tasks}
-        ]
-        if not results and failures:
-            raise UnmaskError(failures[0].error)
+        results = [result for plan in plans for result in run(plan, store, _say)]
+        results += [result for name in reference or [] for result in compare_reference(name, tasks, store, _say)]
+        failures = _failures(store, {*model, *(reference or [])}, {one.name for one in tasks}, bool(results))
         tested = _tested(results, store)
         content = _as_json(results, [test for _, tests in tested for test in tests], failures)
         write_json(output / "comparison.json", content)
@@ -98,8 +86,6 @@ def compare(
             print(json.dumps(content, indent=2, ensure_ascii=False))
         else:
             _print(results, tested, store, output)
-    for failure in failures:
-        _say(f"{failure.label} has no score on {failure.task}: {failure.error}")
     if any(failure.applies for failure in failures):
         raise typer.Exit(1)
 
@@ -110,6 +96,37 @@ def _tested(results: list[Result], store: ResultStore) -> list[Tested]:
     from unmask.evaluation.verdict import comparisons
 
     return [(part, comparisons(part, store)) for part in apart(results) if part]
+
+
+def _plan(
+    source: Source, designs: list[str] | None, tasks: list[Task], fit_on: Path | None, max_length: int, batch_tokens: int | None
+) -> Plan:
+    """What to compare on one model: the designs that were asked for, a saved embedder's own, or the usual ones."""
+    from unmask.design import parse_designs
+    from unmask.errors import UnmaskError
+    from unmask.evaluation.compare import Plan
+    from unmask.persistence import read_settings
+
+    texts = _reference_texts(fit_on)
+    saved = read_settings(Path(source.model).expanduser())
+    asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
+    if fit_on is not None and not any(design.needs_fit for design in asked.values()):
+        raise UnmaskError("None of these designs is fitted (zscore, sum:auto), so --fit-on would change nothing.")
+    if saved and source.dtype == "auto":
+        source = replace(source, dtype=saved.dtype)
+    return Plan(source, asked, tasks, max_length, texts, batch_tokens)
+
+
+def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: bool) -> list[Failure]:
+    """The cells of this run without a score, told; raises UnmaskError if no cell has one."""
+    from unmask.errors import UnmaskError
+
+    found = [one for one in store.failures if one.model in models and one.task in tasks]
+    if found and not scored:
+        raise UnmaskError(found[0].error)
+    for failure in found:
+        _say(f"{failure.label} has no score on {failure.task}: {failure.error}")
+    return found
 
 
 def _as_json(results: list[Result], tests: list[Comparison], failures: list[Failure]) -> dict[str, Any]:
