@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,6 +106,12 @@ def search(part: int, prefix: str = "d", ranked: bool = False) -> Any:
     )
 
 
+def search_with_instructions(part: int) -> Any:
+    found = search(part)
+    found["queries"] = found["queries"].add_column("instruction", [f"a{number} c{number}" for number in range(7)])
+    return found
+
+
 def search_with_the_queries_among_the_documents(part: int) -> Any:
     from datasets import Dataset
 
@@ -143,6 +151,7 @@ TASKS: dict[str, Data] = {
     "ArXivHierarchicalClusteringP2P": clustered_on_two_levels,
     "ArXivHierarchicalClusteringS2S": lambda part: clustered_on_two_levels(part, numbers=True),
     "SciFact": search,
+    "IFIRNFCorpus": search_with_instructions,
     "FiQA2018": search_with_the_queries_among_the_documents,
     "MLQARetrieval": search,  # two splits
     "CQADupstackRetrieval": search,  # twelve tasks
@@ -319,6 +328,23 @@ def test_the_items_of_an_older_clustering_are_its_sets_or_the_texts_of_its_only_
     assert single is not None and (single.metric, single.n) == ("v-measure", 14)
 
 
+def test_chance_correction_is_over_the_draws_of_each_subset(
+    offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = replace(offline("StackExchangeClustering.v2"), splits=("test", "train"))
+    cells: list[Outcome] = []
+    whole = mteb_adapter._cell
+
+    def recorded(*given: Any) -> Outcome:
+        cells.append(whole(*given))
+        return cells[-1]
+
+    monkeypatch.setattr(mteb_adapter, "_cell", recorded)
+    found = evaluate(task, "noisy", noisy)
+    assert [cell.items is not None for cell in cells] == [True, True]
+    assert found.items is None and found.scores["ami"] == pytest.approx(np.mean([cell.scores["ami"] for cell in cells]))
+
+
 def test_levels_of_labels_are_all_among_the_items(offline: Callable[[str], MtebTask]) -> None:
     found = evaluate(offline("ArXivHierarchicalClusteringP2P"), "noisy", noisy)
     assert found.items is not None and found.items.replicates == 20
@@ -348,6 +374,19 @@ def test_data_that_mteb_cannot_score_are_said_so(offline: Callable[[str], MtebTa
     monkeypatch.setitem(TASKS, "STSBenchmark", lambda part: sts(part).remove_columns("score"))
     with pytest.raises(UnmaskError, match="mteb could not score 'STSBenchmark': ValueError: Column 'score'"):
         evaluate(offline("STSBenchmark"), "noisy", noisy)
+
+
+@pytest.mark.parametrize("place", ["load_data", "evaluate"])
+def test_a_full_disk_is_not_put_on_the_task(
+    place: str, offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    task = offline("STSBenchmark")
+    monkeypatch.setattr(type(catalogue.english("STSBenchmark")), place, full)
+    with pytest.raises(OSError, match="No space left"):
+        evaluate(task, "noisy", noisy)
 
 
 def test_a_fault_of_the_model_is_not_put_on_mteb(offline: Callable[[str], MtebTask]) -> None:

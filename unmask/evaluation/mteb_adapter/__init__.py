@@ -7,6 +7,7 @@ from the predictions that mteb saves.
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import tempfile
 from collections.abc import Callable, Sequence
@@ -104,7 +105,7 @@ def _of_mteb(loaded: Any, task: MtebTask, name: str, encode: Encode) -> Outcome:
     except UnmaskError:
         raise
     except Exception as error:
-        if any(model_failed):  # ours, not mteb's: to be seen as it is
+        if any(model_failed) or _is_full(error):  # not mteb's: to be seen as it is
             raise
         raise UnmaskError(f"mteb could not score '{task.name}': {type(error).__name__}: {_first_line(error)}") from error
 
@@ -188,9 +189,16 @@ def _loaded(task: MtebTask) -> list[Any]:
                 if hasattr(part, "convert_v1_dataset_format_to_v2"):
                     part.convert_v1_dataset_format_to_v2(num_proc=None)
         except Exception as error:  # whatever the hub's client raises, the reason is that the data are not there
+            if _is_full(error):
+                raise
             reason = f"The data of mteb's '{task.name}' could not be loaded from the hub: {_first_line(error)}"
             raise UnmaskError(reason) from error
     return parts
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether the disk is full, which is no fault of this task, and will be so for the next."""
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
 
 
 def _first_line(error: Exception) -> str:
