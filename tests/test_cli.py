@@ -273,7 +273,7 @@ def test_texts_to_fit_on_reach_the_scores(run: Run, model: Path, task: Path, tex
         ({"-d": "causal/eol/lost"}, "Unknown pooling 'lost'. Did you mean 'last'?"),
         ({"-d": ","}, "No design was given"),
         ({"-d": "mean,routing"}, "has no router"),
-        ({"-t": "STSBenchmrk"}, "Unknown task 'STSBenchmrk'. Did you mean 'STSBenchmark'?"),
+        ({"-t": "STSBenchmrk"}, "Unknown task 'STSBenchmrk'. Did you mean 'STSBenchmark', "),
         ({"-t": "./nowhere"}, "There is no task folder './nowhere'"),
         ({"--fit-on": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
         ({"--dtype": "float31"}, "'float31' is not a dtype: auto, float32"),

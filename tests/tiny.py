@@ -88,6 +88,19 @@ def summaries() -> list[Row]:
     ]
 
 
+def tagged(first: int, size: int) -> list[Row]:
+    """Sentences whose words are of a topic or a number; each test word is in the training sentences too, so that it can be told."""
+    rows = []
+    for number in range(first, first + size):
+        music, sport = (TOPICS[topic].split()[number % 6] for topic in ("music", "sport"))
+        words = [(music, "MUSIC"), (str(number % 7), "NUM"), (sport, "SPORT"), ("and", "CONJ"), (str(number % 5), "NUM")]
+        if number % 3 == 0:
+            words[1] = words[1][0], "ID"  # which a number is cannot be told
+        words = words[number % 2 : 3 + number % 3]
+        rows.append({"tokens": [word for word, _ in words], "tags": [tag for _, tag in words]})
+    return rows
+
+
 FILES: dict[str, Callable[[], Files]] = {
     "sts": lambda: {"test.jsonl": pairs("score", lambda n: (n % 5, n % 5 + n % 3))},
     "pair-classification": lambda: {"test.jsonl": pairs("label", lambda n: ((n * 7) % 5, int(n % 6 in (1, 3, 4))))},
@@ -96,6 +109,7 @@ FILES: dict[str, Callable[[], Files]] = {
     "retrieval": retrieval,
     "reranking": lambda: {"test.jsonl": reranking()},
     "summarization": lambda: {"test.jsonl": summaries()},
+    "word-level": lambda: {"train.jsonl": tagged(0, 24), "test.jsonl": tagged(24, 10)},
 }
 
 

@@ -18,11 +18,12 @@ from sklearn.metrics import average_precision_score
 
 from tests.tiny import encode_words, labelled, write_rows, write_task
 from unmask.errors import UnmaskError
-from unmask.evaluation.mteb_adapter import Outcome, building, evaluate, mteb_kind
-from unmask.evaluation.mteb_adapter.items import average_precision, ndcg
+from unmask.evaluation.mteb_adapter import Outcome, building, catalogue, evaluate
+from unmask.evaluation.mteb_adapter.building import MAIN_SCORE
+from unmask.evaluation.mteb_adapter.ranking import MEASURES, average_precision, ndcg, per_query
 from unmask.evaluation.resampling import METRICS, bootstrap, score
 from unmask.evaluation.statistics import paired_bootstrap
-from unmask.evaluation.tasks import KINDS, LocalTask, find_task
+from unmask.evaluation.tasks import LocalTask, find_task
 
 Vectors = NDArray[np.float32]
 Encode = Callable[[Sequence[str], str | None], Vectors]
@@ -73,7 +74,7 @@ def cosines_of_pairs(task: LocalTask) -> list[float]:
 # --- items -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAIN_SCORE)
 def test_the_main_score_is_the_score_of_the_items(kind: str, outcome: Callable[[str], Outcome]) -> None:
     found = outcome(kind)
     assert found.items is not None
@@ -81,7 +82,7 @@ def test_the_main_score_is_the_score_of_the_items(kind: str, outcome: Callable[[
     assert 0.05 < found.main_score < 0.995  # at an end of the scale, equality would say nothing
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAIN_SCORE)
 def test_there_is_an_item_for_everything_that_is_scored(kind: str, tiny: Any, outcome: Callable[[str], Outcome]) -> None:
     items = outcome(kind).items
     assert items is not None
@@ -89,7 +90,7 @@ def test_there_is_an_item_for_everything_that_is_scored(kind: str, tiny: Any, ou
     assert len(bootstrap(items, 10)) == 10
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAIN_SCORE)
 def test_scoring_is_deterministic(kind: str, tiny: Any, outcome: Callable[[str], Outcome]) -> None:
     again = evaluate(tiny(kind), "other-name", encode_words)
     assert (again.main_score, again.scores) == (outcome(kind).main_score, outcome(kind).scores)
@@ -99,17 +100,17 @@ def test_items_of_two_designs_are_paired(tiny: Any, outcome: Callable[[str], Out
     def noisy(texts: Sequence[str], _: str | None) -> Vectors:
         return encode_words(texts) + np.random.default_rng(0).normal(0, 3, (len(texts), 16)).astype(np.float32)
 
-    for kind in KINDS:
+    for kind in MAIN_SCORE:
         one, other = outcome(kind).items, evaluate(tiny(kind), "noisy", noisy).items
         assert one is not None and other is not None
         paired_bootstrap([one], [other], 10)  # refuses items with another gold
 
 
 def test_every_kind_of_items_is_resampled_by_the_metric_of_its_score(outcome: Callable[[str], Outcome]) -> None:
-    found = {kind: items.metric for kind in KINDS if (items := outcome(kind).items)}
+    found = {kind: items.metric for kind in MAIN_SCORE if (items := outcome(kind).items)}
     special = {"sts": "spearman", "pair-classification": "average-precision", "clustering": "v-measure"}
-    assert found == {kind: special.get(kind, "mean") for kind in KINDS}
-    assert set(found.values()) == set(METRICS)
+    assert found == {kind: special.get(kind, "mean") for kind in MAIN_SCORE}
+    assert set(found.values()) == set(METRICS) - {"ratio"}  # of words, which have no text vectors
 
 
 # --- by hand ---------------------------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ def test_reranking_is_average_precision_of_cosine(tiny: Any, outcome: Callable[[
         vector = encode_words([row["query"]])[0]
         texts = row["positive"] + row["negative"]
         scores = {f"{number}": cosine(vector, one) for number, one in enumerate(encode_words(texts))}
-        values.append(average_precision(scores, {f"{number}": 1 for number in range(len(row["positive"]))}))
+        values.append(average_precision(scores, {f"{number}": 1 for number in range(len(row["positive"]))}, 1000))
     assert outcome("reranking").main_score == pytest.approx(np.mean(values), abs=1e-5)
 
 
@@ -200,27 +201,43 @@ def test_ndcg_by_hand() -> None:
 def test_average_precision_by_hand() -> None:
     # Ranking a b c d, relevant b and d: precision 1/2 at the first, 2/4 at the second.
     scores = {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}
-    assert average_precision(scores, {"b": 1, "d": 2}) == pytest.approx((1 / 2 + 2 / 4) / 2)
-    assert average_precision(scores, {"b": 1, "unseen": 1}) == pytest.approx((1 / 2) / 2)
-    assert average_precision(scores, {"a": 0}) == 0.0
+    assert average_precision(scores, {"b": 1, "d": 2}, 4) == pytest.approx((1 / 2 + 2 / 4) / 2)
+    assert average_precision(scores, {"b": 1, "d": 2}, 3) == pytest.approx((1 / 2) / 2)
+    assert average_precision(scores, {"b": 1, "unseen": 1}, 4) == pytest.approx((1 / 2) / 2)
+    assert average_precision(scores, {"a": 0}, 4) == 0.0
 
 
 def test_ties_are_ranked_by_descending_id() -> None:
-    assert average_precision({"a": 1.0, "b": 1.0}, {"b": 1}) == 1.0
-    assert average_precision({"a": 1.0, "b": 1.0}, {"a": 1}) == 0.5
+    assert average_precision({"a": 1.0, "b": 1.0}, {"b": 1}, 2) == 1.0
+    assert average_precision({"a": 1.0, "b": 1.0}, {"a": 1}, 2) == 0.5
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 25))
-def test_ndcg_and_average_precision_are_the_evaluators_own_with_ties_and_all(seed: int, size: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.integers(1, 25), st.integers(1, 30))
+def test_measures_of_a_query_are_the_evaluators_own_with_ties_and_all(seed: int, size: int, depth: int) -> None:
     import pytrec_eval
+    from mteb._evaluators.retrieval_metrics import mrr
 
     draw = random.Random(seed)
     scores = {f"d{number}": draw.randint(0, 4) / 4 for number in range(size)}
     relevant = {f"d{number}": draw.randint(0, 3) for number in draw.sample(range(30), 18)}
-    measures = {"ndcg_cut.10", "map"}
-    expected = pytrec_eval.RelevanceEvaluator({"q": relevant}, measures).evaluate({"q": scores})["q"]
-    assert ndcg(scores, relevant, 10) == pytest.approx(expected["ndcg_cut_10"], abs=1e-9)
-    assert average_precision(scores, relevant) == pytest.approx(expected["map"], abs=1e-9)
+    theirs = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "precision": "P", "hit_rate": "success"}
+    evaluator = pytrec_eval.RelevanceEvaluator({"q": relevant}, {f"{measure}.{depth}" for measure in theirs.values()})
+    found = evaluator.evaluate({"q": scores})["q"]
+    expected = {name: found[f"{measure}_{depth}"] for name, measure in theirs.items()}
+    expected["mrr"] = mrr({"q": relevant}, {"q": scores}, [depth])[f"MRR@{depth}"][0]
+    ours = {name: measure(scores, relevant, depth) for name, measure in MEASURES.items()}
+    assert ours == pytest.approx(expected, abs=1e-9)
+
+
+def test_queries_that_are_parts_of_one_take_the_best_score_of_a_document() -> None:
+    # a_1 puts x first, a_2 puts y first; with the best scores y is before x and z. b has one part.
+    results = {"a_1": {"x": 0.5, "y": 0.1}, "a_2": {"y": 0.9, "z": 0.2}, "b_1": {"x": 0.1, "y": 0.2}}
+    relevant = {"a_1": {"y": 1}, "a_2": {"y": 1}, "b_1": {"x": 1}}
+    merged = per_query("max_over_subqueries_map_at_1000", results, relevant)
+    assert merged is not None and list(merged) == [1.0, 0.5]
+    apart = per_query("map_at_1000", results, relevant)
+    assert apart is not None and list(apart) == [0.5, 1.0, 0.5]
+    assert per_query("p-MRR", results, relevant) is None
 
 
 # --- what vectors deserve --------------------------------------------------------------------------------------------
@@ -273,7 +290,7 @@ def shuffled(vectors: dict[str, Vectors]) -> dict[str, Vectors]:
     return dict(zip(vectors, order, strict=True))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAIN_SCORE)
 def test_perfect_vectors_score_one_and_shuffled_ones_do_not(kind: str, tiny: Any) -> None:
     vectors = solved(tiny(kind))
     assert evaluate(tiny(kind), "perfect", looked_up(vectors)).main_score == pytest.approx(1.0, abs=1e-6)
@@ -281,7 +298,7 @@ def test_perfect_vectors_score_one_and_shuffled_ones_do_not(kind: str, tiny: Any
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the mean over no summary at all
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAIN_SCORE)
 def test_one_vector_for_all_texts_is_a_low_finite_score(kind: str, tiny: Any) -> None:
     task = tiny(kind)
     found = evaluate(task, "constant", constant)
@@ -382,7 +399,7 @@ def test_where_texts_have_no_role_all_get_the_instruction_of_the_task(kind: str,
     assert set().union(*recorder.seen.values()) == {"Compare."}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAIN_SCORE)
 def test_a_task_that_states_no_instruction_gets_that_of_its_kind(kind: str, tiny: Any) -> None:
     recorder = Recorder()
     evaluate(tiny(kind), "recorder", recorder)
@@ -404,7 +421,7 @@ def test_mteb_leaves_logging_and_bars_as_they_were(tiny: Any, capfd: pytest.Capt
 
     logging.disable(logging.NOTSET)
     datasets.enable_progress_bars()
-    for kind in KINDS:
+    for kind in MAIN_SCORE:
         evaluate(tiny(kind), "words", encode_words)
     assert (logging.root.manager.disable, datasets.are_progress_bars_disabled()) == (logging.NOTSET, False)
     assert capfd.readouterr().out == ""
@@ -419,7 +436,7 @@ def test_labels_may_look_like_numbers_or_not(tmp_path: Path) -> None:
 
 
 def test_a_name_in_mteb_has_one_of_our_kinds() -> None:
-    assert {name: mteb_kind(name)[0] for name in ("STS12", "SciFact", "Banking77Classification", "SummEval")} == {
+    assert {name: catalogue.find(name).kind for name in ("STS12", "SciFact", "Banking77Classification", "SummEval")} == {
         "STS12": "sts",
         "SciFact": "retrieval",
         "Banking77Classification": "classification",

@@ -13,7 +13,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.results import ResultStore
-from unmask.evaluation.scoring import score
+from unmask.evaluation.scoring import scorable, score
 from unmask.evaluation.tasks import find_task
 from unmask.heads import build_head
 from unmask.loading import Source
@@ -37,6 +37,13 @@ def test_scores_are_those_of_a_comparison_and_their_mean(trained: tuple[Embedder
     compared = {result.task: result.main_score for result in compare(plan, ResultStore(tmp_path / "report"))}
     assert {name: value for name, value in found.items() if name != "score"} == pytest.approx(compared)
     assert found["score"] == pytest.approx(sum(compared.values()) / 3)
+
+
+def test_what_has_no_score_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    texts, words = (find_task(str(write_task(tmp_path / kind, kind))) for kind in ("sts", "word-level"))
+    assert scorable([texts]) == [texts]
+    with pytest.raises(UnmaskError, match="'word-level' is a word-level task, which an embedder of texts has no score on"):
+        scorable([texts, words])
 
 
 def test_a_design_whose_head_is_not_trained_cannot_be_compared(pico_folder: Callable[..., Path], tmp_path: Path) -> None:

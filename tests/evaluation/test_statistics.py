@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from scipy import stats
-from sklearn.metrics import average_precision_score, v_measure_score
+from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 
 from unmask.evaluation import resampling
 from unmask.evaluation.resampling import METRICS, Items, bootstrap, interval, score, undefined
@@ -38,6 +38,10 @@ def random_items(metric: str, n: int = 40, seed: int = 0, design: int = 0) -> It
     if metric == "average-precision":
         label = task.permutation(np.arange(n) < max(1, n // 3))
         return Items(metric, {"label": label.astype(int), "predicted": made.integers(-4, 5, n) / 8})
+    if metric == "ratio":  # entities given and predicted, and how many of them are one
+        gold, predicted = task.integers(0, 3, n), made.integers(0, 3, n)
+        found = np.minimum(gold, np.minimum(predicted, made.integers(0, 3, n)))
+        return Items(metric, {"gold": gold, "above": 2 * found, "below": gold + predicted})
     label = task.integers(0, 4, (n, 3))
     assigned = np.where(made.random((n, 3)) < 0.5, label, made.integers(5, 9, (n, 3)))
     return Items(metric, {"label": label, "assigned": assigned})
@@ -57,6 +61,9 @@ def reference(items: Items, drawn: np.ndarray, replicate: int) -> float:
             return float(stats.spearmanr(columns["predicted"], columns["gold"])[0])
         case "average-precision":
             return average_precision_score(columns["label"], columns["predicted"]) if columns["label"].any() else np.nan
+        case "ratio":  # the mean of the items' own ratios, each weighing what it has below
+            above, below = columns["above"], columns["below"]
+            return float(np.average(above / np.maximum(below, 1), weights=below)) if below.any() else np.nan
         case _:
             return float(v_measure_score(columns["label"][:, replicate], columns["assigned"][:, replicate]))
 
@@ -95,6 +102,10 @@ def test_metrics_by_hand() -> None:
     # Labels 0011, clusters 0012: H(label) = log 2, H(assigned) = 1.5 log 2, I = log 2; V = 2 / 2.5.
     clusters = items_of("v-measure", assigned=[[0], [0], [1], [2]], label=[[0], [0], [1], [1]])
     assert score(clusters) == pytest.approx(0.8)
+    # Of 3 entities given 2 were found, and 1 was made up: precision 2/3, recall 2/3. By sentence they would be 1 and 1/2.
+    entities = items_of("ratio", above=[2, 2, 0], below=[2, 3, 1], gold=[1, 2, 0])
+    assert score(entities) == pytest.approx(4 / 6)
+    assert score(entities) == f1_score([1, 1, 1, 0], [1, 1, 0, 1])
 
 
 def test_what_cannot_be_scored_is_zero_where_the_design_is_at_fault_and_nan_where_the_draw_is() -> None:
@@ -103,6 +114,8 @@ def test_what_cannot_be_scored_is_zero_where_the_design_is_at_fault_and_nan_wher
     assert score(Items("spearman", {**constant, "gold": gold})) == 0.0
     assert np.isnan(METRICS["spearman"]({"predicted": gold, "gold": gold}, np.array([[1, 1, 1]]))).all()
     assert np.isnan(METRICS["average-precision"]({"predicted": gold, "label": label}, np.array([[0, 1, 1]]))).all()
+    nothing = {"above": np.array([0, 2]), "below": np.array([0, 2])}
+    assert np.array_equal(METRICS["ratio"](nothing, np.array([[0, 0], [0, 1]])), [np.nan, 1.0], equal_nan=True)
     one_cluster = {"assigned": np.zeros((3, 1), int), "label": label[:, None]}
     assert list(METRICS["v-measure"](one_cluster, np.array([[0, 1, 2], [0, 1, 1]]))) == [0.0, 1.0]
 
@@ -127,6 +140,11 @@ def test_what_cannot_be_scored_is_zero_where_the_design_is_at_fault_and_nan_wher
         ("v-measure", {"assigned": [1, 2], "label": [1, 2]}, r"\(item, replicate\)"),
         ("v-measure", {"assigned": [[1, 1], [2, 2]], "label": [[1], [2]]}, "one shape"),
         ("v-measure", {"assigned": [[0.5], [1.0]], "label": [[1], [2]]}, "needs integers in column assigned"),
+        ("ratio", {"above": [1, 2], "gold": [1, 2]}, "needs the columns above, below, gold; missing: below"),
+        ("ratio", {"above": [1, 2], "below": [1, 1], "gold": [1, 1]}, "0 <= above <= below"),
+        ("ratio", {"above": [-1, 2], "below": [1, 2], "gold": [1, 1]}, "0 <= above <= below"),
+        ("ratio", {"above": [0, 0], "below": [0, 0], "gold": [0, 0]}, "below is 0 for every item"),
+        ("ratio", {"above": [1, 1], "below": [1, np.nan], "gold": [1, 1]}, "1 of 2 in column below are nan"),
     ],
 )
 def test_items_refuse_what_has_no_score(metric: str, columns: dict[str, object], message: str) -> None:
@@ -334,7 +352,7 @@ def test_paired_bootstrap_is_one_difference_test_of_what_each_design_left_behind
     a, b = design(1), design(2)
     samples_a, samples_b = (bootstrap_tasks(tasks, 200, seed=5) for tasks in (a, b))
     points_a, points_b = ([score(items) for items in tasks] for tasks in (a, b))
-    expected = difference_test(samples_a, samples_b, points_a, points_b, n=160)
+    expected = difference_test(samples_a, samples_b, points_a, points_b, n=200)
     assert paired_bootstrap(a, b, 200, seed=5) == expected
     assert expected.difference == pytest.approx(np.mean(points_a) - np.mean(points_b))
 
@@ -362,8 +380,8 @@ def test_paired_bootstrap_finds_as_many_false_differences_as_it_says() -> None:
     ("a", "b", "message"),
     [
         ([], [], "at least 1"),
-        (design(1), design(2)[:3], "one has 4, the other 3"),
-        (design(1), design(2)[::-1], "Task 0 .* mean of 40 items against v-measure of 40"),
+        (design(1), design(2)[:3], "one has 5, the other 3"),
+        (design(1), design(2)[::-1], "Task 0 .* mean of 40 items against ratio of 40"),
         (design(1), design(2, n=41), "mean of 40 items against mean of 41"),
         ([random_items("spearman", seed=1)], [random_items("spearman", seed=2)], "their columns gold differ"),
     ],

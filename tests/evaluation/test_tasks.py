@@ -41,7 +41,7 @@ def test_every_kind_has_a_tiny_set_and_a_metric() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kind_follows_from_files_and_columns(kind: str, tmp_path: Path) -> None:
     task = read(write_task(tmp_path / "mine", kind))
-    sizes = {"sts": 24, "pair-classification": 24, "classification": 12, "clustering": 24, "summarization": 4}
+    sizes = {"sts": 24, "pair-classification": 24, "classification": 12, "clustering": 24, "summarization": 4, "word-level": 10}
     assert (task.name, task.kind, task.size) == ("mine", kind, sizes.get(kind, 6))
 
 
@@ -86,9 +86,29 @@ def test_human_scores_of_a_summary_are_averaged_over_their_dimensions(tmp_path: 
     assert read(tmp_path).data["test"] == [{"source": "s", "references": ["r"], "summaries": [("a", 3.5), ("b", 1.0)]}]
 
 
-def test_words_with_tags_are_no_task_of_text_vectors(tmp_path: Path) -> None:
-    write_rows(tmp_path / "test.jsonl", [{"tokens": ["a", "b"], "tags": ["X", "Y"]}])
-    assert "words with tags; a word-level task has no text vectors to compare" in refusal(tmp_path)
+def test_words_with_tags_need_sentences_to_fit_a_probe_on(tmp_path: Path) -> None:
+    rows = [{"tokens": ["a", "b"], "tags": ["X", "Y"]}]
+    write_rows(tmp_path / "test.jsonl", rows)
+    assert "has no train.jsonl, and a word-level probe has to be fitted on something" in refusal(tmp_path)
+    write_rows(tmp_path / "train.jsonl", [{"tokens": ["a", "b"], "tags": ["X", "X"]}])
+    assert "all words of the training sentences have one tag" in refusal(tmp_path)
+    write_rows(tmp_path / "train.jsonl", rows)
+    assert read(tmp_path).data == {"train": rows, "test": rows}
+
+
+def test_a_word_without_a_tag_is_refused_with_its_place(tmp_path: Path) -> None:
+    write_task(tmp_path, "word-level")
+    write_rows(tmp_path / "test.jsonl", [{"tokens": ["a"], "tags": ["X"]}, {"tokens": ["a", "b"], "tags": ["X"]}])
+    assert "test.jsonl, line 2: 2 words, but 1 tags." in refusal(tmp_path)
+
+
+def test_a_limit_on_words_is_of_test_sentences_and_keeps_five_times_as_many_to_fit_on(tmp_path: Path) -> None:
+    task = read(write_task(tmp_path, "word-level"), limit=3)
+    assert (task.size, len(task.data["test"]), len(task.data["train"])) == (3, 3, 15)
+    whole = read(tmp_path)
+    assert (whole.size, len(whole.data["train"])) == (10, 24)
+    assert all(row in whole.data["train"] for row in task.data["train"])
+    assert len(read(tmp_path, limit=6).data["train"]) == 24
 
 
 def test_columns_of_no_kind_are_refused_with_what_was_found_and_what_there_is(tmp_path: Path) -> None:
@@ -313,7 +333,9 @@ def test_a_missing_column_is_named_with_the_columns_that_there_are(kind: str, tm
     del rows[1][column]
     write_task(tmp_path, kind)
     write_rows(tmp_path / name, rows)
-    assert f"{name}, line 2: column '{column}' (str) is missing; there is" in refusal(tmp_path, f":{kind}")
+    assert f"{name}, line 2: column '{column}' ({'list' if kind == 'word-level' else 'str'}) is missing; there is" in refusal(
+        tmp_path, f":{kind}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -420,7 +442,7 @@ def test_the_revision_changes_with_any_value_of_any_file(kind: str, tmp_path: Pa
 def another(value: Any) -> Any:
     """Another value of the same type."""
     if isinstance(value, list):
-        return value[:-1]
+        return [*value[:-1], another(value[-1])] if isinstance(value[-1], str) else value[:-1]
     return {"music": "sport", "sport": "music"}.get(value, value + "x") if isinstance(value, str) else value + 1
 
 
@@ -451,10 +473,10 @@ def test_a_path_that_is_no_folder_is_refused(spec: str) -> None:
 
 
 def test_an_unknown_name_of_mteb_gives_the_nearest_match() -> None:
-    with pytest.raises(UnmaskError, match=r"Unknown task 'STSBenchmrk'\. Did you mean 'STSBenchmark'\?") as caught:
+    with pytest.raises(UnmaskError, match=r"Unknown task 'STSBenchmrk'\. Did you mean 'STSBenchmark'") as caught:
         find_task("STSBenchmrk")
-    assert "a folder, 'starter', or a name in mteb" in str(caught.value)
-    assert len(str(caught.value)) < 200
+    assert "a folder, 'starter', a task set" in str(caught.value)
+    assert len(str(caught.value)) < 250
 
 
 def test_a_name_of_mteb_has_a_kind_and_a_revision() -> None:

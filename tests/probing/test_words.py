@@ -22,6 +22,8 @@ from unmask.probing.words import (
     compare_words,
     entities,
     fit_probe,
+    layer_vectors,
+    probe_layers,
     probe_words,
     score,
     word_tokens,
@@ -245,6 +247,16 @@ def test_bio_tags_are_scored_by_entity(tokenizer: Any) -> None:
     test = [*tagged(30, 10, tags), Sentence(("dog", "dog"), ("B-LOC", "B-PER"))]  # a type that training lacks
     found = probe_words(subject(tokenizer), tagged(0, 30, tags), test, c=0.1)
     assert found.metric == "entity_f1" and found.value != found.accuracy and found.c == 0.1 and not found.c_chosen
+
+
+def test_several_layers_at_once_are_each_alone_bit_by_bit(tokenizer: Any) -> None:
+    one, train, test = subject(tokenizer), tagged(0, 30, TAGS), tagged(30, 12, TAGS)
+    together = probe_layers(one, train, test, [3, 1])
+    assert list(together) == [3, 1]
+    for layer, found in together.items():
+        assert found.as_json() == probe_words(one, train, test, layer=layer).as_json()
+        assert np.array_equal(layer_vectors(one, test, [1, 3])[layer], word_vectors(one, test, layer))
+    assert not np.allclose(word_vectors(one, test, 1), word_vectors(one, test, 3))
 
 
 def test_two_probes_are_compared_on_the_same_sentences_only(tokenizer: Any) -> None:

@@ -13,11 +13,15 @@ import typer
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Revision, TrustRemoteCode
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from unmask.evaluation.compare import Plan
     from unmask.evaluation.results import Failure, Result, ResultStore
     from unmask.evaluation.tasks import Task
     from unmask.evaluation.verdict import Comparison
     from unmask.loading import Source
+
+    Tested = tuple[list[Result], list[Comparison]]
 
 DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,prompteol-z,echo,bidirectional-mean"
 
@@ -31,7 +35,7 @@ def compare(
         typer.Option(
             "--task",
             "-t",
-            help="FOLDER, FOLDER:kind, FOLDER#200 (200 of its items), a name in mteb, or `starter`; repeat.",
+            help="FOLDER, FOLDER:kind, FOLDER#200 (200 of its items), a task set or name in mteb, or `starter`; repeat.",
         ),
     ],
     designs: Annotated[
@@ -63,11 +67,10 @@ def compare(
     from unmask.evaluation.reference import compare_reference
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.tasks import resolve_tasks
-    from unmask.evaluation.verdict import comparisons
     from unmask.files import only_run_in, write_json
     from unmask.loading import Source
 
-    tasks = resolve_tasks(task)
+    tasks = resolve_tasks(task, _say)
     options: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
     sources = [Source(name, revision, adapter, dtype=dtype, **options) for name in dict.fromkeys(model)]
     plans = [_plan(source, designs, tasks, fit_on, max_length, batch_tokens) for source in sources]
@@ -76,15 +79,23 @@ def compare(
         results = [result for plan in plans for result in run(plan, store, _say)]
         results += [result for name in reference or [] for result in compare_reference(name, tasks, store, _say)]
         failures = _failures(store, {*model, *(reference or [])}, {one.name for one in tasks}, bool(results))
-        tests = comparisons(results, store)
-        content = _as_json(results, tests, failures)
+        tested = _tested(results, store)
+        content = _as_json(results, [test for _, tests in tested for test in tests], failures)
         write_json(output / "comparison.json", content)
         if as_json:
             print(json.dumps(content, indent=2, ensure_ascii=False))
         else:
-            _print(results, tests, store, output)
+            _print(results, tested, store, output)
     if any(failure.applies for failure in failures):
         raise typer.Exit(1)
+
+
+def _tested(results: list[Result], store: ResultStore) -> list[Tested]:
+    """Results on texts and those on words, each with the paired tests of its own."""
+    from unmask.evaluation.readings import apart
+    from unmask.evaluation.verdict import comparisons
+
+    return [(part, comparisons(part, store)) for part in apart(results) if part]
 
 
 def _plan(
@@ -126,21 +137,20 @@ def _as_json(results: list[Result], tests: list[Comparison], failures: list[Fail
     }
 
 
-def _print(results: list[Result], tests: list[Comparison], store: ResultStore, output: Path) -> None:
+def _print(results: list[Result], tested: list[Tested], store: ResultStore, output: Path) -> None:
     from rich.console import Console
 
-    from unmask.evaluation.verdict import recommendations
-    from unmask.reporting.tables import advice, differences, ranking
+    from unmask.evaluation.readings import sharing
+    from unmask.reporting.tables import shared_readings
 
     console = Console()
-    wide = console.width >= 100
-    console.print(ranking(results, with_intervals=wide))
+    for part, tests in tested:
+        _print_standing(console, part, tests, store)
+    if shared := sharing(results):
+        console.print(shared_readings(shared))
     if cut := [result for result in results if result.truncated]:
         most = max(cut, key=lambda result: result.truncated / max(1, result.texts))
         console.print(f"Up to {most.truncated} of {most.texts} texts were cut to the limit ({most.task}).", style="dim")
-    if tests:
-        console.print(differences(results, tests, decimals=int(wide), most=(console.width - 26) // (7 if wide else 6) + 1))
-    console.print(advice(recommendations(results, store), results))
     if any(result.task.startswith("starter-") for result in results):
         console.print(
             "The starter tasks are a demonstration, not a benchmark: small, and written for this package.", style="dim"
@@ -148,6 +158,18 @@ def _print(results: list[Result], tests: list[Comparison], store: ResultStore, o
     console.print(
         f"Saved to {output}/: results.jsonl, comparison.json. The same command again computes only what is new.", style="dim"
     )
+
+
+def _print_standing(console: Console, results: list[Result], tests: list[Comparison], store: ResultStore) -> None:
+    """The ranked table, a test for each pair, and what follows for each kind of task."""
+    from unmask.evaluation.verdict import recommendations
+    from unmask.reporting.tables import advice, differences, ranking
+
+    wide = console.width >= 100
+    console.print(ranking(results, with_intervals=wide))
+    if tests:
+        console.print(differences(results, tests, decimals=int(wide), most=(console.width - 26) // (7 if wide else 6) + 1))
+    console.print(advice(recommendations(results, store), results))
 
 
 def _reference_texts(file: Path | None) -> list[str]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from unmask.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from unmask.evaluation.tasks import Kind, Task
     from unmask.models import Bundled
     from unmask.presets import Preset
     from unmask.prompts import Prompt
@@ -73,24 +77,102 @@ def models(as_json: AsJson = False) -> None:
     )
 
 
-def tasks(as_json: AsJson = False) -> None:
-    """List the kinds of task, how a folder of each looks, and the starter tasks."""
+def tasks(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[TASKS]", help="A task set, a folder or a name in mteb: what it holds.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the kinds of task, how a folder of each looks, the task sets and the starter tasks; or the tasks of one set."""
+    if name is not None:
+        _tasks_of(name, as_json)
+        return
+    from unmask.evaluation.benchmarks import stated_sets
     from unmask.evaluation.tasks import METRICS, resolve_tasks
 
-    starter = [{"task": one.name, "kind": one.kind, "items": one.size} for one in resolve_tasks(["starter"])]  # type: ignore[union-attr]
+    starter = [_row(one) for one in resolve_tasks(["starter"])]
     kinds = [{"kind": kind, "files and columns": LAYOUT[kind], "main score": metric} for kind, metric in METRICS.items()]
+    sets = [
+        {"set": name, "name in mteb": None if one.tasks else one.of, "tasks": one.kinds, "source": one.source}
+        for name, one in stated_sets().items()
+    ]
     if as_json:
-        print(json.dumps({"kinds": kinds, "starter": starter}, indent=2, ensure_ascii=False))
+        print(json.dumps({"kinds": kinds, "sets": sets, "starter": starter}, indent=2, ensure_ascii=False))
         return
     _entries(
         "Task folders (the kind is inferred; FOLDER:kind or a task.toml states it)",
         [(kind, metric, LAYOUT[kind]) for kind, metric in METRICS.items()],
     )
     _entries(
-        "Starter tasks, all by -t starter (a demonstration, not a benchmark)",
-        [(str(one["task"]), f"{one['items']} items", str(one["kind"])) for one in starter],
+        "Task sets, e.g. -t mteb-eng-v2 (any other benchmark of mteb works too)",
+        [(name, _counted(one.kinds), one.source) for name, one in stated_sets().items()],
     )
-    print("A name in mteb works too, e.g. -t STSBenchmark; its data come from the hub.")
+    _entries(
+        "Starter tasks, all by -t starter (a demonstration, not a benchmark)",
+        [(str(one["task"]), f"{one['items']} items", f"{one['kind']}: {one['main score']}") for one in starter],
+    )
+    print("A name in mteb works too, e.g. -t STSBenchmark; its data, and those of the sets, come from the hub.")
+
+
+def _tasks_of(name: str, as_json: bool) -> None:
+    """The tasks of one set, folder or name, and those that cannot be compared."""
+    from unmask.evaluation.benchmarks import find_set
+    from unmask.evaluation.tasks import is_path, resolve_tasks
+
+    found = None if name == "starter" or is_path(name) else find_set(name)
+    rows = [_row(task) for task in (found.tasks if found else resolve_tasks([name]))]
+    refused = found.refused if found else {}
+    if as_json:
+        content = {"name": found.name if found else name, "source": found.source if found else None, "tasks": rows}
+        print(json.dumps(content | {"refused": refused}, indent=2, ensure_ascii=False))
+        return
+    _table_of(f"{found.name}, {_counted(found.kinds)}" if found else name, rows)
+    if found:
+        print(f"Source: {found.source}.")
+    for reason in refused.values():
+        print(f"Left out: {reason}.")
+
+
+def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Tasks a row, whole lines whatever the terminal's width; of revisions the first digits."""
+    from rich.console import Console
+    from rich.text import Text
+
+    cells = [("task", "kind", "main score", "items", "scored on", "revision")]
+    for row in rows:
+        subsets = [one for one in row.get("subsets", ()) if one != "default"]
+        scored = " ".join([*row.get("splits", ()), *([f"({', '.join(subsets)})"] if subsets else [])])
+        cells.append((row["task"], row["kind"], row["main score"], _sized(row["items"]), scored, row["revision"][:8]))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    console = Console()
+    console.print(Text(title, style="bold underline"), soft_wrap=True)
+    for number, line in enumerate(cells):
+        text = "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True))
+        console.print(Text(text.rstrip(), style="" if number else "dim"), soft_wrap=True)
+    console.print()
+
+
+def _row(task: Task) -> dict[str, Any]:
+    from unmask.evaluation.tasks import METRICS, LocalTask
+
+    if isinstance(task, LocalTask):
+        about = {"main score": METRICS[task.kind], "items": task.size}
+        return {"task": task.name, "kind": task.kind, "revision": task.revision, **about}
+    from unmask.evaluation.mteb_adapter.catalogue import size
+
+    about = {"main score": task.metric, "splits": task.splits, "subsets": task.subsets, "items": size(task)}
+    return {"task": task.name, "kind": task.kind, "revision": task.revision, **about}
+
+
+def _counted(kinds: Mapping[Kind, int]) -> str:
+    return f"{sum(kinds.values())} tasks: {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
+
+
+def _sized(items: int | Mapping[str, int] | None) -> str:
+    if items is None:
+        return "unknown"
+    return str(items) if isinstance(items, int) else ", ".join(f"{number} {what}" for what, number in items.items())
 
 
 LAYOUT = {
@@ -101,6 +183,7 @@ LAYOUT = {
     "retrieval": "corpus.jsonl (_id, title, text), queries.jsonl (_id, text), qrels_test.tsv",
     "reranking": "test.jsonl: query, positive[], negative[]",
     "summarization": "test.jsonl: source, references[], systems[{summary, scores}]",
+    "word-level": "train.jsonl, test.jsonl: tokens[], tags[]",
 }
 
 
@@ -125,7 +208,7 @@ def _entries(title: str, entries: list[tuple[str, str, str]]) -> None:
 
     console = Console()
     console.print(Text(title, style="bold underline"))
-    width = max(len(name) for name, _, _ in entries)
+    width = max((len(name) for name, _, _ in entries), default=0)
     for name, value, explanation in entries:
         console.print(Text(f"{name:{width}}  ", style="bold").append(value, style="cyan"), soft_wrap=True)
         console.print(Padding(Text(explanation, style="dim"), (0, 0, 0, width + 2)))

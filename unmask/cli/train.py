@@ -49,11 +49,12 @@ def train(
 
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
+    from unmask.evaluation.scoring import scorable
     from unmask.training.card import write_card
     from unmask.training.run import Listener, train
 
     with showing() as callbacks:
-        tasks = _tasks(recipe.evaluation.tasks, root)
+        tasks = scorable(_tasks(recipe.evaluation.tasks, root))
         held_out = {} if keep_leaks else _texts([*tasks, *_tasks(recipe.evaluation.held_out, root)])
 
         def score(embedder: Embedder) -> dict[str, float]:

@@ -64,6 +64,11 @@ def failed(conditions: Conditions, label: str, task: Task, error: Exception) -> 
     )
 
 
+def not_asked(conditions: Conditions, label: str, task: Task, reason: str) -> Failure:
+    """That a task asks nothing of a design, and why; nothing failed."""
+    return failed(conditions, label, task, UnmaskError(f"does not apply: {reason}")).model_copy(update={"applies": False})
+
+
 def model_revision(source: Source) -> str:
     """What identifies the weights: a fingerprint of a local folder (and adapter), or the commit on the hub."""
     revision = _revision(source.model, source.revision)

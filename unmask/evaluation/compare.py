@@ -17,22 +17,21 @@ from unmask.backbone import Backbone
 from unmask.design import ATTENTIONS, Attention, Design
 from unmask.embedder import default_batch_tokens
 from unmask.encoding import Vectors, fit_designs
-from unmask.evaluation.cells import failed, made_result, model_revision
+from unmask.evaluation.cells import failed, made_result, model_revision, not_asked
 from unmask.evaluation.passes import Pass, SharedVectors
+from unmask.evaluation.readings import WORD_LEVEL, why_not
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
-from unmask.evaluation.tasks import Task
+from unmask.evaluation.tasks import LocalTask, Task
 from unmask.evaluation.vectors import VectorCache
 from unmask.features import Fit
 from unmask.loading import Source, load, pick_device, pick_dtype
 from unmask.persistence import Settings, hardware, read_settings, versions
+from unmask.probing.subject import Subject
 from unmask.progress import progress_bar
 from unmask.tokens import PromptTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-_RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,8 @@ def compare(
     """Score every design on every task; what the store holds already is not computed again.
 
     Returns the results in the order of designs, then tasks. Every design is checked on the loaded model before the first
-    text is computed. A cell that fails is kept as such in the store (`failures`), and the others go on. cache: vectors by
+    text is computed. A cell that fails is kept as such in the store (`failures`), and the others go on; so are the cells that are
+    none, since a word-level task asks nothing of such a design. cache: vectors by
     their text; one in the store's folder if not given, which vanishes when all cells are done. Raises UnmaskError and
     AttentionError as loading does.
     """
@@ -95,6 +95,7 @@ def compare(
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
     grid = Grid(plan, store, model_revision(plan.source), dtype, say)
+    grid.note_what_is_not_asked()
     own = VectorCache(store.folder / "vectors")
     if any(store.get(conditions) is None for conditions in grid.cells.values()):
         say(f"loading {plan.source.model}")
@@ -126,11 +127,22 @@ class Grid:
             (label, task.name): self.plan.conditions(design, task, self.revision, self.dtype)
             for label, design in self.plan.designs.items()
             for task in self.plan.tasks
+            if why_not(design, task) is None
         }
+
+    def note_what_is_not_asked(self) -> None:
+        """Keep of the cells that are none, since the task asks nothing of the design, why that is so."""
+        known = {failure.conditions.key for failure in self.store.failures}
+        for label, design in self.plan.designs.items():
+            for task in self.plan.tasks:
+                conditions = self.plan.conditions(design, task, self.revision, self.dtype)
+                if conditions.key not in known and (reason := why_not(design, task)):
+                    self.store.fail(not_asked(conditions, label, task, reason))
 
     def missing(self, designs: Mapping[str, Design], task: Task) -> dict[str, Design]:
         """Those of some designs that have no score on a task yet, by label."""
-        return {label: design for label, design in designs.items() if self.store.get(self.cells[label, task.name]) is None}
+        cells = {label: self.cells.get((label, task.name)) for label in designs}
+        return {label: designs[label] for label, cell in cells.items() if cell is not None and self.store.get(cell) is None}
 
 
 def _fill(grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorCache) -> None:
@@ -142,11 +154,17 @@ def _fill(grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, ca
     name = f"{grid.revision} {grid.dtype} {backbone.device.type} {plan.max_length} {_hash(plan.reference)}"
     for (attention, prompt), group in _groups(plan.designs).items():
         tasks = [task for task in plan.tasks if grid.missing(group, task)]
-        wanted = dict.fromkeys(design for task in tasks for design in grid.missing(group, task).values())
-        if not wanted:
+        if not tasks:
             continue
         if backbone.attention != attention:
             backbone.set_attention(attention)
+        for task in tasks:
+            if isinstance(task, LocalTask) and task.kind == WORD_LEVEL:
+                _score_on_words(grid, Subject(backbone, tokenizer, plan.source), task, grid.missing(group, task), budget)
+        tasks = [task for task in tasks if task.kind != WORD_LEVEL]
+        wanted = dict.fromkeys(design for task in tasks for design in grid.missing(group, task).values())
+        if not wanted:
+            continue
         own = {design: saved for design in wanted if (saved := plan.own_fit(design))}
         others = [design for design in wanted if design not in own]
         fits = own | fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget)
@@ -189,6 +207,32 @@ def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Des
         spent, model = asdict(shared.spent), grid.plan.source.model
         where: dict[str, Any] = {"model": model, "model_revision": grid.revision, "hardware": hardware(backbone.device)}
         grid.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **spent))
+
+
+def _score_on_words(grid: Grid, subject: Subject, task: LocalTask, missing: Mapping[str, Design], budget: int) -> None:
+    """Score the designs of one attention on a word-level task: one probe for each layer that they read, in the same passes."""
+    from unmask.evaluation.words import score_words
+
+    backbone = subject.backbone
+    grid.say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
+    layers = {label: design.layer if isinstance(design.layer, int) else backbone.depth for label, design in missing.items()}
+    sentences = sum(len(rows) for rows in task.data.values())
+    try:
+        with progress_bar(f"words of {task.name}", sentences) as advance:
+            found = score_words(subject, task, sorted(set(layers.values())), budget, advance)
+    except OSError:
+        raise
+    except Exception as error:
+        for label in missing:
+            failure = failed(grid.cells[label, task.name], label, task, error)
+            grid.store.fail(failure)
+            grid.say(f"{label} on {task.name} failed: {failure.error}")
+        return
+    proof = {"attention": backbone.proof.summary, "hardware": hardware(backbone.device), "versions": versions()}
+    for label, layer in layers.items():
+        scored = found[layer]
+        conditions, about = grid.cells[label, task.name], proof | {"probe": scored.about}
+        grid.store.add(*made_result(conditions, label, task, scored.outcome, scored.dim, scored.tally, about))
 
 
 def _groups(designs: Mapping[str, Design]) -> dict[tuple[Attention, str], dict[str, Design]]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from unmask.encoding import Tally, Vectors
 from unmask.errors import UnmaskError
-from unmask.evaluation.cells import failed, made_result, model_revision
+from unmask.evaluation.cells import failed, made_result, model_revision, not_asked
+from unmask.evaluation.readings import WORD_LEVEL
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
 from unmask.evaluation.tasks import Task
 from unmask.loading import Source, pick_device
@@ -33,6 +34,9 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
             max_length=0,
             dtype="float32",
         )
+        if task.kind == WORD_LEVEL:
+            store.fail(not_asked(conditions, name, task, "it has vectors of texts, not of words"))
+            continue
         if store.get(conditions) is None:
             say(f"{name} on {task.name}")
             loaded = loaded or [_sentence_transformer(name)]

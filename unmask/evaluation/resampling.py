@@ -24,12 +24,14 @@ DRAWS_AT_ONCE = 2**20
 class Metric:
     """A score that can be recomputed on many resamples at once, and the columns of `Items` that it reads.
 
-    `made` is the column that the design produced; `given` is the one that comes with the task, equal for every design.
+    `made` is the column that the design produced, `also` are others of its; `given` is the one that comes with the task, equal
+    for every design.
     """
 
     scores: Callable[[Columns, Indices], Scores]
     made: str
     given: str | None = None
+    also: tuple[str, ...] = ()
 
     def __call__(self, columns: Columns, indices: Indices) -> Scores:
         """Scores of shape (resample,) for indices of shape (resample, item)."""
@@ -38,7 +40,7 @@ class Metric:
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of the columns that the metric reads."""
-        return (self.made,) if self.given is None else (self.made, self.given)
+        return (self.made, *self.also, *([] if self.given is None else [self.given]))
 
 
 def mean(columns: Columns, indices: Indices) -> Scores:
@@ -97,11 +99,23 @@ def v_measure(columns: Columns, indices: Indices) -> Scores:
     return scores
 
 
+def ratio(columns: Columns, indices: Indices) -> Scores:
+    """Sum of `above` over sum of `below`; nan for a resample that has nothing to score.
+
+    Words that were tagged rightly over words, a sentence an item; or 2 x entities found over entities given + predicted, which is
+    their F1: 2 / (1 / precision + 1 / recall) of all entities together, not the mean of the sentences' F1.
+    """
+    above = columns["above"][indices].sum(axis=1, dtype=np.float64)
+    below = columns["below"][indices].sum(axis=1, dtype=np.float64)
+    return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
+
+
 METRICS: dict[str, Metric] = {
     "mean": Metric(mean, made="value"),
     "spearman": Metric(spearman, made="predicted", given="gold"),
     "average-precision": Metric(average_precision, made="predicted", given="label"),
     "v-measure": Metric(v_measure, made="assigned", given="label"),
+    "ratio": Metric(ratio, made="above", given="gold", also=("below",)),
 }
 
 
@@ -234,6 +248,15 @@ def _check(name: str, columns: Columns) -> None:
         raise ValueError("spearman is undefined: gold is the same for every item.")
     if name == "average-precision" and not np.any(columns["label"]):
         raise ValueError("average-precision is undefined: no item has label 1.")
+    if name == "ratio":
+        _check_ratio(columns["above"], columns["below"])
+
+
+def _check_ratio(above: NDArray[Any], below: NDArray[Any]) -> None:
+    if (above < 0).any() or (above > below).any():
+        raise ValueError("ratio needs 0 <= above <= below for every item.")
+    if not below.any():
+        raise ValueError("ratio is undefined: below is 0 for every item.")
 
 
 def _check_values(name: str, column: str, values: NDArray[Any]) -> None:

@@ -33,5 +33,5 @@ def scored_texts(task: LocalTask) -> Scored:
         elif task.kind == "summarization":
             texts += [row["source"], *row["references"], *(summary for summary, _ in row["summaries"])]
         else:
-            texts.append(row["text"])
+            texts.append(" ".join(row["tokens"]) if task.kind == "word-level" else row["text"])
     return texts, pairs

@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unmask.encoding import Vectors
+from unmask.errors import UnmaskError
+from unmask.evaluation.readings import WORD_LEVEL
 from unmask.evaluation.tasks import Task
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
+
+
+def scorable(tasks: Sequence[Task]) -> Sequence[Task]:
+    """The same tasks, all of which `score` can score. Raises UnmaskError for a word-level one, before anything is trained."""
+    for task in tasks:
+        if task.kind == WORD_LEVEL:
+            raise UnmaskError(f"'{task.name}' is a word-level task, which an embedder of texts has no score on; take it out.")
+    return tasks
 
 
 def score(embedder: Embedder, tasks: Sequence[Task]) -> dict[str, float]:

@@ -20,9 +20,12 @@ from unmask import rows as rows_of
 from unmask.errors import UnmaskError, unknown
 from unmask.evaluation import columns
 from unmask.evaluation.columns import Column, read_columns
+from unmask.probing.sentences import read_sentences
 from unmask.rows import Row, read_rows
 
-Kind = Literal["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
+Kind = Literal[
+    "sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization", "word-level"
+]
 KINDS: Final = get_args(Kind)
 METRICS: Final[dict[str, str]] = {
     "sts": "Spearman of cosine",
@@ -32,8 +35,10 @@ METRICS: Final[dict[str, str]] = {
     "retrieval": "nDCG@10",
     "reranking": "MAP",
     "summarization": "Spearman per document",
+    "word-level": "accuracy of a linear probe on word states, or entity F1 of BIO tags",
 }
 _DOCUMENTS_PER_QUERY_UNDER_LIMIT = 10
+_TRAINING_PER_TEST_UNDER_LIMIT = 5  # a word-level probe is fitted on that many sentences for each that it is scored on
 
 
 class TaskFile(BaseModel):
@@ -73,17 +78,24 @@ class LocalTask:
 
     @property
     def size(self) -> int:
-        """Number of scored items: pairs, texts or queries."""
+        """Number of scored items: pairs, texts, queries or tagged sentences."""
         return len(self.data["queries" if self.kind == "retrieval" else "test"])
 
 
 @dataclass(frozen=True)
 class MtebTask:
-    """A task of mteb by name; its data come from the hub at mteb's pinned revision."""
+    """A task of mteb by name; its data come from the hub at mteb's pinned revision.
+
+    metric: mteb's main score of it; splits, subsets: what it is scored on (none: all of mteb's splits, all English subsets).
+    revision: of the data, with subsets and splits where they are a choice.
+    """
 
     name: str
     kind: Kind
     revision: str
+    metric: str = ""
+    splits: tuple[str, ...] = ()
+    subsets: tuple[str, ...] = ()
 
 
 Task = LocalTask | MtebTask
@@ -94,7 +106,8 @@ def find_task(spec: str) -> Task:
 
     Raises UnmaskError for neither, and for bad rows.
     limit: at most so many items, sampled by the task's seed. Of a retrieval corpus the relevant documents stay and others are sampled
-    up to ten a query; the limit becomes part of the task's name, since the task has changed.
+    up to ten a query; of the sentences that a word-level probe is fitted on, five for each that it is scored on. The limit becomes
+    part of the task's name, since the task has changed.
     """
     spec, limit = _without_limit(spec)
     path, mark, kind = spec.rpartition(":")
@@ -122,12 +135,14 @@ def _without_limit(spec: str) -> tuple[str, int | None]:
 
 
 def _mteb_task(name: str, limit: int | None) -> MtebTask:
-    from unmask.evaluation.mteb_adapter import mteb_kind
+    from unmask.evaluation.benchmarks import unknown_task
+    from unmask.evaluation.mteb_adapter import catalogue
 
+    if catalogue.short(name) not in catalogue.task_names():
+        raise unknown_task(name)
     if limit is not None:
         raise UnmaskError(f"A limit works on local folders only, and '{name}' is a task of mteb.")
-    kind, revision = mteb_kind(name)
-    return MtebTask(name, kind, revision)
+    return catalogue.find(name)
 
 
 def _read_folder(folder: Path, kind: str | None, limit: int | None, split: str | None = None) -> LocalTask:
@@ -150,6 +165,10 @@ def _telling(task: LocalTask) -> LocalTask:
     column = {"sts": "score", "pair-classification": "label", "classification": "label", "clustering": "label"}.get(task.kind)
     if column and len({row[column] for row in task.data[part]}) < 2:
         raise UnmaskError(f"'{task.name}': all items have one {column}, so there is nothing to tell apart.")
+    if task.kind == "word-level" and len({tag for row in task.data["train"] for tag in row["tags"]}) < 2:
+        raise UnmaskError(
+            f"'{task.name}': all words of the training sentences have one tag, so there is nothing to tell apart."
+        )
     if task.kind == "summarization" and all(len({score for _, score in row["summaries"]}) < 2 for row in task.data["test"]):
         raise UnmaskError(f"'{task.name}': humans scored the summaries of every text alike, so there is nothing to rank.")
     return task
@@ -176,9 +195,8 @@ def _infer_kind(folder: Path, stated: TaskFile) -> str:
     file = _main_file(folder, stated)
     first = next(read_rows(file), None)
     found = set(first[1]) if first else set()
-    if {"tokens", "tags"} <= found:
-        raise UnmaskError(f"'{folder}' holds words with tags; a word-level task has no text vectors to compare.")
     for kind, needed in (
+        ("word-level", {"tokens", "tags"}),
         ("sts", {"sentence1", "sentence2", "score"}),
         ("pair-classification", {"sentence1", "sentence2", "label"}),
         ("reranking", {"query", "positive", "negative"}),
@@ -267,6 +285,17 @@ def _read_summarization(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
     return {"test": read_columns(_main_file(folder, stated), needed, {"summaries": "systems"})}
 
 
+def _read_word_level(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
+    train_file = _file(folder, "train")
+    if train_file is None:
+        raise UnmaskError(f"'{folder}' has no train.jsonl, and a word-level probe has to be fitted on something.")
+    files = {"train": train_file, "test": _main_file(folder, stated)}
+    return {
+        part: [{"tokens": list(one.words), "tags": list(one.tags)} for one in read_sentences(file)]
+        for part, file in files.items()
+    }
+
+
 READERS: dict[str, Callable[[Path, TaskFile], dict[str, list[Row]]]] = {
     "sts": _read_sts,
     "pair-classification": _read_pairs,
@@ -275,6 +304,7 @@ READERS: dict[str, Callable[[Path, TaskFile], dict[str, list[Row]]]] = {
     "retrieval": _read_retrieval,
     "reranking": _read_reranking,
     "summarization": _read_summarization,
+    "word-level": _read_word_level,
 }
 
 
@@ -291,6 +321,8 @@ def _limited(task: LocalTask, limit: int) -> LocalTask:
         data["corpus"] = [row for row in data["corpus"] if row["_id"] in relevant | more]
     else:
         data["test"] = _sample(draw, data["test"], limit)
+    if task.kind == "word-level":
+        data["train"] = _sample(draw, data["train"], limit * _TRAINING_PER_TEST_UNDER_LIMIT)
     return replace(task, name=f"{task.name}#{limit}", data=data)
 
 
@@ -299,17 +331,54 @@ def _sample(draw: random.Random, table: Sequence[Row], size: int) -> list[Row]:
     return [table[index] for index in kept]
 
 
-def resolve_tasks(specs: Sequence[str]) -> list[Task]:
-    """The tasks of several specs; "starter" stands for all starter tasks of this package. Raises UnmaskError for two of one name."""
+def resolve_tasks(specs: Sequence[str], say: Callable[[str], None] = lambda _: None) -> list[Task]:
+    """The tasks of several specs; "starter" stands for all starter tasks of this package, the name of a task set for its tasks.
+
+    say is told which tasks of a set cannot be compared. A task that two sets share is there once. Raises UnmaskError for two
+    different tasks of one name, which results could not tell apart.
+    """
+    tasks: dict[str, Task] = {}
+    for spec in specs:
+        for task in _expanded(spec, say):
+            if tasks.get(task.name, task) is not task and not (isinstance(task, MtebTask) and tasks[task.name] == task):
+                raise UnmaskError(_namesakes(tasks[task.name], task))
+            tasks[task.name] = task
+    if not tasks:
+        raise UnmaskError("No task was given; `unmask tasks` lists the kinds, the task sets and the starter tasks.")
+    return list(tasks.values())
+
+
+def _expanded(spec: str, say: Callable[[str], None]) -> Sequence[Task]:
     from unmask.starter import starter_folders
 
-    expanded = [path for spec in specs for path in (map(str, starter_folders()) if spec == "starter" else [spec])]
-    if not expanded:
-        raise UnmaskError("No task was given; `unmask tasks` lists the kinds and the starter tasks.")
-    tasks: dict[str, Task] = {}
-    for spec in expanded:
-        task = find_task(spec)
-        if task.name in tasks:
-            raise UnmaskError(f"Two tasks are called '{task.name}'; give one of them a name in its task.toml.")
-        tasks[task.name] = task
-    return list(tasks.values())
+    if spec == "starter":
+        return [find_task(str(folder)) for folder in starter_folders()]
+    name, limit = _without_limit(spec)
+    if not is_path(name):
+        from unmask.evaluation.benchmarks import find_set
+
+        if found := find_set(name):
+            if limit is not None:
+                raise UnmaskError(f"A limit works on local folders only, and '{name}' is a task set of mteb's tasks.")
+            if not found.tasks:
+                raise UnmaskError(f"No task of '{name}' can be compared: {next(iter(found.refused.values()))}.")
+            if found.left_out:
+                say(found.left_out)
+            return found.tasks
+    return [find_task(spec)]
+
+
+def is_path(spec: str) -> bool:
+    """Whether this is a file or folder, or is written like one."""
+    path, _, kind = spec.rpartition(":")
+    names = [spec, path] if kind in KINDS else [spec]
+    return spec.startswith((".", "/", "~")) or any(Path(name).expanduser().exists() for name in names)
+
+
+def _namesakes(one: Task, other: Task) -> str:
+    if isinstance(one, MtebTask) and isinstance(other, MtebTask):
+        return (
+            f"Two sets hold '{one.name}' on other data ({one.revision} and {other.revision}), so their scores would be mixed up; "
+            "compare on one set at a time."
+        )
+    return f"Two tasks are called '{one.name}'; give one of them a name in its task.toml."

@@ -75,7 +75,8 @@ class WordProbe:
 
     metric: entity_f1 for BIO tags, else accuracy; value, interval: of the metric, 95 % by bootstrap over test sentences; majority:
     accuracy of the most frequent training tag; unseen: test words whose tag is not among the training tags, all of them counted
-    as errors; c: regularisation, chosen on a tenth of the training sentences unless it was given; converged: whether lbfgs did.
+    as errors; dim: of a word's vector; c: regularisation, chosen on a tenth of the training sentences unless it was given;
+    converged: whether lbfgs did.
     """
 
     metric: str
@@ -91,6 +92,7 @@ class WordProbe:
     test_words: int
     unseen: int
     layer: int
+    dim: int
     shift: bool
     c: float
     c_chosen: bool
@@ -112,31 +114,64 @@ def probe_words(
     train: Sequence[Sentence],
     test: Sequence[Sentence],
     *,
-    shift: bool = False,
     layer: int | None = None,
+    **options: Any,
+) -> WordProbe:
+    """Fit a linear probe on the words of `train` and score it on those of `test`, at one layer: 1..L, the last by default.
+
+    Options and errors as of `probe_layers`.
+    """
+    layer = subject.backbone.depth if layer is None else layer
+    return probe_layers(subject, train, test, [layer], **options)[layer]
+
+
+def probe_layers(
+    subject: Subject,
+    train: Sequence[Sentence],
+    test: Sequence[Sentence],
+    layers: Sequence[int],
+    *,
+    shift: bool = False,
     c: float | None = None,
     seed: int = 0,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> WordProbe:
-    """Fit a linear probe on the words of `train` and score it on those of `test`.
+) -> dict[int, WordProbe]:
+    """A linear probe at each of several layers, which are read in the same passes: by layer, 1..L, the last after the final norm.
 
-    layer: 1..L; the last by default, after the final norm. c: fixed, or chosen by accuracy on a tenth of the training sentences
-    that the seed draws. Raises UnmaskError for a layer that the model lacks, a sentence longer than the model has positions, a
-    word without sub-tokens, and fewer than two tags.
+    c: fixed, or chosen for each layer by accuracy on a tenth of the training sentences that the seed draws. Raises UnmaskError for
+    a layer that the model lacks, a sentence longer than the model has positions, a word without sub-tokens, and fewer than two tags.
     """
-    layer = subject.backbone.depth if layer is None else layer
-    labels = np.array([tag for sentence in train for tag in sentence.tags])
-    if len(set(labels.tolist())) < 2:
-        raise UnmaskError(f"The training sentences hold {len(set(labels.tolist()))} tag(s); a probe needs two or more.")
+    tags = {tag for sentence in train for tag in sentence.tags}
+    if len(tags) < 2:
+        raise UnmaskError(f"The training sentences hold {len(tags)} tag(s); a probe needs two or more.")
     if not test:
         raise UnmaskError("There is no test sentence.")
     options: dict[str, Any] = {"shift": shift, "batch_tokens": batch_tokens, "progress": progress}
-    vectors = word_vectors(subject, train, layer, **options)
-    chosen = c if c is not None else _choose_c(vectors, labels, [len(one.words) for one in train], seed)
-    predict, converged = fit_probe(vectors, labels, chosen)
-    guesses = predict(word_vectors(subject, test, layer, **options))
-    scores = score([one.tags for one in test], [part.tolist() for part in _split(guesses, [len(one.words) for one in test])])
+    fitted = layer_vectors(subject, train, layers, **options)
+    scored = layer_vectors(subject, test, layers, **options)
+    provenance = subject.provenance | {"train_data": _data(train)}
+    return {
+        layer: _probe(train, test, fitted[layer], scored[layer], c, seed, layer=layer, shift=shift, provenance=provenance)
+        for layer in layers
+    }
+
+
+def _probe(
+    train: Sequence[Sentence],
+    test: Sequence[Sentence],
+    fitted: Matrix,
+    scored: Matrix,
+    c: float | None,
+    seed: int,
+    **about: Any,
+) -> WordProbe:
+    """Fit on the words' vectors of one layer and score; about: what is told in the result as it is."""
+    labels = np.array([tag for sentence in train for tag in sentence.tags])
+    chosen = c if c is not None else _choose_c(fitted, labels, [len(one.words) for one in train], seed)
+    predict, converged = fit_probe(fitted, labels, chosen)
+    guesses = _split(predict(scored), [len(one.words) for one in test])
+    scores = score([one.tags for one in test], [part.tolist() for part in guesses])
     main = scores.entity_f1 or scores.accuracy
     frequent = Counter(labels.tolist()).most_common(1)[0][0]
     gold = [tag for sentence in test for tag in sentence.tags]
@@ -153,15 +188,14 @@ def probe_words(
         test_sentences=len(test),
         test_words=len(gold),
         unseen=len(gold) - int(np.isin(gold, labels).sum()),
-        layer=layer,
-        shift=shift,
+        dim=scored.shape[1],
         c=chosen,
         c_chosen=c is None,
         converged=converged,
         seed=seed,
         scores=scores,
         test_data=_data(test),
-        provenance=subject.provenance | {"train_data": _data(train)},
+        **about,
     )
 
 
@@ -207,39 +241,45 @@ def _assign(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tuple[tup
     return tuple(words)
 
 
-def word_vectors(
+def word_vectors(subject: Subject, sentences: Sequence[Sentence], layer: int, **options: Any) -> Matrix:
+    """One vector a word at one layer, float32 of shape (word, dim), sentence after sentence; see `layer_vectors`."""
+    return layer_vectors(subject, sentences, [layer], **options)[layer]
+
+
+def layer_vectors(
     subject: Subject,
     sentences: Sequence[Sentence],
-    layer: int,
+    layers: Sequence[int],
     *,
     shift: bool = False,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Matrix:
-    """One vector a word, float32 of shape (word, dim), sentence after sentence. Raises UnmaskError.
+) -> dict[int, Matrix]:
+    """One vector a word, float32 of shape (word, dim), sentence after sentence, at each of some layers. Raises UnmaskError.
 
     States are averaged inside the pass: memory holds the vectors of words, never the states of all tokens.
     """
     backbone = subject.backbone
-    if not 1 <= layer <= backbone.depth:
-        raise UnmaskError(f"There is no layer {layer}: this model has {backbone.depth} layers, 1 to {backbone.depth}.")
+    for layer in layers:
+        if not 1 <= layer <= backbone.depth:
+            raise UnmaskError(f"There is no layer {layer}: this model has {backbone.depth} layers, 1 to {backbone.depth}.")
     tokens = word_tokens(subject, sentences)
     starts = np.cumsum([0, *(len(one.words) for one in tokens)])
-    vectors: Matrix | None = None
+    vectors: dict[int, Matrix] = {}
     for batch in plan([len(one.ids) for one in tokens], batch_tokens or default_batch_tokens(backbone)):
-        values = _read(backbone, [tokens[index] for index in batch], layer, shift)
-        if vectors is None:
-            vectors = np.empty((int(starts[-1]), values.shape[1]), np.float32)
-        for index, rows in zip(batch, _split(values, [len(tokens[index].words) for index in batch]), strict=True):
-            vectors[starts[index] : starts[index + 1]] = rows
+        lengths = [len(tokens[index].words) for index in batch]
+        for layer, values in _read(backbone, [tokens[index] for index in batch], layers, shift).items():
+            if layer not in vectors:
+                vectors[layer] = np.empty((int(starts[-1]), values.shape[1]), np.float32)
+            for index, rows in zip(batch, _split(values, lengths), strict=True):
+                vectors[layer][starts[index] : starts[index + 1]] = rows
         if progress:
             progress(len(batch))
-    assert vectors is not None, "sentences are never empty"
     return vectors
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _read(backbone: Backbone, texts: Sequence[WordTokens], layer: int, shift: bool) -> Matrix:
+def _read(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int], shift: bool) -> dict[int, Matrix]:
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     weights, present = averaging([text.words for text in texts], batch.ids.shape[1], shift)
 
@@ -247,8 +287,9 @@ def _read(backbone: Backbone, texts: Sequence[WordTokens], layer: int, shift: bo
         states = hidden.float().masked_fill(~mask.unsqueeze(-1), 0.0)  # NaN * 0 is NaN, and padding may hold anything
         return torch.bmm(weights.to(states.device), states)[present.to(states.device)]
 
-    read = HiddenRead(layer, pool)
-    return np.asarray(backbone.read(batch, [read])[read].cpu().numpy(), np.float32)
+    reads = {layer: HiddenRead(layer, pool) for layer in layers}
+    values = backbone.read(batch, reads.values())
+    return {layer: np.asarray(values[read].cpu().numpy(), np.float32) for layer, read in reads.items()}
 
 
 def averaging(

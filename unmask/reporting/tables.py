@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -86,6 +86,13 @@ def advice(recommendations: Sequence[Recommendation], results: Sequence[Result])
         line.append(f"  {one.reason}.")
         lines.append(line)
     return Group(*lines, "")
+
+
+def shared_readings(sharing: Mapping[str, Sequence[str]]) -> RenderableType:
+    """Which designs read words alike, so that they share a score."""
+    note = "A score on words depends on attention and layer alone, and means nothing beside one on texts."
+    lines = [f"  {name}: {', '.join(labels)}" for name, labels in sharing.items()]
+    return Group(*(Text(line, style="dim") for line in [note, *lines]), "")
 
 
 def _table(title: str) -> Table:

@@ -6,26 +6,28 @@ from the predictions that mteb saves.
 
 from __future__ import annotations
 
+import copy
+import errno
 import json
-import logging
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import UnmaskError, unknown
-from unmask.evaluation.mteb_adapter.building import MAIN_SCORE, SPLIT, TYPES, build
-from unmask.evaluation.mteb_adapter.items import ITEMS, RecordingRandom
+from unmask.errors import UnmaskError
+from unmask.evaluation.mteb_adapter.building import build
+from unmask.evaluation.mteb_adapter.catalogue import english, quiet
+from unmask.evaluation.mteb_adapter.items import RecordingRandom, Scored, items_of, joined
 from unmask.evaluation.resampling import Items
 from unmask.evaluation.tasks import Kind, LocalTask, MtebTask
 
 Encode = Callable[[Sequence[str], "str | None"], NDArray[np.float32]]
+# scores worth keeping beside the main one; AMI is chance-corrected where V-measure is not
 _SIDE_SCORES = ("ami", "f1", "recall_at_10", "mrr_at_10", "map_at_10", "cosine_pearson", "cosine_f1")
 
 
@@ -33,7 +35,8 @@ _SIDE_SCORES = ("ami", "f1", "recall_at_10", "mrr_at_10", "map_at_10", "cosine_p
 class Outcome:
     """What one model scored on one task.
 
-    main_score: mteb's main score of the kind, 0 to 1; scores: others worth keeping; items: what the main score was computed from.
+    main_score: that of mteb, 0 to 1, the mean over subsets and splits; scores: others worth keeping; items: what the main score
+    was computed from, or None where it is not the score of a single set of items.
     """
 
     metric: str
@@ -50,6 +53,7 @@ class MtebModel:
         from mteb.models.model_meta import ModelMeta
 
         self._encode, self._instruction = encode, default_instruction
+        self.failed = False
         # what the model is called goes into our own results; here it only has to satisfy mteb
         self.mteb_model_meta = ModelMeta.create_empty({"name": f"unmask/{name.replace('/', '-')}", "revision": "local"})
 
@@ -57,9 +61,11 @@ class MtebModel:
         """Vectors of the texts in mteb's batches."""
         texts = [text for batch in inputs for text in batch["text"]]
         role = getattr(prompt_type, "value", None)
+        self.failed = True
         vectors = self._encode(texts, None if role == "document" else self._instruction)
         if not np.isfinite(vectors).all():
             raise UnmaskError("Some vectors hold nan or infinite numbers, so they have no score; try dtype float32.")
+        self.failed = False
         return vectors
 
     @staticmethod
@@ -77,36 +83,74 @@ class MtebModel:
         return pairwise_cos_sim(one, other)
 
 
-def mteb_kind(name: str) -> tuple[Kind, str]:
-    """The kind and the pinned data revision of an mteb task. Raises UnmaskError for an unknown name or a kind that is not text to text."""
-    task = _find(name)
-    kind = TYPES.get(task.metadata.type)
-    if kind is None or task.metadata.modalities != ["text"]:
-        raise UnmaskError(
-            f"'{name}' is a {task.metadata.type} task; the kinds that can be compared are {', '.join(MAIN_SCORE)}."
-        )
-    return kind, str(task.metadata.dataset["revision"])
-
-
 def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode) -> Outcome:
-    """Score vectors on a task with mteb's evaluators. Raises UnmaskError if the data of an mteb task cannot be had."""
-    built = build(task) if isinstance(task, LocalTask) else _loaded(task)
-    split = SPLIT if isinstance(task, LocalTask) else built.eval_splits[0]
-    subset = built.hf_subsets[0]
-    recorder = RecordingRandom(built.seed)
-    built.rng_state = recorder
-    instruction = task.instruction if isinstance(task, LocalTask) else None
+    """Score vectors on a task with mteb's evaluators, on every split and subset of it, as mteb.evaluate does.
+
+    Raises UnmaskError for a word-level task, if the data of an mteb task cannot be had, and if mteb cannot score them.
+    """
+    if task.kind == "word-level":
+        raise UnmaskError(
+            f"'{task.name}' is a word-level task, and has no text vectors to score; `unmask compare` and `unmask probe words` score it."
+        )
+    if isinstance(task, LocalTask):
+        return _outcome(build(task), task.kind, name, encode, task.instruction)
+    # a task made of tasks (CQADupstackRetrieval) scores the mean of theirs
+    return _mean([_of_mteb(part, task, name, encode) for part in _loaded(task)])
+
+
+def _of_mteb(loaded: Any, task: MtebTask, name: str, encode: Encode) -> Outcome:
+    model_failed: list[bool] = []
+    try:
+        return _outcome(loaded, task.kind, name, encode, None, model_failed)
+    except UnmaskError:
+        raise
+    except Exception as error:
+        if any(model_failed) or _is_full(error):  # not mteb's: to be seen as it is
+            raise
+        raise UnmaskError(f"mteb could not score '{task.name}': {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _outcome(
+    loaded: Any, kind: Kind, name: str, encode: Encode, instruction: str | None, model_failed: list[bool] | None = None
+) -> Outcome:
+    """Score the splits and subsets of a task in mteb's order: what mteb draws for one follows on what it drew for the last."""
+    built = copy.copy(loaded)  # it is scored again with other vectors, by the same draws
+    built.rng_state = RecordingRandom(loaded.rng_state.getstate())
+    built.np_rng = copy.deepcopy(loaded.np_rng)
     model = MtebModel(name, encode, instruction or _instruction(built))
+    try:
+        with quiet():
+            return _mean(
+                [_cell(built, kind, model, split, subset) for split in built.eval_splits for subset in built.hf_subsets]
+            )
+    finally:
+        if model_failed is not None:
+            model_failed.append(model.failed)
+
+
+def _cell(built: Any, kind: Kind, model: MtebModel, split: str, subset: str) -> Outcome:
+    built.rng_state.forget()
     options = {"batch_size": 1024, "show_progress_bar": False}
-    with _quiet(), tempfile.TemporaryDirectory() as folder:
-        found = built.evaluate(model, split, [subset], encode_kwargs=options, prediction_folder=Path(folder))[subset]
+    with tempfile.TemporaryDirectory() as folder:
+        scores = built.evaluate(model, split, [subset], encode_kwargs=options, prediction_folder=Path(folder))[subset]
         saved = json.loads((Path(folder) / built.prediction_file_name).read_text(encoding="utf-8"))
-    metric = MAIN_SCORE[task.kind]
-    items = ITEMS[task.kind](built.dataset[subset], split, saved[subset][split], recorder)
-    side = {key: _defined(found[key]) for key in _SIDE_SCORES if key != metric and isinstance(found.get(key), int | float)}
+    data = built.dataset.get(subset, built.dataset)[split]  # data of an only subset may lie there without its name
+    scored = Scored(built, data, saved[subset][split], scores)
+    items = items_of(kind, scored)
+    side = {
+        key: _defined(scores[key]) for key in _SIDE_SCORES if key != scored.metric and isinstance(scores.get(key), int | float)
+    }
     if "ami" in side and items is not None:
-        side["ami"] = _ami(items, recorder)
-    return Outcome(metric, _defined(found[metric]), side, items)
+        side["ami"] = _ami(items, scored.recorder)
+    return Outcome(scored.metric, _defined(scores["main_score"]), side, items)
+
+
+def _mean(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcome of several subsets, splits or tasks: mteb's mean of their main scores (TaskResult.get_score)."""
+    main = float(np.mean([one.main_score for one in outcomes]))
+    shared = [key for key in outcomes[0].scores if all(key in one.scores for one in outcomes)]
+    side = {key: float(np.mean([one.scores[key] for one in outcomes])) for key in shared}
+    return Outcome(outcomes[0].metric, main, side, joined([one.items for one in outcomes], main))
 
 
 def _defined(score: float) -> float:
@@ -130,52 +174,37 @@ def _ami(items: Items, recorder: RecordingRandom) -> float:
     return float(np.mean(values))
 
 
-def _loaded(task: MtebTask) -> Any:
-    built = _find(task.name)
-    try:
-        with _quiet():
-            built.load_data()
-    except Exception as error:  # whatever the hub's client raises, the reason is that the data are not there
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UnmaskError(f"The data of mteb's '{task.name}' could not be loaded from the hub: {reason}") from error
-    return built
-
-
-def _find(name: str) -> Any:
-    import mteb
-
-    with _quiet():
+@lru_cache(maxsize=1)  # the designs that share a pass are scored on a task one after the other
+def _loaded(task: MtebTask) -> list[Any]:
+    """mteb's task with its data, of the splits and subsets that are asked; its parts where it is made of tasks."""
+    whole = english(task.name)
+    parts = [english(part.metadata.name) for part in whole.metadata.tasks] if whole.is_aggregate else [whole]
+    for part in parts:
+        part.filter_eval_splits(list(task.splits) or None)
+        if task.subsets and not whole.is_aggregate:
+            part.hf_subsets = list(task.subsets)
         try:
-            return mteb.get_task(name)
-        except (KeyError, ValueError):
-            names = [
-                task.metadata.name for task in mteb.get_tasks(modalities=["text"], languages=["eng"], exclude_superseded=False)
-            ]
-            nearest = unknown("task", name, names).args[0].partition(" Allowed:")[0]
-            raise UnmaskError(f"{nearest} A task is a folder, 'starter', or a name in mteb.") from None
+            with quiet():
+                part.load_data()
+                if hasattr(part, "convert_v1_dataset_format_to_v2"):
+                    part.convert_v1_dataset_format_to_v2(num_proc=None)
+        except Exception as error:  # whatever the hub's client raises, the reason is that the data are not there
+            if _is_full(error):
+                raise
+            reason = f"The data of mteb's '{task.name}' could not be loaded from the hub: {_first_line(error)}"
+            raise UnmaskError(reason) from error
+    return parts
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether the disk is full, which is no fault of this task, and will be so for the next."""
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _instruction(task: Any) -> str:
     prompt = task.metadata.prompt
     return str((prompt.get("query") if isinstance(prompt, dict) else prompt) or task.abstask_prompt)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep mteb's and datasets' log lines, bars and the warnings of its 100-step logistic regression off the terminal."""
-    import datasets
-    from scipy.stats import ConstantInputWarning
-    from sklearn.exceptions import ConvergenceWarning, UndefinedMetricWarning
-
-    bars, level = datasets.are_progress_bars_disabled(), logging.root.manager.disable
-    datasets.disable_progress_bars()
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for harmless in (ConvergenceWarning, UndefinedMetricWarning, ConstantInputWarning):
-                warnings.simplefilter("ignore", harmless)
-            yield
-    finally:
-        logging.disable(level)
-        if not bars:
-            datasets.enable_progress_bars()

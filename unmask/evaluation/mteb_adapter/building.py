@@ -15,7 +15,12 @@ TYPES: dict[str, Kind] = {
     "Retrieval": "retrieval",
     "Reranking": "reranking",
     "Summarization": "summarization",
+    "InstructionRetrieval": "retrieval",
+    "InstructionReranking": "reranking",
+    "MultilabelClassification": "classification",
 }
+"""mteb's types of task by our kinds; of several for one kind the first is that of a local folder."""
+# a word-level task has no text vectors, so it is none of mteb's
 MAIN_SCORE: dict[Kind, str] = {
     "sts": "cosine_spearman",
     "pair-classification": "cosine_ap",
@@ -25,7 +30,6 @@ MAIN_SCORE: dict[Kind, str] = {
     "reranking": "map_at_1000",
     "summarization": "cosine_spearman",
 }
-# scores worth keeping beside the main one; AMI is chance-corrected where V-measure is not
 SPLIT, SUBSET = "test", "default"
 
 

@@ -1,0 +1,313 @@
+"""A word-level task in a comparison: one probe for each attention and layer, and nothing asked of a design that reads no words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.tiny import write_rows, write_task
+from unmask.backbone import Backbone
+from unmask.cli import app
+from unmask.design import parse_designs
+from unmask.errors import UnmaskError
+from unmask.evaluation import words as module
+from unmask.evaluation.compare import Plan, compare
+from unmask.evaluation.mteb_adapter import evaluate
+from unmask.evaluation.readings import apart, sharing, why_not
+from unmask.evaluation.resampling import score
+from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.scored import scored_texts
+from unmask.evaluation.tasks import LocalTask, Task, find_task
+from unmask.evaluation.verdict import comparisons, ranked
+from unmask.loading import Source, load
+from unmask.probing.sentences import read_sentences
+from unmask.probing.subject import Subject, load_subject
+from unmask.probing.words import compare_words, entities, probe_layers, probe_words
+from unmask.starter import reference_texts
+
+READ = "mean,last,causal/plain/mean@1,bidirectional-mean"
+NOT_READ = {
+    "prompteol": "without a prompt",
+    "causal/plain/mean@all": "at one layer",
+    "echo": "without a prompt",
+}
+
+
+@pytest.fixture
+def folder(pico_folder: Callable[[str], Path]) -> Path:
+    return pico_folder("llama")
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> LocalTask:
+    found = find_task(str(write_task(tmp_path / "words", "word-level")))
+    assert isinstance(found, LocalTask)
+    return found
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Task:
+    return find_task(str(write_task(tmp_path / "sts", "sts")))
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[int]]]]:
+    """Attention and layers of the probes that were fitted."""
+    seen: list[tuple[str, list[int]]] = []
+    original = probe_layers
+
+    def probe(subject: Subject, train: Any, test: Any, layers: Any, **options: Any) -> Any:
+        seen.append((subject.backbone.attention, list(layers)))
+        return original(subject, train, test, layers, **options)
+
+    monkeypatch.setattr(module, "probe_layers", probe)
+    yield seen
+
+
+def run(folder: Path, designs: str, tasks: list[Any], store: ResultStore) -> dict[tuple[str, str], Result]:
+    source = Source(str(folder), dtype="float32", device="cpu")
+    plan = Plan(source, parse_designs(designs), tasks, 128, reference_texts()[:20])
+    return {(result.label, result.task): result for result in compare(plan, store)}
+
+
+def bare(result: Result) -> dict[str, Any]:
+    return result.model_dump(exclude={"provenance"}) | {"probe": result.provenance["probe"]}
+
+
+# --- scores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", [None, 1])
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+def test_the_score_is_that_of_probe_words_on_the_same_files(
+    attention: Any, layer: int | None, folder: Path, words: LocalTask, tmp_path: Path
+) -> None:
+    design = f"{attention}/plain/max" + (f"@{layer}" if layer else "")
+    (found,) = run(folder, design, [words], ResultStore(tmp_path / "out")).values()
+    subject = load_subject(Source(str(folder), dtype="float32", device="cpu"), attention)
+    train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
+    probe = probe_words(subject, train, test, layer=layer)
+    assert (found.metric, found.main_score, found.n, found.dim) == ("accuracy", probe.value, 10, probe.dim)
+    assert found.interval == pytest.approx(probe.interval, abs=0.05)  # other draws
+    assert (found.provenance["probe"]["c"], found.scores["majority"]) == (probe.c, probe.majority)
+    assert probe.majority < found.main_score < 1.0
+    assert (found.texts, found.truncated) == (34, 0) and found.tokens > 34
+
+
+def test_entities_are_scored_by_their_f1(folder: Path, tmp_path: Path) -> None:
+    tags = {"man": "B-PER", "dog": "B-PER", "plays": "O", "runs": "O", "red": "I-PER", "wet": "O"}
+    names = list(tags)
+    rows = [[names[(number * 7 + k * 3 + number // 5) % 6] for k in range(5)] for number in range(30)]
+    tagged = [{"tokens": row, "tags": [tags[word] for word in row]} for row in rows]
+    unseen = {"tokens": ["dog", "dog"], "tags": ["B-LOC", "B-PER"]}  # a type that training lacks
+    write_rows(tmp_path / "train.jsonl", tagged[:20])
+    write_rows(tmp_path / "test.jsonl", [*tagged[20:], unseen])
+    task, store = find_task(str(tmp_path)), ResultStore(tmp_path / "out")
+    (found,) = run(folder, "causal/plain/mean@1", [task], store).values()
+    assert found.metric == "entity_f1" and found.scores["accuracy"] != found.main_score
+    items = store.items(found)
+    assert items is not None and items.metric == "ratio"
+    assert score(items) == pytest.approx(found.main_score)
+    assert items.columns["gold"].sum() == sum(len(entities(row["tags"])) for row in [*tagged[20:], unseen])
+
+
+def test_items_are_test_sentences_and_designs_are_paired_on_them(folder: Path, words: LocalTask, tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "out")
+    found = list(run(folder, "causal/plain/mean@1,bidirectional-mean", [words], store).values())
+    items = [store.items(result) for result in found]
+    for result, one in zip(found, items, strict=True):
+        assert one is not None and one.n == 10
+        assert score(one) == pytest.approx(result.main_score)
+        assert one.columns["below"].tolist() == [len(row["tokens"]) for row in words.data["test"]]
+    model, tokenizer = load(Source(str(folder), dtype="float32", device="cpu"))
+    train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
+    subject = Subject(Backbone(model, "causal"), tokenizer, Source(str(folder)))
+    first = probe_words(subject, train, test, layer=1)
+    subject.backbone.set_attention("bidirectional")
+    ours, theirs = comparisons(found, store)[0].outcome, compare_words(first, probe_words(subject, train, test))
+    assert ours.difference == pytest.approx(theirs.difference, abs=1e-9)
+    assert ours.interval == pytest.approx(theirs.interval, abs=0.05)
+
+
+# --- what is shared --------------------------------------------------------------------------------------------------
+
+
+def test_designs_of_one_attention_share_passes_and_those_of_one_layer_the_probe(
+    folder: Path, words: LocalTask, tmp_path: Path, probes: list[tuple[str, list[int]]]
+) -> None:
+    found = run(folder, READ, [words], ResultStore(tmp_path / "out"))
+    depth = found["mean", "words"].provenance["probe"]["layer"]
+    assert probes == [("causal", [1, depth]), ("bidirectional", [depth])]
+    assert found["mean", "words"].main_score == found["last", "words"].main_score
+    assert sharing(list(found.values())) == {
+        f"causal@{depth}": ["mean", "last"],
+        "causal@1": ["causal/plain/mean@1"],
+        f"bidirectional@{depth}": ["bidirectional-mean"],
+    }
+
+
+def test_a_design_alone_scores_as_among_others(folder: Path, words: LocalTask, texts: Task, tmp_path: Path) -> None:
+    together = run(folder, READ, [texts, words], ResultStore(tmp_path / "all"))
+    for label in READ.split(","):
+        store = ResultStore(tmp_path / label.replace("/", "-"))
+        (alone,) = run(folder, label, [words], store).values()
+        assert bare(alone) == bare(together[label, "words"])
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_scores(
+    folder: Path, words: LocalTask, texts: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probes: list[Any]
+) -> None:
+    whole = run(folder, READ, [words, texts], ResultStore(tmp_path / "whole"))
+    original, added = ResultStore.add, [0]
+
+    def killed(self: ResultStore, *given: Any) -> None:
+        if added[0] == 1:
+            raise KeyboardInterrupt
+        added[0] += 1
+        original(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultStore, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, READ, [words, texts], ResultStore(tmp_path / "torn"))
+    store = ResultStore(tmp_path / "torn")
+    assert [result.task for result in store.results] == ["words"]
+    again = run(folder, READ, [words, texts], store)
+    assert {cell: bare(one) for cell, one in again.items() if cell[1] == "words"} == {
+        cell: bare(one) for cell, one in whole.items() if cell[1] == "words"
+    }
+    probes.clear()
+    run(folder, READ, [words, texts], ResultStore(tmp_path / "torn"))
+    assert not probes
+
+
+def test_nothing_is_fitted_or_encoded_for_words_alone(
+    folder: Path, words: LocalTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unmask.evaluation import compare as comparing
+
+    monkeypatch.setattr(comparing, "fit_designs", lambda *_, **__: pytest.fail("reference texts were read"))
+    found = run(folder, "mean,causal/plain/mean/zscore", [words], ResultStore(tmp_path / "out"))
+    assert len({result.main_score for result in found.values()}) == 1
+
+
+# --- what is not asked -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("design", "reason"),
+    [
+        *NOT_READ.items(),
+        ("causal/plain/last/routing", "not from routing weights"),
+        ("causal/plain/layer-attention", "trained pooling"),
+    ],
+)
+def test_a_design_that_reads_no_words_says_why(design: str, reason: str, words: LocalTask, texts: Task) -> None:
+    (one,) = parse_designs(design).values()
+    assert reason in (why_not(one, words) or "")
+    assert why_not(one, texts) is None
+
+
+def test_cells_that_are_not_asked_are_kept_as_such_and_nothing_is_done_for_them_again(
+    folder: Path, words: LocalTask, texts: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unmask.evaluation import compare as comparing
+
+    designs = ",".join(["mean", *NOT_READ])
+    found = run(folder, designs, [words, texts], ResultStore(tmp_path / "out"))
+    assert set(found) == {("mean", "words"), *((label, "sts") for label in designs.split(","))}
+    failures = ResultStore(tmp_path / "out").failures
+    assert {one.label: one.applies for one in failures} == dict.fromkeys(NOT_READ, False)
+    assert all(one.error.startswith("does not apply: words are read") for one in failures)
+    monkeypatch.setattr(comparing, "load", lambda _: pytest.fail("the model was loaded again"))
+    assert run(folder, designs, [words, texts], ResultStore(tmp_path / "out")) == found
+    assert ResultStore(tmp_path / "out").failures == failures
+
+
+def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, texts: Task, tmp_path: Path) -> None:
+    write_task(tmp_path / "long", "word-level")
+    write_rows(tmp_path / "long" / "test.jsonl", [{"tokens": ["word"] * 3000, "tags": ["NUM"] * 3000}])
+    store = ResultStore(tmp_path / "out")
+    found = run(folder, "mean,last", [find_task(str(tmp_path / "long")), texts], store)
+    assert set(found) == {("mean", "sts"), ("last", "sts")}
+    assert {(one.label, one.applies) for one in store.failures} == {("mean", True), ("last", True)}
+    assert "positions; leave it out" in store.failures[0].error
+
+
+def test_a_word_level_task_has_no_text_vectors(words: LocalTask) -> None:
+    with pytest.raises(UnmaskError, match="'words' is a word-level task, and has no text vectors to score"):
+        evaluate(words, "any", lambda texts, _: pytest.fail("nothing is encoded"))
+
+
+def test_sentences_can_be_held_against_training_data(words: LocalTask) -> None:
+    found, pairs = scored_texts(words)
+    assert found == [" ".join(row["tokens"]) for row in words.data["test"]] and not pairs
+
+
+# --- what a user sees ------------------------------------------------------------------------------------------------
+
+
+def test_words_do_not_change_the_ranking_of_texts(folder: Path, words: LocalTask, texts: Task, tmp_path: Path) -> None:
+    designs = ",".join([READ, *NOT_READ])
+    alone = list(run(folder, designs, [texts], ResultStore(tmp_path / "a")).values())
+    both = list(run(folder, designs, [words, texts], ResultStore(tmp_path / "b")).values())
+    of_texts, of_words = apart(both)
+    assert ranked(of_texts) == ranked(alone)
+    depth = of_words[0].provenance["probe"]["layer"]
+    assert {result.design for result in of_words} == {"causal@1", f"causal@{depth}", f"bidirectional@{depth}"}
+    assert len(of_words) == 3 and {result.task for result in of_words} == {"words"}
+    assert ranked(of_words)[0][1] == max(result.main_score for result in of_words)
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    typer.main.get_command(app).main([str(one) for one in arguments], standalone_mode=False)
+    found = capsys.readouterr()
+    return found.out, found.err
+
+
+def test_the_command_shows_words_in_a_table_of_their_own(
+    folder: Path,
+    words: LocalTask,
+    texts: Task,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    given = [
+        "-m",
+        str(folder),
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+        "-t",
+        str(tmp_path / "sts"),
+        "-t",
+        str(tmp_path / "words"),
+    ]
+    out, err = command(capsys, "compare", *given, "-d", f"{READ},prompteol", "-o", str(tmp_path / "out"))
+    first, second = out.split("Main score x 100")[1:]
+    assert "prompteol" in first and "words" not in first
+    assert "prompteol" not in second and "words" in second and "causal@1" in second
+    assert "word-level: " in second
+    assert "mean, last" in second
+    assert "prompteol has no score on words: does not apply: words are read in the plain text" in " ".join(err.split())
+    content = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    systems: dict[tuple[str, ...], set[str]] = {tuple(test["tasks"]): set() for test in content["comparisons"]}
+    for test in content["comparisons"]:
+        systems[tuple(test["tasks"])] |= {test["a"]["design"], test["b"]["design"]}
+    assert {tasks: len(found) for tasks, found in systems.items()} == {("sts",): 5, ("words",): 3}
+
+
+def test_words_alone_can_be_compared(
+    folder: Path, words: LocalTask, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["-m", str(folder), "--dtype", "float32", "--device", "cpu", "-t", f"{tmp_path / 'words'}#5"]
+    out, _ = command(capsys, "compare", *given, "-d", "mean", "-o", str(tmp_path / "out"))
+    assert out.count("Main score x 100") == 1 and "words#5" in out
