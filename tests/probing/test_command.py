@@ -184,6 +184,6 @@ def test_a_mistake_is_told_in_one_line(given: list[str], part: str, run: Run, fo
 
 def test_importing_the_command_loads_no_heavy_library() -> None:
     check = (
-        "import unmask.cli.probe, sys; print([m for m in ('torch', 'transformers', 'sklearn', 'scipy') if m in sys.modules])"
+        "import unmask.cli.probing, sys; print([m for m in ('torch', 'transformers', 'sklearn', 'scipy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout.strip() == "[]"

@@ -14,7 +14,7 @@ from tests.conftest import TEXTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.heads import build_head
-from unmask.probing.layers import attribute_layers, draw_attribution
+from unmask.probing.attribution import attribute_layers, draw_attribution
 
 Pico = Callable[..., Embedder]
 
