@@ -1,0 +1,116 @@
+"""`unmask probe clusters | ...`: the analyses of the papers; each writes its result and its figure to a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
+from unmask.cli.probing.common import Column, between, percent, show, source_of
+
+if TYPE_CHECKING:
+    from unmask.design import Design
+    from unmask.probing.subject import Subject
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the result (json) and its figure (png, svg).")]
+TwoDesigns = Annotated[
+    str,
+    typer.Option("--designs", "-d", help="Two designs with a comma between; hidden states and routing weights if not given."),
+]
+Drawn = Annotated[int | None, typer.Option(min=4, help="Most texts, drawn at random (always the same ones).")]
+HIDDEN_AND_ROUTING = "prompteol,routing"
+
+
+def clusters(
+    texts: Annotated[Path, typer.Argument(help="Texts: jsonl, csv, tsv, parquet or txt (a text a line).")],
+    model: Model,
+    output: Output = Path("clusters"),
+    designs: TwoDesigns = HIDDEN_AND_ROUTING,
+    number: Annotated[int, typer.Option("--clusters", min=2, help="Clusters of k-means.")] = 10,
+    seeds: Annotated[int, typer.Option(min=2, help="Seeds of k-means, from 0.")] = 5,
+    column: Column = "text",
+    label: Annotated[str | None, typer.Option(help="Column of gold labels, for the AMI of each design with them.")] = None,
+    limit: Drawn = None,
+    max_length: MaxLength = 512,
+    batch_tokens: BatchTokens = None,
+    adapter: Adapter = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show whether two ways of reading a model group the same texts alike, beside what chance gives."""
+    from unmask.probing.clusters import draw_clusters, probe_clusters, read_texts
+    from unmask.probing.reading import two_designs
+    from unmask.progress import progress_bar
+
+    given, gold = read_texts(texts, column, label, limit)
+    asked = two_designs(parsed(designs))
+    subject = subject_of(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
+    with progress_bar("reading texts", passes_of(asked) * len(given)) as advance:
+        found = probe_clusters(
+            subject,
+            asked,
+            given,
+            gold,
+            clusters=number,
+            seeds=seeds,
+            max_length=max_length,
+            batch_tokens=batch_tokens,
+            progress=advance,
+        )
+    written = keep(found, output, "clusters", draw_clusters(found, output))
+    rows = [
+        (
+            one.measure,
+            percent(one.value),
+            f"{percent(one.chance)} ({between(one.chance_interval)})",
+            f"{one.p:.3f}",
+            " / ".join(map(percent, one.themselves)),
+        )
+        for one in found.agreement
+    ]
+    first, second = found.designs
+    known = zip(found.designs, found.gold or (), strict=False)
+    golds = [f"AMI with '{label}': {name} {percent(sum(some) / len(some))}." for name, some in known]
+    notes = [
+        f"{found.texts} distinct texts, {found.clusters} clusters, mean of {found.seeds} seeds. {first} against {second}.",
+        "By chance: the texts of one grouping dealt out anew. With itself: the same vectors from another seed, first / second design.",
+        *golds,
+        written,
+    ]
+    show("Agreement of clusters x 100", found, rows, notes, as_json, ("", "agreement", "by chance", "p", "with itself"))
+
+
+def parsed(names: str) -> list[Design]:
+    """Designs of a command line."""
+    from unmask.design import parse_designs
+
+    return list(parse_designs(names).values())
+
+
+def passes_of(designs: Any) -> int:
+    """How often each text is computed."""
+    from unmask.probing.reading import passes
+
+    return len(passes(designs))
+
+
+def subject_of(
+    design: Design, model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool
+) -> Subject:
+    """The model that the options name, attending as a design says."""
+    from unmask.probing.subject import load_subject
+
+    return load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), design.attention)
+
+
+def keep(found: Any, folder: Path, name: str, figures: list[Path]) -> str:
+    """Write a result beside its figures, and say so."""
+    from unmask.files import write_json
+
+    write_json(folder / f"{name}.json", found.as_json())
+    return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in figures)}."
