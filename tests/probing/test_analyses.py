@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import typer
 
-from tests.tiny import labelled, write_rows
+from tests.tiny import FILES, labelled, write_rows
 from unmask.cli import app, main
 
 Run = Callable[..., tuple[int, str, str]]
-ANALYSES = ["clusters"]
+ANALYSES = ["clusters", "prompts"]
 
 
 @pytest.fixture
@@ -42,12 +42,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("analyses")
     write_rows(folder / "texts.jsonl", labelled(0, 24))
+    write_rows(folder / "pairs.jsonl", FILES["sts"]()["test.jsonl"])
     return folder
 
 
 def given(analysis: str, home: Path) -> list[Any]:
     return {
         "clusters": [home / "texts.jsonl", "--clusters", "3", "--seeds", "2", "--label", "label"],
+        "prompts": [home / "pairs.jsonl", "--limit", "20"],
     }[analysis]
 
 
@@ -58,6 +60,7 @@ SAYS = {
         "AMI with 'label': causal/eol/last/routing",
         "clusters.svg",
     ],
+    "prompts": ["mean over pairs of prompts, RW", "with gold: HS grammar", "20 pairs, 9 prompts"],
 }
 
 
@@ -95,6 +98,8 @@ def test_a_table_a_result_and_a_figure(
         (["clusters", "TEXTS", "-d", "mean"], "Two designs are compared"),
         (["clusters", "TEXTS", "--clusters", "13"], "2 to 12 clusters, not 13"),
         (["clusters", "TEXTS", "--label", "topic"], "column 'topic'"),
+        (["prompts", "TEXTS"], "column 'sentence1'"),
+        (["prompts", "PAIRS", "--limit", "9"], "10 pairs or more"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
-from unmask.cli.probing.common import Column, between, percent, show, source_of
+from unmask.cli.probing.common import Column, Limit, between, percent, show, source_of
 
 if TYPE_CHECKING:
     from unmask.design import Design
     from unmask.probing.subject import Subject
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the result (json) and its figure (png, svg).")]
+Pairs = Annotated[Path, typer.Argument(help="Rows of sentence1, sentence2 and, for gold scores, score.")]
 TwoDesigns = Annotated[
     str,
     typer.Option("--designs", "-d", help="Two designs with a comma between; hidden states and routing weights if not given."),
@@ -83,6 +84,45 @@ def clusters(
         written,
     ]
     show("Agreement of clusters x 100", found, rows, notes, as_json, ("", "agreement", "by chance", "p", "with itself"))
+
+
+def prompts(
+    pairs: Pairs,
+    model: Model,
+    output: Output = Path("prompts"),
+    limit: Limit = None,
+    max_length: MaxLength = 512,
+    batch_tokens: BatchTokens = None,
+    adapter: Adapter = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how much similarities change with the prompt, in hidden states and in routing weights."""
+    from unmask.probing.geometry import read_pairs
+    from unmask.probing.prompts import NINE, Estimate, designs_of, draw_prompts, probe_prompts
+    from unmask.progress import progress_bar
+
+    given = read_pairs(pairs)[:limit]
+    subject = subject_of(designs_of(NINE, False)[0], model, adapter, revision, dtype, device, trust_remote_code)
+    texts = {text for pair in given for text in (pair.one, pair.other)}
+    with progress_bar("reading texts", len(NINE) * len(texts)) as advance:
+        found = probe_prompts(subject, given, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+    written = keep(found, output, "prompts", draw_prompts(found, output))
+
+    def row(name: str, one: Estimate | None) -> list[tuple[str, str, str]]:
+        return [] if one is None else [(name, f"{one.value:.3f}", between(one.interval, 1, 3))]
+
+    rows = [line for features, one in found.within.items() for line in row(f"mean over pairs of prompts, {features}", one)]
+    rows += row("RW minus HS: above 0, RW is steadier", found.steadier)
+    rows += row("mean between HS and RW, any two prompts", found.between)
+    rows += row("mean between HS and RW, same prompt", found.same_prompt)
+    for (features, prompt), one in zip(found.readings, found.gold or (), strict=False):
+        rows += row(f"with gold: {features} {prompt}", one)
+    notes = [f"{found.pairs} pairs, {len(found.prompts)} prompts. HS: hidden states, RW: routing weights.", written]
+    show("Spearman of similarities", found, rows, notes, as_json)
 
 
 def parsed(names: str) -> list[Design]:
