@@ -17,7 +17,7 @@ from tests.tiny import FILES, labelled, write_rows
 from unmask.cli import app, main
 
 Run = Callable[..., tuple[int, str, str]]
-ANALYSES = ["clusters", "prompts"]
+ANALYSES = ["clusters", "prompts", "pairs"]
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def given(analysis: str, home: Path) -> list[Any]:
     return {
         "clusters": [home / "texts.jsonl", "--clusters", "3", "--seeds", "2", "--label", "label"],
         "prompts": [home / "pairs.jsonl", "--limit", "20"],
+        "pairs": [home / "pairs.jsonl", "--limit", "20", "--most", "2"],
     }[analysis]
 
 
@@ -61,6 +62,7 @@ SAYS = {
         "clusters.svg",
     ],
     "prompts": ["mean over pairs of prompts, RW", "with gold: HS grammar", "20 pairs, 9 prompts"],
+    "pairs": ["A wins by", "of 20 pairs", "p = ", "margin with shared words", " | "],
 }
 
 
@@ -99,6 +101,7 @@ def test_a_table_a_result_and_a_figure(
         (["clusters", "TEXTS", "--clusters", "13"], "2 to 12 clusters, not 13"),
         (["clusters", "TEXTS", "--label", "topic"], "column 'topic'"),
         (["prompts", "TEXTS"], "column 'sentence1'"),
+        (["pairs", "PAIRS", "-d", "mean,last", "--limit", "9"], "10 pairs or more"),
         (["prompts", "PAIRS", "--limit", "9"], "10 pairs or more"),
     ],
 )

@@ -83,7 +83,15 @@ def clusters(
         *golds,
         written,
     ]
-    show("Agreement of clusters x 100", found, rows, notes, as_json, ("", "agreement", "by chance", "p", "with itself"))
+    show(
+        "Agreement of clusters x 100",
+        found,
+        rows,
+        notes,
+        as_json,
+        ("", "agreement", "by chance", "p", "with itself"),
+        prose=False,
+    )
 
 
 def prompts(
@@ -123,6 +131,66 @@ def prompts(
         rows += row(f"with gold: {features} {prompt}", one)
     notes = [f"{found.pairs} pairs, {len(found.prompts)} prompts. HS: hidden states, RW: routing weights.", written]
     show("Spearman of similarities", found, rows, notes, as_json)
+
+
+def pairs(
+    pairs: Pairs,
+    model: Model,
+    output: Output = Path("pairs"),
+    designs: TwoDesigns = HIDDEN_AND_ROUTING,
+    most: Annotated[int, typer.Option(min=1, help="Pairs to show for each design, those that it wins by most.")] = 5,
+    limit: Limit = None,
+    max_length: MaxLength = 512,
+    batch_tokens: BatchTokens = None,
+    adapter: Adapter = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the pairs that one way of reading a model ranks right and another wrong, and whether either wins on the whole."""
+    from unmask.probing.geometry import read_pairs
+    from unmask.probing.reading import two_designs
+    from unmask.probing.winners import draw_winners, probe_winners
+    from unmask.progress import progress_bar
+
+    given = read_pairs(pairs)[:limit]
+    asked = two_designs(parsed(designs))
+    subject = subject_of(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
+    texts = {text for pair in given for text in (pair.one, pair.other)}
+    with progress_bar("reading texts", passes_of(asked) * len(texts)) as advance:
+        found = probe_winners(
+            subject, asked, given, most=most, max_length=max_length, batch_tokens=batch_tokens, progress=advance
+        )
+    written = keep(found, output, "pairs", draw_winners(found, output))
+    rows = [
+        (
+            f"{one.margin:+.2f}",
+            f"{one.score:g}",
+            f"{one.gold_rank:.2f}",
+            f"{one.ranks[0]:.2f}",
+            f"{one.ranks[1]:.2f}",
+            f"{one.one.strip()} | {one.other.strip()}",
+        )
+        for one in (*found.first, *reversed(found.second))
+    ]
+    first, second = found.designs
+    lean = (
+        f"{found.margin.value:+.4f} ({between(found.margin.interval, 1, 4)}); symmetric around 0: p = {found.p:.3g} (Wilcoxon)"
+    )
+    notes = [
+        f"A: {first}, Spearman {found.spearman[0].value:.3f}. B: {second}, {found.spearman[1].value:.3f}. "
+        f"A minus B {found.difference.value:+.3f} ({between(found.difference.interval, 1, 3)}).",
+        f"A wins {found.wins[0]} of {found.pairs} pairs, B {found.wins[1]}; mean margin {lean}.",
+        *(
+            f"Spearman of A's margin with {name}: {one.value:+.3f} ({between(one.interval, 1, 3)})."
+            for name, one in found.goes_with.items()
+        ),
+        written,
+    ]
+    head = ("A wins by", "gold", "rank", "by A", "by B", "pair")
+    show("Pairs that one ranks right and the other wrong (ranks: 0 least alike, 1 most)", found, rows, notes, as_json, head)
 
 
 def parsed(names: str) -> list[Design]:

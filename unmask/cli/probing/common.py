@@ -58,9 +58,15 @@ def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
 
 
 def show(
-    title: str, found: Any, rows: Sequence[Sequence[str]], notes: Sequence[str], as_json: bool, head: Sequence[str] = ()
+    title: str,
+    found: Any,
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    as_json: bool,
+    head: Sequence[str] = ("", "", ""),
+    prose: bool = True,
 ) -> None:
-    """A small table with what it rests on below, or the whole result as JSON. The last column is an explanation, where there is no head."""
+    """A small table with what it rests on below, or the whole result as JSON; prose: the last column explains and may wrap."""
     if as_json:
         print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
         return
@@ -69,13 +75,13 @@ def show(
     from rich.table import Table
 
     table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_header=bool(head)
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_header=any(head)
     )
-    for place, name in enumerate(head or ("", "", "")):
-        explains = not head and place == 2
-        table.add_column(
-            name, justify="right" if place and not explains else "left", no_wrap=not explains, style="dim" * explains
-        )
+    for place, name in enumerate(head):
+        if prose and place == len(head) - 1:
+            table.add_column(name, style="dim")
+        else:
+            table.add_column(name, justify="right" if place else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console = Console()
