@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import typer
 
-from tests.tiny import FILES, labelled, write_rows
+from tests.tiny import FILES, labelled, write_rows, write_task
 from unmask.cli import app, main
 
 Run = Callable[..., tuple[int, str, str]]
-ANALYSES = ["clusters", "prompts", "pairs"]
+ANALYSES = ["clusters", "prompts", "pairs", "layers"]
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("analyses")
     write_rows(folder / "texts.jsonl", labelled(0, 24))
+    write_task(folder / "sts", "sts")
     write_rows(folder / "pairs.jsonl", FILES["sts"]()["test.jsonl"])
     return folder
 
@@ -51,6 +52,7 @@ def given(analysis: str, home: Path) -> list[Any]:
         "clusters": [home / "texts.jsonl", "--clusters", "3", "--seeds", "2", "--label", "label"],
         "prompts": [home / "pairs.jsonl", "--limit", "20"],
         "pairs": [home / "pairs.jsonl", "--limit", "20", "--most", "2"],
+        "layers": ["-d", "mean", "-t", home / "sts", "--texts", home / "texts.jsonl", "--limit", "20"],
     }[analysis]
 
 
@@ -63,6 +65,7 @@ SAYS = {
     ],
     "prompts": ["mean over pairs of prompts, RW", "with gold: HS grammar", "20 pairs, 9 prompts"],
     "pairs": ["A wins by", "of 20 pairs", "p = ", "margin with shared words", " | "],
+    "layers": ["centred", "sts", "over 20 texts", "* the best layer"],
 }
 
 
@@ -102,6 +105,8 @@ def test_a_table_a_result_and_a_figure(
         (["clusters", "TEXTS", "--label", "topic"], "column 'topic'"),
         (["prompts", "TEXTS"], "column 'sentence1'"),
         (["pairs", "PAIRS", "-d", "mean,last", "--limit", "9"], "10 pairs or more"),
+        (["layers", "-d", "causal/plain/mean@2"], "without '@layer'"),
+        (["layers", "-t", "./none"], "There is no task folder"),
         (["prompts", "PAIRS", "--limit", "9"], "10 pairs or more"),
     ],
 )

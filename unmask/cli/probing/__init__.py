@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from unmask.cli.probing.analyses import clusters, pairs, prompts
+from unmask.cli.probing.analyses import clusters, layers, pairs, prompts
 from unmask.cli.probing.probes import geometry, head, masked, prefix, words
 
 probe = typer.Typer(
@@ -22,5 +22,6 @@ for command, example in (
     (clusters, "clusters texts.jsonl -m MODEL --clusters 10 -o clusters"),
     (prompts, "prompts test.jsonl -m MODEL -o prompts"),
     (pairs, "pairs test.jsonl -m MODEL -o pairs"),
+    (layers, "layers -m smollm2 -d mean -t starter -o layers"),
 ):
     probe.command(epilog=f"Example: unmask probe {example}")(command)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
-from unmask.cli.probing.common import Column, Limit, between, percent, show, source_of
+from unmask.cli.probing.common import Column, Limit, between, percent, show, source_of, texts_of
 
 if TYPE_CHECKING:
     from unmask.design import Design
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the result (json) and its figure (png, svg).")]
 Pairs = Annotated[Path, typer.Argument(help="Rows of sentence1, sentence2 and, for gold scores, score.")]
+TextsOrOurs = Annotated[
+    Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")
+]
 TwoDesigns = Annotated[
     str,
     typer.Option("--designs", "-d", help="Two designs with a comma between; hidden states and routing weights if not given."),
@@ -191,6 +194,52 @@ def pairs(
     ]
     head = ("A wins by", "gold", "rank", "by A", "by B", "pair")
     show("Pairs that one ranks right and the other wrong (ranks: 0 least alike, 1 most)", found, rows, notes, as_json, head)
+
+
+def layers(
+    model: Model,
+    design: Annotated[str, typer.Option("--design", "-d", help="A design without a layer.")] = "prompteol",
+    output: Output = Path("layers"),
+    task: Annotated[
+        list[str] | None, typer.Option("--task", "-t", help="Task to score each layer on, as for `unmask compare`; repeat.")
+    ] = None,
+    texts: TextsOrOurs = None,
+    column: Column = "text",
+    limit: Limit = None,
+    max_length: MaxLength = 512,
+    batch_tokens: BatchTokens = None,
+    adapter: Adapter = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a text's vector changes from layer to layer, and what each layer scores on tasks."""
+    from unmask.design import Design
+    from unmask.evaluation.tasks import resolve_tasks
+    from unmask.probing.layers import draw_layers, probe_layers
+    from unmask.progress import progress_bar
+
+    asked, given = Design.parse(design), texts_of(texts, column, limit)
+    tasks = resolve_tasks(task) if task else []
+    subject = subject_of(asked, model, adapter, revision, dtype, device, trust_remote_code)
+    with progress_bar("reading texts", len(set(given))) as advance:
+        found = probe_layers(subject, asked, given, tasks, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+    written = keep(found, output, "layers", draw_layers(found, output))
+    rows = []
+    for place in range(len(found.cosine)):
+        near = [f"{some[place].value:.3f}" if place < len(some) else "" for some in (found.next_cosine, found.next_centred)]
+        marks = ["*" if place + 1 == one.best else "=" if place + 1 in one.level else " " for one in found.scores]
+        scores = [f"{percent(one.scores[place])}{mark}" for one, mark in zip(found.scores, marks, strict=True)]
+        rows.append((str(place + 1), *near, *scores))
+    notes = [
+        f"Cosine of each layer with the next, as is and less the layer's mean, over {found.texts} texts; {found.design}.",
+        *(["Scores x 100; * the best layer, = not told from it by a paired bootstrap."] if found.scores else []),
+        written,
+    ]
+    head = ("layer", "cosine", "centred", *(one.task for one in found.scores))
+    show("Layers", found, rows, notes, as_json, head, prose=False)
 
 
 def parsed(names: str) -> list[Design]:
