@@ -17,7 +17,7 @@ from tests.tiny import FILES, labelled, write_rows, write_task
 from unmask.cli import app, main
 
 Run = Callable[..., tuple[int, str, str]]
-ANALYSES = ["clusters", "prompts", "pairs", "layers"]
+ANALYSES = ["clusters", "prompts", "pairs", "layers", "states"]
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ def given(analysis: str, home: Path) -> list[Any]:
         "prompts": [home / "pairs.jsonl", "--limit", "20"],
         "pairs": [home / "pairs.jsonl", "--limit", "20", "--most", "2"],
         "layers": ["-d", "mean", "-t", home / "sts", "--texts", home / "texts.jsonl", "--limit", "20"],
+        "states": ["--texts", home / "texts.jsonl", "--limit", "20", "--max-length", "6"],
     }[analysis]
 
 
@@ -66,6 +67,7 @@ SAYS = {
     "prompts": ["mean over pairs of prompts, RW", "with gold: HS grammar", "20 pairs, 9 prompts"],
     "pairs": ["A wins by", "of 20 pairs", "p = ", "margin with shared words", " | "],
     "layers": ["centred", "sts", "over 20 texts", "* the best layer"],
+    "states": ["any two", "2-3", "of 20 texts", "cut to 6 tokens", "bidirectional, proven in 3 layers"],
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from unmask.cli.probing.analyses import clusters, layers, pairs, prompts
+from unmask.cli.probing.analyses import clusters, layers, pairs, prompts, states
 from unmask.cli.probing.probes import geometry, head, masked, prefix, words
 
 probe = typer.Typer(
@@ -23,5 +23,6 @@ for command, example in (
     (prompts, "prompts test.jsonl -m MODEL -o prompts"),
     (pairs, "pairs test.jsonl -m MODEL -o pairs"),
     (layers, "layers -m smollm2 -d mean -t starter -o layers"),
+    (states, "states -m smollm2 --texts texts.txt --limit 200 -o states"),
 ):
     probe.command(epilog=f"Example: unmask probe {example}")(command)

@@ -242,6 +242,45 @@ def layers(
     show("Layers", found, rows, notes, as_json, head, prose=False)
 
 
+def states(
+    model: Model,
+    output: Output = Path("states"),
+    texts: TextsOrOurs = None,
+    column: Column = "text",
+    limit: Limit = None,
+    max_length: MaxLength = 512,
+    batch_tokens: BatchTokens = None,
+    adapter: Adapter = None,
+    revision: Revision = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
+    from unmask.probing.states import draw_states, name_of, probe_states
+    from unmask.probing.subject import load_subject
+    from unmask.progress import progress_bar
+
+    given = texts_of(texts, column, limit)
+    subject = load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), "causal")
+    with progress_bar("reading texts", len(given)) as advance:
+        found = probe_states(subject, given, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+    written = keep(found, output, "states", draw_states(found, output))
+    rows = [
+        (str(layer), f"{mean.value:.3f}", f"{floor:.3f}", *(f"{cosine:.2f}" for cosine in cosines))
+        for layer, (mean, floor, cosines) in enumerate(zip(found.mean, found.unrelated, found.cosine, strict=True), start=1)
+    ]
+    notes = [
+        "Mean over all tokens; any two: of a token's causal state with any token's bidirectional one; then by position from 0.",
+        f"{sum(found.tokens)} tokens of {found.texts} texts.",
+        *([f"{found.truncated} texts were cut to {found.max_length} tokens."] if found.truncated else []),
+        written,
+    ]
+    head = ("layer", "mean", "any two", *map(name_of, found.bins))
+    show("Cosine of causal and bidirectional states", found, rows, notes, as_json, head, prose=False)
+
+
 def parsed(names: str) -> list[Design]:
     """Designs of a command line."""
     from unmask.design import parse_designs
