@@ -35,7 +35,7 @@ def compare(
         typer.Option(
             "--designs",
             "-d",
-            help="Designs with commas between (see `unmask designs`); may be repeated. Default: a saved embedder's own, or eight.",
+            help="Designs or sets of them, commas between (see `unmask designs`); repeat. Default: a saved embedder's own, or eight.",
         ),
     ] = None,
     reference: Annotated[
@@ -44,7 +44,9 @@ def compare(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results; run again to add to them.")] = Path(
         "report"
     ),
-    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore and alpha on (txt, jsonl, csv, parquet).")] = None,
+    fit_on: Annotated[
+        Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on (txt, jsonl, csv, parquet).")
+    ] = None,
     max_length: MaxLength = 512,
     batch_tokens: BatchTokens = None,
     adapter: Adapter = None,
@@ -76,7 +78,9 @@ def compare(
             saved = read_settings(Path(name).expanduser())
             asked = given or parse_designs(saved.design if saved else DEFAULT_DESIGNS)
             if fit_on is not None and not any(design.needs_fit for design in asked.values()):
-                raise UnmaskError("None of these designs is fitted (zscore, sum:auto), so --fit-on would change nothing.")
+                raise UnmaskError(
+                    "None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing."
+                )
             precision = saved.dtype if saved and dtype == "auto" else dtype
             source = Source(name, revision, adapter, dtype=precision, device=device, trust_remote_code=trust_remote_code)
             results += run(Plan(source, asked, tasks, max_length, texts, batch_tokens), store, _say)
