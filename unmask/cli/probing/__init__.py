@@ -15,7 +15,7 @@ probe = typer.Typer(
 )
 for command, example in (
     (words, "words -m smollm2 -a bidirectional --train train.jsonl --test test.jsonl --limit-train 200"),
-    (prefix, "prefix -m smollm2 -a bidirectional"),
+    (prefix, "prefix -m smollm2:causal -m smollm2:bidirectional -m my-embedder/model -o prefix"),
     (geometry, "geometry -m smollm2 -d bidirectional-mean --pairs dev.jsonl"),
     (masked, "masked -m smollm2 -a bidirectional --texts texts.txt --limit 200"),
     (head, "head -m my-embedder --texts texts.txt -o layers.png"),

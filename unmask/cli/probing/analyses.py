@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
-from unmask.cli.probing.common import Column, Limit, between, percent, show, source_of, texts_of
+from unmask.cli.probing.common import Column, Limit, between, keep, percent, show, source_of, texts_of
 
 if TYPE_CHECKING:
     from unmask.design import Design
@@ -302,11 +302,3 @@ def subject_of(
     from unmask.probing.subject import load_subject
 
     return load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), design.attention)
-
-
-def keep(found: Any, folder: Path, name: str, figures: list[Path]) -> str:
-    """Write a result beside its figures, and say so."""
-    from unmask.files import write_json
-
-    write_json(folder / f"{name}.json", found.as_json())
-    return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in figures)}."

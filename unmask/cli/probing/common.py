@@ -86,7 +86,8 @@ def show(
         table.add_row(*row)
     console = Console()
     console.print(table)
-    for note in (*notes, f"{found.provenance['model']}: {found.provenance['proof']}."):
+    basis = getattr(found, "provenance", None)  # a result of several models tells them apart in its notes
+    for note in (*notes, *([f"{basis['model']}: {basis['proof']}."] if basis else [])):
         console.print(note, style="dim", markup=False, highlight=False)
 
 
@@ -98,3 +99,11 @@ def percent(share: float) -> str:
 def between(bounds: tuple[float, float] | None, scale: float = 100, digits: int = 1) -> str:
     """A 95 % interval in words, or nothing."""
     return "" if bounds is None else f"95 %: {scale * bounds[0]:.{digits}f} to {scale * bounds[1]:.{digits}f}"
+
+
+def keep(found: Any, folder: Path, name: str, figures: list[Path]) -> str:
+    """Write a result beside its figures, and say so."""
+    from unmask.files import write_json
+
+    write_json(folder / f"{name}.json", found.as_json())
+    return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in figures)}."

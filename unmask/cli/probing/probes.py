@@ -16,6 +16,7 @@ from unmask.cli.probing.common import (
     Seed,
     attention_of,
     between,
+    keep,
     percent,
     show,
     source_of,
@@ -78,12 +79,20 @@ def words(
 
 
 def prefix(
-    model: Model,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            "--model",
+            "-m",
+            help="Hub id, folder or bundled name, with :causal or :bidirectional behind it or as --attention says; repeat for stages.",
+        ),
+    ],
     attention: AttentionChoice = None,
     triples: Annotated[
         Path | None, typer.Option(help="Rows of prefix, query, same, different; 48 of this package if not given.")
     ] = None,
     layer: Layer = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the result (json) and a figure.")] = None,
     adapter: Adapter = None,
     revision: Revision = None,
     dtype: Dtype = "auto",
@@ -91,25 +100,39 @@ def prefix(
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure whether the states of a prefix use what follows it: exactly not, under causal attention."""
+    """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
+    from unmask.probing.stages import attention_in, compare_stages, draw_stages
     from unmask.probing.subject import load_subject
     from unmask.progress import progress_bar
 
     given = read_triples(triples or TRIPLES)
-    subject = load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), attention_of(attention))
-    with progress_bar("reading triples", len(given)) as advance:
-        found = probe_prefixes(subject, given, layer=layer, progress=advance)
-    rows = [
-        ("cosine where what follows means the same", f"{found.same:.4f}", ""),
-        ("cosine where it means something else", f"{found.different:.4f}", ""),
-        ("gap", f"{found.gap:.4f}", between(found.interval, 1, 4)),
-        ("triples with a positive gap", percent(found.accuracy), ""),
+    gaps = []
+    with progress_bar("reading triples", len(model) * len(given)) as advance:
+        for name, own in map(attention_in, model):
+            source = source_of(name, adapter, revision, dtype, device, trust_remote_code)
+            gaps.append(
+                probe_prefixes(load_subject(source, own or attention_of(attention)), given, layer=layer, progress=advance)
+            )
+    found = compare_stages(model, gaps)
+    written = [keep(found, output, "prefix", draw_stages(found, output))] if output else []
+    rows = []
+    for one in found.stages:
+        step = "" if one.step is None else f"{one.step.difference:+.4f} ({between(one.step.interval, 1, 4)})"
+        gap = f"{one.found.gap:.4f} ({between(one.found.interval, 1, 4)})"
+        rows.append((one.name, f"{one.found.same:.4f}", f"{one.found.different:.4f}", gap, percent(one.found.accuracy), step))
+    notes = [
+        f"Cosines where what follows means the same and where not; the gap, and the share of {len(given)} triples where it is above 0; "
+        "what the stage adds to it. The prefix's own tokens only.",
+        *(f"{one.name}: layer {one.found.layer}, {one.found.provenance['proof']}." for one in found.stages),
+        *(
+            f"{one.name}: the gap is exactly 0: the states of a prefix do not see what follows."
+            for one in found.stages
+            if not any(one.found.gaps)
+        ),
+        *written,
     ]
-    notes = [f"{found.triples} triples, layer {found.layer}; the prefix's own tokens only."]
-    if not any(found.gaps):
-        notes.append("The gap is exactly 0: the states of a prefix do not see what follows.")
-    show("Shared prefixes", found, rows, notes, as_json)
+    show("Shared prefixes", found, rows, notes, as_json, ("", "same", "different", "gap", "above 0", "step"), prose=False)
 
 
 def geometry(
