@@ -76,7 +76,7 @@ def draw_stages(found: Stages, folder: Path) -> list[Path]:
     right.set_yticks(places, [""] * len(stages))
     right.set_xlabel("mean cosine of the prefix's states", fontsize=8)
     plain(right, "")
-    right.legend(frameon=False, fontsize=8)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", frameon=False, fontsize=8, ncols=2)
     for axis in (left, right):
         axis.set_ylim(-0.6, len(stages) - 0.4)
     return save_figure(figure, folder, "prefix")

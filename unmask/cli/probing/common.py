@@ -81,7 +81,7 @@ def show(
         if prose and place == len(head) - 1:
             table.add_column(name, style="dim")
         else:
-            table.add_column(name, justify="right" if place else "left", no_wrap=True)
+            table.add_column(name, justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = Console()

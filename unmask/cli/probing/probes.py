@@ -118,21 +118,26 @@ def prefix(
     written = [keep(found, output, "prefix", draw_stages(found, output))] if output else []
     rows = []
     for one in found.stages:
-        step = "" if one.step is None else f"{one.step.difference:+.4f} ({between(one.step.interval, 1, 4)})"
-        gap = f"{one.found.gap:.4f} ({between(one.found.interval, 1, 4)})"
-        rows.append((one.name, f"{one.found.same:.4f}", f"{one.found.different:.4f}", gap, percent(one.found.accuracy), step))
+        low, high = one.found.interval
+        cosines = (f"{one.found.same:.4f}", f"{one.found.different:.4f}", f"{one.found.gap:.4f}")
+        rows.append((one.name, *cosines, f"{low:.4f} to {high:.4f}", percent(one.found.accuracy)))
     notes = [
-        f"Cosines where what follows means the same and where not; the gap, and the share of {len(given)} triples where it is above 0; "
-        "what the stage adds to it. The prefix's own tokens only.",
-        *(f"{one.name}: layer {one.found.layer}, {one.found.provenance['proof']}." for one in found.stages),
+        f"{len(given)} triples; cosines of the prefix's own tokens where what follows means the same and where it does not; "
+        "their gap with its 95 % interval; share of triples with a positive gap.",
+        *(
+            f"{one.name}: {one.step.difference:+.4f} ({between(one.step.interval, 1, 4)}) to the gap of the one before."
+            for one in found.stages
+            if one.step
+        ),
         *(
             f"{one.name}: the gap is exactly 0: the states of a prefix do not see what follows."
             for one in found.stages
             if not any(one.found.gaps)
         ),
+        *(f"{one.name}: layer {one.found.layer}, {one.found.provenance['proof']}." for one in found.stages),
         *written,
     ]
-    show("Shared prefixes", found, rows, notes, as_json, ("", "same", "different", "gap", "above 0", "step"), prose=False)
+    show("Shared prefixes", found, rows, notes, as_json, ("", "same", "different", "gap", "95 %", "above 0"), prose=False)
 
 
 def geometry(
