@@ -16,7 +16,7 @@ from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
 from unmask.cli.mixtures import merge, mix
-from unmask.cli.probe import probe
+from unmask.cli.probing import probe
 from unmask.cli.reproduce import reproduce
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
