@@ -128,10 +128,15 @@ class Grid:
         )
 
 
-def read_grid(folder: Path) -> Grid:
-    """The grid of a folder that `unmask compare` wrote. Raises UnmaskError where there is nothing to report."""
+def require_results(folder: Path) -> None:
+    """Raise UnmaskError where a folder is none that `unmask compare` wrote; it is left as it is."""
     if not (folder / "results.jsonl").is_file():
         raise UnmaskError(f"'{folder}' holds no results.jsonl: give the folder that `unmask compare -o` wrote.")
+
+
+def read_grid(folder: Path) -> Grid:
+    """The grid of a folder that `unmask compare` wrote. Raises UnmaskError where there is nothing to report."""
+    require_results(folder)
     store = ResultStore(folder)
     kept = [result for result in store.results if store.get(result.conditions) is not None]
     if not kept:

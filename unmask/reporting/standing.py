@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from unmask.evaluation.resampling import Scores, bootstrap, interval
-from unmask.evaluation.results import Result
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.statistics import difference_test
 from unmask.evaluation.verdict import (
     SIGNIFICANT,
@@ -67,7 +67,7 @@ class Standing:
 
     order: systems with their mean over `common` tasks, best first. unranked: systems that miss so many tasks that none would be common.
     intervals: 95 % of each mean, by bootstrap of the items within each task. marks: the best of each task, and what is not told apart
-    from it. against: every other system of the order against the first. advice: for each kind of task.
+    from it. against: every other system of the order against the first. advice: for each kind of task, with the interval of its score.
     """
 
     order: list[tuple[System, float]]
@@ -78,6 +78,7 @@ class Standing:
     tests: list[Comparison]
     against: dict[System, Against]
     advice: list[Recommendation]
+    advice_intervals: dict[str, Bounds]
     ranks: Ranks | None = None
     power: str | None = None
 
@@ -120,6 +121,7 @@ def standing(grid: Grid, advance: Callable[[int], None] | None = None) -> Standi
     samples = _Samples(grid, max(_RESAMPLES, 100 * len(grid.systems)), advance)
     samples.draw()
     tests = comparisons(kept, grid.store)
+    advice = [one for kind in grid.kinds for one in _advice(grid, kind)]
     return Standing(
         order=order,
         common=common,
@@ -128,7 +130,8 @@ def standing(grid: Grid, advance: Callable[[int], None] | None = None) -> Standi
         marks={cell: mark for task in grid.tasks for cell, mark in _marks(grid, task, samples).items()},
         tests=tests,
         against=_against(order[0][0], tests),
-        advice=[one for kind in grid.kinds for one in _advice(grid, kind)],
+        advice=advice,
+        advice_intervals={kind: bounds for kind, bounds in _advice_intervals(grid, advice, samples)},
         ranks=_ranks({grid.names[system]: _scores(grid, system, common) for system, _ in order}),
         power=_power(grid, order, common),
     )
@@ -139,7 +142,7 @@ def comparable(results: Sequence[Result]) -> list[Result]:
     tasks: dict[System, set[str]] = {}
     for result in results:
         tasks.setdefault(result.system, set()).add(result.task)
-    while not set.intersection(*tasks.values()):
+    while tasks and not set.intersection(*tasks.values()):
         fewest = min(map(len, tasks.values()))
         leaving = [system for system, those in tasks.items() if len(those) == fewest]
         for system in leaving if len(leaving) < len(tasks) else leaving[1:]:
@@ -202,7 +205,23 @@ def _against(best: System, tests: Sequence[Comparison]) -> dict[System, Against]
 
 
 def _advice(grid: Grid, kind: str) -> list[Recommendation]:
-    return recommendations(comparable([result for result in grid.results if result.kind == kind]), grid.store)
+    return recommendations(_candidates(grid, kind), grid.store)
+
+
+def _candidates(grid: Grid, kind: str) -> list[Result]:
+    """Results of a kind of task that can be recommended: those of the LLM, on tasks that they share; none is a reference row."""
+    return comparable([one for one in grid.results if one.kind == kind and one.design != SENTENCE_TRANSFORMERS])
+
+
+def _advice_intervals(
+    grid: Grid, advice: Sequence[Recommendation], samples: _Samples
+) -> Iterator[tuple[str, Bounds]]:
+    for one in advice:
+        systems = {result.system for result in _candidates(grid, one.kind)}
+        common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]
+        tasks = [task for task in common if grid.tasks[task].kind == one.kind]
+        for bounds in _intervals([(one.system, one.score)], tasks, samples).values():
+            yield one.kind, bounds
 
 
 def _ranks(scores: Mapping[str, Sequence[float]]) -> Ranks | None:
