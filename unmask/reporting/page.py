@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -62,10 +63,9 @@ def render(grid: Grid, found: Standing, charts: Mapping[str, str], data: Sequenc
         loader=PackageLoader("unmask.reporting", "page"),
         autoescape=True,
         undefined=StrictUndefined,
-        trim_blocks=True,
         lstrip_blocks=True,
     )
-    page.filters |= {"points": points, "bounds": bounds, "amount": amount, "p": p_value}
+    page.filters |= {"points": points, "bounds": bounds, "amount": amount, "p": p_value, "listed": listed, "breakable": breakable}
     script = _own("report.js")
     return page.get_template("report.html").render(
         style=Markup(_own("report.css")),  # noqa: S704
@@ -101,6 +101,20 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Names in a sentence, the first few where there are many."""
+    shown = list(names) if len(names) <= most + 1 else [*names[:most], f"{len(names) - most} others"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def breakable(name: str) -> str:
+    """A name, escaped, that a narrow column may break where its words end."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(?<=[-_/.:])(?=\w)|(?<=[a-z])(?=[A-Z])", name)
+    return Markup("<wbr>").join(escape(part) for part in parts)
+
+
 def _own(name: str) -> str:
     return (files("unmask.reporting") / "page" / name).read_text(encoding="utf-8")
 
@@ -133,6 +147,8 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "timed": price.what,
         "ranks": found.ranks,
         "power": found.power,
+        "tasks_needed": found.tasks_needed,
+        "timed_any": any(grid.cost(system).milliseconds_per_text for system in order),
         "attention": _distinct(str(result.provenance.get("attention", "not recorded")) for result in grid.results),
         "hardware": _distinct(str(result.provenance.get("hardware", "not recorded")) for result in grid.results),
         "versions": _versions(grid),
@@ -154,7 +170,7 @@ def _card(grid: Grid, found: Standing, place: int) -> dict[str, Any]:
         "interval": found.advice_intervals.get(one.kind),
         "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
         "tasks": len(tasks),
-        "reason": one.reason.removeprefix(f"{100 * one.score:.1f}, "),
+        "reason": re.sub(r"(?<=[\[ ])-(?=\d)", "−", one.reason.removeprefix(f"{100 * one.score:.1f}, ")),
         "cost": _cost_words(grid.cost(one.system)),
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from unmask.evaluation.resampling import Scores, bootstrap, interval
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
-from unmask.evaluation.statistics import difference_test
+from unmask.evaluation.statistics import FEWEST_TASKS, difference_test
 from unmask.evaluation.verdict import (
     SIGNIFICANT,
     Comparison,
@@ -56,6 +56,14 @@ class Against:
     p_holm: float
 
     @property
+    def tasks_needed(self) -> int | None:
+        """The tasks that it takes before any pair could differ, if there are fewer: the smallest p of n is 2 / 2^n, times the pairs."""
+        if not self.tests or self.tests[0].outcome.unit == "items":
+            return None
+        needed = next(n for n in range(FEWEST_TASKS, 64) if 2 ** (1 - n) * len(self.tests) < SIGNIFICANT)
+        return needed if needed > len(self.common) else None
+
+    @property
     def tied(self) -> bool:
         """Whether the two cannot be told apart."""
         return self.p_holm >= SIGNIFICANT
@@ -81,6 +89,14 @@ class Standing:
     advice_intervals: dict[str, Bounds]
     ranks: Ranks | None = None
     power: str | None = None
+
+    @property
+    def tasks_needed(self) -> int | None:
+        """The tasks that it takes before any pair could differ, if there are fewer: the smallest p of n is 2 / 2^n, times the pairs."""
+        if not self.tests or self.tests[0].outcome.unit == "items":
+            return None
+        needed = next(n for n in range(FEWEST_TASKS, 64) if 2 ** (1 - n) * len(self.tests) < SIGNIFICANT)
+        return needed if needed > len(self.common) else None
 
     @property
     def tied(self) -> set[System]:
@@ -157,6 +173,9 @@ def _scores(grid: Grid, system: System, tasks: Sequence[str]) -> list[float]:
 def _intervals(order: Sequence[tuple[System, float]], common: Sequence[str], samples: _Samples) -> dict[System, Bounds]:
     found = {}
     for system, _ in order:
+        if len(common) == 1 and (known := samples.grid.cells[system, common[0]].interval):
+            found[system] = known
+            continue
         drawn = [samples.by_cell.get((system, task)) for task in common]
         whole = [one for one in drawn if one is not None]
         if len(whole) == len(drawn):

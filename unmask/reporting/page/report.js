@@ -87,10 +87,14 @@
     tip.hidden = false;
     cell.setAttribute("aria-describedby", "tip");
     const box = cell.getBoundingClientRect();
-    const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
-    const below = box.bottom + 6 + tip.offsetHeight <= window.innerHeight || box.top < tip.offsetHeight + 6;
-    tip.style.left = window.scrollX + Math.max(8, Math.min(box.left, room)) + "px";
-    tip.style.top = window.scrollY + (below ? box.bottom + 6 : box.top - tip.offsetHeight - 6) + "px";
+    const width = document.documentElement.clientWidth;
+    const room = width - tip.offsetWidth - 8;
+    const beside = width > 640; // on a phone it stands below, where there is no room beside
+    const right = box.right + 8 <= room ? box.right + 8 : box.left - tip.offsetWidth - 8;
+    const left = beside ? right : Math.min(box.left, room);
+    const top = beside ? Math.min(box.top, window.innerHeight - tip.offsetHeight - 8) : box.bottom + 6;
+    tip.style.left = window.scrollX + Math.max(8, left) + "px";
+    tip.style.top = window.scrollY + Math.max(8, top) + "px";
   }
 
   function hide() {
