@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH = 7.6  # inches
-_LONGEST_NAME = 38
+_WIDTH = 5.6  # inches: on a phone its text can still be read
+_WIDE = 7.6  # for names on two sides
+_LONGEST_NAME = 30
 _MARKERS = "osD^vP"
 
 
@@ -73,20 +74,30 @@ def critical_diagram(ranks: Ranks) -> Figure:
     bars = [0.6 + 0.5 * place for place in range(len(groups))]
     top = (bars[-1] if bars else 0) + 1.2
     depth = top + half
-    figure, axes = _figure(0.3 + 0.22 * (depth + 1.5))
+    figure, axes = _figure(0.3 + 0.2 * (depth + 1.5), _WIDE)
     last = len(order)
-    margin = 0.42 * (last - 1)
+    names = [shortened(name, 26) for name, _ in order]
+    share = min(0.3, 0.07 + 0.009 * max(map(len, names)))  # of the width, for the names on either side
+    margin = share / (1 - 2 * share) * (last - 1)
     axes.plot([1, last], [0, 0], color=INK, linewidth=1.2)
     for tick in _ticks(last):
         axes.plot([tick, tick], [0, -0.25], color=INK, linewidth=1)
         axes.text(tick, -0.45, str(tick), ha="center", va="bottom", color=MUTED)
-    for place, (name, rank) in enumerate(order):
+    for place, (_, rank) in enumerate(order):
         left = place < half
         level = top + (place if left else len(order) - 1 - place)
         edge = 1 - 0.06 * margin if left else last + 0.06 * margin
         axes.plot([rank, rank, edge], [0, level, level], color=MUTED, linewidth=0.8)
-        text = f"{shortened(name, 30)}  {rank:.1f}" if left else f"{rank:.1f}  {shortened(name, 30)}"
-        axes.text(edge - 0.03 * margin if left else edge + 0.03 * margin, level, text, ha="right" if left else "left", va="center")
+        text = f"{names[place]}  {rank:.1f}" if left else f"{rank:.1f}  {names[place]}"
+        axes.text(
+            edge - 0.03 * margin if left else edge + 0.03 * margin,
+            level,
+            text,
+            ha="right" if left else "left",
+            va="center",
+            in_layout=False,
+            fontsize=8,
+        )
     for level, group in zip(bars, groups, strict=True):
         ends = [ranks.mean_ranks[name] for name in group]
         axes.plot([min(ends) - 0.04, max(ends) + 0.04], [level, level], color=ACCENT, linewidth=4, solid_capstyle="round")
@@ -137,7 +148,7 @@ def layers(grid: Grid, found: Standing) -> Figure | None:
     columns = 1 if len(panels) == 1 else 2
     rows = -(-len(panels) // columns)
     names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
-    figure, grid_of_axes = _panels(rows, columns, 2.6 * rows + 0.4 + 0.2 * len(names))
+    figure, grid_of_axes = _panels(rows, columns, 2.3 * rows + 0.4 + 0.2 * len(names))
     colours = dict(zip(names, _shades(len(names)), strict=True))
     for axes, (kind, lines) in zip(grid_of_axes, panels.items(), strict=False):
         _draw_curves(axes, lines, colours, names)
@@ -154,7 +165,10 @@ def layers(grid: Grid, found: Standing) -> Figure | None:
 
 
 def _draw_curves(axes: Axes, lines: Sequence[Curve], colours: dict[str, str], names: Sequence[str]) -> None:
+    ticks = sorted({layer for line in lines for layer in line.layers})
+    ticks = ticks if len(ticks) <= 8 else ticks[:: -(-len(ticks) // 8)]
     last = max(line.layers[-1] for line in lines)
+    final_at = last + max(1, ticks[1] - ticks[0])
     for line in lines:
         mark = _MARKERS[names.index(line.name) % len(_MARKERS)]
         colour = colours[line.name]
@@ -163,11 +177,9 @@ def _draw_curves(axes: Axes, lines: Sequence[Curve], colours: dict[str, str], na
             line.layers, 100 * np.array(line.scores), marker=mark, markersize=4.5, color=colour, label=" " + shortened(line.name, 60)
         )
         if line.final is not None:
-            axes.plot(last + 1, 100 * line.final, marker=mark, markersize=6, markerfacecolor=PAPER, color=colour)
-    ticks = sorted({layer for line in lines for layer in line.layers})
-    ticks = ticks if len(ticks) <= 12 else ticks[:: -(-len(ticks) // 12)]
+            axes.plot(final_at, 100 * line.final, marker=mark, markersize=6, markerfacecolor=PAPER, color=colour)
     final = any(line.final is not None for line in lines)
-    axes.set_xticks([*ticks, last + 1] if final else ticks, [*map(str, ticks), "final"] if final else list(map(str, ticks)))
+    axes.set_xticks([*ticks, final_at] if final else ticks, [*map(str, ticks), "final"] if final else list(map(str, ticks)))
     axes.set_xlabel("layer")
     axes.set_ylabel("main score x 100")
     axes.grid(axis="y")
@@ -215,7 +227,7 @@ def trade(grid: Grid, found: Standing, price: Price) -> Figure | None:
         return None
     leading = front(points)
     at = {system: (value, 100 * mean) for system, value, mean in points}
-    figure, axes = _figure(3.6)
+    figure, axes = _figure(3.3)
     rest = [point for system, point in at.items() if system not in leading]
     axes.plot(*_columns(rest), "o", markersize=6, color=PAPER, markeredgecolor=MUTED, linestyle="none")
     steps = [at[system] for system in leading]
@@ -230,8 +242,8 @@ def trade(grid: Grid, found: Standing, price: Price) -> Figure | None:
         value, mean = at[system]
         on_left = axes.transData.transform((value, mean))[0] < axes.bbox.x0 + axes.bbox.width / 2
         axes.annotate(
-            shortened(grid.names[system], 30), (value, mean), (-5 if on_left else 5, 7), textcoords="offset points",
-            ha="left" if on_left else "right",
+            shortened(grid.names[system], 26), (value, mean), (-5 if on_left else 5, 7), textcoords="offset points",
+            ha="left" if on_left else "right", zorder=1.5, bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
     axes.set_xlabel(price.what)
     axes.set_ylabel(f"main score x 100, {_mean_over(len(found.common))}")
@@ -250,10 +262,10 @@ FIGURES: dict[str, Callable[[Grid, Standing], Figure | None]] = {
 }
 
 
-def _figure(height: float) -> tuple[Figure, Axes]:
+def _figure(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
@@ -273,7 +285,7 @@ def _shades(count: int) -> list[str]:
 
 
 def _ticks(last: int) -> list[int]:
-    step = max(1, -(-last // 15))
+    step = max(1, -(-last // 10))
     return [*range(1, last + 1, step)]
 
 

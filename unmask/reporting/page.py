@@ -111,7 +111,7 @@ def breakable(name: str) -> str:
     """A name, escaped, that a narrow column may break where its words end."""
     from markupsafe import Markup, escape
 
-    parts = re.split(r"(?<=[-_/.:])(?=\w)|(?<=[a-z])(?=[A-Z])", name)
+    parts = re.split(r"(?<=[-_/.:])(?=\w)|(?<=[a-z])(?=[A-Z])|(?<=\w)(?=@)", name)
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
@@ -147,7 +147,6 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "timed": price.what,
         "ranks": found.ranks,
         "power": found.power,
-        "tasks_needed": found.tasks_needed,
         "timed_any": any(grid.cost(system).milliseconds_per_text for system in order),
         "attention": _distinct(str(result.provenance.get("attention", "not recorded")) for result in grid.results),
         "hardware": _distinct(str(result.provenance.get("hardware", "not recorded")) for result in grid.results),

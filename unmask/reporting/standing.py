@@ -10,7 +10,7 @@ import numpy as np
 
 from unmask.evaluation.resampling import Scores, bootstrap, interval
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
-from unmask.evaluation.statistics import FEWEST_TASKS, difference_test
+from unmask.evaluation.statistics import difference_test
 from unmask.evaluation.verdict import (
     SIGNIFICANT,
     Comparison,
@@ -46,6 +46,10 @@ class Ranks(Protocol):
     def n(self) -> int:
         """Number of tasks."""
 
+    @property
+    def fewest(self) -> int:
+        """Tasks below which no pair could differ after the correction, whatever its scores."""
+
 
 @dataclass(frozen=True)
 class Against:
@@ -54,14 +58,6 @@ class Against:
     difference: float
     interval: Bounds
     p_holm: float
-
-    @property
-    def tasks_needed(self) -> int | None:
-        """The tasks that it takes before any pair could differ, if there are fewer: the smallest p of n is 2 / 2^n, times the pairs."""
-        if not self.tests or self.tests[0].outcome.unit == "items":
-            return None
-        needed = next(n for n in range(FEWEST_TASKS, 64) if 2 ** (1 - n) * len(self.tests) < SIGNIFICANT)
-        return needed if needed > len(self.common) else None
 
     @property
     def tied(self) -> bool:
@@ -89,14 +85,6 @@ class Standing:
     advice_intervals: dict[str, Bounds]
     ranks: Ranks | None = None
     power: str | None = None
-
-    @property
-    def tasks_needed(self) -> int | None:
-        """The tasks that it takes before any pair could differ, if there are fewer: the smallest p of n is 2 / 2^n, times the pairs."""
-        if not self.tests or self.tests[0].outcome.unit == "items":
-            return None
-        needed = next(n for n in range(FEWEST_TASKS, 64) if 2 ** (1 - n) * len(self.tests) < SIGNIFICANT)
-        return needed if needed > len(self.common) else None
 
     @property
     def tied(self) -> set[System]:

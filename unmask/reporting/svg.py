@@ -94,7 +94,7 @@ def inline(svg: str, name: str, title: str) -> str:
             element.attrib[attribute] = _themed(_REFERENCE.sub(rf"url(#{name}-\1)", value))
     for attribute in ("width", "height"):
         root.attrib[attribute] = root.attrib[attribute].replace("pt", "")
-    root.attrib |= {"role": "img", "aria-labelledby": f"{name}-title", "class": "chart"}
+    root.attrib |= {"role": "img", "aria-labelledby": f"{name}-title", "class": "chart wide" if float(root.attrib["width"]) > 450 else "chart"}
     heading = ET.Element(f"{{{_SVG}}}title", {"id": f"{name}-title"})
     heading.text = title
     root.insert(0, heading)
