@@ -22,7 +22,7 @@ GRID_KINDS = {
     "word-level": 1,
 }
 METRICS = {"sts": "cosine_spearman", "clustering": "v_measure", "retrieval": "ndcg_at_10"}
-LAYERS = range(4, 28, 4)
+LAYERS = range(4, 24, 4)
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,23 @@ class Folder:
         return result, items
 
 
+@dataclass(frozen=True)
+class Ranked:
+    """Ranks as a critical-difference diagram needs them."""
+
+    mean_ranks: dict[str, float]
+    cliques: tuple[tuple[str, ...], ...]
+    friedman_p: float = 0.01
+    n: int = 14
+    fewest: int = 6
+
+
+def ranked_by(scores: Mapping[str, Sequence[float]]) -> Ranked:
+    """Ranks by mean score, and the first three in one group."""
+    order = sorted(scores, key=lambda name: -float(np.mean(scores[name])))
+    return Ranked({name: place + 1.2 for place, name in enumerate(order)}, (tuple(order[:3]),))
+
+
 def small() -> Folder:
     """Four designs on three tasks of three kinds; two designs have names that no page should trust."""
     return Folder(
@@ -108,9 +125,8 @@ def large() -> Folder:
             (f"causal/{prompt}/{pooling}", base + bonus)
             for pooling, base in (("last", 0.3), ("mean", 0.4), ("weighted-mean", 0.45), ("max", 0.1))
         ]
-        rows += [(f"causal/{prompt}/mean@{layer}", 0.25 + bonus + 0.3 * np.sin(layer / 9)) for layer in LAYERS[: 6 - len(prompt) % 2]]
+        rows += [(f"causal/{prompt}/mean@{layer}", 0.25 + bonus + 0.3 * np.sin(layer / 9)) for layer in LAYERS]
     rows += [("bidirectional/plain/mean", 0.05), ('causal/"Topic of this text, in a single word: {text}"/last@all', 0.5), (SCRIPT, 0.35)]
-    rows = rows[:29] + [(SCRIPT, 0.35)]
     designs = {design: (design, float(strength)) for design, strength in rows}
     tasks = {f"{kind}-{place}": kind for kind, count in GRID_KINDS.items() for place in range(count)}
     return Folder(designs, tasks)

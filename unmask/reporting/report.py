@@ -42,7 +42,7 @@ def _write(folder: Path, output: Path) -> Path:
     with drawing():
         for name, figure in draw(grid, found).items():
             svg = as_svg(figure)
-            charts[name] = inline(svg, name, TITLES[name])
+            charts[name] = inline(svg, f"chart-{name}", TITLES[name])
             with atomic(output / "figures" / f"{name}.svg") as scratch:
                 scratch.write_text(svg, encoding="utf-8")
             with atomic(output / "figures" / f"{name}.png") as scratch:
