@@ -40,7 +40,7 @@ def small_report(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 @pytest.fixture(scope="session")
 def large_report(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """With costs, and one cell that failed. All pairs of 30 designs take half a minute to test: here none is, and the lead is advice enough."""
+    """With costs, and one cell that failed. All pairs of 30 designs would take half a minute: here none is tested, the lead is advice."""
     folder, of = tmp_path_factory.mktemp("large"), large()
     failed = ("causal/plain/max", "retrieval-0")
     of = replace(of, without=[failed])

@@ -53,7 +53,7 @@ class Folder:
         """A result whose items have these values."""
         items = Items("mean", {"value": value})
         score = float(value.mean())
-        conditions = {
+        conditions: dict[str, Any] = {
             "model": self.model,
             "model_revision": "49df063d3ce63c6b",
             "design": design,
@@ -126,7 +126,11 @@ def large() -> Folder:
             for pooling, base in (("last", 0.3), ("mean", 0.4), ("weighted-mean", 0.45), ("max", 0.1))
         ]
         rows += [(f"causal/{prompt}/mean@{layer}", 0.25 + bonus + 0.3 * np.sin(layer / 9)) for layer in LAYERS]
-    rows += [("bidirectional/plain/mean", 0.05), ('causal/"Topic of this text, in a single word: {text}"/last@all', 0.5), (SCRIPT, 0.35)]
+    rows += [
+        ("bidirectional/plain/mean", 0.05),
+        ('causal/"Topic of this text, in a single word: {text}"/last@all', 0.5),
+        (SCRIPT, 0.35),
+    ]
     designs = {design: (design, float(strength)) for design, strength in rows}
     tasks = {f"{kind}-{place}": kind for kind, count in GRID_KINDS.items() for place in range(count)}
     return Folder(designs, tasks)

@@ -13,7 +13,7 @@ from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
@@ -53,9 +53,13 @@ class Watched:
         page.on("console", lambda message: self.problems.append(message.text))
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.asked.append(request.url))
-        page.on("dialog", lambda dialog: (self.problems.append(dialog.message), dialog.dismiss()))
+        page.on("dialog", self._dismiss)
         page.route("**/*", lambda route: route.continue_() if route.request.url.startswith("file:") else route.abort())
         page.goto(report.page.as_uri())
+
+    def _dismiss(self, dialog: Dialog) -> None:
+        self.problems.append(dialog.message)
+        dialog.dismiss()
 
     def names(self) -> list[str]:
         return self.page.locator("#heat tbody th").evaluate_all("all => all.map(one => one.dataset.v)")  # type: ignore[no-any-return]
@@ -286,7 +290,9 @@ def test_no_name_runs(look: Any, small_report: Written) -> None:
     seen = look(small_report)
     assert seen.page.locator("script").count() == 1
     assert seen.page.locator("#heat tbody th", has_text=SCRIPT).count() == 1
-    seen.page.evaluate("() => { const own = document.createElement('script'); own.textContent = 'window.ran = 1'; document.body.append(own); }")
+    seen.page.evaluate(
+        "() => document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'}))"
+    )
     assert seen.page.evaluate("() => window.ran") is None  # the policy of the page stops what escaping might miss
     assert any("Content Security Policy" in problem for problem in seen.problems)
     seen.problems.clear()

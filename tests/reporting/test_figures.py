@@ -120,6 +120,8 @@ def test_inlined_charts_refer_to_their_own_parts(large_report: Written) -> None:
         assert "#1c2733" not in chart  # the page's colour takes its place
 
 
-@pytest.mark.parametrize(("given", "shown"), [("short", "short"), ("a" * 20 + "b" * 20, "aaaa…bbbb"), ("two\nlines", "two lines")])
+@pytest.mark.parametrize(
+    ("given", "shown"), [("short", "short"), ("a" * 20 + "b" * 20, "aaaa…bbbb"), ("two\nlines", "two lines")]
+)
 def test_long_names_give_way_in_the_middle(given: str, shown: str) -> None:
     assert shortened(given, 9) == shown

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -72,12 +73,14 @@ def page(report: Written) -> Parsed:
 
 def test_it_says_its_language_title_and_headings_in_order(page: Parsed) -> None:
     assert page.all("html", lang="en")
-    [(_, title)] = page.all("title", )[:1]
+    [(_, title)] = page.all(
+        "title",
+    )[:1]
     assert title.startswith("unmask report: ")
     levels = [int(name[1]) for name, _, _ in page.elements if re.fullmatch("h[1-6]", name)]
     assert levels.count(1) == 1
     assert levels[0] == 1
-    assert all(next_one <= level + 1 for level, next_one in zip(levels, levels[1:], strict=False))
+    assert all(next_one <= level + 1 for level, next_one in pairwise(levels))
 
 
 def test_it_is_one_small_file_that_refers_to_nothing_outside(report: Written, page: Parsed) -> None:
@@ -89,9 +92,11 @@ def test_it_is_one_small_file_that_refers_to_nothing_outside(report: Written, pa
     assert not re.search(r"@import|url\(", "".join(text for _, text in page.all("style")))
     for attrs, _ in page.all("a"):
         target = attrs["href"]
-        assert target[1:] in {one.get("id") for _, one, _ in page.elements} if target[0] == "#" else (
-            report.page.parent / target
-        ).is_file()
+        assert (
+            target[1:] in {one.get("id") for _, one, _ in page.elements}
+            if target[0] == "#"
+            else (report.page.parent / target).is_file()
+        )
 
 
 def test_only_its_own_script_may_run(page: Parsed) -> None:
@@ -185,7 +190,14 @@ def test_the_lead_says_what_the_tests_say(small_report: Written, tmp_path: Path)
 
 def test_where_it_was_measured_is_said(small_report: Written) -> None:
     text = " ".join(text for _, text in Parsed(small_report.html).all("main"))
-    for said in ("49df063d3ce63c6b", "bfloat16", "512 tokens", "torch 2.13.0", "cpu (x86_64, 2 cores)", "causal, proven in 30 layers"):
+    for said in (
+        "49df063d3ce63c6b",
+        "bfloat16",
+        "512 tokens",
+        "torch 2.13.0",
+        "cpu (x86_64, 2 cores)",
+        "causal, proven in 30 layers",
+    ):
         assert said in text
 
 
@@ -221,7 +233,9 @@ def test_reporting_needs_no_model(tmp_path: Path) -> None:
     assert ran.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("number", "shown"), [(None, "–"), (0, "0"), (51, "51"), (28.0845, "28.1"), (12345, "12\u202f345"), (0.0123, "0.0123")])
+@pytest.mark.parametrize(
+    ("number", "shown"), [(None, "\u2013"), (0, "0"), (51, "51"), (28.0845, "28.1"), (12345, "12\u202f345"), (0.0123, "0.0123")]
+)
 def test_amounts_have_three_digits(number: float | None, shown: str) -> None:
     assert amount(number) == shown
 

@@ -143,12 +143,19 @@ def test_what_is_not_installed_or_not_defined_is_left_out(
 
 def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    said = SimpleNamespace(text="9 tasks would be needed.")
-    monkeypatch.setitem(sys.modules, "unmask.evaluation.ranks", SimpleNamespace(critical_differences=asked.append))
-    monkeypatch.setitem(
-        sys.modules, "unmask.evaluation.power", SimpleNamespace(power_statement=lambda *scores: asked.append(scores) or said)
-    )
+
+    def ranks(scores: Any) -> str:
+        asked.append(scores)
+        return "the ranks"
+
+    def power(*scores: Any) -> SimpleNamespace:
+        asked.append(scores)
+        return SimpleNamespace(text="9 tasks would be needed.")
+
+    monkeypatch.setitem(sys.modules, "unmask.evaluation.ranks", SimpleNamespace(critical_differences=ranks))
+    monkeypatch.setitem(sys.modules, "unmask.evaluation.power", SimpleNamespace(power_statement=power))
     grid, found = stood(tmp_path, Folder(DESIGNS, SIX))
     scores = {name: [grid.cells[system, task].main_score for task in SIX] for system, name in grid.names.items()}
     assert asked == [scores, (scores["echo"], scores["mean"])]
+    assert str(found.ranks) == "the ranks"
     assert found.power == "9 tasks would be needed."

@@ -150,7 +150,9 @@ def failure_rows(grid: Grid) -> list[Row]:
 
 def advice_rows(grid: Grid, found: Standing) -> list[Row]:
     """One row a kind of task: what to use, and why."""
-    return [{"kind": one.kind, "name": grid.names[one.system], "score": one.score, "reason": one.reason} for one in found.advice]
+    return [
+        {"kind": one.kind, "name": grid.names[one.system], "score": one.score, "reason": one.reason} for one in found.advice
+    ]
 
 
 def latex(grid: Grid, found: Standing) -> str:

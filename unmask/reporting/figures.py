@@ -1,4 +1,4 @@
-"""Figures: ranked designs, critical differences, curves over layers, quality against cost; each drawn only where there is something to draw."""
+"""Figures: ranked designs, critical differences, curves over layers, quality against cost; each where there is something to draw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unmask.evaluation.results import Result
 from unmask.evaluation.verdict import System
 from unmask.reporting.grid import Cost, Grid, design_of
 from unmask.reporting.standing import Ranks, Standing
-from unmask.reporting.svg import ACCENT, INK, MUTED, PAPER, SOFT
+from unmask.reporting.svg import ACCENT, INK, MUTED, PAPER, SERIES, SOFT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _WIDTH = 5.6  # inches: on a phone its text can still be read
 _WIDE = 7.6  # for names on two sides
 _LONGEST_NAME = 30
-_MARKERS = "osD^vP"
+_MARKERS = "osD^vPX"  # one more than colours, so that both come round together only after 42 lines
 
 
 def draw(grid: Grid, found: Standing) -> dict[str, Figure]:
@@ -45,7 +45,9 @@ def ranking(grid: Grid, found: Standing) -> Figure:
     for place, (system, mean) in enumerate(found.order):
         leads = place == 0 or system in found.tied
         low, high = found.intervals.get(system, (mean, mean))
-        axes.plot([100 * low, 100 * high], [place, place], color=ACCENT if leads else SOFT, linewidth=1.8, solid_capstyle="round")
+        axes.plot(
+            [100 * low, 100 * high], [place, place], color=ACCENT if leads else SOFT, linewidth=1.8, solid_capstyle="round"
+        )
         axes.plot(
             100 * mean, place, "o", markersize=6.5, color=ACCENT if leads else PAPER, markeredgecolor=ACCENT if leads else MUTED
         )
@@ -149,9 +151,8 @@ def layers(grid: Grid, found: Standing) -> Figure | None:
     rows = -(-len(panels) // columns)
     names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
     figure, grid_of_axes = _panels(rows, columns, 2.3 * rows + 0.4 + 0.2 * len(names))
-    colours = dict(zip(names, _shades(len(names)), strict=True))
     for axes, (kind, lines) in zip(grid_of_axes, panels.items(), strict=False):
-        _draw_curves(axes, lines, colours, names)
+        _draw_curves(axes, lines, names)
         axes.set_title(kind)
     for axes in grid_of_axes[len(panels) :]:
         axes.set_visible(False)
@@ -164,17 +165,22 @@ def layers(grid: Grid, found: Standing) -> Figure | None:
     return figure
 
 
-def _draw_curves(axes: Axes, lines: Sequence[Curve], colours: dict[str, str], names: Sequence[str]) -> None:
+def _draw_curves(axes: Axes, lines: Sequence[Curve], names: Sequence[str]) -> None:
     ticks = sorted({layer for line in lines for layer in line.layers})
     ticks = ticks if len(ticks) <= 8 else ticks[:: -(-len(ticks) // 8)]
     last = max(line.layers[-1] for line in lines)
     final_at = last + max(1, ticks[1] - ticks[0])
     for line in lines:
-        mark = _MARKERS[names.index(line.name) % len(_MARKERS)]
-        colour = colours[line.name]
+        place = names.index(line.name)
+        colour, mark = SERIES[place % len(SERIES)], _MARKERS[place % len(_MARKERS)]
         # a leading blank: matplotlib leaves names that start with an underscore out of legends
         axes.plot(
-            line.layers, 100 * np.array(line.scores), marker=mark, markersize=4.5, color=colour, label=" " + shortened(line.name, 60)
+            line.layers,
+            100 * np.array(line.scores),
+            marker=mark,
+            markersize=4.5,
+            color=colour,
+            label=" " + shortened(line.name, 60),
         )
         if line.final is not None:
             axes.plot(final_at, 100 * line.final, marker=mark, markersize=6, markerfacecolor=PAPER, color=colour)
@@ -276,14 +282,6 @@ def _panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
-def _shades(count: int) -> list[str]:
-    """Colours for lines, from one scale that every kind of eye orders alike; its pale end would be lost on paper."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    return [ACCENT] if count == 1 else [to_hex(colormaps["viridis"](value)) for value in np.linspace(0.1, 0.78, count)]
-
-
 def _ticks(last: int) -> list[int]:
     step = max(1, -(-last // 10))
     return [*range(1, last + 1, step)]
@@ -295,5 +293,3 @@ def _mean_over(tasks: int) -> str:
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
-
-

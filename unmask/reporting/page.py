@@ -22,6 +22,7 @@ from unmask.reporting.standing import Bounds, Mark, Standing
 from unmask.reporting.tables import METRIC_NAMES
 
 _LEVELS = 10
+DASH, MINUS = "\u2013", "\u2212"
 _SPOKEN: dict[Mark, str] = {"best": "best of its task", "tied": "not told apart from the best"}
 
 
@@ -65,13 +66,20 @@ def render(grid: Grid, found: Standing, charts: Mapping[str, str], data: Sequenc
         undefined=StrictUndefined,
         lstrip_blocks=True,
     )
-    page.filters |= {"points": points, "bounds": bounds, "amount": amount, "p": p_value, "listed": listed, "breakable": breakable}
+    page.filters |= {
+        "points": points,
+        "bounds": bounds,
+        "amount": amount,
+        "p": p_value,
+        "listed": listed,
+        "breakable": breakable,
+    }
     script = _own("report.js")
     return page.get_template("report.html").render(
-        style=Markup(_own("report.css")),  # noqa: S704
-        script=Markup(script),  # noqa: S704
+        style=Markup(_own("report.css")),
+        script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        charts={name: Markup(chart) for name, chart in charts.items()},  # noqa: S704
+        charts={name: Markup(chart) for name, chart in charts.items()},
         data=[file.name for file in data],
         **_content(grid, found),
     )
@@ -79,7 +87,7 @@ def render(grid: Grid, found: Standing, charts: Mapping[str, str], data: Sequenc
 
 def points(score: float | None) -> str:
     """A score x 100 with one decimal, a dash for none."""
-    return "–" if score is None else f"{100 * score:.1f}".replace("-", "−")
+    return DASH if score is None else f"{100 * score:.1f}".replace("-", MINUS)
 
 
 def bounds(interval: Bounds | None) -> str:
@@ -90,7 +98,7 @@ def bounds(interval: Bounds | None) -> str:
 def amount(number: float | None, unit: str = "") -> str:
     """A quantity with three significant digits and blanks between thousands, a dash for none."""
     if number is None:
-        return "–"
+        return DASH
     decimals = 0 if number == 0 else max(0, 2 - math.floor(math.log10(abs(number))))
     text = f"{number:,.{decimals}f}" if not float(number).is_integer() else f"{number:,.0f}"
     return text.replace(",", "\u202f") + (f"\u00a0{unit}" if unit else "")
@@ -111,7 +119,7 @@ def breakable(name: str) -> str:
     """A name, escaped, that a narrow column may break where its words end."""
     from markupsafe import Markup, escape
 
-    parts = re.split(r"(?<=[-_/.:])(?=\w)|(?<=[a-z])(?=[A-Z])|(?<=\w)(?=@)", name)
+    parts = re.split(r"(?<=[-_/.:])(?=[^\W\d])|(?<=[a-z])(?=[A-Z])|(?<=\w)(?=@)", name)
     return Markup("<wbr>").join(escape(part) for part in parts)
 
 
@@ -169,7 +177,7 @@ def _card(grid: Grid, found: Standing, place: int) -> dict[str, Any]:
         "interval": found.advice_intervals.get(one.kind),
         "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
         "tasks": len(tasks),
-        "reason": re.sub(r"(?<=[\[ ])-(?=\d)", "−", one.reason.removeprefix(f"{100 * one.score:.1f}, ")),
+        "reason": re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, one.reason.removeprefix(f"{100 * one.score:.1f}, ")),
         "cost": _cost_words(grid.cost(one.system)),
     }
 
@@ -188,7 +196,7 @@ def _cost_words(cost: Cost) -> str:
 def memory(size: int | None) -> str:
     """Bytes as MiB or GiB."""
     if size is None:
-        return "–"
+        return DASH
     return amount(size / 2**30, "GiB") if size >= 2**30 else amount(round(size / 2**20), "MiB")
 
 
@@ -271,7 +279,7 @@ def _empty(grid: Grid, system: System, column: Column) -> Cell:
     for place, one in enumerate(grid.failures):
         if (one.model, one.design) == system and one.task == column.head and column.role == "task":
             return Cell("failed", kind=column.kind, row=f"f{place}", role="failed")
-    return Cell("–", kind=column.kind, role="missing")
+    return Cell(DASH, kind=column.kind, role="missing")
 
 
 def _kind_mean(grid: Grid, system: System, kind: str) -> float | None:

@@ -135,7 +135,7 @@ def standing(grid: Grid, advance: Callable[[int], None] | None = None) -> Standi
         tests=tests,
         against=_against(order[0][0], tests),
         advice=advice,
-        advice_intervals={kind: bounds for kind, bounds in _advice_intervals(grid, advice, samples)},
+        advice_intervals=dict(_advice_intervals(grid, advice, samples)),
         ranks=_ranks({grid.names[system]: _scores(grid, system, common) for system, _ in order}),
         power=_power(grid, order, common),
     )
@@ -220,9 +220,7 @@ def _candidates(grid: Grid, kind: str) -> list[Result]:
     return comparable([one for one in grid.results if one.kind == kind and one.design != SENTENCE_TRANSFORMERS])
 
 
-def _advice_intervals(
-    grid: Grid, advice: Sequence[Recommendation], samples: _Samples
-) -> Iterator[tuple[str, Bounds]]:
+def _advice_intervals(grid: Grid, advice: Sequence[Recommendation], samples: _Samples) -> Iterator[tuple[str, Bounds]]:
     for one in advice:
         systems = {result.system for result in _candidates(grid, one.kind)}
         common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 INK, MUTED, LINE, PAPER, ACCENT, SOFT = "#1c2733", "#5b6875", "#d5dbe1", "#fefefe", "#1f5fa8", "#8fb3d9"
 """Colours of every figure; in a page each becomes the variable of that name, so that figures follow its dark mode."""
 
+SERIES = "#2467b0", "#b35a00", "#0b7a5b", "#7a4ea0", "#a8324a", "#4d5a66"
+"""Colours for lines, told apart by every kind of eye with the marks that go with them; `--series-0` and on in a page."""
+
 _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -22,6 +25,7 @@ _VARIABLES = {
     PAPER: "var(--paper)",
     ACCENT: "var(--accent)",
     SOFT: "var(--soft)",
+    **{colour: f"var(--series-{place})" for place, colour in enumerate(SERIES)},
 }
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
@@ -94,7 +98,8 @@ def inline(svg: str, name: str, title: str) -> str:
             element.attrib[attribute] = _themed(_REFERENCE.sub(rf"url(#{name}-\1)", value))
     for attribute in ("width", "height"):
         root.attrib[attribute] = root.attrib[attribute].replace("pt", "")
-    root.attrib |= {"role": "img", "aria-labelledby": f"{name}-title", "class": "chart wide" if float(root.attrib["width"]) > 450 else "chart"}
+    wide = " wide" if float(root.attrib["width"]) > 450 else ""
+    root.attrib |= {"role": "img", "aria-labelledby": f"{name}-title", "class": f"chart{wide}"}
     heading = ET.Element(f"{{{_SVG}}}title", {"id": f"{name}-title"})
     heading.text = title
     root.insert(0, heading)
