@@ -142,16 +142,12 @@ def standing(grid: Grid, advance: Callable[[int], None] | None = None) -> Standi
 
 
 def comparable(results: Sequence[Result]) -> list[Result]:
-    """The results of systems that share a task: those with the fewest tasks leave until one is common to the rest."""
-    tasks: dict[System, set[str]] = {}
+    """The results of the systems that have the task which most of them have: all of them, where a task is common to all."""
+    systems: dict[str, set[System]] = {}
     for result in results:
-        tasks.setdefault(result.system, set()).add(result.task)
-    while tasks and not set.intersection(*tasks.values()):
-        fewest = min(map(len, tasks.values()))
-        leaving = [system for system, those in tasks.items() if len(those) == fewest]
-        for system in leaving if len(leaving) < len(tasks) else leaving[1:]:
-            del tasks[system]
-    return [result for result in results if result.system in tasks]
+        systems.setdefault(result.task, set()).add(result.system)
+    widest = max(systems.values(), key=len, default=set())
+    return [result for result in results if result.system in widest]
 
 
 def _scores(grid: Grid, system: System, tasks: Sequence[str]) -> list[float]:
