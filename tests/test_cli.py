@@ -29,6 +29,7 @@ from unmask.starter import starter_folders
 
 COMMANDS = [
     "compare",
+    "report",
     "embed",
     "mine",
     "leaks",
