@@ -30,6 +30,7 @@ from unmask.starter import starter_folders
 COMMANDS = [
     "compare",
     "report",
+    "recommend",
     "embed",
     "mine",
     "leaks",
@@ -234,6 +235,42 @@ def test_compare_saves_what_it_prints(run: Run, model: Path, task: Path) -> None
     found = compared(run, model, "-d", "mean", "-d", "last", "-t", task, "-o", "out", "--json")
     assert json.loads(Path("out/comparison.json").read_text()) == json.loads(found.out)
     assert len(Path("out/results.jsonl").read_text().splitlines()) == 2
+
+
+def test_compare_with_a_baseline_tests_each_against_it_alone(run: Run, model: Path, task: Path) -> None:
+    found = compared(run, model, "-d", "mean,last,max", "-t", task, "-o", "out", "--baseline", "last", "--json")
+    tests = json.loads(found.out)["comparisons"]
+    assert {test["b"]["design"] for test in tests} == {"causal/plain/last"}
+    assert sorted(test["a"]["design"] for test in tests) == ["causal/plain/max", "causal/plain/mean"]
+    table = compared(run, model, "-d", "mean,last,max", "-t", task, "-o", "out", "--baseline", "last")
+    assert table.code == 0 and "2 pairs with last" in table.out.replace("\n", " ")
+    wrong = compared(run, model, "-d", "mean,last", "-t", task, "-o", "out", "--baseline", "lats")
+    assert wrong.code == 2 and "Did you mean 'last'?" in wrong.mistake
+
+
+def test_recommend_tells_the_rounds_and_what_to_use(run: Run, model: Path, task: Path) -> None:
+    given = (
+        "recommend",
+        "-m",
+        model,
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "-t",
+        task,
+        "-d",
+        "mean,last,prompteol",
+        "-o",
+        "out",
+    )
+    found = run(*given)
+    assert found.code == 0
+    for part in ("Round 1: 16 items", "Use ", "tokens a text", "times as many"):
+        assert part in found.out
+    content = json.loads(run(*given, "--json").out)
+    assert content == json.loads(Path("out/recommendation.json").read_text())
+    assert content["label"] in ("mean", "last", "prompteol") and content["tokens"] <= content["grid_tokens"]
 
 
 def test_compare_prints_a_table_a_test_and_an_advice(run: Run, model: Path, task: Path) -> None:

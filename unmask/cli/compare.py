@@ -52,6 +52,12 @@ def compare(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results; run again to add to them.")] = Path(
         "report"
     ),
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline", "-b", help="Test each design against this one alone, and not every pair: it has to be chosen first."
+        ),
+    ] = None,
     fit_on: Annotated[
         Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on (txt, jsonl, csv, parquet).")
     ] = None,
@@ -69,6 +75,7 @@ def compare(
     from unmask.evaluation.reference import compare_reference
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.tasks import resolve_tasks
+    from unmask.evaluation.trainings import mean_over_seeds
     from unmask.files import only_run_in, write_json
     from unmask.loading import Source
 
@@ -80,8 +87,9 @@ def compare(
         store = ResultStore(output)
         results = [result for plan in plans for result in run(plan, store, _say)]
         results += [result for name in reference or [] for result in compare_reference(name, tasks, store, _say)]
+        results = mean_over_seeds(results)
         failures = _failures(store, {*model, *(reference or [])}, {one.name for one in tasks}, bool(results))
-        tested = _tested(results, store)
+        tested = _tested(results, store, baseline)
         content = _as_json(results, [test for _, tests in tested for test in tests], failures)
         write_json(output / "comparison.json", content)
         if as_json:
@@ -92,12 +100,18 @@ def compare(
         raise typer.Exit(1)
 
 
-def _tested(results: list[Result], store: ResultStore) -> list[Tested]:
-    """Results on texts and those on words, each with the paired tests of its own."""
+def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> list[Tested]:
+    """Results on texts and those on words, each with the paired tests of its own; a baseline is a design on texts."""
+    from unmask.errors import unknown
     from unmask.evaluation.readings import apart
     from unmask.evaluation.verdict import comparisons
 
-    return [(part, comparisons(part, store)) for part in apart(results) if part]
+    texts, words = apart(results)
+    against = next((result.system for result in texts if result.label == baseline), None)
+    if baseline and against is None:
+        raise unknown("design among those compared", baseline, dict.fromkeys(result.label for result in texts))
+    tests = [(texts, comparisons(texts, store, against)), (words, comparisons(words, store))]
+    return [(part, found) for part, found in tests if part]
 
 
 def _plan(
@@ -143,11 +157,14 @@ def _print(results: list[Result], tested: list[Tested], store: ResultStore, outp
     from rich.console import Console
 
     from unmask.evaluation.readings import sharing
+    from unmask.evaluation.trainings import one_seed
     from unmask.reporting.tables import shared_readings
 
     console = Console()
     for part, tests in tested:
         _print_standing(console, part, tests, store)
+    if note := one_seed(results):
+        console.print(note, style="dim")
     if shared := sharing(results):
         console.print(shared_readings(shared))
     if cut := [result for result in results if result.truncated]:

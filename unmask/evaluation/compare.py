@@ -80,16 +80,25 @@ class Plan:
         return "as saved" if self._is_fitted(design) else _hash(self.reference)
 
 
+Loaded = tuple[Backbone, "PreTrainedTokenizerBase"]
+"""A model and its tokenizer."""
+
+
 def compare(
-    plan: Plan, store: ResultStore, say: Callable[[str], None] = lambda _: None, cache: VectorCache | None = None
+    plan: Plan,
+    store: ResultStore,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    cache: VectorCache | None = None,
+    loaded: Callable[[], Loaded] | None = None,
 ) -> list[Result]:
     """Score every design on every task; what the store holds already is not computed again.
 
     Returns the results in the order of designs, then tasks. Every design is checked on the loaded model before the first
     text is computed. A cell that fails is kept as such in the store (`failures`), and the others go on; so are the cells that are
-    none, since a word-level task asks nothing of such a design. cache: vectors by
-    their text; one in the store's folder if not given, which vanishes when all cells are done. Raises UnmaskError and
-    AttentionError as loading does.
+    none, since a word-level task asks nothing of such a design. cache: vectors by their text; one in the store's folder if not given,
+    which vanishes when all cells are done. loaded: gives the plan's model, if it is to outlive this call. Raises UnmaskError
+    and AttentionError as loading does.
     """
     say(f"{plan.source.model}: {len(plan.designs)} designs on {len(plan.tasks)} tasks")
     device = pick_device(plan.source.device)
@@ -98,12 +107,8 @@ def compare(
     grid.note_what_is_not_asked()
     own = VectorCache(store.folder / "vectors")
     if any(store.get(conditions) is None for conditions in grid.cells.values()):
-        say(f"loading {plan.source.model}")
-        model, tokenizer = load(plan.source)
-        backbone = Backbone(model, _first_attention(plan))
-        head = plan.saved.trained_head(model) if plan.saved else None
-        backbone.head = head.to(backbone.device) if head else None
-        _fill(grid, _checked(backbone, plan), tokenizer, cache or own)
+        backbone, tokenizer = loaded() if loaded else load_checked(plan, say)
+        _fill(grid, backbone, tokenizer, cache or own)
     own.forget()  # also what a run left that was killed when all was scored
     found = [store.get(conditions) for conditions in grid.cells.values()]
     relabelled = zip((label for label, _ in grid.cells), found, strict=True)
@@ -241,6 +246,16 @@ def _groups(designs: Mapping[str, Design]) -> dict[tuple[Attention, str], dict[s
     for label, design in sorted(designs.items(), key=lambda item: ATTENTIONS.index(item[1].attention)):
         groups.setdefault((design.attention, design.prompt), {})[label] = design
     return groups
+
+
+def load_checked(plan: Plan, say: Callable[[str], None] = lambda _: None) -> Loaded:
+    """The model of a plan, on which each of its designs was checked."""
+    say(f"loading {plan.source.model}")
+    model, tokenizer = load(plan.source)
+    backbone = Backbone(model, _first_attention(plan))
+    head = plan.saved.trained_head(model) if plan.saved else None
+    backbone.head = head.to(backbone.device) if head else None
+    return _checked(backbone, plan), tokenizer
 
 
 def _first_attention(plan: Plan) -> Attention:

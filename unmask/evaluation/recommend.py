@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache as cache_once
+from functools import partial
 from math import ceil, inf, sqrt
 from typing import Any
 
 from unmask.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import Plan, compare
+from unmask.evaluation.compare import Plan, compare, load_checked
 from unmask.evaluation.resampling import interval
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.statistics import bootstrap_tasks, difference_test
@@ -93,11 +95,12 @@ def recommend(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambd
     if len(plan.designs) < 2:
         raise UnmaskError("One design needs no recommendation: give two or more.")
     alive, rounds, cache = dict(plan.designs), list[Round](), VectorCache(store.folder / "vectors")
+    loaded = cache_once(partial(load_checked, plan, say))
     paid: dict[Lane, int] = {}
     first: dict[Lane, int] = {}
     for share in SHARES:
         parts = [subset(task, max(FEWEST, ceil(share * task.size))) for task in tasks]
-        results = compare(replace(plan, designs=alive, tasks=parts), store, say, cache)
+        results = compare(replace(plan, designs=alive, tasks=parts), store, say, cache=cache, loaded=loaded)
         _refuse_failures(store, alive, parts, results)
         before = sum(paid.values())
         paid |= _tokens(results)

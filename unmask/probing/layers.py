@@ -8,6 +8,7 @@ from which each layer's mean over the texts was taken.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 
 from unmask.design import Design
 from unmask.embedder import default_batch_tokens
-from unmask.encoding import Tally, Vectors, encode_designs, fit_designs
+from unmask.encoding import fit_designs
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import SharedVectors
+from unmask.evaluation.passes import Pass, SharedVectors
 from unmask.evaluation.resampling import Items, bootstrap, interval
 from unmask.evaluation.tasks import Task
+from unmask.evaluation.vectors import VectorCache
 from unmask.probing.prompts import Estimate
 from unmask.probing.ranks import RESAMPLES
 from unmask.probing.reading import MAX_LENGTH, cosines, read_designs
@@ -143,19 +145,14 @@ def score_layers(
     budget = batch_tokens or default_batch_tokens(backbone)
     fits = fit_designs(backbone, prompt, designs, reference_texts(), batch_tokens=budget)
 
-    def compute(texts: Sequence[str], instruction: str | None, tally: Tally) -> dict[Design, Vectors]:
-        asked = instruction if prompt.prompt.takes_instruction else None
-        with progress_bar(f"layers on {task.name}", len(texts)) as advance:
-            return encode_designs(
-                backbone, prompt, fits, texts, instruction=asked, batch_tokens=budget, tally=tally, progress=advance
-            )
+    with tempfile.TemporaryDirectory() as folder:
+        source = Pass(backbone, prompt, fits, VectorCache(Path(folder)), "layers", budget)
+        shared = SharedVectors(source, designs, lambda total: progress_bar(f"layers on {task.name}", total))
 
-    shared = SharedVectors(compute)
+        def score(design: Design) -> Outcome:
+            return evaluate(task, design.name, lambda texts, instruction: shared.get(design, texts, instruction))
 
-    def score(design: Design) -> Outcome:
-        return evaluate(task, design.name, lambda texts, instruction: shared.get(design, texts, instruction))
-
-    outcomes = [score(design) for design in designs]
+        outcomes = [score(design) for design in designs]
     scores = [outcome.main_score for outcome in outcomes]
     best, items = int(np.argmax(scores)), [outcome.items for outcome in outcomes if outcome.items is not None]
     told = _intervals(items, scores) if len(items) == len(scores) and items[0].n > 1 else None

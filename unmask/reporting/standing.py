@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -227,27 +227,22 @@ def _advice_intervals(grid: Grid, advice: Sequence[Recommendation], samples: _Sa
 
 def _ranks(scores: Mapping[str, Sequence[float]]) -> Ranks | None:
     """Critical differences between the designs, or None where there are too few tasks or designs for them."""
+    from unmask.evaluation.ranks import critical_differences
+
     try:
-        from unmask.evaluation.ranks import critical_differences  # type: ignore[import-not-found]
-    except ImportError:
-        return None
-    try:
-        found: Ranks = critical_differences(scores)
+        return critical_differences(scores)
     except ValueError:
         return None
-    return found
 
 
 def _power(grid: Grid, order: Sequence[tuple[System, float]], common: Sequence[str]) -> str | None:
     """How many tasks it would take to tell the best from the runner-up, in words; None where that cannot be said."""
-    try:
-        from unmask.evaluation.power import power_statement  # type: ignore[import-not-found]
-    except ImportError:
-        return None
+    from unmask.evaluation.power import power_statement
+
     if len(order) < 2:
         return None
+    best, second = (_scores(grid, system, common) for system, _ in order[:2])
     try:
-        found: Any = power_statement(*(_scores(grid, system, common) for system, _ in order[:2]))
+        return power_statement(best, second).text
     except ValueError:
         return None
-    return str(found.text)

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unmask.evaluation.results import Result
+from unmask.evaluation.trainings import DEVIATION
 from unmask.evaluation.verdict import SIGNIFICANT, Comparison, Recommendation, System, display_name, ranked
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], de
     unit = f"{outcome.n} {outcome.unit}" + (
         f" of {_count(len(comparisons[0].tasks), 'task')}" if outcome.unit == "items" else ""
     )
-    note = f"* p < {SIGNIFICANT}: {outcome.test} on {unit}, Holm-corrected over {len(comparisons)} pairs."
+    note = f"* p < {SIGNIFICANT}: {outcome.test} on {unit}, Holm-corrected over {comparisons[0].family}."
     if outcome.unit == "items":
-        note += " Fewer than 6 tasks: it says which design is better on these tasks, not on tasks in general."
+        note += " Too few tasks for a test over tasks: it says which design is better on these tasks, not on tasks in general."
     if len(order) < len({result.system for result in results}):
         note += f" The {most} best are shown; comparison.json has every pair."
     return Group(table, Text(note, style="dim"), "")
@@ -111,6 +112,8 @@ def _score(result: Result | None, best: float, with_interval: bool) -> Text:
     if result is None:
         return Text("-")
     text = Text(f"{100 * result.main_score:.1f}", style="bold" if result.main_score == best else "")
+    if DEVIATION in result.scores:
+        text.append(f" ±{100 * result.scores[DEVIATION]:.1f} over seeds", style="dim")
     if with_interval and result.interval:
         low, high = result.interval
         text.append(f" ±{50 * (high - low):.0f}", style="dim")
@@ -118,7 +121,9 @@ def _score(result: Result | None, best: float, with_interval: bool) -> Text:
 
 
 def _difference(row: System, column: System, by_pair: dict[tuple[System, System], Comparison], decimals: int) -> str:
-    test = by_pair.get((row, column)) or by_pair[column, row]
+    test = by_pair.get((row, column)) or by_pair.get((column, row))
+    if test is None:  # not of the family, which has a baseline
+        return ""
     sign = 1 if (row, column) in by_pair else -1
     star = "*" if (test.outcome.p_holm or 0) < SIGNIFICANT else " "
     return f"{100 * sign * test.outcome.difference:+.{decimals}f}{star}"
