@@ -19,6 +19,7 @@ from unmask.evaluation import words as module
 from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.mteb_adapter import evaluate
 from unmask.evaluation.readings import apart, sharing, why_not
+from unmask.evaluation.reference import compare_reference
 from unmask.evaluation.resampling import score
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.scored import scored_texts
@@ -225,8 +226,16 @@ def test_cells_that_are_not_asked_are_kept_as_such_and_nothing_is_done_for_them_
     assert {one.label: one.applies for one in failures} == dict.fromkeys(NOT_READ, False)
     assert all(one.error.startswith("does not apply: words are read") for one in failures)
     monkeypatch.setattr(comparing, "load", lambda _: pytest.fail("the model was loaded again"))
+    monkeypatch.setattr(ResultStore, "fail", lambda *_: pytest.fail("what was known was written again"))
     assert run(folder, designs, [words, texts], ResultStore(tmp_path / "out")) == found
     assert ResultStore(tmp_path / "out").failures == failures
+
+
+def test_a_model_of_sentence_transformers_is_asked_for_no_words(folder: Path, words: LocalTask, tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "out")
+    assert compare_reference(str(folder), [words], store, lambda _: None) == []
+    (failure,) = store.failures
+    assert (failure.applies, failure.error) == (False, "does not apply: it has vectors of texts, not of words")
 
 
 def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, texts: Task, tmp_path: Path) -> None:
