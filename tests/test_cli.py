@@ -29,6 +29,7 @@ from unmask.starter import starter_folders
 
 COMMANDS = [
     "compare",
+    "report",
     "embed",
     "mine",
     "leaks",
@@ -431,4 +432,4 @@ def test_what_computes_nothing_loads_no_heavy_library(arguments: list[str] | Non
 
 def test_python_dash_m_is_the_command_line() -> None:
     found = subprocess.run([sys.executable, "-m", "unmask", "designs", "--json"], capture_output=True, text=True, check=True)
-    assert set(json.loads(found.stdout)) == {"designs", "prompts"}
+    assert set(json.loads(found.stdout)) == {"designs", "sets", "prompts"}

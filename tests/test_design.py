@@ -11,7 +11,7 @@ from unmask.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, Desig
 from unmask.errors import UnmaskError
 from unmask.heads import HEADS as BUILT
 from unmask.pooling import POOLINGS as POOLS
-from unmask.presets import PRESETS
+from unmask.presets import PRESETS, SETS
 from unmask.prompts import PROMPTS
 from unmask.routing import ROUTINGS as ROUTES
 
@@ -46,7 +46,7 @@ def designs(draw: st.DrawFn) -> Design:
         "layer": draw(layers if pooling in HEADS else layers | st.just("all")) if features != "routing" else None,
         "alpha": draw(alphas) if features == "sum" else None,
         "routing": draw(st.none() | st.sampled_from(ROUTINGS)) if features != "hidden" else None,
-        "zscore": draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"zscore": True}, {"whiten": "all"}, {"whiten": 7}])),
     }
     return Design(draw(st.sampled_from(ATTENTIONS)), draw(prompts()), pooling, features=features, **options)
 
@@ -75,6 +75,8 @@ def test_different_designs_have_different_names(pair: list[Design]) -> None:
         ("bidirectional/plain/max@all", Design("bidirectional", pooling="max", layer="all")),
         ("causal/eol/last@25", Design("causal", "eol", "last", 25)),
         ("causal/eol/last/sum:0.5~topk/zscore", Design("causal", "eol", "last", None, "sum", 0.5, "topk", True)),
+        ("causal/plain/mean/whiten", Design(whiten="all")),
+        ("causal/eol/last@all/concat/whiten:64", Design("causal", "eol", "last", "all", "concat", whiten=64)),
         ('causal/"a/b {text}"/mean/zscore', Design("causal", "a/b {text}", zscore=True)),
         ('causal/chat:"a/b {text}"/mean', Design("causal", "chat:a/b {text}")),
     ],
@@ -116,6 +118,10 @@ def test_an_unknown_name_is_refused_with_the_nearest_match(name: str, hint: str)
         ("causal/plain/mean/sum/zscore/zscore", "is not a design"),
         ("causal/plain/mean/hidden/hidden", "is not features"),
         ("causal/plain/mean/zscore/hidden", "is not features"),
+        ("causal/plain/mean/zscore/whiten", "Unknown features 'zscore'"),
+        ("causal/plain/mean/whiten:", "number of dimensions"),
+        ("causal/plain/mean/whiten:all", "number of dimensions"),
+        ("causal/plain/mean/whiten:0", "1 dimension or more"),
         ("causal/plain/mean@last", "number from 1 or 'all'"),
         ("causal/plain/mean@-1", "number from 1 or 'all'"),
         ("causal/plain/mean@0", "no layer 0"),
@@ -157,6 +163,7 @@ def test_an_option_that_changes_nothing_is_refused(name: str, says: str) -> None
         ("causal/plain/mean/routing", False, True, False),
         ("causal/plain/mean/concat", True, True, False),
         ("causal/plain/mean/sum:auto", True, True, True),
+        ("causal/plain/mean/whiten:2", True, False, True),
         ("causal/eos/cross-attention/zscore", True, False, True),
     ],
 )
@@ -177,6 +184,26 @@ def test_a_design_knows_what_it_reads(name: str, hidden: bool, routing: bool, fi
 def test_a_head_refuses_what_it_would_not_read(name: str, why: str) -> None:
     with pytest.raises(UnmaskError, match=why):
         Design.parse(name)
+
+
+def test_whitening_does_not_go_with_what_it_undoes() -> None:
+    with pytest.raises(UnmaskError, match="'zscore' before it would change nothing"):
+        Design(zscore=True, whiten="all")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_stands_for_its_designs(name: str) -> None:
+    assert list(parse_designs(f"mean, {name} ,last")) == ["mean", *SETS[name].designs, "last"]
+    assert len(parse_designs(name)) == len(SETS[name].designs)  # no two of them are one design
+
+
+def test_the_ablation_of_moee_is_in_its_set() -> None:
+    found = parse_designs("moee-ablation").values()
+    for pooling in ("last", "mean"):
+        for layer in (None, "all"):
+            assert Design("causal", "eol", pooling, layer) in found  # type: ignore[arg-type]
+        assert Design("causal", "eol", pooling, features="routing") in found  # type: ignore[arg-type]
+    assert not any(design.uses_routing for design in parse_designs("hidden-ablation").values())
 
 
 def test_names_are_split_at_the_commas_outside_quotes() -> None:

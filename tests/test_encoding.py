@@ -29,6 +29,7 @@ DENSE = [
     "causal/plain/mean@3",
     "causal/eol/last@all",
     "causal/plain/mean/zscore",
+    "causal/plain/mean/whiten:8",
 ]
 SPARSE = [
     *(f"causal/plain/{pooling}/routing" for pooling in POOLINGS),
@@ -40,6 +41,7 @@ SPARSE = [
     "causal/echo/mean@all/concat/zscore",
     "causal/eol/last/sum:auto",
     "causal/eol/last/sum:auto/zscore",
+    "causal/plain/mean/concat/whiten:6",
     "bidirectional/plain/mean/sum",
 ]
 CASES = [*(("llama", name) for name in DENSE), *(("olmoe", name) for name in SPARSE)]

@@ -1,5 +1,7 @@
 """Features: MoEE's sum is one vector, and what is fitted is what a hand would compute."""
 
+from typing import Any, Literal
+
 import pytest
 import torch
 from hypothesis import assume, given
@@ -80,6 +82,84 @@ def test_standardisation_by_hand() -> None:
     assert torch.allclose(new, table([2.0, 6 / 12**0.5], [0.0, 0.0]))
 
 
+def correlated(texts: int, dim: int) -> Tensor:
+    """Rows with a mean far from zero, of dimensions that go together and differ in size."""
+    return torch.randn(texts, dim) @ torch.randn(dim, dim) * torch.logspace(0, 1, dim) + 50
+
+
+def test_whitening_by_hand() -> None:
+    """Mean (3, 1); variances 32/3 along (1, 0) and 8/3 along (0, 1), none between: each is divided by its root."""
+    corpus = table([7.0, 1.0], [-1.0, 1.0], [3.0, 3.0], [3.0, -1.0])
+    design = Design(whiten="all")
+    fitted = fit(design, Raw(corpus))
+    assert torch.equal(fitted.hidden_mean, table([3.0, 1.0])[0]) and fitted.hidden_std is None  # type: ignore[arg-type]
+    found = vectors(design, Raw(table([7.0, 1.0], [3.0, 3.0])), fitted)
+    assert torch.allclose(found.abs(), table([4 / (32 / 3) ** 0.5, 0], [0, 2 / (8 / 3) ** 0.5]), atol=1e-5)
+
+
+@pytest.mark.parametrize("keep", ["all", 3])
+def test_a_whitened_corpus_is_uncorrelated_and_of_variance_one(keep: int | Literal["all"]) -> None:
+    corpus, design = correlated(40, 6), Design(whiten=keep)
+    found = vectors(design, Raw(corpus), fit(design, Raw(corpus)))
+    assert found.shape == (40, 6 if keep == "all" else 3) and found.dtype == torch.float32
+    assert torch.allclose(found.mean(dim=0), torch.zeros(found.shape[1]), atol=1e-4)
+    assert torch.allclose(found.T.cov(), torch.eye(found.shape[1]), atol=1e-3)
+
+
+def test_whitening_keeps_the_directions_of_most_variance() -> None:
+    loud, quiet = 100 * torch.randn(60, 1), torch.randn(60, 3)
+    corpus, design = torch.cat([quiet[:, :1], loud, quiet[:, 1:]], dim=1), Design(whiten=1)
+    found = vectors(design, Raw(corpus), fit(design, Raw(corpus)))[:, 0]
+    assert abs(torch.corrcoef(torch.stack([found, loud[:, 0]]))[0, 1]) > 0.999
+
+
+def test_whitening_undoes_any_scale_and_rotation() -> None:
+    """Which is why zscore before it is refused."""
+    corpus, new, mixed = correlated(50, 5), torch.randn(4, 5), torch.randn(5, 5)
+    design = Design(whiten="all")
+    plain, moved = (vectors(design, Raw(new @ by), fit(design, Raw(corpus @ by))) for by in (torch.eye(5), mixed))
+    assert torch.allclose(plain @ plain.T, moved @ moved.T, rtol=1e-2, atol=1e-2)
+
+
+def test_whitening_does_not_blow_up_what_cannot_vary() -> None:
+    """Routing weights of a layer sum to 1: one direction has no variance but that of rounding."""
+    corpus = torch.randn(80, 8).softmax(dim=1)
+    design = Design(features="routing", whiten="all")
+    fitted = fit(design, Raw(routing=corpus))
+    new = torch.randn(5, 8).softmax(dim=1)
+    apart = vectors(design, Raw(routing=new), fitted) - vectors(design, Raw(routing=new * (1 + 1e-7)), fitted)
+    assert apart.abs().max() < 1e-2
+    assert fitted.hidden_mean is None and fitted.hidden_whitening is None
+
+
+def test_each_part_is_whitened_on_its_own() -> None:
+    hidden, routing = correlated(40, 6), torch.rand(40, 4)
+    design = Design(features="concat", whiten=2)
+    fitted = fit(design, Raw(hidden, routing))
+    found = vectors(design, Raw(hidden, routing), fitted)
+    alone = [vectors(Design(whiten=2), Raw(part), fit(Design(whiten=2), Raw(part))) for part in (hidden, routing)]
+    assert torch.allclose(found, torch.cat(alone, dim=1))
+    assert set(fitted.tensors) == {"hidden_mean", "routing_mean", "hidden_whitening", "routing_whitening"}
+
+
+@pytest.mark.parametrize(("texts", "keep", "says"), [
+    (6, "all", "more than 6 reference texts, not 6"),
+    (4, 4, "more than 4 reference texts, not 4"),
+    (9, 7, "cannot keep 7 dimensions of vectors that have 6"),
+])  # fmt: skip
+def test_too_few_texts_or_dimensions_to_whiten_are_refused(texts: int, keep: int | Literal["all"], says: str) -> None:
+    with pytest.raises(UnmaskError, match=says):
+        fit(Design(whiten=keep), Raw(torch.randn(texts, 6)))
+    assert fit(Design(whiten="all"), Raw(torch.randn(7, 6))).hidden_whitening is not None
+
+
+def test_texts_that_hardly_differ_are_not_whitened() -> None:
+    corpus = torch.ones(20, 6)
+    corpus[:, :2] = torch.randn(20, 2)
+    with pytest.raises(UnmaskError, match="fewer than half of the 6 dimensions"):
+        fit(Design(whiten="all"), Raw(corpus))
+
+
 @given(arrays("float32", (6, 4), elements=st.integers(-8, 8)))
 def test_a_standardised_corpus_has_mean_zero_and_deviation_one(corpus: object) -> None:
     hidden = torch.as_tensor(corpus)
@@ -99,9 +179,10 @@ def test_a_dimension_that_never_varies_is_centred_only(value: float, texts: int)
     assert torch.allclose(found, table([0.0], [2.0]), atol=2e-3)
 
 
-def test_what_is_fitted_does_not_depend_on_the_texts_that_follow() -> None:
+@pytest.mark.parametrize("scaling", [{"zscore": True}, {"whiten": "all"}, {"whiten": 2}])
+def test_what_is_fitted_does_not_depend_on_the_texts_that_follow(scaling: dict[str, Any]) -> None:
     raw = Raw(torch.randn(9, 5), torch.rand(9, 3))
-    design = Design(features="sum", alpha="auto", zscore=True)
+    design = Design(features="sum", alpha="auto", **scaling)
     fitted = fit(design, raw)
     hidden, routing = torch.randn(4, 5), torch.rand(4, 3)
     alone = [vectors(design, Raw(hidden[[k]], routing[[k]]), fitted) for k in range(4)]
@@ -165,7 +246,9 @@ def test_a_corpus_that_is_too_small_is_refused(design: Design, least: int) -> No
         fit(design, Raw(torch.randn(least - 1, 4), torch.rand(least - 1, 3)))
 
 
-@pytest.mark.parametrize("name", ["mean/zscore", "mean/routing/zscore", "mean/sum:auto", "mean/sum:auto/zscore"])
+@pytest.mark.parametrize(
+    "name", ["mean/zscore", "mean/routing/zscore", "mean/sum:auto", "mean/sum:auto/zscore", "mean/whiten:2"]
+)
 def test_a_design_that_was_not_fitted_is_refused(name: str) -> None:
     with pytest.raises(UnmaskError, match="must be fitted"):
         vectors(Design.parse(f"causal/plain/{name}"), Raw(torch.randn(2, 4), torch.rand(2, 3)), Fit())

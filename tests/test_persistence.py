@@ -41,12 +41,15 @@ OWN = [
     "causal/plain/mean@2",
     "bidirectional/plain/last@all",
     "causal/plain/mean/zscore",
+    "causal/plain/mean/whiten",
+    "causal/eol/last@all/whiten:20",
 ]
 MOE = [
     "causal/eol/last/sum:auto",
     "causal/eol/last/sum:0.5",
     "bidirectional/plain/mean/routing~topk",
     "causal/eol/last/concat/zscore",
+    "causal/eol/last/sum:auto/whiten:8",
 ]
 CASES = [*((name, "llama") for name in (*PLAIN, *HEADED, *OWN)), *((name, "olmoe") for name in MOE)]
 LONG = " ".join(f"number {k} of many," for k in range(60))

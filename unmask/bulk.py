@@ -128,10 +128,9 @@ def _weights(embedder: Embedder) -> str | None:
 
 
 def _standardisation(fit: Fit) -> str | None:
-    """A hash of the means and deviations that were fitted."""
-    parts = [part for part in (fit.hidden_mean, fit.hidden_std, fit.routing_mean, fit.routing_std) if part is not None]
-    digest = hashlib.sha256(b"".join(part.float().cpu().numpy().tobytes() for part in parts))
-    return digest.hexdigest()[:16] if parts else None
+    """A hash of the means, deviations and whitenings that were fitted."""
+    digest = hashlib.sha256(b"".join(part.float().cpu().numpy().tobytes() for part in fit.tensors.values()))
+    return digest.hexdigest()[:16] if fit.tensors else None
 
 
 def _write_parquet(file: Path, ids: Ids, vectors: NDArray[Any]) -> None:

@@ -2,13 +2,14 @@
 
 Its name is readable both ways: `Design.parse(design.name) == design`. The grammar is
 
-    attention / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore]
+    attention / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore | whiten[:dimensions]]
 
     causal/eol/last                    last token of PromptEOL, last layer
     causal/eol/last@25                 the same at layer 25
     causal/plain/mean@all              every layer, each of unit length, concatenated
     causal/eol/last/sum:0.5            MoEE (sum) with alpha 0.5
     causal/eol/last/routing~topk       only the weights of the chosen experts
+    causal/eol/last/whiten:64          the 64 directions of most variance, each of variance 1
     causal/"Topic of: {text}"/mean     a template of the user's own
     bidirectional/plain/cross-attention    a trained head (heads.py), which `unmask train` makes
 """
@@ -44,6 +45,8 @@ class Design:
     alpha: weight of the routing similarity in `sum`; "auto" chooses it without labels (see features.balanced_alpha).
     routing: what is taken from a router; only where the features use routing weights.
     zscore: standardise every dimension by a mean and deviation fitted once on a reference corpus.
+    whiten: decorrelate as well, keeping so many directions of most variance, or "all" (arXiv 2103.15316); hidden states and routing
+    weights each on their own.
     Raises UnmaskError for an unknown name, or for an option that would not change the result.
     """
 
@@ -55,6 +58,7 @@ class Design:
     alpha: float | Literal["auto"] | None = None
     routing: Routing | None = None
     zscore: bool = False
+    whiten: int | Literal["all"] | None = None
 
     def __post_init__(self) -> None:
         """Check every part, and fill in the defaults of features that have some."""
@@ -87,6 +91,11 @@ class Design:
                 raise UnmaskError("Routing weights are read in every MoE layer, so '@layer' would change nothing.")
             if self.layer != "all" and self.layer < 1:
                 raise UnmaskError(f"Layers count from 1, so there is no layer {self.layer}.")
+        if self.whiten is not None:
+            if self.zscore:
+                raise UnmaskError("Whitening undoes any scale, so 'zscore' before it would change nothing.")
+            if self.whiten != "all" and self.whiten < 1:
+                raise UnmaskError(f"Whitening keeps 1 dimension or more, not {self.whiten}.")
 
     def _refuse_with_head(self) -> None:
         if self.features != "hidden":
@@ -116,7 +125,7 @@ class Design:
     @property
     def needs_fit(self) -> bool:
         """Whether something has to be fitted on a reference corpus before the first vector."""
-        return self.zscore or self.alpha == "auto"
+        return self.zscore or self.whiten is not None or self.alpha == "auto"
 
     @property
     def name(self) -> str:
@@ -129,6 +138,8 @@ class Design:
             parts.append(f"{self.features}{alpha}{routing}")
         if self.zscore:
             parts.append("zscore")
+        if self.whiten is not None:
+            parts.append("whiten" if self.whiten == "all" else f"whiten:{self.whiten}")
         return "/".join(parts)
 
     @classmethod
@@ -142,10 +153,10 @@ class Design:
         if len(parts) == 1:
             raise unknown("design", name, PRESETS)
         if not 3 <= len(parts) <= 5:
-            raise UnmaskError(f"'{name}' is not a design: attention/prompt/pooling[@layer][/features[:alpha]][/zscore].")
+            raise UnmaskError(f"'{name}' is not a design: attention/prompt/pooling[@layer][/features[:alpha]][/zscore|whiten].")
         attention, prompt, (pooling, _, layer), rest = parts[0], parts[1], parts[2].partition("@"), parts[3:]
-        zscore = bool(rest) and rest[-1] == "zscore"
-        features, alpha, routing = _parse_features(rest[: len(rest) - zscore])
+        zscore, whiten = _parse_scaling(rest[-1] if rest else "")
+        features, alpha, routing = _parse_features(rest[: len(rest) - (zscore or whiten is not None)])
         return cls(
             _one_of("attention", attention, ATTENTIONS),  # type: ignore[arg-type]
             _unquoted(prompt),
@@ -155,15 +166,20 @@ class Design:
             alpha,
             routing,
             zscore,
+            whiten,
         )
 
 
 def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     """Designs by the label under which they were asked for (a preset's name or a readable name), in order, no repeats.
 
-    A string is split at the commas outside quotes. Raises UnmaskError for a name that is no design, or for none at all.
+    A string is split at the commas outside quotes; the name of a set stands for its designs. Raises UnmaskError for a name that
+    is no design, or for none at all.
     """
-    labels = _split(names, ",") if isinstance(names, str) else list(names)
+    from unmask.presets import SETS
+
+    given = _split(names, ",") if isinstance(names, str) else list(names)
+    labels = [one for label in given for one in (SETS[label.strip()].designs if label.strip() in SETS else [label])]
     designs = {label.strip(): Design.parse(label.strip()) for label in labels if label.strip()}
     if not designs:
         raise UnmaskError("No design was given; `unmask designs` lists them.")
@@ -215,11 +231,21 @@ def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] 
     if not rest:
         return "hidden", None, None
     if len(rest) > 1:
-        raise UnmaskError(f"'{'/'.join(rest)}' is not features[:alpha][~routing] followed by nothing or zscore.")
+        raise UnmaskError(f"'{'/'.join(rest)}' is not features[:alpha][~routing] followed by nothing, zscore or whiten.")
     body, _, routing = rest[0].partition("~")
     features, _, alpha = body.partition(":")
     _one_of("features", features, FEATURES)
     return features, _parse_alpha(alpha), routing or None  # type: ignore[return-value]
+
+
+def _parse_scaling(last: str) -> tuple[bool, int | Literal["all"] | None]:
+    """Whether the last part of a name is zscore, and what it is if it is whiten."""
+    name, mark, dimensions = last.partition(":")
+    if name != "whiten":
+        return last == "zscore", None
+    if mark and not dimensions.isdecimal():
+        raise UnmaskError(f"Whitening keeps a number of dimensions, such as whiten:64, not '{dimensions}'.")
+    return False, int(dimensions) if mark else "all"
 
 
 def _parse_alpha(alpha: str) -> float | Literal["auto"] | None:

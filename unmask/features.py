@@ -8,7 +8,7 @@ classification and any vector index, which averaging cluster or class numbers do
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Float
@@ -41,20 +41,26 @@ class Fit:
     hidden_std: Tensor | None = None
     routing_mean: Tensor | None = None
     routing_std: Tensor | None = None
+    hidden_whitening: Tensor | None = None
+    routing_whitening: Tensor | None = None
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What was fitted beside alpha, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def standardise(self, raw: Raw) -> Raw:
-        """(x - mean) / deviation of every dimension; the identity where nothing was fitted."""
+        """(x - mean) / deviation of every dimension, or (x - mean) W; the identity where nothing was fitted."""
         return Raw(
-            _standardise(raw.hidden, self.hidden_mean, self.hidden_std),
-            _standardise(raw.routing, self.routing_mean, self.routing_std),
+            _standardise(raw.hidden, self.hidden_mean, self.hidden_std, self.hidden_whitening),
+            _standardise(raw.routing, self.routing_mean, self.routing_std, self.routing_whitening),
         )
 
 
 def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
     """The vectors of a design from what was read of the texts. Raises UnmaskError if the design has not been fitted."""
-    if (design.zscore and fit.hidden_mean is None and fit.routing_mean is None) or (
-        design.alpha == "auto" and fit.alpha is None
-    ):
+    scaled = design.zscore or design.whiten is not None
+    if (scaled and fit.hidden_mean is None and fit.routing_mean is None) or (design.alpha == "auto" and fit.alpha is None):
         raise UnmaskError(f"'{design.name}' must be fitted on a reference corpus first: Embedder.fit(texts).")
     raw = fit.standardise(raw)
     hidden, routing = raw.hidden, raw.routing
@@ -84,6 +90,9 @@ def fit(design: Design, raw: Raw) -> Fit:
         raise UnmaskError(f"A reference corpus needs at least {least} texts.")
     if design.zscore:
         fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
+    if design.whiten is not None:
+        (hidden_mean, hidden), (routing_mean, routing) = (whitening(part, design.whiten) for part in (raw.hidden, raw.routing))
+        fitted = Fit(None, hidden_mean, None, routing_mean, None, hidden, routing)
     if design.alpha == "auto":
         standard = fitted.standardise(raw)
         fitted = replace(fitted, alpha=balanced_alpha(_present(standard.hidden), _present(standard.routing)))
@@ -120,5 +129,41 @@ def _moments(part: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     return mean, torch.where(deviation > _ROUNDING * mean.abs(), deviation, torch.ones_like(deviation))
 
 
-def _standardise(part: Tensor | None, mean: Tensor | None, std: Tensor | None) -> Tensor | None:
-    return part if part is None or mean is None or std is None else (part - mean.to(part)) / std.to(part)
+def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor | None, Tensor | None]:
+    """Mean, and W = U diag(1 / sqrt(lambda + eps)) of shape (dim, kept), with which (x - mean) W is uncorrelated and of variance 1.
+
+    U, lambda: eigenvectors and eigenvalues of the covariance, largest first (Su et al., arXiv 2103.15316); eps is a millionth of the
+    median of those that are kept, so that a direction in which nothing varies (routing weights of a layer sum to 1) is not blown
+    up from rounding. Raises UnmaskError for a corpus of no more texts than the dimensions that are kept: some of its
+    directions would have no variance at all, and whitening would set all its texts at equal distances.
+    """
+    if part is None:
+        return None, None
+    texts, dim = part.shape
+    kept = dim if keep == "all" else keep
+    if kept > dim:
+        raise UnmaskError(f"Whitening cannot keep {kept} dimensions of vectors that have {dim}.")
+    if texts <= kept:
+        raise UnmaskError(
+            f"Whitening to {kept} dimensions needs more than {kept} reference texts, not {texts}: "
+            "bring a larger corpus (--fit-on), or keep fewer dimensions (whiten:N)."
+        )
+    wide = part.double()
+    mean = wide.mean(dim=0)
+    # eigenvalues ascend
+    values, directions = torch.linalg.eigh((wide - mean).T @ (wide - mean) / (texts - 1))
+    values, directions = values.flip(0)[:kept].clamp_min(0), directions.flip(1)[:, :kept]
+    eps = 1e-6 * values.median()
+    if not eps > 0:
+        raise UnmaskError(f"The reference texts vary in fewer than half of the {kept} dimensions that whitening would keep.")
+    # rows side by side, as they will be when read from a file: products of another layout have other bits
+    return mean.float(), (directions / (values + eps).sqrt()).float().contiguous()
+
+
+def _standardise(part: Tensor | None, mean: Tensor | None, std: Tensor | None, whiten: Tensor | None) -> Tensor | None:
+    if part is None or mean is None:
+        return part
+    centred = part - mean.to(part)
+    if whiten is not None:
+        return centred @ whiten.to(part)
+    return centred if std is None else centred / std.to(part)

@@ -274,10 +274,8 @@ def _write_sentence_transformers(embedder: Embedder, folder: Path) -> None:
 def _write_fit(fit: Fit, file: Path) -> None:
     from safetensors.torch import save_file
 
-    names = ("hidden_mean", "hidden_std", "routing_mean", "routing_std")
-    tensors = {name: getattr(fit, name) for name in names if getattr(fit, name) is not None}
-    if tensors:
-        save_file(tensors, file)
+    if fit.tensors:
+        save_file(fit.tensors, file)
 
 
 def _read_fit(folder: Path, alpha: float | None) -> Fit:

@@ -1,4 +1,4 @@
-"""Designs under the names that the papers gave them."""
+"""Designs under the names that the papers gave them, and sets of designs that are compared together."""
 
 from __future__ import annotations
 
@@ -86,5 +86,36 @@ PRESETS: dict[str, Preset] = {
         Design("causal", "eol", "last", features="sum"),
         "cosine of hidden states plus cosine of routing weights, as one vector",
         "MoEE (arXiv 2410.10814), sum",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class DesignSet:
+    """Designs that are compared together, by preset or readable name; a set's name stands for all of them wherever several may be given."""
+
+    designs: tuple[str, ...]
+    meaning: str
+    source: str
+
+
+_HIDDEN = (
+    "causal/eol/last",
+    "causal/eol/last@all",
+    "causal/eol/mean",
+    "causal/eol/mean@all",
+    "causal/eol/last/zscore",
+    "causal/eol/last/whiten:64",
+)
+SETS: dict[str, DesignSet] = {
+    "hidden-ablation": DesignSet(
+        _HIDDEN,
+        "hidden states: last token or all tokens, last layer or all layers; standardised and whitened",
+        "MoEE (arXiv 2410.10814), ablation; whitening (arXiv 2103.15316)",
+    ),
+    "moee-ablation": DesignSet(
+        (*_HIDDEN, "causal/eol/last/routing", "causal/eol/mean/routing", "moee-concat", "moee"),
+        "the same, with routing weights at the last token and at all, and both together",
+        "MoEE (arXiv 2410.10814), ablation",
     ),
 }

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.evaluation.statistics import holm, paired_bootstrap, wilcoxon
 from unmask.evaluation.verdict import Comparison, comparisons, display_name, ranked, recommendations
 
 DESIGNS = {"mean": 0.5, "last": 0.45, "echo": 0.8}
-TASKS = ["t0", "t1", "t2", "t3", "t4", "t5"]
+TASKS = ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
 REFERENCE = "sentence-transformers"
 
 
@@ -84,18 +85,53 @@ def test_fewer_than_six_tasks_are_compared_by_their_items(tmp_path: Path) -> Non
 
 
 def test_six_tasks_are_compared_by_wilcoxons_test(tmp_path: Path) -> None:
-    results, store = grid(tmp_path, ["mean", "last"], TASKS)
+    results, store = grid(tmp_path, ["mean", "last"], TASKS[:6])
     [found] = comparisons(results, store)
-    means = {design: [float(values_of(design, task).mean()) for task in TASKS] for design in ("mean", "last")}
+    means = {design: [float(values_of(design, task).mean()) for task in TASKS[:6]] for design in ("mean", "last")}
     expected = wilcoxon(means["mean"], means["last"])
-    assert (found.outcome.unit, found.outcome.n, found.tasks) == ("tasks", 6, tuple(TASKS))
+    assert (found.outcome.unit, found.outcome.n, found.tasks) == ("tasks", 6, tuple(TASKS[:6]))
     assert found.outcome.test.startswith("Wilcoxon")
     assert (found.outcome.difference, found.outcome.p) == (expected.difference, expected.p)
 
 
-@pytest.mark.parametrize("tasks", [4, 6])
+@pytest.mark.parametrize(("tasks", "unit"), [(6, "items"), (7, "tasks")])
+def test_tasks_are_asked_only_where_they_could_say_something_after_the_correction(
+    tasks: int, unit: str, tmp_path: Path
+) -> None:
+    # 3 pairs: 3 * 2/2^6 = 0.094 at best, 3 * 2/2^7 = 0.047; 2 with a baseline: 2 * 2/2^6 = 0.0625, 2 * 2/2^7
+    results, store = grid(tmp_path, list(DESIGNS), TASKS[:tasks])
+    found = comparisons(results, store)
+    assert {test.outcome.unit for test in found} == {unit}
+    assert {(test.outcome.p_holm or 0) < 0.05 for test in found} == {True}
+    against = comparisons(results, store, baseline=("m", "last"))
+    assert {test.outcome.unit for test in against} == {unit}
+    [one] = comparisons([result for result in results if result.design != "mean"], store, baseline=("m", "last"))
+    assert one.outcome.unit == "tasks"
+
+
+@pytest.mark.parametrize("tasks", [4, 7])
+def test_a_baseline_is_compared_with_all_others_and_these_are_the_family(tasks: int, tmp_path: Path) -> None:
+    results, store = grid(tmp_path, list(DESIGNS), TASKS[:tasks])
+    found = comparisons(results, store, baseline=("m", "last"))
+    assert [(test.a[1], test.b[1]) for test in found] == [("mean", "last"), ("echo", "last")]
+    assert [test.outcome.p_holm for test in found] == holm([test.outcome.p for test in found])
+    assert {test.family for test in found} == {"2 comparisons with last-label"}
+    assert all(test.outcome.difference > 0 for test in found)  # of a design less the baseline, which is the worst here
+    for test in found:
+        [same] = [other for other in comparisons(results, store) if {other.a, other.b} == {test.a, test.b}]
+        assert abs(same.outcome.difference) == pytest.approx(test.outcome.difference)
+
+
+def test_a_baseline_that_was_not_compared_is_refused(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, ["mean", "last"], TASKS[:1])
+    with pytest.raises(UnmaskError, match="The baseline, echo of m, is not among the systems compared: mean of m, last of m"):
+        comparisons(results, store, baseline=("m", "echo"))
+
+
+@pytest.mark.parametrize("tasks", [4, 7])
 def test_all_pairs_are_corrected_as_one_family(tasks: int, tmp_path: Path) -> None:
     results, store = grid(tmp_path, list(DESIGNS), TASKS[:tasks])
+    assert {test.family for test in comparisons(results, store)} == {"3 pairs"}
     found = comparisons(results, store)
     assert [(test.a[1], test.b[1]) for test in found] == list(combinations(DESIGNS, 2))
     assert [test.outcome.p_holm for test in found] == holm([test.outcome.p for test in found])
@@ -117,6 +153,8 @@ def test_only_tasks_that_all_were_scored_on_are_compared(tmp_path: Path) -> None
     found = comparisons(results, store)
     assert {test.tasks for test in found} == {("t1",)}
     assert {test.outcome.n for test in found} == {40}
+    lacking = dict.fromkeys(("t0", "t2"), "not scored for echo-label")
+    assert [test.left_out for test in found] == [lacking] * 3
     assert [system for system, _ in ranked(results)] == [("m", "echo"), ("m", "mean"), ("m", "last")]
     assert ranked(results)[1][1] == pytest.approx(values_of("mean", "t1").mean())
 
@@ -126,6 +164,7 @@ def test_a_task_without_items_is_left_out_of_the_bootstrap(tmp_path: Path) -> No
     results = [add(store, design, task, items=task != "t0") for design in ("mean", "last") for task in TASKS[:3]]
     [found] = comparisons(results, store)
     assert (found.tasks, found.outcome.n) == (("t1", "t2"), 80)
+    assert found.left_out == {"t0": "no items behind its score"}
 
 
 def test_where_nothing_can_be_tested_nothing_is(tmp_path: Path) -> None:
@@ -146,6 +185,7 @@ def test_a_comparison_is_plain_json(tmp_path: Path) -> None:
     assert content["tasks"] == ["t0", "t1"]
     assert content["p_holm"] == found.outcome.p_holm
     assert content["effect"] == found.outcome.effect
+    assert (content["family"], content["left_out"]) == ("1 pair", {})
 
 
 def test_an_effect_without_an_error_is_plain_json_too(tmp_path: Path) -> None:
@@ -177,7 +217,8 @@ def test_a_clear_lead_is_told_with_its_interval(tmp_path: Path) -> None:
     low, high = (-100 * bound for bound in reversed(test.outcome.interval))
     lead = 100 * (results[1].main_score - results[0].main_score)
     start = f"{100 * results[1].main_score:.1f}, {lead:.1f} ahead of mean-label [{low:.1f}, {high:.1f}]"
-    assert found.reason == f"{start}; better than every other design (p < 0.05, Holm)"
+    evidence = f"on 1 task of 40 items, difference in standard errors {-test.outcome.effect:.2f}"
+    assert found.reason == f"{start} {evidence}; better than every other design (p < 0.05, Holm over 1 pair)"
 
 
 def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
@@ -185,7 +226,8 @@ def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     results = [add(store, design, "t0", model=model) for design, model in (("echo", "m"), ("echo", "n"), ("last", "m"))]
     [found] = recommendations(results, store)
-    assert "; cannot be told apart from n echo-label on 1 task of 40 items" in found.reason
+    assert " on 1 task of 40 items, difference in standard errors 0.00; " in found.reason
+    assert "; cannot be told apart from n echo-label (p >= 0.05, Holm over 3 pairs)" in found.reason
     assert "last-label" not in found.reason
 
 
@@ -196,6 +238,42 @@ def test_a_cheaper_design_that_is_as_good_is_named_with_its_cost(tmp_path: Path)
     assert found.reason.endswith("; n echo-label computes 50% of its tokens")
     results[1] = results[1].model_copy(update={"tokens": 190})
     assert "tokens" not in recommendations(results, store)[0].reason
+
+
+def test_what_was_not_tested_is_not_called_better(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = [add(store, design, "t0", items=False) for design in ("mean", "echo")]
+    [found] = recommendations(results, store)
+    assert found.system == ("m", "echo")
+    assert found.reason.endswith(" ahead of mean-label; not tested: no task has the items behind its score")
+
+
+def test_tasks_that_a_recommendation_does_without_are_named(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, ["mean", "last"], TASKS[:2])
+    results.append(add(store, "echo", "t1"))
+    [found] = recommendations(results, store)
+    assert " on 1 task of 40 items," in found.reason
+    assert found.reason.endswith("; left out: t0 (not scored for echo-label)")
+
+
+def test_a_kind_without_a_common_task_is_refused(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = [add(store, "mean", "t0"), add(store, "last", "t1")]
+    lacking = r"t0 \(not scored for last-label\), t1 \(not scored for mean-label\)"
+    with pytest.raises(UnmaskError, match=f"No sts task was scored for every design: {lacking}"):
+        recommendations(results, store)
+
+
+def test_a_kind_is_tested_by_its_own_tasks_and_all_kinds_together_by_all(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    kinds = ["sts"] * 6 + ["retrieval"]
+    results = [
+        add(store, design, task, kind=kind) for design in ("mean", "echo") for task, kind in zip(TASKS, kinds, strict=True)
+    ]
+    sts, retrieval = (one.reason for one in recommendations(results, store))
+    assert " on 6 tasks, matched rank-biserial" in sts
+    assert " on 1 task of 40 items, difference in standard errors" in retrieval
+    assert comparisons(results, store)[0].outcome.n == 7
 
 
 def test_a_single_design_is_told_to_be_the_only_one(tmp_path: Path) -> None:
@@ -223,8 +301,11 @@ def test_a_system_is_called_by_its_label_and_its_model_where_there_are_several(t
 
 
 def test_six_tasks_of_a_kind_are_told_by_tasks(tmp_path: Path) -> None:
-    results, store = grid(tmp_path, ["mean", "echo"], TASKS)
-    assert recommendations(results, store)[0].reason.endswith("better than every other design (p < 0.05, Holm)")
+    results, store = grid(tmp_path, ["mean", "echo"], TASKS[:6])
+    reason = recommendations(results, store)[0].reason
+    evidence, verdict = reason.split("; ")
+    assert evidence.endswith(" on 6 tasks, matched rank-biserial correlation 1.00")
+    assert verdict == "better than every other design (p < 0.05, Holm over 1 pair)"
     [test] = comparisons(results, store)
     assert isinstance(test, Comparison) and test.outcome.p == pytest.approx(2 / 64)
 

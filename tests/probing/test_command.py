@@ -88,6 +88,7 @@ def test_a_saved_embedder_is_read_as_it_was_saved(command: str, run: Run, folder
     code, out, _ = run(command, "-m", folder / "saved", *arguments(command, folder), "--json")
     assert code == 0
     found = json.loads(out)
+    found = found["stages"][0]["found"] if command == "prefix" else found
     assert found["provenance"]["proof"].startswith("bidirectional, proven in 3 layers")
     assert found["provenance"]["weights"] and found["provenance"]["dtype"] == "float32"
 
@@ -111,6 +112,21 @@ def test_a_causal_gap_is_told_to_be_exactly_zero(run: Run, folder: Path) -> None
     assert code == 0 and "exactly 0" in out
     _, out, _ = run("prefix", "-m", folder / "base", "-a", "bidirectional")
     assert "exactly 0" not in out
+
+
+def test_stages_stand_in_one_table_and_one_figure(run: Run, folder: Path, tmp_path: Path) -> None:
+    stages = [f"{folder / 'base'}:causal", f"{folder / 'base'}:bidirectional", str(folder / "saved")]
+    ask = ["prefix", *(part for stage in stages for part in ("-m", stage)), "-o", tmp_path / "out"]
+    code, out, _ = run(*ask)
+    assert code == 0
+    assert all(stage in out for stage in stages) and out.count("exactly 0") == 1
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["prefix.json", "prefix.png", "prefix.svg"]
+    found = json.loads(run(*ask, "--json")[1])["stages"]
+    assert [one["name"] for one in found] == stages
+    gaps = [one["found"]["gap"] for one in found]
+    assert gaps[0] == 0 != gaps[1] and found[0]["step"] is None
+    assert found[1]["step"]["difference"] == pytest.approx(gaps[1])
+    assert found[2]["step"]["difference"] == pytest.approx(gaps[2] - gaps[1])
 
 
 def test_options_of_words_reach_the_probe(run: Run, folder: Path) -> None:
@@ -184,6 +200,6 @@ def test_a_mistake_is_told_in_one_line(given: list[str], part: str, run: Run, fo
 
 def test_importing_the_command_loads_no_heavy_library() -> None:
     check = (
-        "import unmask.cli.probe, sys; print([m for m in ('torch', 'transformers', 'sklearn', 'scipy') if m in sys.modules])"
+        "import unmask.cli.probing, sys; print([m for m in ('torch', 'transformers', 'sklearn', 'scipy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout.strip() == "[]"

@@ -1,55 +1,114 @@
-"""Layer attribution: the attention of a head over layers, read back from an embedder."""
+"""Layers: cosines by hand, scores that `compare` gives as well, and which layers are not told apart."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.conftest import TEXTS
+from tests.probing.models import subject
+from tests.tiny import write_task
+from unmask.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.heads import build_head
-from unmask.probing.layers import attribute_layers, draw_attribution
+from unmask.evaluation.compare import Plan, compare
+from unmask.evaluation.results import ResultStore
+from unmask.evaluation.tasks import find_task
+from unmask.loading import Source
+from unmask.probing.layers import (
+    centre,
+    cosine_between_layers,
+    draw_layers,
+    layer_designs,
+    next_layers,
+    probe_layers,
+    score_layers,
+)
+from unmask.probing.subject import load_subject
 
-Pico = Callable[..., Embedder]
-
-
-@pytest.fixture
-def embedder(pico: Pico) -> Embedder:
-    bare = pico("causal/plain/mean").backbone
-    hidden, depth = bare.model.config.hidden_size, bare.depth
-    return pico("causal/eos/layer-attention", head=build_head("layer-attention", hidden, depth))
-
-
-def test_a_head_that_looks_at_one_layer_is_said_to(embedder: Embedder) -> None:
-    head: Any = embedder.backbone.head
-    with torch.no_grad():  # a key that is huge in the direction of every query
-        even = attribute_layers(embedder, TEXTS)
-        head.layers.mul_(0)
-        head.layers[0] += 1000 * torch.randn(head.layers.shape[1])
-    told = attribute_layers(embedder, TEXTS)
-    assert not np.allclose(even.shares, told.shares)
-    for found in (even, told):
-        assert sum(found.shares) == pytest.approx(1, abs=1e-5)
-        assert all(low <= high for low, high in zip(found.low, found.high, strict=True))
+MEAN = Design("causal", "plain", "mean")
+RANDOM = np.random.default_rng(0)
 
 
-def test_shares_are_means_over_texts_whatever_their_batches(embedder: Embedder) -> None:
-    together = np.array(attribute_layers(embedder, TEXTS).shares)
-    apart = np.mean([attribute_layers(embedder, [text]).shares for text in TEXTS], axis=0)
-    np.testing.assert_allclose(together, apart, atol=1e-5)
+def test_cosines_by_hand() -> None:
+    """Two texts in two layers: cosines 1 and 0.6 across; layer against itself 1."""
+    stack = np.array([[[3.0, 4.0], [1.0, 0.0]], [[6.0, 8.0], [3.0, 4.0]]])
+    np.testing.assert_allclose(cosine_between_layers(stack), [[1, 0.8], [0.8, 1]])
+    assert [one.value for one in next_layers(stack)] == pytest.approx([0.8])
 
 
-def test_the_figure_is_drawn(embedder: Embedder, tmp_path: Path) -> None:
-    draw_attribution(attribute_layers(embedder, TEXTS), tmp_path / "layers.png")
-    assert (tmp_path / "layers.png").stat().st_size > 5000
+def test_a_common_part_makes_layers_alike_until_it_is_taken_out() -> None:
+    stack = RANDOM.normal(size=(3, 50, 20))
+    shifted = stack + 100 * np.ones(20)
+    assert cosine_between_layers(shifted)[0, 1] > 0.99
+    assert abs(cosine_between_layers(centre(shifted))[0, 1]) < 0.1
+    np.testing.assert_allclose(centre(shifted), centre(stack), atol=1e-9)
 
 
-def test_an_embedder_without_such_a_head_is_refused(pico: Pico) -> None:
-    with pytest.raises(UnmaskError, match="has no head over layers"):
-        attribute_layers(pico("causal/plain/mean"), TEXTS)
+def test_intervals_hold_the_mean_and_shrink_with_texts() -> None:
+    widths = []
+    for texts in (20, 500):
+        (one,) = next_layers(RANDOM.normal(size=(2, texts, 8)))
+        assert one.interval[0] < one.value < one.interval[1]
+        widths.append(one.interval[1] - one.interval[0])
+    assert widths[0] > 3 * widths[1]
+
+
+def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    found = probe_layers(subject(tokenizer, "causal"), MEAN, TEXTS)
+    distinct = list(dict.fromkeys(TEXTS))
+    vectors = [pico(f"causal/plain/mean@{layer}").encode(distinct) for layer in (1, 2, 3)]
+    expected = cosine_between_layers(np.stack(vectors).astype(np.float64))
+    np.testing.assert_allclose(found.cosine, expected, atol=1e-5)
+    np.testing.assert_allclose(vectors[2], pico("causal/plain/mean").encode(distinct), atol=1e-6)  # after the final norm
+    assert [one.value for one in found.next_cosine] == pytest.approx([expected[0, 1], expected[1, 2]], abs=1e-5)
+    assert (found.texts, found.scores) == (len(distinct), ())
+    assert json.loads(json.dumps(found.as_json()))["provenance"]["design"] == MEAN.name
+    assert [file.name for file in draw_layers(found, tmp_path)] == ["layers.png", "layers.svg"]
+
+
+@pytest.mark.parametrize("kind", ["sts", "clustering"])
+def test_scores_are_those_that_compare_gives(kind: str, pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    task, source = find_task(str(write_task(tmp_path / "task", kind))), Source(str(pico_folder("llama")), dtype="float32")
+    designs = layer_designs(MEAN, 3)
+    found = score_layers(load_subject(source, "causal"), designs, task)
+    expected = compare(Plan(source, {one.name: one for one in designs}, [task], 512, []), ResultStore(tmp_path / "report"))
+    assert found.scores == pytest.approx([result.main_score for result in expected])
+    assert found.intervals is not None
+    for own, result in zip(found.intervals, expected, strict=True):
+        assert own == pytest.approx(result.interval)
+    assert found.scores[found.best - 1] == max(found.scores) and found.best in found.level
+
+
+def test_a_layer_that_is_worse_is_told_from_the_best(tokenizer: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Layer 2 knows the words of a text, layers 1 and 3 know nothing."""
+    from tests.tiny import encode_words
+
+    def encode(_: Any, __: Any, fits: Any, texts: Any, **___: Any) -> Any:
+        noise = {place: np.random.default_rng(place).normal(size=(len(texts), 16)) for place in (1, 3)}
+        return {
+            design: (encode_words(texts) if design.layer == 2 else noise[design.layer]).astype(np.float32) for design in fits
+        }
+
+    monkeypatch.setattr("unmask.probing.layers.encode_designs", encode)
+    task = find_task(str(write_task(tmp_path / "task", "sts")))
+    found = score_layers(subject(tokenizer, "causal"), layer_designs(MEAN, 3), task)
+    assert (found.best, found.level, found.metric, found.n) == (2, (2,), "cosine_spearman", 24)
+
+
+@pytest.mark.parametrize(
+    "name", ["causal/plain/mean@2", "causal/plain/mean@all", "causal/plain/mean/routing", "causal/eos/layer-attention"]
+)
+def test_a_design_that_has_no_layer_of_its_own_is_refused(name: str) -> None:
+    with pytest.raises(UnmaskError, match="without '@layer'"):
+        layer_designs(Design.parse(name), 3)
+
+
+def test_one_text_is_too_few(tokenizer: Any) -> None:
+    with pytest.raises(UnmaskError, match="two different texts"):
+        probe_layers(subject(tokenizer, "causal"), MEAN, ["a", "a"])

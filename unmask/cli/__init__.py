@@ -16,7 +16,9 @@ from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
 from unmask.cli.mixtures import merge, mix
-from unmask.cli.probe import probe
+from unmask.cli.probing import probe
+from unmask.cli.recommend import recommend
+from unmask.cli.report import report
 from unmask.cli.reproduce import reproduce
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
@@ -33,6 +35,8 @@ app = typer.Typer(
 )
 for command, example in (
     (compare, "unmask compare -m smollm2 -d mean,prompteol,echo -t starter -o report"),
+    (report, "unmask report report"),
+    (recommend, "unmask recommend -m smollm2 -t starter"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
     (mine, "unmask mine pairs.jsonl -m smollm2 -o triples.jsonl"),
     (leaks, "unmask leaks --train triples.jsonl --task my-task --task starter"),

@@ -43,7 +43,7 @@ def compare(
         typer.Option(
             "--designs",
             "-d",
-            help="Designs with commas between (see `unmask designs`); may be repeated. Default: a saved embedder's own, or eight.",
+            help="Designs or sets of them, commas between (see `unmask designs`); repeat. Default: a saved embedder's own, or eight.",
         ),
     ] = None,
     reference: Annotated[
@@ -52,7 +52,9 @@ def compare(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results; run again to add to them.")] = Path(
         "report"
     ),
-    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore and alpha on (txt, jsonl, csv, parquet).")] = None,
+    fit_on: Annotated[
+        Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on (txt, jsonl, csv, parquet).")
+    ] = None,
     max_length: MaxLength = 512,
     batch_tokens: BatchTokens = None,
     adapter: Adapter = None,
@@ -111,7 +113,7 @@ def _plan(
     saved = read_settings(Path(source.model).expanduser())
     asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
     if fit_on is not None and not any(design.needs_fit for design in asked.values()):
-        raise UnmaskError("None of these designs is fitted (zscore, sum:auto), so --fit-on would change nothing.")
+        raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")
     if saved and source.dtype == "auto":
         source = replace(source, dtype=saved.dtype)
     return Plan(source, asked, tasks, max_length, texts, batch_tokens)

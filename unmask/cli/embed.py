@@ -26,7 +26,7 @@ def embed(
     precision: Annotated[
         Literal["float32", "float16", "int8"], typer.Option(help="Of the vectors that are written.")
     ] = "float32",
-    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore and alpha on.")] = None,
+    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of one text with its prompt; 512 by default.")
     ] = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def designs(as_json: AsJson = False) -> None:
     """List the designs that have a name, what they mean and where they come from, and the parts that make up any other."""
     from unmask.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS
-    from unmask.presets import PRESETS
+    from unmask.presets import PRESETS, SETS
     from unmask.prompts import PROMPTS
 
     rows = [
@@ -35,13 +35,17 @@ def designs(as_json: AsJson = False) -> None:
     ]
     if as_json:
         prompts = [{"prompt": one.name, "template": one.template, "meaning": one.meaning} for one in PROMPTS.values()]
-        print(json.dumps({"designs": rows, "prompts": prompts}, indent=2, ensure_ascii=False))
+        sets = [
+            {"set": name, "designs": one.designs, "meaning": one.meaning, "source": one.source} for name, one in SETS.items()
+        ]
+        print(json.dumps({"designs": rows, "sets": sets, "prompts": prompts}, indent=2, ensure_ascii=False))
         return
     _entries("Named designs", [(name, one.design.name, _told(one)) for name, one in PRESETS.items()])
+    _entries("Sets of designs", [(name, ", ".join(one.designs), f"{one.meaning} [{one.source}]") for name, one in SETS.items()])
     _entries("Prompts", [(one.name, one.template.replace("\n", "\\n"), _told(one)) for one in PROMPTS.values()])
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
     print()
-    print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore]")
+    print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore | /whiten[:N]]")
     plain = [pooling for pooling in POOLINGS if pooling not in HEADS]
     parts = {"attention": ATTENTIONS, "pooling": plain, "head": HEADS, "features": FEATURES, "routing": ROUTINGS}
     for part, values in parts.items():
@@ -49,6 +53,7 @@ def designs(as_json: AsJson = False) -> None:
     print("  layer      1, 2, ... or all (every layer at unit length, side by side); the last one if not given")
     print("  alpha      a positive number, or auto: chosen without labels, so that both similarities spread alike")
     print("  zscore     every dimension standardised by a reference corpus")
+    print("  whiten     decorrelated as well; whiten:64 keeps the 64 directions of most variance")
 
 
 def models(as_json: AsJson = False) -> None:

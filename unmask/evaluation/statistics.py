@@ -7,10 +7,11 @@ Whoever runs several of them corrects the lot with `with_holm`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from unmask.evaluation.resampling import METRICS, Items, Scores, bootstrap, interval, score, undefined
 
@@ -161,6 +162,28 @@ def with_holm(tests: Sequence[PairedTest]) -> list[PairedTest]:
     return [replace(test, p_holm=p) for test, p in zip(tests, corrected, strict=True)]
 
 
+def fewest_tasks(comparisons: int = 1, level: float = 0.05) -> int:
+    """Tasks that a family of signed-rank tests needs before any of them can be significant: 6 for a single one.
+
+    The smallest n with comparisons x 2/2^n < level: Holm's first step multiplies the smallest p of n tasks by the number
+    of comparisons. Raises ValueError for no comparison, or a level outside 0..1.
+    """
+    if comparisons < 1 or not 0 < level < 1:
+        raise ValueError(f"A family has at least 1 comparison and a level between 0 and 1, not {comparisons} and {level}.")
+    return next(n for n in count(1) if comparisons * 2.0 ** (1 - n) < level)
+
+
+def sums_under_chance(ranks: NDArray[np.int64]) -> Scores:
+    """Distribution of the sum of those ranks whose sign is plus, where either sign is as likely: share of each sum 0, 1, ...
+
+    Counted rank by rank: each is in the sum or is not (Streitberg and Roehmel, 1986). Ranks are whole numbers.
+    """
+    share = np.ones(1)
+    for rank in ranks:
+        share = (np.pad(share, (0, rank)) + np.pad(share, (rank, 0))) / 2
+    return share
+
+
 def _task_differences(a: ArrayLike, b: ArrayLike) -> Scores:
     """Differences a - b a task; ValueError where the scores are unpaired, undefined or too few."""
     scores_a, scores_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
@@ -182,16 +205,14 @@ def _signed_rank(nonzero: Scores) -> tuple[float, float]:
 
     p is the share, doubled, of the 2^m ways to set the signs in which W+ is at least as far out as the one observed.
     Our own count, because scipy's takes the ranks to be 1..m, which they are not under ties. Twice an average rank is
-    an integer, so that W+ is counted rank by rank: each is in the sum or is not (Streitberg and Roehmel, 1986).
+    an integer, so that W+ can be counted.
     """
     from scipy.stats import rankdata
 
     if not len(nonzero):
         return 1.0, 0.0
     doubled = np.rint(2 * rankdata(np.abs(nonzero))).astype(np.int64)
-    share = np.ones(1)  # share[w]: of all ways so far, the share in which twice W+ is w
-    for rank in doubled:
-        share = (np.pad(share, (0, rank)) + np.pad(share, (rank, 0))) / 2
+    share = sums_under_chance(doubled)  # share[w]: of all ways, the share in which twice W+ is w
     observed = doubled[nonzero > 0].sum()
     p = 2 * min(share[: observed + 1].sum(), share[observed:].sum())
     return float(min(1.0, p)), float((doubled * np.sign(nonzero)).sum() / doubled.sum())

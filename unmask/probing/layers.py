@@ -1,33 +1,71 @@
-"""Layer attribution: which layers a trained head over layers reads, as data and as a figure.
+"""Layers: how much does a text's vector change from layer to layer, and how well does each layer serve a task?
 
-Source: Pooling and Attention (arXiv 2409.02727), section 3: the attention weights over layers say which layers matter.
+Pooling and Attention (arXiv 2409.02727, figures 1 and 2) finds that adjacent deep layers have nearly equal embeddings while early ones
+change much, and that scores are flat over a wide range of layers. All layers are read from one pass. States of a decoder share a
+large common part, which makes the plain cosine of two layers high whatever they say of a text; so it stands beside the cosine of vectors
+from which each layer's mean over the texts was taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
 
-from unmask.embedder import Embedder
-from unmask.encoding import layer_states
+from unmask.design import Design
+from unmask.embedder import default_batch_tokens
+from unmask.encoding import Tally, Vectors, encode_designs, fit_designs
 from unmask.errors import UnmaskError
-from unmask.heads import LayerAttention
-from unmask.probing.subject import fingerprint_of, provenance
+from unmask.evaluation.compare import SharedVectors
+from unmask.evaluation.resampling import Items, bootstrap, interval
+from unmask.evaluation.tasks import Task
+from unmask.probing.prompts import Estimate
+from unmask.probing.ranks import RESAMPLES
+from unmask.probing.reading import MAX_LENGTH, cosines, read_designs
+from unmask.probing.subject import Subject, fingerprint_of, provenance
+from unmask.progress import progress_bar
+from unmask.starter import reference_texts
+from unmask.tokens import PromptTokenizer
+
+if TYPE_CHECKING:
+    from unmask.evaluation.mteb_adapter import Outcome
+
+Stack = Float[NDArray[np.float64], "layer text dim"]
+Square = Float[NDArray[np.float64], "layer layer"]
 
 
 @dataclass(frozen=True)
-class Attribution:
-    """Attention over layers 1..L. shares: its mean over texts, heads and latents, which sums to 1; low, high: the 10th and 90th
-    percentile over texts."""  # fmt: skip
+class LayerScores:
+    """Main score of each layer on a task, from layer 1 on, with 95 % intervals by bootstrap over items where the task has items.
 
-    shares: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
+    level: layers that the paired bootstrap does not tell from the best one, which is among them (not corrected for their number).
+    """
+
+    task: str
+    metric: str
+    n: int
+    scores: tuple[float, ...]
+    intervals: tuple[tuple[float, float], ...] | None
+    best: int
+    level: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """How layers 1..L read texts. cosine, centred: means over texts of the cosine of a text's vectors in two layers, as they are and less
+    each layer's mean; next_cosine, next_centred: of each layer and the next, with 95 % intervals by bootstrap over texts."""  # fmt: skip
+
+    design: str
+    cosine: tuple[tuple[float, ...], ...]
+    centred: tuple[tuple[float, ...], ...]
+    next_cosine: tuple[Estimate, ...]
+    next_centred: tuple[Estimate, ...]
+    scores: tuple[LayerScores, ...]
     texts: int
     data: str
     provenance: dict[str, Any]
@@ -37,44 +75,142 @@ class Attribution:
         return asdict(self)
 
 
-@torch.inference_mode()  # type: ignore[untyped-decorator]
-def attribute_layers(embedder: Embedder, texts: Sequence[str], instruction: str | None = None) -> Attribution:
-    """Attention over layers of a trained layer-attention head. Raises UnmaskError for an embedder that has no such head."""
-    head, backbone = embedder.backbone.head, embedder.backbone
-    if not isinstance(head, LayerAttention):
-        raise UnmaskError(f"'{embedder.design.name}' has no head over layers: train a design with 'layer-attention'.")
-    if head.options.conditioned:
-        raise UnmaskError("A head whose queries depend on the instruction reads other layers under each: train one without.")
-    states = layer_states(backbone, embedder.prompt, texts, instruction=instruction, batch_tokens=embedder.batch_tokens)
-    real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-    found = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
-    low, high = np.percentile(found, [10, 90], axis=0)
-    return Attribution(
-        tuple(found.mean(axis=0).tolist()),
-        tuple(low.tolist()),
-        tuple(high.tolist()),
+def cosine_between_layers(stack: Stack) -> Square:
+    """Mean over texts of the cosine of each text's vectors in every two layers; a vector of zeros is like nothing."""
+    lengths = np.linalg.norm(stack, axis=2, keepdims=True)
+    flat = (stack / np.where(lengths > 0, lengths, 1.0)).reshape(len(stack), -1)
+    return np.asarray(flat @ flat.T / stack.shape[1], np.float64)
+
+
+def centre(stack: Stack) -> Stack:
+    """Vectors less their layer's mean over the texts."""
+    return np.asarray(stack - stack.mean(axis=1, keepdims=True), np.float64)
+
+
+def next_layers(stack: Stack, seed: int = 0) -> tuple[Estimate, ...]:
+    """Mean cosine of each layer with the next, and its interval over texts, for layers 1..L-1."""
+    values = cosines(stack[:-1], stack[1:])
+    drawn = np.random.default_rng(seed).integers(values.shape[1], size=(RESAMPLES, values.shape[1]))
+    return tuple(Estimate(float(row.mean()), interval(row[drawn].mean(axis=1))) for row in values)
+
+
+def layer_designs(design: Design, depth: int) -> list[Design]:
+    """The same design at layers 1..L. Raises UnmaskError for one that has a layer already, or reads more than hidden states."""
+    if design.layer is not None or design.features != "hidden" or design.needs_head:
+        raise UnmaskError(f"'{design.name}' cannot be read layer by layer: give a pooling of hidden states without '@layer'.")
+    return [replace(design, layer=layer) for layer in range(1, depth + 1)]
+
+
+def probe_layers(
+    subject: Subject,
+    design: Design,
+    texts: Sequence[str],
+    tasks: Sequence[Task] = (),
+    *,
+    max_length: int = MAX_LENGTH,
+    batch_tokens: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Layers:
+    """Compare the layers of a model under a design. Raises UnmaskError for fewer than two distinct texts."""
+    texts = list(dict.fromkeys(texts))
+    if len(texts) < 2:
+        raise UnmaskError("Layers are compared over two different texts or more.")
+    designs = layer_designs(design, subject.backbone.depth)
+    vectors = read_designs(subject, designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    stack = np.stack([vectors[one] for one in designs]).astype(np.float64)
+    centred = centre(stack)
+    return Layers(
+        design.name,
+        tuple(tuple(row) for row in cosine_between_layers(stack).tolist()),
+        tuple(tuple(row) for row in cosine_between_layers(centred).tolist()),
+        next_layers(stack),
+        next_layers(centred),
+        tuple(score_layers(subject, designs, task, max_length=max_length, batch_tokens=batch_tokens) for task in tasks),
         len(texts),
         fingerprint_of(texts),
-        provenance(backbone, embedder.source) | {"design": embedder.design.name},
+        provenance(subject.backbone, subject.source) | {"design": design.name, "max_length": max_length},
     )
 
 
-def draw_attribution(found: Attribution, file: Path) -> None:
-    """Bars of the shares with their spread over texts, and what equal shares would be; format by the file's ending."""
-    from matplotlib.figure import Figure
+def score_layers(
+    subject: Subject, designs: Sequence[Design], task: Task, *, max_length: int = MAX_LENGTH, batch_tokens: int | None = None
+) -> LayerScores:
+    """Score designs of one attention and prompt on a task, every text computed once. Raises UnmaskError as scoring does."""
+    from unmask.evaluation.mteb_adapter import evaluate
 
-    depth = len(found.shares)
+    backbone = subject.backbone
+    prompt = PromptTokenizer(subject.tokenizer, designs[0].prompt, backbone.within_positions(max_length))
+    budget = batch_tokens or default_batch_tokens(backbone)
+    fits = fit_designs(backbone, prompt, designs, reference_texts(), batch_tokens=budget)
+
+    def compute(texts: Sequence[str], instruction: str | None, tally: Tally) -> dict[Design, Vectors]:
+        asked = instruction if prompt.prompt.takes_instruction else None
+        with progress_bar(f"layers on {task.name}", len(texts)) as advance:
+            return encode_designs(
+                backbone, prompt, fits, texts, instruction=asked, batch_tokens=budget, tally=tally, progress=advance
+            )
+
+    shared = SharedVectors(compute)
+
+    def score(design: Design) -> Outcome:
+        return evaluate(task, design.name, lambda texts, instruction: shared.get(design, texts, instruction))
+
+    outcomes = [score(design) for design in designs]
+    scores = [outcome.main_score for outcome in outcomes]
+    best, items = int(np.argmax(scores)), [outcome.items for outcome in outcomes if outcome.items is not None]
+    told = _intervals(items, scores) if len(items) == len(scores) and items[0].n > 1 else None
+    return LayerScores(
+        task.name,
+        outcomes[0].metric,
+        items[0].n if items else shared.tally.texts,
+        tuple(scores),
+        None if told is None else told[0],
+        best + 1,
+        (best + 1,) if told is None else told[1],
+    )
+
+
+def draw_layers(found: Layers, folder: Path) -> list[Path]:
+    """Cosines of every two layers, and what each layer scores (or, without a task, its cosine with the next)."""
+    from unmask.probing.figures import BLUE, COLOURS, MARKS, ORANGE, heat_map, new_figure, plain, save_figure
+
+    depth = len(found.cosine)
+    figure, (left, right) = new_figure(10, 4, 2, (1.1, 1))
+    both = np.where(np.tri(depth, dtype=bool), found.cosine, found.centred)
+    heat_map(left, both, low=min(0.0, float(both.min())), high=1, label="mean cosine")
+    ticks = np.unique(np.linspace(0, depth - 1, min(depth, 7)).round().astype(int))
+    left.set_xticks(ticks, ticks + 1)
+    left.set_yticks(ticks, ticks + 1)
+    left.set_xlabel("layer", fontsize=8)
+    left.set_ylabel("layer", fontsize=8)
+    left.set_title("Cosine of two layers: below the diagonal as is, above it centred", fontsize=9, loc="left")
     layers = np.arange(1, depth + 1)
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    shares = 100 * np.array(found.shares)
-    spread = np.abs(100 * np.array([found.low, found.high]) - shares)
-    axes.bar(layers, shares, color="tab:blue", yerr=spread, error_kw={"elinewidth": 0.8, "ecolor": "0.4"})
-    axes.axhline(100 / depth, color="0.3", linewidth=0.8, linestyle="--", label="every layer alike")
-    axes.set(
-        xlabel="layer",
-        ylabel="share of attention (%)",
-        title=f"{found.provenance['design']}: {found.texts} texts (bars: mean, lines: 10 to 90 %)",
-    )
-    axes.legend(frameon=False)
-    figure.savefig(file, dpi=120)
+    if not found.scores:
+        for name, some, colour, mark in (("as is", found.next_cosine, BLUE, "o"), ("centred", found.next_centred, ORANGE, "s")):
+            bounds = np.array([one.interval for one in some]).T
+            right.plot(layers[:-1], [one.value for one in some], marker=mark, markersize=3, color=colour, label=name)
+            right.fill_between(layers[:-1], *bounds, color=colour, alpha=0.2, linewidth=0)
+        right.set_ylabel("cosine with the next layer", fontsize=8)
+        plain(right, f"{found.texts} texts, {found.design} (bands: 95 %)")
+    for nth, one in enumerate(found.scores):
+        colour, mark = COLOURS[nth % len(COLOURS)], MARKS[nth % len(MARKS)]
+        right.plot(layers, 100 * np.array(one.scores), marker=mark, markersize=3, color=colour, label=one.task)
+        if one.intervals:
+            right.fill_between(layers, *(100 * np.array(one.intervals).T), color=colour, alpha=0.2, linewidth=0)
+    if found.scores:
+        right.set_ylabel("main score x 100", fontsize=8)
+        plain(right, f"Score of each layer, {found.design} (bands: 95 %)")
+    right.set_xlabel("layer", fontsize=8)
+    right.legend(frameon=False, fontsize=8)
+    return save_figure(figure, folder, "layers")
+
+
+def _intervals(items: Sequence[Items], scores: Sequence[float]) -> tuple[tuple[tuple[float, float], ...], tuple[int, ...]]:
+    """Interval of every layer's score, and the layers (from 1) whose paired difference from the best may be 0."""
+    # resamples of v-measure score higher than the items do: they are shifted to the score (see resampling.v_measure)
+    samples = [bootstrap(one, RESAMPLES) for one in items]
+    if items[0].metric == "v-measure":
+        samples = [some - some.mean() + score for some, score in zip(samples, scores, strict=True)]
+    best = int(np.argmax(scores))
+    level = [layer + 1 for layer, some in enumerate(samples) if layer == best or interval(samples[best] - some)[0] <= 0]
+    return tuple(interval(some) for some in samples), tuple(level)

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
 
-_METRICS = {
+METRIC_NAMES = {
     "cosine_spearman": "Spearman",
     "cosine_ap": "avg. prec.",
     "accuracy": "accuracy",
     "v_measure": "V-measure",
     "ndcg_at_10": "nDCG@10",
     "map_at_1000": "MAP",
+    "entity_f1": "entity F1",
+    "ami": "AMI",
 }
 
 
@@ -35,7 +37,7 @@ def ranking(results: Sequence[Result], with_intervals: bool) -> Table:
     table.add_column("design", no_wrap=True)
     for task, one in tasks.items():
         # on a narrow terminal with many tasks there is room for a name, broken where it has to be, but not for the metric
-        metric = f"\n[dim]{_METRICS.get(one.metric, one.metric)}[/]" if with_intervals or len(tasks) < 5 else ""
+        metric = f"\n[dim]{METRIC_NAMES.get(one.metric, one.metric)}[/]" if with_intervals or len(tasks) < 5 else ""
         table.add_column(task.removeprefix("starter-") + metric, justify="right", overflow="fold")
     if len(tasks) > 1:
         table.add_column("mean", justify="right", no_wrap=True)

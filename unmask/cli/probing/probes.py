@@ -1,46 +1,29 @@
-"""`unmask probe`: what a way of reading, or a stage of training, did to a model."""
+"""`unmask probe words | prefix | geometry | masked | head`: one question about one model, answered by a small table."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
-
-if TYPE_CHECKING:
-    from unmask.design import Attention
-    from unmask.loading import Source
-
-
-class AttentionOption(StrEnum):
-    """What the attention may be."""
-
-    causal = "causal"
-    bidirectional = "bidirectional"
-
-
-AttentionChoice = Annotated[
-    AttentionOption | None,
-    typer.Option("--attention", "-a", help="A saved embedder has its own; for any other model it has to be stated."),
-]
-Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read; the last one, after the final norm, if not given.")]
-Seed = Annotated[int, typer.Option(min=0, help="Decides what is drawn.")]
-probe = typer.Typer(
-    help="Show what a way of reading, or a stage of training, did to a model.",
-    epilog="Example: unmask probe prefix -m smollm2 -a bidirectional",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
+from unmask.cli.probing.common import (
+    AttentionChoice,
+    Column,
+    Layer,
+    Limit,
+    Seed,
+    attention_of,
+    between,
+    keep,
+    percent,
+    show,
+    source_of,
+    texts_of,
 )
 
 
-@probe.command(
-    epilog="Example: unmask probe words -m smollm2 -a bidirectional --train train.jsonl --test test.jsonl --limit-train 200"
-)
 def words(
     model: Model,
     train: Annotated[Path, typer.Option(help="Tagged sentences to fit the probe on: jsonl, conll or conllu.")],
@@ -74,17 +57,17 @@ def words(
 
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
     scored = sample(read_sentences(test, tags, tokens), limit_test, seed)
-    subject = load_subject(_source(model, adapter, revision, dtype, device, trust_remote_code), _attention(attention))
+    subject = load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), attention_of(attention))
     with progress_bar("reading sentences", len(fitted) + len(scored)) as advance:
         found = probe_words(
             subject, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=batch_tokens, progress=advance
         )
     rows = [
-        ("accuracy of the most frequent tag", _percent(found.majority), ""),
-        ("accuracy", _percent(found.accuracy), _interval(found.accuracy_interval)),
+        ("accuracy of the most frequent tag", percent(found.majority), ""),
+        ("accuracy", percent(found.accuracy), between(found.accuracy_interval)),
     ]
     if found.metric == "entity_f1":
-        rows.append(("F1 of entities, span and type", _percent(found.value), _interval(found.interval)))
+        rows.append(("F1 of entities, span and type", percent(found.value), between(found.interval)))
     notes = [
         f"{found.test_words} words of {found.test_sentences} sentences, {found.classes} tags; probe fitted on {found.train_words} words "
         f"of {found.train_sentences} sentences, C {found.c:g} ({'chosen' if found.c_chosen else 'given'}), layer {found.layer}"
@@ -92,17 +75,24 @@ def words(
         *([f"{found.unseen} words have a tag that training lacks; they count as errors."] if found.unseen else []),
         *([] if found.converged else ["The fit did not converge; a smaller --c helps."]),
     ]
-    _print("Linear probe on words", found, rows, notes, as_json)
+    show("Linear probe on words", found, rows, notes, as_json)
 
 
-@probe.command(epilog="Example: unmask probe prefix -m smollm2 -a bidirectional")
 def prefix(
-    model: Model,
+    model: Annotated[
+        list[str],
+        typer.Option(
+            "--model",
+            "-m",
+            help="Hub id, folder or bundled name, with :causal or :bidirectional behind it or as --attention says; repeat for stages.",
+        ),
+    ],
     attention: AttentionChoice = None,
     triples: Annotated[
         Path | None, typer.Option(help="Rows of prefix, query, same, different; 48 of this package if not given.")
     ] = None,
     layer: Layer = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the result (json) and a figure.")] = None,
     adapter: Adapter = None,
     revision: Revision = None,
     dtype: Dtype = "auto",
@@ -110,28 +100,46 @@ def prefix(
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure whether the states of a prefix use what follows it: exactly not, under causal attention."""
+    """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
+    from unmask.probing.stages import attention_in, compare_stages, draw_stages
     from unmask.probing.subject import load_subject
     from unmask.progress import progress_bar
 
     given = read_triples(triples or TRIPLES)
-    subject = load_subject(_source(model, adapter, revision, dtype, device, trust_remote_code), _attention(attention))
-    with progress_bar("reading triples", len(given)) as advance:
-        found = probe_prefixes(subject, given, layer=layer, progress=advance)
-    rows = [
-        ("cosine where what follows means the same", f"{found.same:.4f}", ""),
-        ("cosine where it means something else", f"{found.different:.4f}", ""),
-        ("gap", f"{found.gap:.4f}", _interval(found.interval, 1, 4)),
-        ("triples with a positive gap", _percent(found.accuracy), ""),
+    gaps = []
+    with progress_bar("reading triples", len(model) * len(given)) as advance:
+        for name, own in map(attention_in, model):
+            source = source_of(name, adapter, revision, dtype, device, trust_remote_code)
+            gaps.append(
+                probe_prefixes(load_subject(source, own or attention_of(attention)), given, layer=layer, progress=advance)
+            )
+    found = compare_stages(model, gaps)
+    written = [keep(found, output, "prefix", draw_stages(found, output))] if output else []
+    rows = []
+    for one in found.stages:
+        low, high = one.found.interval
+        cosines = (f"{one.found.same:.4f}", f"{one.found.different:.4f}", f"{one.found.gap:.4f}")
+        rows.append((one.name, *cosines, f"{low:.4f} to {high:.4f}", percent(one.found.accuracy)))
+    notes = [
+        f"{len(given)} triples; cosines of the prefix's own tokens where what follows means the same and where it does not; "
+        "their gap with its 95 % interval; share of triples with a positive gap.",
+        *(
+            f"{one.name}: {one.step.difference:+.4f} ({between(one.step.interval, 1, 4)}) to the gap of the one before."
+            for one in found.stages
+            if one.step
+        ),
+        *(
+            f"{one.name}: the gap is exactly 0: the states of a prefix do not see what follows."
+            for one in found.stages
+            if not any(one.found.gaps)
+        ),
+        *(f"{one.name}: layer {one.found.layer}, {one.found.provenance['proof']}." for one in found.stages),
+        *written,
     ]
-    notes = [f"{found.triples} triples, layer {found.layer}; the prefix's own tokens only."]
-    if not any(found.gaps):
-        notes.append("The gap is exactly 0: the states of a prefix do not see what follows.")
-    _print("Shared prefixes", found, rows, notes, as_json)
+    show("Shared prefixes", found, rows, notes, as_json, ("", "same", "different", "gap", "95 %", "above 0"), prose=False)
 
 
-@probe.command(epilog="Example: unmask probe geometry -m smollm2 -d bidirectional-mean --pairs dev.jsonl")
 def geometry(
     model: Model,
     pairs: Annotated[Path, typer.Option(help="Rows of sentence1, sentence2 and, if not all are paraphrases, score.")],
@@ -173,18 +181,17 @@ def geometry(
     ]
     paraphrases = "" if found.positive_from is None else f" (score {found.positive_from:g} or more)"
     notes = [f"{found.positives} paraphrases{paraphrases}, {found.texts} distinct texts; {embedder.design.name}."]
-    _print("Geometry", found, rows, notes, as_json)
+    show("Geometry", found, rows, notes, as_json)
 
 
-@probe.command(epilog="Example: unmask probe masked -m smollm2 -a bidirectional --texts texts.txt --limit 200")
 def masked(
     model: Model,
     texts: Annotated[Path, typer.Option(help="txt (a text a line), jsonl, csv, tsv or parquet.")],
     attention: AttentionChoice = None,
-    column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+    column: Column = "text",
     rate: Annotated[float, typer.Option("--rate", "-p", help="Share of a text's tokens that are masked.")] = 0.2,
     mask_token: Annotated[str, typer.Option(help="Token that stands for what is masked.")] = "_",
-    limit: Annotated[int | None, typer.Option(min=1, help="Most texts, from the first.")] = None,
+    limit: Limit = None,
     max_length: Annotated[int, typer.Option(min=2, help="Most tokens of one text.")] = 512,
     seed: Seed = 0,
     batch_tokens: BatchTokens = None,
@@ -195,15 +202,12 @@ def masked(
     as_json: AsJson = False,
 ) -> None:
     """Measure how well masked tokens are predicted from the position before them, as MNTP trains a model to."""
-    from itertools import islice
-
     from unmask.probing.masked import probe_masked
     from unmask.probing.subject import load_predicting
     from unmask.progress import progress_bar
-    from unmask.rows import field, read_rows
 
-    given = [field(texts, line, row, column) for line, row in islice(read_rows(texts), limit)]
-    subject = load_predicting(_source(model, None, revision, dtype, device, trust_remote_code), _attention(attention))
+    given = texts_of(texts, column, limit)
+    subject = load_predicting(source_of(model, None, revision, dtype, device, trust_remote_code), attention_of(attention))
     with progress_bar("filling gaps", len(given)) as advance:
         found = probe_masked(
             subject,
@@ -216,44 +220,35 @@ def masked(
             progress=advance,
         )
     rows = [
-        ("accuracy @ 1", _percent(found.accuracy_at_1), _interval(found.accuracy_at_1_interval)),
-        ("accuracy @ 5", _percent(found.accuracy_at_5), _interval(found.accuracy_at_5_interval)),
-        ("cross-entropy (nats)", f"{found.cross_entropy:.3f}", _interval(found.cross_entropy_interval, 1, 3)),
+        ("accuracy @ 1", percent(found.accuracy_at_1), between(found.accuracy_at_1_interval)),
+        ("accuracy @ 5", percent(found.accuracy_at_5), between(found.accuracy_at_5_interval)),
+        ("cross-entropy (nats)", f"{found.cross_entropy:.3f}", between(found.cross_entropy_interval, 1, 3)),
     ]
     notes = [
         f"{found.tokens} tokens of {found.texts} texts masked by '{found.mask_token}' (share {found.rate:g}, seed {found.seed}).",
         *([f"{found.skipped} texts have no token that can be masked."] if found.skipped else []),
         *([f"{found.truncated} texts were cut to {found.max_length} tokens."] if found.truncated else []),
     ]
-    _print("Masked tokens, predicted from the position before", found, rows, notes, as_json)
+    show("Masked tokens, predicted from the position before", found, rows, notes, as_json)
 
 
-@probe.command(epilog="Example: unmask probe layers -m my-embedder --texts texts.txt -o layers.png")
-def layers(
+def head(
     model: Model,
     texts: Annotated[
         Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Draw the shares to this png, svg or pdf.")] = None,
-    column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
-    limit: Annotated[int | None, typer.Option(min=1, help="Most texts, from the first.")] = None,
+    column: Column = "text",
+    limit: Limit = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Show which layers a trained head over layers reads."""
-    from itertools import islice
-
     from unmask.embedder import Embedder
-    from unmask.probing.layers import attribute_layers, draw_attribution
-    from unmask.rows import field, read_rows
-    from unmask.starter import reference_texts
+    from unmask.probing.attribution import attribute_layers, draw_attribution
 
-    given = (
-        reference_texts()[:limit]
-        if texts is None
-        else [field(texts, line, row, column) for line, row in islice(read_rows(texts), limit)]
-    )
+    given = texts_of(texts, column, limit)
     found = attribute_layers(Embedder.from_pretrained(model, dtype=dtype, device=device), given)
     if output is not None:
         draw_attribution(found, output)
@@ -261,51 +256,10 @@ def layers(
     rows = [
         (
             f"layer {place + 1}",
-            _percent(found.shares[place]),
-            f"80 % of texts: {_percent(found.low[place])} to {_percent(found.high[place])}",
+            percent(found.shares[place]),
+            f"80 % of texts: {percent(found.low[place])} to {percent(found.high[place])}",
         )
         for place in most
     ]
     notes = [f"Share of attention in percent, the most-read layers of {len(found.shares)}; {found.texts} texts."]
-    _print("Layers that the head reads", found, rows, notes + ([f"Drawn to {output}."] if output else []), as_json)
-
-
-def _source(model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool) -> Source:
-    from unmask.loading import Source
-
-    return Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-
-
-def _attention(choice: AttentionOption | None) -> Attention | None:
-    return None if choice is None else choice.value  # type: ignore[return-value]
-
-
-def _print(title: str, found: Any, rows: Sequence[tuple[str, str, str]], notes: Sequence[str], as_json: bool) -> None:
-    """A small table with what it rests on below, or the whole result as JSON."""
-    if as_json:
-        print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_header=False
-    )
-    table.add_column("", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("", style="dim")
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    console.print(table)
-    for note in (*notes, f"{found.provenance['model']}: {found.provenance['proof']}."):
-        console.print(note, style="dim", markup=False, highlight=False)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
-
-
-def _interval(bounds: tuple[float, float] | None, scale: float = 100, digits: int = 1) -> str:
-    return "" if bounds is None else f"95 %: {scale * bounds[0]:.{digits}f} to {scale * bounds[1]:.{digits}f}"
+    show("Layers that the head reads", found, rows, notes + ([f"Drawn to {output}."] if output else []), as_json)

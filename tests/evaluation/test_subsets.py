@@ -1,0 +1,48 @@
+"""A larger subset holds a smaller one, and none asks for what it does not hold."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import write_task
+from unmask.evaluation.scored import scored_texts
+from unmask.evaluation.subsets import subset
+from unmask.evaluation.tasks import LocalTask, find_task
+
+KINDS = ["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
+
+
+def task_of(folder: Path, kind: str) -> LocalTask:
+    task = find_task(str(write_task(folder / kind, kind)))
+    assert isinstance(task, LocalTask)
+    return task
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_subsets_are_nested_and_of_their_size(kind: str, tmp_path: Path) -> None:
+    task = task_of(tmp_path, kind)
+    sizes = [size for size in (2, 3, 5) if size < task.size]
+    assert sizes, "the task is large enough to be cut"
+    parts = [subset(task, size) for size in sizes]
+    assert [part.size for part in parts] == sizes
+    texts = [set(scored_texts(part)[0]) for part in [*parts, task]]
+    assert all(small <= large for small, large in pairwise(texts))
+    assert texts[0] < texts[-1]
+    assert len({part.name for part in [*parts, task]}) == len({part.revision for part in [*parts, task]}) == len(sizes) + 1
+    assert subset(task, sizes[0]) == parts[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_that_is_no_larger_stays_as_it_is(kind: str, tmp_path: Path) -> None:
+    task = task_of(tmp_path, kind)
+    assert subset(task, task.size) is task is subset(task, 10_000)
+
+
+def test_the_documents_of_a_query_stay_with_it(tmp_path: Path) -> None:
+    part = subset(task_of(tmp_path, "retrieval"), 2)
+    known = {row["_id"] for row in part.data["corpus"]}
+    assert {row["corpus-id"] for row in part.data["qrels"]} <= known
+    assert {row["query-id"] for row in part.data["qrels"]} == {row["_id"] for row in part.data["queries"]}

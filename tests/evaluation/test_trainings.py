@@ -1,0 +1,235 @@
+"""Runs that differ in their seed alone are one design; runs that differ in anything else, or in nothing, are not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unmask.errors import UnmaskError
+from unmask.evaluation.resampling import Items
+from unmask.evaluation.results import Conditions, Result, ResultStore
+from unmask.evaluation.seeds import seed_test
+from unmask.evaluation.statistics import paired_bootstrap
+from unmask.evaluation.trainings import DEVIATION, SeedMean, mean_over_seeds, one_seed, runs_of, seed_scores, training
+from unmask.evaluation.verdict import comparisons, display_name, ranked, recommendations
+
+MEAN, LAST = "causal/plain/mean", "causal/plain/last"
+TASKS = [f"t{number}" for number in range(8)]
+RECIPE = {"name": "llm2vec", "model": "smollm2", "designs": [MEAN], "seeds": [0], "mntp": {"steps": 5}}
+
+
+def a_run(folder: Path, seed: int, design: str = MEAN, leaks: Sequence[str] = ("dev",), **settings: Any) -> str:
+    """A folder such as training leaves, alone in its own; the path of its model."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "recipe.json").write_text(json.dumps(RECIPE | settings | {"seeds": [seed]}))
+    # what a seed draws has another hash
+    data = {"mntp": {"wiki": {"path": "wiki", "revision": f"hash{seed}", "leaks": {task: {"exact": seed} for task in leaks}}}}
+    (folder / "run.json").write_text(json.dumps({"design": design, "seed": seed, "data": data}))
+    return str(folder / "model")
+
+
+def some_runs(folder: Path, design: str, seeds: Sequence[int]) -> list[str]:
+    """Runs of one recipe in one folder, as training with several seeds leaves them."""
+    models = [a_run(folder / f"{design.replace('/', '-')}.seed{seed}", seed, design) for seed in seeds]
+    for model in models:
+        (Path(model).parent / "recipe.json").rename(folder / "recipe.json")
+    return models
+
+
+def result(model: str, task: str = "t0", score: float = 0.5, design: str = MEAN, **fields: Any) -> Result:
+    said: dict[str, Any] = {"model": model, "design": design, "task": task}
+    more: dict[str, Any] = {"max_length": 9, "model_revision": "r", "task_revision": "r", "dtype": "float32"}
+    given = {"label": "label", "kind": "sts", "metric": "accuracy", "main_score": score, "interval": (0.1, 0.9), "n": 40}
+    made = {"scores": {"ami": score / 2}, "dim": 8, "texts": 10, "tokens": 100, "truncated": 0, "provenance": {"dtype": "x"}}
+    return Result.model_validate(said | given | made | {"conditions": Conditions(**said, **more)} | fields)
+
+
+def scores_of(model: str, shift: float = 0.0, n: int = len(TASKS)) -> np.ndarray:
+    own = np.random.default_rng(sum(model.encode()))
+    return np.linspace(0.3, 0.6, n) + own.normal(0, 0.01, n) + shift
+
+
+def scored(model: str, shift: float = 0.0, design: str = MEAN) -> list[Result]:
+    return [result(model, task, score, design) for task, score in zip(TASKS, scores_of(model, shift), strict=True)]
+
+
+# --- which runs are alike --------------------------------------------------------------------------------------------
+
+
+def test_runs_of_one_recipe_are_alike_in_one_folder_or_in_several(tmp_path: Path) -> None:
+    together = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    apart = a_run(tmp_path / "third", 2)
+    found = [training(model) for model in (*together, apart)]
+    assert [one and one.seed for one in found] == [0, 1, 2]
+    assert len({one.otherwise for one in found if one}) == 1
+
+
+@pytest.mark.parametrize("other", [{"mntp": {"steps": 6}}, {"design": LAST}, {"leaks": ()}, {"model": "other"}])
+def test_runs_that_differ_otherwise_are_not_alike(other: dict[str, Any], tmp_path: Path) -> None:
+    one, another = training(a_run(tmp_path / "one", 0)), training(a_run(tmp_path / "other", 1, **other))
+    assert one and another and one.otherwise != another.otherwise
+
+
+def test_which_designs_a_recipe_trained_beside_it_does_not_matter(tmp_path: Path) -> None:
+    one, another = training(a_run(tmp_path / "one", 0)), training(a_run(tmp_path / "other", 1, designs=[MEAN, LAST]))
+    assert one and another and one.otherwise == another.otherwise
+
+
+@pytest.mark.parametrize("model", ["smollm2", "org/model", ".", "no/such/model"])
+def test_what_was_not_trained_here_is_no_training(model: str) -> None:
+    assert training(model) is None
+    assert mean_over_seeds([result(model)]) == [result(model)]
+    assert one_seed([result(model)]) is None
+
+
+NO_SEED, NO_DATA = '{"design": "x", "seed": "first", "data": {}}', '{"design": "x", "seed": 1, "data": []}'
+
+
+@pytest.mark.parametrize("broken", ["{", "[]", "{}", NO_SEED, NO_DATA])
+def test_a_broken_record_is_refused(broken: str, tmp_path: Path) -> None:
+    model = a_run(tmp_path / "one", 0)
+    (tmp_path / "one" / "run.json").write_text(broken)
+    with pytest.raises(UnmaskError, match=r"run\.json is not what `unmask train` wrote"):
+        training(model)
+
+
+def test_runs_that_training_left_are_told_by_their_seeds(tmp_path: Path) -> None:
+    from tests.training.running import ROOT, recipe
+    from unmask.pico import write_pico
+    from unmask.training.run import train
+
+    write_pico(tmp_path / "pico")
+    made = recipe(tmp_path / "pico" / "converted", "contrastive", contrastive={"steps": 1}, seeds=[0, 3])
+    found = [training(str(run.result)) for run in train(made, tmp_path / "runs", ROOT)]
+    assert [one and one.seed for one in found] == [0, 3]
+    assert len({one.otherwise for one in found if one}) == 1
+
+
+# --- mean over seeds -------------------------------------------------------------------------------------------------
+
+
+def test_results_of_seeds_become_one_with_their_mean_and_deviation(tmp_path: Path) -> None:
+    models = some_runs(tmp_path / "runs", MEAN, [2, 0, 1])
+    results = [
+        result(model, score=score, truncated=cut) for model, score, cut in zip(models, (0.3, 0.1, 0.2), (0, 4, 1), strict=True)
+    ]
+    [found] = mean_over_seeds(results)
+    assert (found.main_score, found.scores["ami"]) == pytest.approx((0.2, 0.1))
+    assert found.scores[DEVIATION] == pytest.approx(0.1)
+    assert (found.interval, found.texts, found.tokens, found.truncated) == (None, 30, 300, 4)
+    assert [run.main_score for run in runs_of(found)] == [0.1, 0.2, 0.3]  # in the order of the seeds
+    assert found.provenance == {"dtype": "x", "runs": sorted(models)}
+    assert display_name(found.system, [found, result("smollm2")]) == "causal-plain-mean (3 seeds) label"
+    assert "runs" not in json.loads(found.model_dump_json())
+
+
+def test_everything_else_stays_as_and_where_it_is(tmp_path: Path) -> None:
+    models = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    alone, plain = result(a_run(tmp_path / "alone", 0, LAST)), result("smollm2")
+    found = mean_over_seeds([plain, *(result(model) for model in models), alone])
+    assert [type(one) for one in found] == [Result, SeedMean, Result]
+    assert (found[0], found[2]) == (plain, alone)
+    assert runs_of(plain) == (plain,)
+
+
+def test_designs_that_are_read_from_the_same_runs_are_joined_each(tmp_path: Path) -> None:
+    models = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    results = [result(model, task, design=design) for model in models for design in (MEAN, LAST) for task in ("t0", "t1")]
+    found = mean_over_seeds(results)
+    assert [(one.design, one.task) for one in found] == [(MEAN, "t0"), (MEAN, "t1"), (LAST, "t0"), (LAST, "t1")]
+    assert len({one.model for one in found}) == 1
+
+
+def test_runs_in_folders_of_their_own_are_called_by_all_of_them(tmp_path: Path) -> None:
+    found = mean_over_seeds([result(a_run(tmp_path / name, seed)) for seed, name in enumerate(("first", "second"))])
+    assert found[0].model == f"{tmp_path / 'first'}+second (2 seeds)"
+
+
+def test_a_task_that_one_seed_lacks_is_left_out_and_named(tmp_path: Path) -> None:
+    models = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    plain = [result("smollm2", task, 0.4) for task in TASKS]
+    found = mean_over_seeds([*scored(models[0]), *scored(models[1])[:-1], *plain])
+    assert [one.task for one in found if isinstance(one, SeedMean)] == TASKS[:-1]
+    [test] = comparisons(found, ResultStore(tmp_path / "store"))
+    assert test.tasks == tuple(TASKS[:-1])
+    assert test.left_out == {"t7": "not scored for causal-plain-mean (2 seeds) label"}
+
+
+def test_one_training_given_twice_is_refused(tmp_path: Path) -> None:
+    models = [a_run(tmp_path / name, 0) for name in ("one", "copy")]
+    with pytest.raises(UnmaskError, match="one training, of seed 0: give one of them"):
+        mean_over_seeds([result(model) for model in models])
+
+
+def test_a_single_seed_is_told(tmp_path: Path) -> None:
+    models = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    assert one_seed([result(model) for model in models]) is None
+    said = one_seed([*(result(model) for model in models), result(a_run(tmp_path / "alone", 0, LAST))])
+    assert said is not None and said.startswith(f"One seed of {tmp_path / 'alone'}: tests are about these embedders")
+
+
+# --- in a verdict ----------------------------------------------------------------------------------------------------
+
+
+def two_designs(folder: Path) -> tuple[list[Result], list[str], list[str]]:
+    means, lasts = some_runs(folder / "mean", MEAN, [0, 1, 2]), some_runs(folder / "last", LAST, [0, 1])
+    results = [one for model in means for one in scored(model, 0.05)]
+    return [*results, *(one for model in lasts for one in scored(model, design=LAST))], means, lasts
+
+
+def test_a_comparison_of_seeds_is_the_seed_test(tmp_path: Path) -> None:
+    results, means, lasts = two_designs(tmp_path)
+    joined = mean_over_seeds(results)
+    [found] = comparisons(joined, ResultStore(tmp_path / "store"))
+    tables = [np.array([scores_of(model, shift) for model in models]) for models, shift in ((means, 0.05), (lasts, 0))]
+    expected = seed_test(*tables).test
+    assert (found.outcome.test, found.outcome.n) == (expected.test, 8)
+    assert (found.outcome.p, *found.outcome.interval) == pytest.approx((expected.p, *expected.interval))
+    np.testing.assert_allclose(seed_scores([one for one in joined if one.system == found.a]), tables[0])
+    assert ranked(joined)[0][1] == pytest.approx(tables[0].mean())
+    assert "causal-plain-mean (3 seeds) label" in display_name(ranked(joined)[0][0], joined)
+    assert "ahead of causal-plain-last (2 seeds) label" in recommendations(joined, ResultStore(tmp_path / "store"))[0].reason
+
+
+def test_a_trained_design_is_compared_with_one_that_is_not(tmp_path: Path) -> None:
+    models = some_runs(tmp_path / "mean", MEAN, [0, 1])
+    plain = scored("smollm2")
+    joined = mean_over_seeds([*plain, *(one for model in models for one in scored(model, 0.05))])
+    [found] = comparisons(joined, ResultStore(tmp_path / "store"))
+    expected = seed_test(scores_of("smollm2"), np.array([scores_of(model, 0.05) for model in models])).test
+    assert found.outcome.p == pytest.approx(expected.p)
+    assert found.outcome.test == expected.test
+
+
+def items(model: str, metric: str = "mean") -> Items:
+    made = np.random.default_rng(sum(model.encode())).normal(0.5, 0.1, 40)
+    return Items("mean", {"value": made}) if metric == "mean" else Items("spearman", {"predicted": made, "gold": np.arange(40)})
+
+
+@pytest.mark.parametrize("change", [lambda _: None, lambda one: one])
+def test_with_few_tasks_the_items_of_all_seeds_are_drawn_alike(change: Callable[[Any], Any], tmp_path: Path) -> None:
+    # the mean of the seeds' item scores is the item score of their mean: as if one design had them
+    store = ResultStore(tmp_path / "store")
+    means, lasts = some_runs(tmp_path / "mean", MEAN, [0, 1, 2]), some_runs(tmp_path / "last", LAST, [0])
+    results = []
+    for model in (*means, *lasts):
+        results.append(
+            result(model, score=float(items(model).columns["value"].mean()), design=MEAN if model in means else LAST)
+        )
+        store.add(results[-1], items(model) if model != means[1] else change(items(model)))
+    found = comparisons(mean_over_seeds(results), store)
+    if change(1) is None:  # without the items of one seed there is no mean of seeds
+        assert found == []
+        return
+    average = Items("mean", {"value": np.mean([items(model).columns["value"] for model in means], axis=0)})
+    expected = paired_bootstrap([average], [items(lasts[0])])
+    assert (found[0].outcome.difference, found[0].outcome.p, found[0].outcome.n) == pytest.approx(
+        (expected.difference, expected.p, 40)
+    )
+    assert found[0].outcome.interval == pytest.approx(expected.interval)
+    assert found[0].outcome.test == f"{expected.test} of means over seeds"

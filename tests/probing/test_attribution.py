@@ -1,0 +1,55 @@
+"""Layer attribution: the attention of a head over layers, read back from an embedder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import TEXTS
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.heads import build_head
+from unmask.probing.attribution import attribute_layers, draw_attribution
+
+Pico = Callable[..., Embedder]
+
+
+@pytest.fixture
+def embedder(pico: Pico) -> Embedder:
+    bare = pico("causal/plain/mean").backbone
+    hidden, depth = bare.model.config.hidden_size, bare.depth
+    return pico("causal/eos/layer-attention", head=build_head("layer-attention", hidden, depth))
+
+
+def test_a_head_that_looks_at_one_layer_is_said_to(embedder: Embedder) -> None:
+    head: Any = embedder.backbone.head
+    with torch.no_grad():  # a key that is huge in the direction of every query
+        even = attribute_layers(embedder, TEXTS)
+        head.layers.mul_(0)
+        head.layers[0] += 1000 * torch.randn(head.layers.shape[1])
+    told = attribute_layers(embedder, TEXTS)
+    assert not np.allclose(even.shares, told.shares)
+    for found in (even, told):
+        assert sum(found.shares) == pytest.approx(1, abs=1e-5)
+        assert all(low <= high for low, high in zip(found.low, found.high, strict=True))
+
+
+def test_shares_are_means_over_texts_whatever_their_batches(embedder: Embedder) -> None:
+    together = np.array(attribute_layers(embedder, TEXTS).shares)
+    apart = np.mean([attribute_layers(embedder, [text]).shares for text in TEXTS], axis=0)
+    np.testing.assert_allclose(together, apart, atol=1e-5)
+
+
+def test_the_figure_is_drawn(embedder: Embedder, tmp_path: Path) -> None:
+    draw_attribution(attribute_layers(embedder, TEXTS), tmp_path / "layers.png")
+    assert (tmp_path / "layers.png").stat().st_size > 5000
+
+
+def test_an_embedder_without_such_a_head_is_refused(pico: Pico) -> None:
+    with pytest.raises(UnmaskError, match="has no head over layers"):
+        attribute_layers(pico("causal/plain/mean"), TEXTS)

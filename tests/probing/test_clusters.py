@@ -1,0 +1,130 @@
+"""Clusters: measures by hand, what chance gives, and two designs of one tiny mixture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.probing.models import subject
+from tests.tiny import TOPICS, labelled, write_rows
+from unmask.design import Design
+from unmask.errors import UnmaskError
+from unmask.probing.clusters import (
+    MEASURES,
+    agree,
+    contingency,
+    draw_clusters,
+    exact_matching,
+    group,
+    matched,
+    pair_jaccard,
+    probe_clusters,
+    read_texts,
+)
+
+RANDOM = np.random.default_rng(0)
+HIDDEN, ROUTING = Design("causal", "plain", "mean"), Design("causal", "plain", "mean", features="routing")
+TEXTS = [row["text"] for row in labelled(0, 24)]
+
+
+def of(*labels: int) -> Any:
+    return np.array(labels, np.int64)
+
+
+def test_measures_by_hand() -> None:
+    """Pairs together: {01, 23} and {01, 02, 12}: one in both, four in either; three of four texts lie in matched clusters."""
+    one, other = of(0, 0, 1, 1), of(1, 1, 1, 0)
+    assert contingency(one, other).tolist() == [[0, 2], [1, 1]]
+    assert pair_jaccard(one, other) == 1 / 4
+    assert exact_matching(one, other) == 3 / 4
+    assert matched(one, other) == [1, 0]
+    assert pair_jaccard(of(0, 1), of(1, 0)) == 1  # nothing is together in either
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_names_of_clusters_do_not_matter_and_order_of_designs_neither(measure: str) -> None:
+    one, other = RANDOM.integers(4, size=60), RANDOM.integers(4, size=60)
+    found = MEASURES[measure](one, other)
+    assert MEASURES[measure](one, of(2, 3, 1, 0)[other]) == pytest.approx(found)
+    assert MEASURES[measure](other, one) == pytest.approx(found)
+    assert MEASURES[measure](one, of(3, 0, 2, 1)[one]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_unrelated_groupings_agree_as_chance_does_and_equal_ones_do_not(measure: str) -> None:
+    one, other = ([RANDOM.integers(5, size=200) for _ in range(2)] for _ in range(2))
+    unrelated, equal = agree(measure, one, other), agree(measure, one, one)
+    low, high = unrelated.chance_interval
+    assert low <= unrelated.chance <= high
+    assert unrelated.p > 0.01 and abs(unrelated.value - unrelated.chance) < 0.05
+    assert equal.value == pytest.approx(1) and equal.p == pytest.approx(1 / 201)
+    assert equal.themselves[0] < 0.5  # two draws that know nothing of one another
+    if measure != "AMI":  # which is why the others are never shown alone
+        assert unrelated.chance > 0.01
+    else:
+        assert unrelated.chance == pytest.approx(0, abs=0.01)
+
+
+def test_rows_are_grouped_by_direction_and_not_by_length() -> None:
+    centres = np.eye(3)[np.arange(30) % 3]
+    rows = (centres + 0.05 * RANDOM.normal(size=(30, 3))) * RANDOM.uniform(0.1, 50, size=(30, 1))
+    assert exact_matching(group(rows, 3, seed=0), np.arange(30) % 3) == 1
+    assert np.array_equal(group(rows, 3, seed=4), group(rows * 7, 3, seed=4))
+
+
+def test_texts_count_once_and_keep_their_labels(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"text": "a", "topic": 1},
+        {"text": "b", "topic": "x"},
+        {"text": "a", "topic": 1},
+        {"text": "c", "topic": 2},
+    ]
+    file = write_rows(tmp_path / "texts.jsonl", rows)
+    assert read_texts(file, label="topic") == (["a", "b", "c"], ["1", "x", "2"])
+    assert read_texts(file) == (["a", "b", "c"], None)
+    drawn = {tuple(read_texts(file, label="topic", limit=2, seed=seed)[0]) for seed in range(20)}
+    assert drawn == {("a", "b"), ("a", "c"), ("b", "c")}
+    texts, labels = read_texts(file, label="topic", limit=2, seed=1)
+    assert labels == [{"a": "1", "b": "x", "c": "2"}[text] for text in texts]
+    with pytest.raises(UnmaskError, match="line 1: column 'label'"):
+        read_texts(file, label="label")
+
+
+def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
+    model = subject(tokenizer, "causal", "olmoe")
+    gold = [row["label"] for row in labelled(0, 24)]
+    found = probe_clusters(model, (HIDDEN, ROUTING), TEXTS, gold, clusters=3, seeds=2)
+    table = np.array(found.table)
+    assert table.shape == (3, 3) and table.sum() == 24
+    assert table.trace() == max(
+        table[:, order].trace() for order in ([0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0])
+    )
+    assert found.gold is not None and [len(some) for some in found.gold] == [2, 2]
+    assert set(sum(found.words[0], ())) & set(" ".join(TOPICS.values()).split())
+    content = json.loads(json.dumps(found.as_json()))
+    assert content["provenance"]["designs"] == [HIDDEN.name, ROUTING.name] and content["provenance"]["max_length"] == 512
+    files = draw_clusters(found, tmp_path)
+    assert [file.name for file in files] == ["clusters.png", "clusters.svg"]
+    before = [file.read_bytes() for file in files]
+    assert [file.read_bytes() for file in draw_clusters(found, tmp_path)] == before
+
+
+def test_a_design_agrees_with_itself(tokenizer: Any) -> None:
+    model = subject(tokenizer, "causal")
+    found = probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=4, seeds=2)
+    assert [one.value for one in found.agreement] == pytest.approx([1] * 4)
+    assert found.words[0] == found.words[1] and found.gold is None
+
+
+def test_what_cannot_be_grouped_is_refused(tokenizer: Any) -> None:
+    model = subject(tokenizer, "causal")
+    with pytest.raises(UnmaskError, match="24 texts can be put into 2 to 12 clusters, not 13"):
+        probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=13)
+    with pytest.raises(UnmaskError, match="2 seeds or more"):
+        probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=3, seeds=1)
+    with pytest.raises(UnmaskError, match="no router"):
+        probe_clusters(model, (HIDDEN, ROUTING), TEXTS, clusters=3)

@@ -1,0 +1,88 @@
+"""Prompts: correlations by hand, their means, and a mixture under nine prompts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.probing.models import subject
+from tests.tiny import FILES
+from unmask.design import Design
+from unmask.errors import UnmaskError
+from unmask.probing.geometry import Pair
+from unmask.probing.prompts import NINE, designs_of, draw_prompts, probe_prompts, summarise
+from unmask.probing.ranks import spearman_matrix
+from unmask.probing.reading import read_similarities
+from unmask.prompts import PROMPTS
+
+PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]
+
+
+def test_the_nine_are_moees_and_promteol() -> None:
+    assert tuple(name for name, one in PROMPTS.items() if name == "eol" or "MoEE" in one.source) == NINE
+    assert len(NINE) == 9
+
+
+def test_means_by_hand() -> None:
+    """Two prompts: HS 0.2 with itself, RW 0.6; between 0.1, 0.2, 0.3 and 0.4, of which 0.1 and 0.4 under the same prompt."""
+    matrix = np.array([[1, 0.2, 0.1, 0.2], [0.2, 1, 0.3, 0.4], [0.1, 0.3, 1, 0.6], [0.2, 0.4, 0.6, 1]])
+    expected = {"HS": 0.2, "RW": 0.6, "between": 0.25, "same prompt": 0.25, "steadier": 0.4}
+    assert summarise(matrix, 2) == pytest.approx(expected)
+    matrix[0, 2] = 0.5
+    assert summarise(matrix, 2)["same prompt"] == pytest.approx(0.45)
+    assert summarise(matrix[:2, :2], 2) == pytest.approx({"HS": 0.2})
+
+
+def test_a_mixture_under_two_prompts(tokenizer: Any, tmp_path: Path) -> None:
+    model = subject(tokenizer, "causal", "olmoe")
+    found = probe_prompts(model, PAIRS, ("eol", "tone"))
+    assert found.readings == [("HS", "eol"), ("HS", "tone"), ("RW", "eol"), ("RW", "tone")]
+    designs = [Design("causal", "tone", "last"), Design("causal", "eol", "last", features="routing")]
+    similarities = read_similarities(model, designs, PAIRS)
+    gold = np.array([pair.score for pair in PAIRS], float)
+    expected = spearman_matrix(np.column_stack([similarities, gold]))
+    matrix = np.array(found.spearman)
+    assert matrix[1, 2] == matrix[2, 1] == pytest.approx(expected[0, 1])
+    assert found.gold is not None
+    assert [found.gold[1].value, found.gold[2].value] == pytest.approx(expected[:2, 2])
+    assert found.between is not None and found.steadier is not None
+    for one in (*found.within.values(), found.between, *found.gold):
+        low, high = one.interval
+        assert low < high and low - 0.05 <= one.value <= high + 0.05
+    assert found.steadier.value == pytest.approx(found.within["RW"].value - found.within["HS"].value)
+    assert json.loads(json.dumps(found.as_json()))["within"]["RW"]["value"] == pytest.approx(matrix[2, 3])
+    assert [file.name for file in draw_prompts(found, tmp_path)] == ["prompts.png", "prompts.svg"]
+
+
+def test_a_dense_model_has_hidden_states_only_and_pairs_may_lack_scores(tokenizer: Any, tmp_path: Path) -> None:
+    pairs = [replace(pair, score=None) for pair in PAIRS]
+    found = probe_prompts(subject(tokenizer, "causal"), pairs, ("eol", "style", "tone"))
+    assert (found.features, len(found.spearman), list(found.within)) == (("HS",), 3, ["HS"])
+    assert [found.between, found.same_prompt, found.steadier, found.gold] == [None] * 4
+    assert draw_prompts(found, tmp_path)[0].stat().st_size > 5000
+
+
+def test_intervals_are_wider_on_fewer_pairs(tokenizer: Any) -> None:
+    model = subject(tokenizer, "causal")
+    widths = []
+    for pairs in (PAIRS[:12], PAIRS * 4):
+        low, high = probe_prompts(model, pairs, ("eol", "tone")).within["HS"].interval
+        widths.append(high - low)
+    assert widths[0] > 1.5 * widths[1]
+
+
+def test_designs_are_read_at_the_last_token() -> None:
+    assert [design.name for design in designs_of(["eol"], mixture=True)] == ["causal/eol/last", "causal/eol/last/routing"]
+
+
+def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:
+    model = subject(tokenizer, "causal")
+    with pytest.raises(UnmaskError, match="not 24 and 1"):
+        probe_prompts(model, PAIRS, ("eol", "eol"))
+    with pytest.raises(UnmaskError, match="one score"):
+        probe_prompts(model, [replace(pair, score=1.0) for pair in PAIRS], ("eol", "tone"))

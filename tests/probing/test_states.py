@@ -1,0 +1,109 @@
+"""States: what has to be equal is, what transformers gives is what is compared, and padding changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import TEXTS
+from tests.probing.models import subject
+from unmask.attention import set_attention
+from unmask.errors import AttentionError, UnmaskError
+from unmask.probing.states import draw_states, position_bins, probe_states
+from unmask.tokens import tokenize_bare
+
+FAMILIES = ["llama", "gpt2", "olmoe"]
+
+
+def test_bins_double_and_end_with_the_longest_text() -> None:
+    assert position_bins(1) == [(0, 0)]
+    assert position_bins(2) == [(0, 0), (1, 1)]
+    assert position_bins(3) == [(0, 0), (1, 1), (2, 2)]
+    assert position_bins(4) == [(0, 0), (1, 1), (2, 3)]
+    assert position_bins(11) == [(0, 0), (1, 1), (2, 3), (4, 7), (8, 10)]
+
+
+def by_hand(model: Any, ids: tuple[int, ...]) -> np.ndarray:
+    """Cosines of one text alone, shape (layer, position), from the hidden states that transformers returns."""
+    states = []
+    for attention in ("causal", "bidirectional"):
+        set_attention(model, attention)  # type: ignore[arg-type]
+        with torch.inference_mode():
+            output = model(torch.tensor([ids]), output_hidden_states=True, use_cache=False)
+        states.append(torch.stack(output.hidden_states[1:])[:, 0])
+    return np.asarray(torch.nn.functional.cosine_similarity(*states, dim=2))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cosines_are_those_of_transformers_states(family: str, tokenizer: Any) -> None:
+    model = subject(tokenizer, "causal", family)
+    found = probe_states(model, TEXTS, max_length=9)
+    ids = [tokenize_bare(tokenizer, text).ids[:9] for text in dict.fromkeys(TEXTS)]
+    tables = [by_hand(model.backbone.model, some) for some in ids if len(some) > 1]
+    assert found.bins == ((0, 0), (1, 1), (2, 3), (4, 7), (8, 8))
+    for place, (first, last) in enumerate(found.bins):
+        cells = np.concatenate([table[:, first : last + 1] for table in tables], axis=1)
+        assert found.tokens[place] == cells.shape[1]
+        np.testing.assert_allclose([row[place] for row in found.cosine], cells.mean(axis=1), atol=1e-5)
+    everything = np.concatenate(tables, axis=1).mean(axis=1)
+    assert [one.value for one in found.mean] == pytest.approx(everything, abs=1e-5)
+    assert all(one.interval[0] <= one.value <= one.interval[1] for one in found.mean)
+    assert found.mean[-1].value < 0.999  # the mask matters to this model
+    assert found.truncated == sum(len(tokenize_bare(tokenizer, text).ids) > 9 for text in dict.fromkeys(TEXTS)) > 0
+
+
+def test_the_last_token_sees_the_same_in_layer_one(tokenizer: Any) -> None:
+    found = probe_states(subject(tokenizer, "causal"), [TEXTS[1], TEXTS[4]], max_length=9)
+    assert (found.bins[-1], found.truncated) == ((8, 8), 2)
+    assert found.cosine[0][-1] == pytest.approx(1, abs=1e-5)
+    assert found.cosine[1][-1] < 0.999 and found.cosine[0][0] < 0.999  # in layer 2 it sees states that have changed
+
+
+def test_padding_and_batches_change_nothing(tokenizer: Any) -> None:
+    model = subject(tokenizer, "causal", "olmoe")
+    together, apart = (probe_states(model, TEXTS, batch_tokens=budget) for budget in (4096, 1))
+    for one, other in zip(together.cosine, apart.cosine, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    assert together.unrelated == pytest.approx(apart.unrelated, abs=1e-5)
+
+
+def test_unrelated_is_the_mean_over_all_pairs_of_tokens(tokenizer: Any) -> None:
+    model = subject(tokenizer, "causal")
+    found = probe_states(model, TEXTS[:2])
+    ends = []
+    for attention in ("causal", "bidirectional"):
+        model.backbone.set_attention(attention)  # type: ignore[arg-type]
+        states = [
+            model.backbone.model(torch.tensor([tokenize_bare(tokenizer, text).ids])).last_hidden_state[0].detach()
+            for text in TEXTS[:2]
+        ]
+        ends.append(torch.nn.functional.normalize(torch.cat(states), dim=1))
+    assert found.unrelated[-1] == pytest.approx(float((ends[0] @ ends[1].T).mean()), abs=1e-5)
+
+
+def test_the_model_is_left_as_it_was(tokenizer: Any) -> None:
+    for attention in ("causal", "bidirectional"):
+        model = subject(tokenizer, attention)  # type: ignore[arg-type]
+        probe_states(model, TEXTS)
+        assert model.backbone.attention == attention
+        assert model.backbone.model.config.is_causal == (attention == "causal")
+
+
+def test_result_and_figure(tokenizer: Any, tmp_path: Path) -> None:
+    found = probe_states(subject(tokenizer, "causal"), TEXTS)
+    content = json.loads(json.dumps(found.as_json()))
+    assert "causal, proven" in content["provenance"]["proof"] and "bidirectional, proven" in content["provenance"]["proof"]
+    assert content["tokens"] == list(found.tokens) and content["texts"] == 4  # one comes twice, one is a single token
+    assert [file.name for file in draw_states(found, tmp_path)] == ["states.png", "states.svg"]
+
+
+def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(AttentionError):
+        probe_states(subject(tokenizer, "causal", "mamba"), TEXTS)
+    with pytest.raises(UnmaskError, match="two different texts or more of two tokens"):
+        probe_states(subject(tokenizer, "causal"), ["x", TEXTS[0], TEXTS[0]])

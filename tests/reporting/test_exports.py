@@ -1,0 +1,115 @@
+"""Exports hold the numbers that were measured, under names that survive CSV, JSON and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.reporting.conftest import Written
+from tests.reporting.synthetic import SCRIPT, SPECIAL, small
+from unmask.evaluation.results import ResultStore
+from unmask.reporting.exports import escape_latex, latex
+from unmask.reporting.grid import read_grid
+from unmask.reporting.standing import standing
+
+
+def rows(report: Written, name: str) -> list[dict[str, str]]:
+    with (report.page.parent / "data" / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_results_are_exported_to_the_last_digit(small_report: Written) -> None:
+    results = {(one.label, one.task): one for one in ResultStore(small_report.folder).results}
+    exported = rows(small_report, "results")
+    assert len(exported) == len(results) == 12
+    for row in exported:
+        result = results[row["name"], row["task"]]
+        assert result.interval is not None
+        assert (float(row["score"]), float(row["low"]), float(row["high"])) == (result.main_score, *result.interval)
+        assert (int(row["n"]), int(row["tokens"]), int(row["truncated"])) == (result.n, result.tokens, result.truncated)
+        assert row["also_ami"] == (str(result.scores["ami"]) if result.scores else "")
+        assert row["attention"] == result.provenance["attention"]
+
+
+def test_designs_are_exported_in_order(small_report: Written) -> None:
+    exported = rows(small_report, "designs")
+    assert [row["name"] for row in exported] == ["echo", "mean", SCRIPT, SPECIAL]
+    assert [float(row["mean"]) for row in exported] == sorted((float(row["mean"]) for row in exported), reverse=True)
+    assert [row["place"] for row in exported] == ["1", "2", "3", "4"]
+    assert float(exported[1]["behind"]) == pytest.approx(float(exported[0]["mean"]) - float(exported[1]["mean"]))
+
+
+def test_every_pair_is_exported(small_report: Written) -> None:
+    exported = rows(small_report, "comparisons")
+    assert len({frozenset((row["a"], row["b"])) for row in exported}) == 6
+    assert all(float(row["low"]) <= float(row["difference"]) <= float(row["high"]) for row in exported)
+    assert all(0 < float(row["p"]) <= float(row["p_holm"]) <= 1 for row in exported)
+
+
+def test_json_says_what_csv_says(small_report: Written) -> None:
+    content: dict[str, Any] = json.loads((small_report.page.parent / "data" / "report.json").read_text(encoding="utf-8"))
+    for name in ("results", "designs", "comparisons"):
+        texts = [{key: "" if value is None else str(value) for key, value in row.items()} for row in content[name]]
+        assert [{key: value for key, value in row.items() if value} for row in rows(small_report, name)] == [
+            {key: value for key, value in row.items() if value} for row in texts
+        ]
+    assert [one["kind"] for one in content["recommendations"]] == ["sts", "classification", "clustering"]
+
+
+def test_failures_are_exported(large_report: Written) -> None:
+    [row] = rows(large_report, "failures")
+    assert (row["name"], row["task"]) == ("causal/plain/max", "retrieval-0")
+
+
+def test_latex_marks_the_best_and_what_is_not_told_apart(small_report: Written) -> None:
+    table = (small_report.page.parent / "data" / "results.tex").read_text(encoding="utf-8")
+    body = table.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
+    assert len(body) == 4
+    assert sum(line.count("\\textbf") for line in body) == 3  # one a task
+    exported = rows(small_report, "results")
+    assert sum(line.count("\\underline") for line in body) == sum(row["mark"] == "tied" for row in exported)
+    assert [cell.strip(" \\") for cell in body[-1].split(" & ")[1:4]] == [
+        f"{100 * float(row['score']):.1f}" for row in exported if row["name"] == SPECIAL
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "escaped"),
+    [("a&b_%", r"a\&b\_\%"), ("\\{$#}", r"\textbackslash{}\{\$\#\}"), ("~^", r"\textasciitilde{}\textasciicircum{}")],
+)
+def test_latex_escapes(given: str, escaped: str) -> None:
+    assert escape_latex(given) == escaped
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex to compile the table with")
+@pytest.mark.parametrize("upright", [False, True])
+def test_latex_compiles_and_prints_the_names_as_they_are(upright: bool, tmp_path: Path) -> None:
+    of = small()
+    of = replace(of, tasks=dict(of.tasks) | {f"more_{place}": "sts" for place in range(5)}) if upright else of
+    of.write(tmp_path)
+    grid = read_grid(tmp_path)
+    table = latex(grid, standing(grid))
+    document = [
+        "\\documentclass{article}\\usepackage{booktabs,graphicx}",
+        "\\pdfcompresslevel=0\\pagestyle{empty}\\begin{document}\\tiny",
+        table,
+        "\\end{document}",
+    ]
+    (tmp_path / "table.tex").write_text("\n".join(document), encoding="utf-8")
+    ran = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "table.tex"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout[-1500:]
+    if shutil.which("pdftotext"):
+        subprocess.run(["pdftotext", "-layout", "table.pdf"], cwd=tmp_path, check=True)
+        printed = re.sub(r"\s", "", (tmp_path / "table.txt").read_text(encoding="utf-8"))
+        for name in (SCRIPT, SPECIAL):  # LaTeX's plain fonts draw an underscore as a rule, which is no text
+            assert name.replace("_", "") in printed.replace("\u201d", '"').replace("\u02dc", "~").replace("\u02c6", "^")

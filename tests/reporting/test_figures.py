@@ -1,0 +1,127 @@
+"""Figures show what they say they show; names stay text, whatever they hold."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.reporting.conftest import Written
+from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, Ranked, add_costs
+from unmask.reporting.figures import critical_diagram, curves, draw, front, shortened
+from unmask.reporting.grid import read_grid
+from unmask.reporting.standing import standing
+from unmask.reporting.svg import as_svg, drawing, inline
+
+A, B, C, D = (("m", name) for name in "abcd")
+
+
+RANKS = Ranked({SCRIPT: 1.2, "$x^2$": 1.9, SPECIAL: 3.1, "_last": 3.8}, ((SCRIPT, "$x^2$"), ("$x^2$", SPECIAL, "_last")))
+
+
+def texts(svg: str) -> list[str]:
+    return ["".join(one.itertext()) for one in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+@pytest.fixture(scope="module")
+def diagram() -> str:
+    with drawing():
+        return as_svg(critical_diagram(RANKS))
+
+
+def test_the_front_holds_what_nothing_beats_for_less() -> None:
+    points = [(A, 10.0, 0.5), (B, 20.0, 0.4), (C, 30.0, 0.7), (D, 30.0, 0.6)]
+    assert front(points) == [A, C]
+    assert front([(A, 1.0, 0.5), (B, 1.0, 0.5)]) == [A]  # the second is as good and no cheaper
+    assert front([]) == []
+
+
+def test_a_curve_is_a_family_that_differs_in_the_layer_only(tmp_path: Path) -> None:
+    designs = ["causal/plain/mean@2", "causal/plain/mean@10", "causal/plain/mean", "causal/plain/last@2", "causal/echo/mean@2"]
+    designs += ["causal/plain/mean@all", SCRIPT]
+    of = Folder({name: (name, 0.1 * place) for place, name in enumerate(designs)}, {"a": "sts", "b": "sts", "c": "topics"})
+    replace(of, without=[("causal/plain/mean@10", "b")]).write(tmp_path)
+    grid = read_grid(tmp_path)
+    [curve] = curves(grid, "sts")
+    score = {result.design: result.main_score for result in grid.results if result.task == "a"}  # b has no layer 10
+    assert (curve.name, curve.layers) == ("causal/plain/mean", (2, 10))
+    assert curve.scores == (score["causal/plain/mean@2"], score["causal/plain/mean@10"])
+    assert curve.final == score["causal/plain/mean"]
+
+
+def test_figures_are_drawn_where_there_is_something_to_draw(tmp_path: Path) -> None:
+    of = Folder({"mean": ("causal/plain/mean", 0.5), "max": ("causal/plain/max", 0.4)}, {"a": "sts"})
+    of.write(tmp_path)
+    grid = read_grid(tmp_path)
+    found = standing(grid)
+    assert set(draw(grid, found)) == {"ranking"}  # one layer, one price, too few tasks
+    assert set(draw(grid, replace(found, ranks=RANKS))) == {"ranking", "critical"}
+
+
+def test_costs_draw_time_and_memory(tmp_path: Path) -> None:
+    of = Folder({"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9)}, {"a": "sts"})
+    of.write(tmp_path)
+    grid = read_grid(tmp_path)
+    with drawing():
+        assert "tokens computed a text" in texts(as_svg(draw(grid, standing(grid))["cost"]))
+        add_costs(tmp_path, of)
+        grid = read_grid(tmp_path)
+        drawn = draw(grid, standing(grid))
+        assert "milliseconds a text" in texts(as_svg(drawn["cost"]))
+    assert set(drawn) == {"ranking", "cost", "memory"}
+
+
+def test_files_are_written_as_svg_and_png(large_report: Written) -> None:
+    folder = large_report.page.parent / "figures"
+    names = {"ranking", "critical", "layers", "cost", "memory", "dimensions"}
+    assert {file.name for file in folder.iterdir()} == {f"{name}.{ending}" for name in names for ending in ("svg", "png")}
+    for file in folder.glob("*.png"):
+        assert file.read_bytes().startswith(b"\x89PNG")
+    assert any(SCRIPT in text for text in texts((folder / "ranking.svg").read_text(encoding="utf-8")))
+
+
+def test_names_stay_text_in_a_diagram(diagram: str) -> None:
+    shown = " ".join(texts(diagram))
+    for name in RANKS.mean_ranks:
+        assert name in shown  # no mathematics of $x^2$, no tags, no escapes
+    assert "1.2" in shown
+
+
+def test_a_bar_for_each_clique(diagram: str) -> None:
+    with drawing():
+        without = as_svg(critical_diagram(replace(RANKS, cliques=())))
+        single = as_svg(critical_diagram(replace(RANKS, cliques=(("_last",),))))
+
+    def wide(svg: str) -> int:
+        return len(re.findall(r"stroke-width: 4", svg))
+
+    assert (wide(diagram), wide(without), wide(single)) == (2, 0, 0)
+
+
+def test_inlined_charts_share_no_identifier_and_no_rule(diagram: str) -> None:
+    for chart in (inline(diagram, "one", "t"), inline(diagram, "two", "t")):
+        assert not re.search(r"<style|<\?xml|<!DOCTYPE|<metadata", chart)
+    found = [set(re.findall(r'\bid="([^"]+)"', inline(diagram, name, "t"))) for name in ("one", "two")]
+    assert found[0]
+    assert not found[0] & found[1]
+
+
+def test_inlined_charts_refer_to_their_own_parts(large_report: Written) -> None:
+    for file in (large_report.page.parent / "figures").glob("*.svg"):
+        chart = inline(file.read_text(encoding="utf-8"), "mine", "A & B <c>")
+        identifiers = set(re.findall(r'\bid="([^"]+)"', chart))
+        referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', chart))
+        assert referred
+        assert referred <= identifiers
+        assert ET.fromstring(chart).findtext("{http://www.w3.org/2000/svg}title") == "A & B <c>"
+        assert "#1c2733" not in chart  # the page's colour takes its place
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"), [("short", "short"), ("a" * 20 + "b" * 20, "aaaa…bbbb"), ("two\nlines", "two lines")]
+)
+def test_long_names_give_way_in_the_middle(given: str, shown: str) -> None:
+    assert shortened(given, 9) == shown

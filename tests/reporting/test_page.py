@@ -1,0 +1,246 @@
+"""The page holds every number once said, refers to nothing outside, and trusts no name."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.reporting.conftest import Written
+from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, small
+from unmask.cli import app
+from unmask.evaluation.results import ResultStore
+from unmask.reporting.page import amount, listed, points
+from unmask.reporting.report import write_report
+
+VOID = {"meta", "wbr", "br", "path", "use", "line"}
+
+
+class Parsed(HTMLParser):
+    """The elements of a page in order, and the text inside each, its children's included."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str], list[str]]] = []
+        self._open: list[tuple[str, dict[str, str], list[str]]] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}, []))
+        if tag not in VOID:
+            self._open.append(self.elements[-1])
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}, []))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and tag not in VOID:
+            if self._open.pop()[0] == tag:
+                break
+
+    def handle_data(self, data: str) -> None:
+        for _, _, texts in self._open:
+            texts.append(data)
+
+    def all(self, tag: str, **attributes: str) -> list[tuple[dict[str, str], str]]:
+        return [
+            (attrs, " ".join("".join(texts).split()))
+            for name, attrs, texts in self.elements
+            if name == tag and all(attrs.get(key.strip("_").replace("_", "-")) == value for key, value in attributes.items())
+        ]
+
+
+@pytest.fixture(scope="module", params=["small_report", "large_report"])
+def report(request: pytest.FixtureRequest) -> Written:
+    found: Written = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(report: Written) -> Parsed:
+    return Parsed(report.html)
+
+
+def test_it_says_its_language_title_and_headings_in_order(page: Parsed) -> None:
+    assert page.all("html", lang="en")
+    [(_, title)] = page.all(
+        "title",
+    )[:1]
+    assert title.startswith("unmask report: ")
+    levels = [int(name[1]) for name, _, _ in page.elements if re.fullmatch("h[1-6]", name)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(next_one <= level + 1 for level, next_one in pairwise(levels))
+
+
+def test_it_is_one_small_file_that_refers_to_nothing_outside(report: Written, page: Parsed) -> None:
+    assert report.page.stat().st_size < 1_000_000
+    for _, attrs, _ in page.elements:
+        assert not {"src", "srcset", "data", "action"} & set(attrs)
+        assert not re.search(r"url\((?!#)", attrs.get("style", ""))
+    assert not page.all("link")
+    assert not re.search(r"@import|url\(", "".join(text for _, text in page.all("style")))
+    for attrs, _ in page.all("a"):
+        target = attrs["href"]
+        assert (
+            target[1:] in {one.get("id") for _, one, _ in page.elements}
+            if target[0] == "#"
+            else (report.page.parent / target).is_file()
+        )
+
+
+def test_only_its_own_script_may_run(page: Parsed) -> None:
+    [policy] = [attrs["content"] for attrs, _ in page.all("meta") if "http-equiv" in attrs]
+    own = [text for name, _, texts in page.elements if name == "script" for text in ["".join(texts)]]
+    assert len(own) == 1
+    digest = base64.b64encode(hashlib.sha256(own[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert not any(name.startswith("on") for _, attrs, _ in page.elements for name in attrs)
+
+
+def test_identifiers_are_unique_and_found(page: Parsed) -> None:
+    identifiers = Counter(attrs["id"] for _, attrs, _ in page.elements if "id" in attrs)
+    assert max(identifiers.values()) == 1
+    referred = {attrs[name] for _, attrs, _ in page.elements for name in ("data-row", "aria-labelledby") if attrs.get(name)}
+    assert referred <= set(identifiers)
+
+
+def test_every_score_stands_in_the_grid_and_in_the_list(report: Written, page: Parsed) -> None:
+    results = ResultStore(report.folder).results
+    scored = [(attrs, text) for attrs, text in page.all("td") if re.search(r"\bh\d\b", attrs.get("class", ""))]
+    assert sorted(attrs["data-v"] for attrs, _ in scored) == sorted(f"{one.main_score:.6f}" for one in results)
+    for attrs, text in scored:
+        [(_, row)] = page.all("tr", id=attrs["data-row"])
+        shown = re.sub("^[●○](best of its task|not told apart from the best): ", "", text).split("±")[0]
+        assert shown.strip() == points(float(attrs["data-v"]))
+        assert shown.strip() in row
+    assert len([attrs for attrs, _ in page.all("tr") if re.fullmatch(r"r\d+", attrs.get("id", ""))]) == len(results)
+
+
+def test_the_darkest_cells_are_the_best(page: Parsed) -> None:
+    best = [attrs for attrs, _ in page.all("td") if "best" in attrs.get("class", "").split()]
+    assert best
+    assert all("h9" in attrs["class"].split() for attrs in best)
+    levels = {re.findall(r"\bh(\d)\b", attrs["class"])[0] for attrs, _ in page.all("td") if "±" in _}
+    assert len(levels) >= 4
+
+
+def test_names_are_text(small_report: Written) -> None:
+    html = small_report.html
+    assert SCRIPT not in html
+    page = Parsed(html)
+    heads = [text for attrs, text in page.all("th", scope="row") if attrs.get("data-v") in (SCRIPT, SPECIAL)]
+    assert set(heads) == {SCRIPT, SPECIAL}
+    assert f"{SCRIPT}-{SPECIAL}" in " ".join(text for _, text in page.all("th", scope="col"))
+    assert any(SCRIPT in text for _, text in page.all("text"))  # in a chart
+
+
+def test_clustering_has_ami_beside_v_measure(small_report: Written) -> None:
+    page = Parsed(small_report.html)
+    heads = [text for attrs, text in page.all("th", scope="col") if attrs.get("data-kind") == "clustering"]
+    assert heads == ["topicsV-measure, n 20", "topicsAMI"]
+    [echo, *_] = [one for one in ResultStore(small_report.folder).results if one.task == "topics"]
+    cells = [attrs["data-v"] for attrs, _ in page.all("td") if attrs.get("data-kind") == "clustering"]
+    assert cells[:2] == [f"{echo.main_score:.6f}", f"{echo.scores['ami']:.6f}"]
+
+
+def test_a_failed_cell_says_so(large_report: Written) -> None:
+    page = Parsed(large_report.html)
+    [(attrs, text)] = [(attrs, text) for attrs, text in page.all("td") if "failed" in attrs.get("class", "")]
+    assert text == "failed"
+    [(_, row)] = page.all("tr", id=attrs["data-row"])
+    assert f"AttentionError: layer 3 does not look ahead {SCRIPT}" in row
+
+
+def test_sections_answer_in_the_order_of_a_readers_questions(large_report: Written) -> None:
+    heads = [text for _, text in Parsed(large_report.html).all("h2")]
+    assert heads == [
+        "What to use",
+        "Every design on every task",
+        "Designs, ranked",
+        "Mean ranks over tasks",
+        "Layer by layer",
+        "What quality costs",
+        "What failed",
+        "Where the numbers come from",
+        "Every number",
+    ]
+    assert "9 tasks would be needed." in large_report.html
+
+
+def test_the_lead_says_what_the_tests_say(small_report: Written, tmp_path: Path) -> None:
+    assert "It is better than each of the 3 others." in small_report.html
+    of = Folder({"mean": ("causal/plain/mean", 0.5), "twin": ("causal/plain/mean@all", 0.501)}, {"sts-0": "sts"})
+    of.write(tmp_path)
+    html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
+    assert "leads, but not alone" in html
+    assert "cannot be told apart from it" in html
+
+
+def test_where_it_was_measured_is_said(small_report: Written) -> None:
+    text = " ".join(text for _, text in Parsed(small_report.html).all("main"))
+    for said in (
+        "49df063d3ce63c6b",
+        "bfloat16",
+        "512 tokens",
+        "torch 2.13.0",
+        "cpu (x86_64, 2 cores)",
+        "causal, proven in 30 layers",
+    ):
+        assert said in text
+
+
+def test_one_design_on_one_task_makes_a_page(tmp_path: Path) -> None:
+    replace(small(), designs={"mean": ("causal/plain/mean", 0.5)}, tasks={"sts-0": "sts"}).write(tmp_path)
+    page = Parsed(write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8"))
+    assert page.all("h1")[0][1] == "mean, on its own"
+
+
+def test_the_same_results_make_the_same_page(tmp_path: Path) -> None:
+    small().write(tmp_path)
+    pages = [write_report(tmp_path, tmp_path / name).read_bytes() for name in ("one", "two")]
+    assert pages[0] == pages[1]
+
+
+def test_the_command_says_where_it_wrote(tmp_path: Path) -> None:
+    small().write(tmp_path)
+    ran = CliRunner().invoke(app, ["report", str(tmp_path), "-o", str(tmp_path / "out")])
+    assert ran.exit_code == 0
+    assert str(tmp_path / "out" / "report.html") in ran.output.replace("\n", "")
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert not (tmp_path / "report").exists()
+
+
+def test_reporting_needs_no_model(tmp_path: Path) -> None:
+    small().write(tmp_path)
+    check = (
+        "import sys; from pathlib import Path; from unmask.reporting.report import write_report; "
+        "write_report(Path(sys.argv[1]), Path(sys.argv[1]) / 'out'); "
+        "print([name for name in ('torch', 'transformers', 'mteb', 'sklearn') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", check, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(None, "\u2013"), (0, "0"), (51, "51"), (28.0845, "28.1"), (12345, "12\u202f345"), (0.0123, "0.0123")]
+)
+def test_amounts_have_three_digits(number: float | None, shown: str) -> None:
+    assert amount(number) == shown
+
+
+def test_many_names_are_counted() -> None:
+    assert listed(["a"]) == "a"
+    assert listed(["a", "b", "c"]) == "a, b and c"
+    assert listed(list("abcdefg"), most=2) == "a, b and 5 others"

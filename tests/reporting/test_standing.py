@@ -1,0 +1,170 @@
+"""What leads is told apart from what only seems to, and nothing is compared that does not compare."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.reporting.synthetic import Folder
+from unmask.evaluation.resampling import Items
+from unmask.evaluation.results import ResultStore
+from unmask.reporting import standing as module
+from unmask.reporting.grid import Grid, read_grid
+from unmask.reporting.standing import Standing, comparable, standing
+
+SIX = {f"sts-{place}": "sts" for place in range(6)}
+DESIGNS = {"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9), "last": ("causal/plain/last", 0.1)}
+MEAN, ECHO, LAST = (("smollm2", design) for design, _ in DESIGNS.values())
+TWIN = ("smollm2", "causal/plain/mean@all")
+
+
+def stood(folder: Path, of: Folder) -> tuple[Grid, Standing]:
+    of.write(folder)
+    grid = read_grid(folder)
+    return grid, standing(grid)
+
+
+def test_the_order_is_by_mean_and_the_rest_are_held_against_the_first(tmp_path: Path) -> None:
+    grid, found = stood(tmp_path, Folder(DESIGNS, {"sts-0": "sts", "topics": "clustering"}))
+    assert [system for system, _ in found.order] == [ECHO, MEAN, LAST]
+    means = {system: np.mean([one.main_score for one in grid.of(system)]) for system in grid.systems}
+    assert dict(found.order) == pytest.approx(means)
+    assert set(found.against) == {MEAN, LAST}
+    for system, one in found.against.items():
+        assert one.difference == pytest.approx(means[ECHO] - means[system])  # whichever of the two the test calls a
+        assert 0 < one.interval[0] < one.difference < one.interval[1]
+        assert not one.tied
+    assert found.tied == set()
+
+
+def test_a_twin_of_the_best_is_tied_with_it(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    value = np.random.default_rng(0).uniform(0.5, 0.6, 30)
+    of = Folder({}, {})
+    for label, design, moved in (("mean", MEAN[1], 0.0), ("twin", TWIN[1], 0.0), ("last", LAST[1], -0.3)):
+        store.add(*replace(of, n=30).result(label, design, "sts-0", "sts", value + moved))
+    found = standing(read_grid(tmp_path))
+    assert found.marks == {(MEAN, "sts-0"): "best", (TWIN, "sts-0"): "tied"}
+    assert found.tied == {TWIN}
+
+
+@dataclass
+class _Test:
+    p: float
+
+
+@pytest.mark.parametrize(("p", "marked"), [(0.024, {ECHO}), (0.026, {ECHO, MEAN, LAST})])
+def test_marks_are_corrected_for_the_number_of_others(
+    p: float, marked: set[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "difference_test", lambda *_, **__: _Test(p))
+    _, found = stood(tmp_path, Folder(DESIGNS, {"sts-0": "sts"}))
+    assert {system for system, _ in found.marks} == marked
+
+
+def test_without_items_only_the_best_is_marked(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    for place, (label, (design, _)) in enumerate(DESIGNS.items()):
+        result, _ = Folder({}, {}).result(label, design, "a", "summarization", np.full(20, 0.5 + place / 10))
+        store.add(result, None)
+    found = standing(read_grid(tmp_path))
+    assert found.marks == {(LAST, "a"): "best"}
+    assert found.tests == []
+
+
+def test_the_interval_on_one_task_is_that_of_the_result(tmp_path: Path) -> None:
+    grid, found = stood(tmp_path, Folder(DESIGNS, {"sts-0": "sts", "topics": "clustering"}))
+    assert found.advice_intervals == {task.kind: grid.cells[ECHO, task.task].interval for task in grid.tasks.values()}
+
+
+def test_each_task_draws_its_own_items_for_the_interval_of_a_mean(tmp_path: Path) -> None:
+    store, value = ResultStore(tmp_path), np.random.default_rng(0).uniform(0, 1, 40)
+    for task in SIX:
+        store.add(*replace(Folder({}, {}), n=40).result("mean", MEAN[1], task, "sts", value))
+    low, high = standing(read_grid(tmp_path)).intervals[MEAN]
+    one_task = store.results[0].interval
+    assert one_task is not None
+    assert low < value.mean() < high
+    # the mean of 6 tasks of spread s spreads s / sqrt(6); were the same items drawn in each, it would spread s
+    assert high - low == pytest.approx((one_task[1] - one_task[0]) / np.sqrt(6), rel=0.15)
+
+
+def test_v_measure_lies_within_its_interval(tmp_path: Path) -> None:
+    """Resamples of clusters score higher than the items do; many poor clusters the most."""
+    store = ResultStore(tmp_path)
+    random = np.random.default_rng(0)
+    for task in ("topics", "others"):
+        items = Items("v-measure", {"assigned": random.integers(0, 20, (60, 1)), "label": random.integers(0, 20, (60, 1))})
+        result, _ = Folder({}, {}).result("mean", MEAN[1], task, "clustering", np.full(60, 0.5))
+        store.add(result, items)
+    grid = read_grid(tmp_path)
+    found = standing(grid)
+    low, high = found.intervals[MEAN]
+    assert low < 0.5 < high
+    assert (low + high) / 2 == pytest.approx(0.5, abs=0.02)
+
+
+def test_systems_without_the_task_that_most_have_are_not_ranked(tmp_path: Path) -> None:
+    without = [("mean", "sts-0"), ("mean", "sts-1"), ("last", "sts-2")]
+    grid, found = stood(tmp_path, Folder(DESIGNS, {f"sts-{place}": "sts" for place in range(3)}, without=without))
+    assert [system for system, _ in found.order] == [ECHO, LAST]
+    assert found.unranked == [MEAN]
+    assert found.common == ["sts-0", "sts-1"]
+    assert {one.system for one in comparable(grid.results)} == {ECHO, LAST}
+    assert [one.kind for one in found.advice] == ["sts"]
+
+
+def test_a_reference_row_is_ranked_but_not_recommended(tmp_path: Path) -> None:
+    reference = Folder({"minilm": ("sentence-transformers", 1.0)}, {"sts-0": "sts"}, model="minilm")
+    reference.write(tmp_path, model="minilm")
+    grid, found = stood(tmp_path, Folder(DESIGNS, {"sts-0": "sts"}))
+    assert grid.names[found.order[0][0]] == "minilm"
+    assert found.advice[0].system == ECHO
+    assert found.advice_intervals["sts"] == grid.cells[ECHO, "sts-0"].interval
+
+
+def test_advice_does_not_hang_on_the_tasks_of_a_reference_row(tmp_path: Path) -> None:
+    reference = Folder(
+        {"minilm": ("sentence-transformers", 1.0)}, {f"other-{place}": "sts" for place in range(2)}, model="minilm"
+    )
+    reference.write(tmp_path, model="minilm")
+    _, found = stood(tmp_path, Folder({"mean": DESIGNS["mean"]}, {"sts-0": "sts"}))
+    assert [one.system for one in found.advice] == [MEAN]
+
+
+@pytest.mark.parametrize("name", ["ranks", "power"])
+def test_what_is_not_installed_or_not_defined_is_left_out(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise ValueError("too few tasks")
+
+    offered = SimpleNamespace(critical_differences=refuse, power_statement=refuse)
+    for one in (None, offered):
+        monkeypatch.setitem(sys.modules, f"unmask.evaluation.{name}", one)
+        _, found = stood(tmp_path, Folder(DESIGNS, SIX))
+        assert getattr(found, name) is None
+
+
+def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def ranks(scores: Any) -> str:
+        asked.append(scores)
+        return "the ranks"
+
+    def power(*scores: Any) -> SimpleNamespace:
+        asked.append(scores)
+        return SimpleNamespace(text="9 tasks would be needed.")
+
+    monkeypatch.setitem(sys.modules, "unmask.evaluation.ranks", SimpleNamespace(critical_differences=ranks))
+    monkeypatch.setitem(sys.modules, "unmask.evaluation.power", SimpleNamespace(power_statement=power))
+    grid, found = stood(tmp_path, Folder(DESIGNS, SIX))
+    scores = {name: [grid.cells[system, task].main_score for task in SIX] for system, name in grid.names.items()}
+    assert asked == [scores, (scores["echo"], scores["mean"])]
+    assert str(found.ranks) == "the ranks"
+    assert found.power == "9 tasks would be needed."

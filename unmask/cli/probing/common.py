@@ -1,0 +1,109 @@
+"""What the commands of `unmask probe` share: options, the model to load, and how a result is shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from unmask.design import Attention
+    from unmask.loading import Source
+
+
+class AttentionOption(StrEnum):
+    """What the attention may be."""
+
+    causal = "causal"
+    bidirectional = "bidirectional"
+
+
+AttentionChoice = Annotated[
+    AttentionOption | None,
+    typer.Option("--attention", "-a", help="A saved embedder has its own; for any other model it has to be stated."),
+]
+Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read; the last one, after the final norm, if not given.")]
+Seed = Annotated[int, typer.Option(min=0, help="Decides what is drawn.")]
+Column = Annotated[str, typer.Option(help="Column that holds the text.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Most texts, from the first.")]
+
+
+def source_of(
+    model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool
+) -> Source:
+    """The weights that the options name."""
+    from unmask.loading import Source
+
+    return Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+
+
+def attention_of(choice: AttentionOption | None) -> Attention | None:
+    """The attention that was chosen, if one was."""
+    return None if choice is None else choice.value  # type: ignore[return-value]
+
+
+def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
+    """Texts of a file, from the first; the reference sentences of this package where no file is given. Raises UnmaskError."""
+    from unmask.rows import field, read_rows
+    from unmask.starter import reference_texts
+
+    if file is None:
+        return reference_texts()[:limit]
+    return [field(file, line, row, column) for line, row in islice(read_rows(file), limit)]
+
+
+def show(
+    title: str,
+    found: Any,
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    as_json: bool,
+    head: Sequence[str] = ("", "", ""),
+    prose: bool = True,
+) -> None:
+    """A small table with what it rests on below, or the whole result as JSON; prose: the last column explains and may wrap."""
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_header=any(head)
+    )
+    for place, name in enumerate(head):
+        if prose and place == len(head) - 1:
+            table.add_column(name, style="dim")
+        else:
+            table.add_column(name, justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    basis = getattr(found, "provenance", None)  # a result of several models tells them apart in its notes
+    for note in (*notes, *([f"{basis['model']}: {basis['proof']}."] if basis else [])):
+        console.print(note, style="dim", markup=False, highlight=False)
+
+
+def percent(share: float) -> str:
+    """A share x 100."""
+    return f"{100 * share:.1f}"
+
+
+def between(bounds: tuple[float, float] | None, scale: float = 100, digits: int = 1) -> str:
+    """A 95 % interval in words, or nothing."""
+    return "" if bounds is None else f"95 %: {scale * bounds[0]:.{digits}f} to {scale * bounds[1]:.{digits}f}"
+
+
+def keep(found: Any, folder: Path, name: str, figures: list[Path]) -> str:
+    """Write a result beside its figures, and say so."""
+    from unmask.files import write_json
+
+    write_json(folder / f"{name}.json", found.as_json())
+    return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in figures)}."

@@ -1,0 +1,160 @@
+"""Trainings: which of the compared models are runs of one recipe and design that differ only in their seed.
+
+A run of `unmask train` lies in a folder with `run.json` (design, seed, data) and `model`, and its recipe in `recipe.json`
+there or one folder up. Models that are no such runs stand for themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from unmask.errors import UnmaskError
+from unmask.evaluation.results import Result
+
+DEVIATION = "deviation over seeds"
+"""Name under which the result of several seeds keeps the standard deviation of its main score."""
+
+
+class SeedMean(Result):
+    """Results of one design on one task under several seeds of its training, as one: scores are means over the seeds.
+
+    runs: the results, in the order of their seeds. `scores` also has the `DEVIATION` of the main score. There is no interval: that
+    of the items of one run would say nothing of another.
+    """
+
+    runs: tuple[Result, ...] = Field(exclude=True)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a run was trained: its seed, and everything else that was recorded, as one text."""
+
+    seed: int
+    otherwise: str
+
+
+def training(model: str) -> Training | None:
+    """The training that a model came from, or None if it is no run of `unmask train`. Raises UnmaskError for a broken record."""
+    folder = Path(model).expanduser().parent
+    recipe = next((file for file in (folder / "recipe.json", folder.parent / "recipe.json") if file.is_file()), None)
+    if Path(model).name != "model" or recipe is None or not (folder / "run.json").is_file():
+        return None
+    record, settings = _read(folder / "run.json"), _read(recipe)
+    try:
+        # a seed draws its rows and negatives, so that their hash differs between runs that are alike; what was kept out does not
+        kept_out = {
+            stage: {name: sorted(data["leaks"]) for name, data in sets.items()} for stage, sets in record["data"].items()
+        }
+        same = {key: value for key, value in settings.items() if key not in ("designs", "seeds")}
+        return Training(int(record["seed"]), json.dumps([same, record["design"], kept_out], sort_keys=True))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UnmaskError(f"{folder / 'run.json'} is not what `unmask train` wrote: {error!r}.") from error
+
+
+def mean_over_seeds(results: Sequence[Result]) -> list[Result]:
+    """The results, with those of runs that differ only in their seed joined to one `SeedMean` for each design and task.
+
+    A task that one of the seeds was not scored on is left out of the mean, and so counts as not scored. Everything else stays as it
+    is, a run with one seed too (see `one_seed`). Raises UnmaskError for the same seed twice.
+    """
+    groups = _groups(results)
+    joined = {system: group for group in groups if len(group) > 1 for _, system in group}
+    found: list[Result] = []
+    for result in results:
+        group = joined.get(result.system)
+        if group is None:
+            found.append(result)
+        elif result.system == group[0][1]:
+            alike = [one for _, system in group for one in results if (one.system, one.task) == (system, result.task)]
+            if len(alike) == len(group):
+                found.append(_mean(alike))
+    return found
+
+
+def one_seed(results: Sequence[Result]) -> str | None:
+    """What to tell of trained designs with a single seed, or None if there are none."""
+    alone = dict.fromkeys(str(Path(group[0][1][0]).parent) for group in _groups(results) if len(group) == 1)
+    if not alone:
+        return None
+    return (
+        f"One seed of {', '.join(alone)}: tests are about these embedders, not their designs, since the variance of training is "
+        "not known. Train with more seeds, best 3 or more, and give every run with -m."
+    )
+
+
+def seed_scores(results: Sequence[Result]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Main scores of one system on its tasks: (seed, task) of a mean over seeds, (task,) of any other, as `seed_test` takes them."""
+    if not any(isinstance(result, SeedMean) for result in results):
+        return np.array([result.main_score for result in results])
+    return np.array([[run.main_score for run in runs_of(result)] for result in results]).T
+
+
+def runs_of(result: Result) -> tuple[Result, ...]:
+    """The measurements behind a result: one for each seed, or itself."""
+    return result.runs if isinstance(result, SeedMean) else (result,)
+
+
+Group = list[tuple[int, tuple[str, str]]]  # seeds and systems
+
+
+def _groups(results: Sequence[Result]) -> list[Group]:
+    """Trained systems by what they share but for the seed, in the order of their seeds."""
+    trainings = {model: training(model) for model in dict.fromkeys(result.model for result in results)}
+    groups: dict[tuple[str, str], Group] = {}
+    for model, design in dict.fromkeys(result.system for result in results):
+        found = trainings[model]
+        if found is not None:
+            groups.setdefault((found.otherwise, design), []).append((found.seed, (model, design)))
+    for group in groups.values():
+        group.sort()
+        for (seed, (one, _)), (other_seed, (other, _)) in pairwise(group):
+            if seed == other_seed:
+                raise UnmaskError(f"'{one}' and '{other}' are one training, of seed {seed}: give one of them.")
+    return list(groups.values())
+
+
+def _mean(runs: Sequence[Result]) -> SeedMean:
+    first = runs[0]
+    scores = [run.main_score for run in runs]
+    shared = [name for name in first.scores if all(name in run.scores for run in runs)]
+    fields = {name: getattr(first, name) for name in Result.model_fields}
+    return SeedMean(
+        **fields
+        | {
+            "model": _name([Path(run.model).parent for run in runs]),
+            "main_score": float(np.mean(scores)),
+            "interval": None,
+            "scores": {name: float(np.mean([run.scores[name] for run in runs])) for name in shared}
+            | {DEVIATION: float(np.std(scores, ddof=1))},
+            "texts": sum(run.texts for run in runs),
+            "tokens": sum(run.tokens for run in runs),
+            "truncated": max(run.truncated for run in runs),
+            "provenance": first.provenance | {"runs": [run.model for run in runs]},
+            "runs": tuple(runs),
+        }
+    )
+
+
+def _name(folders: Sequence[Path]) -> str:
+    """What several runs are called: the folder that they share but for `.seedN`, or all of their folders."""
+    names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
+    first, *others = names
+    return "+".join([first, *(Path(name).name for name in others)]) + f" ({len(folders)} seeds)"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnmaskError(f"{file} is not what `unmask train` wrote: {error}.") from error
+    if not isinstance(content, dict):
+        raise UnmaskError(f"{file} is not what `unmask train` wrote: it holds no object.")
+    return content

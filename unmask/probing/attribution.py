@@ -1,0 +1,80 @@
+"""Layer attribution: which layers a trained head over layers reads, as data and as a figure.
+
+Source: Pooling and Attention (arXiv 2409.02727), section 3: the attention weights over layers say which layers matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unmask.embedder import Embedder
+from unmask.encoding import layer_states
+from unmask.errors import UnmaskError
+from unmask.heads import LayerAttention
+from unmask.probing.subject import fingerprint_of, provenance
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Attention over layers 1..L. shares: its mean over texts, heads and latents, which sums to 1; low, high: the 10th and 90th
+    percentile over texts."""  # fmt: skip
+
+    shares: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    texts: int
+    data: str
+    provenance: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The result with everything that it depends on."""
+        return asdict(self)
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def attribute_layers(embedder: Embedder, texts: Sequence[str], instruction: str | None = None) -> Attribution:
+    """Attention over layers of a trained layer-attention head. Raises UnmaskError for an embedder that has no such head."""
+    head, backbone = embedder.backbone.head, embedder.backbone
+    if not isinstance(head, LayerAttention):
+        raise UnmaskError(f"'{embedder.design.name}' has no head over layers: train a design with 'layer-attention'.")
+    if head.options.conditioned:
+        raise UnmaskError("A head whose queries depend on the instruction reads other layers under each: train one without.")
+    states = layer_states(backbone, embedder.prompt, texts, instruction=instruction, batch_tokens=embedder.batch_tokens)
+    real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    found = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
+    low, high = np.percentile(found, [10, 90], axis=0)
+    return Attribution(
+        tuple(found.mean(axis=0).tolist()),
+        tuple(low.tolist()),
+        tuple(high.tolist()),
+        len(texts),
+        fingerprint_of(texts),
+        provenance(backbone, embedder.source) | {"design": embedder.design.name},
+    )
+
+
+def draw_attribution(found: Attribution, file: Path) -> None:
+    """Bars of the shares with their spread over texts, and what equal shares would be; format by the file's ending."""
+    from matplotlib.figure import Figure
+
+    depth = len(found.shares)
+    layers = np.arange(1, depth + 1)
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    shares = 100 * np.array(found.shares)
+    spread = np.abs(100 * np.array([found.low, found.high]) - shares)
+    axes.bar(layers, shares, color="tab:blue", yerr=spread, error_kw={"elinewidth": 0.8, "ecolor": "0.4"})
+    axes.axhline(100 / depth, color="0.3", linewidth=0.8, linestyle="--", label="every layer alike")
+    axes.set(
+        xlabel="layer",
+        ylabel="share of attention (%)",
+        title=f"{found.provenance['design']}: {found.texts} texts (bars: mean, lines: 10 to 90 %)",
+    )
+    axes.legend(frameon=False)
+    figure.savefig(file, dpi=120)

@@ -1,0 +1,241 @@
+"""Clusters: do two ways of reading a model, such as hidden states and routing weights, group the same texts alike?
+
+Each design's vectors, at unit length, are clustered by k-means, and the two groupings of the texts are held against each other
+(MoEE, arXiv 2410.10814, section 3.3: Jaccard 0.06 and an exact matching of 45.5 % for hidden states and routing weights). Such
+numbers say little alone, so beside each stands what chance gives (the same groupings with the texts of one dealt out anew) and
+what k-means gives from another seed on the very same vectors: two designs cannot be asked to agree more than each does with itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.design import Design
+from unmask.errors import UnmaskError
+from unmask.probing.geometry import unit
+from unmask.probing.reading import MAX_LENGTH, read_designs
+from unmask.probing.subject import Subject, fingerprint_of, provenance
+from unmask.probing.topics import top_words
+from unmask.rows import field, read_rows
+
+SEEDS = 5
+_STARTS, _PERMUTATIONS = 10, 200
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How much the groupings of two designs agree by one measure, the mean over seeds.
+
+    chance: the mean where the texts of one grouping are dealt out anew, and chance_interval the middle 95 % of that; p: the share of
+    such deals that agree as much, one added to both counts; themselves: the mean over pairs of seeds of each design with itself.
+    """
+
+    measure: str
+    value: float
+    chance: float
+    chance_interval: tuple[float, float]
+    p: float
+    themselves: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Two groupings of the same texts.
+
+    table: texts by cluster of the first design (rows) and of the second (columns, in the order that puts as many texts as possible on
+    the diagonal), from the first seed; words: of each cluster, in the same orders; gold: AMI of each design's clusters with the
+    labels, a number a seed, or None.
+    """
+
+    designs: tuple[str, str]
+    clusters: int
+    texts: int
+    seeds: int
+    agreement: tuple[Agreement, ...]
+    table: tuple[tuple[int, ...], ...]
+    words: tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]
+    gold: tuple[tuple[float, ...], tuple[float, ...]] | None
+    data: str
+    provenance: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The result with everything that it depends on."""
+        return asdict(self)
+
+
+def adjusted_mutual_information(one: Labels, other: Labels) -> float:
+    """Information that the groupings share, 0 by chance and 1 where they are the same (Vinh et al., 2010)."""
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    return float(adjusted_mutual_info_score(one, other))
+
+
+def normalised_mutual_information(one: Labels, other: Labels) -> float:
+    """2 I / (H + H'), from 0 to 1; above 0 by chance, the more so the more clusters there are."""
+    from sklearn.metrics import normalized_mutual_info_score
+
+    return float(normalized_mutual_info_score(one, other))
+
+
+def pair_jaccard(one: Labels, other: Labels) -> float:
+    """Pairs of texts that share a cluster in both groupings, over those that do in one or the other; 1 where no pair does in any."""
+    table = contingency(one, other)
+    both, rows, columns = (_pairs(counts) for counts in (table, table.sum(axis=1), table.sum(axis=0)))
+    return both / (rows + columns - both) if rows + columns else 1.0
+
+
+def exact_matching(one: Labels, other: Labels) -> float:
+    """Share of texts in matched clusters, under the one-to-one matching of clusters that makes it largest (Kuhn, 1955)."""
+    from scipy.optimize import linear_sum_assignment
+
+    table = contingency(one, other)
+    return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(one))
+
+
+MEASURES: dict[str, Callable[[Labels, Labels], float]] = {
+    "AMI": adjusted_mutual_information,
+    "NMI": normalised_mutual_information,
+    "Jaccard of pairs": pair_jaccard,
+    "exact matching": exact_matching,
+}
+
+
+def contingency(one: Labels, other: Labels) -> Labels:
+    """Texts by their cluster in both groupings, shape (cluster, cluster)."""
+    table = np.zeros((int(one.max()) + 1, int(other.max()) + 1), np.int64)
+    np.add.at(table, (one, other), 1)
+    return table
+
+
+def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: int = 0) -> Agreement:
+    """One measure of two designs' groupings, one a seed; both need two seeds or more."""
+    measure, random = MEASURES[name], np.random.default_rng(seed)
+    n = len(first[0])
+
+    def mean(order: Labels) -> float:
+        return float(np.mean([measure(one, other[order]) for one, other in zip(first, second, strict=True)]))
+
+    value = mean(np.arange(n))
+    dealt = np.array([mean(random.permutation(n)) for _ in range(_PERMUTATIONS)])
+    low, high = np.quantile(dealt, [0.025, 0.975])
+    themselves = [float(np.mean([measure(*pair) for pair in combinations(some, 2)])) for some in (first, second)]
+    p = (int((dealt >= value).sum()) + 1) / (_PERMUTATIONS + 1)
+    return Agreement(name, value, float(dealt.mean()), (float(low), float(high)), p, (themselves[0], themselves[1]))
+
+
+def group(vectors: NDArray[np.floating], clusters: int, seed: int) -> Labels:
+    """Clusters of rows by k-means at unit length: the best of ten starts. Raises UnmaskError for a row of zeros."""
+    from sklearn.cluster import KMeans
+
+    return np.asarray(KMeans(clusters, n_init=_STARTS, random_state=seed).fit_predict(unit(vectors)), np.int64)
+
+
+def read_texts(
+    file: Path, column: str = "text", label: str | None = None, limit: int | None = None, seed: int = 0
+) -> tuple[list[str], list[str] | None]:
+    """Distinct texts of a file, and their gold labels where a column holds some; at most so many, drawn by the seed. Raises UnmaskError.
+
+    A text that comes again is left out: it would share its cluster with its copy under every design. The first texts of a file
+    would not do, since many files are sorted by label.
+    """
+    found: dict[str, str] = {}
+    for line, row in read_rows(file):
+        text = field(file, line, row, column)
+        found.setdefault(text, str(field(file, line, row, label, (str, int))) if label else "")
+    texts = list(found)
+    if limit is not None and limit < len(texts):
+        kept = np.random.default_rng(seed).choice(len(texts), limit, replace=False)
+        texts = [texts[place] for place in np.sort(kept)]
+    return texts, [found[text] for text in texts] if label else None
+
+
+def probe_clusters(
+    subject: Subject,
+    designs: tuple[Design, Design],
+    texts: Sequence[str],
+    labels: Sequence[str] | None = None,
+    *,
+    clusters: int = 10,
+    seeds: int = SEEDS,
+    max_length: int = MAX_LENGTH,
+    batch_tokens: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Clusters:
+    """Group distinct texts under two designs and compare. Raises UnmaskError for too few texts, clusters or seeds."""
+    if not 2 <= clusters <= len(texts) / 2:
+        raise UnmaskError(f"{len(texts)} texts can be put into 2 to {len(texts) // 2} clusters, not {clusters}.")
+    if seeds < 2:
+        raise UnmaskError("k-means is held against itself from another seed, so 2 seeds or more are needed.")
+    vectors = read_designs(subject, designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
+    order = matched(first[0], second[0])
+    known = np.unique(labels, return_inverse=True)[1] if labels is not None else None
+    words = [[tuple(some) for some in top_words(texts, own[0].tolist())] for own in (first, second)]
+    return Clusters(
+        (designs[0].name, designs[1].name),
+        clusters,
+        len(texts),
+        seeds,
+        tuple(agree(name, first, second) for name in MEASURES),
+        tuple(tuple(row) for row in contingency(first[0], second[0])[:, order].tolist()),
+        (tuple(words[0]), tuple(words[1][place] for place in order)),
+        None if known is None else (_with(known, first), _with(known, second)),
+        fingerprint_of([*texts, *(labels or [])]),
+        provenance(subject.backbone, subject.source)
+        | {"designs": [design.name for design in designs], "max_length": max_length},
+    )
+
+
+def matched(one: Labels, other: Labels) -> list[int]:
+    """For each cluster of one grouping, the cluster of the other that it is matched with."""
+    from scipy.optimize import linear_sum_assignment
+
+    return [int(place) for place in linear_sum_assignment(contingency(one, other), maximize=True)[1]]
+
+
+def draw_clusters(found: Clusters, folder: Path) -> list[Path]:
+    """Shares of each cluster of the first design by cluster of the second, and each measure beside chance and k-means itself."""
+    from unmask.probing.figures import BLUE, GREY, ORANGE, heat_map, new_figure, plain, save_figure
+
+    high = 1.2 + 0.32 * max(found.clusters, 6)
+    figure, (left, right) = new_figure(11, high, 2, (1.35, 1))
+    table = np.array(found.table, float)
+    heat_map(left, table / table.sum(axis=1, keepdims=True), low=0, high=1, label="share of the row's texts")
+    left.set_yticks(range(found.clusters), [", ".join(some[:3]) or "-" for some in found.words[0]])
+    left.set_xticks(range(found.clusters), [", ".join(some[:2]) or "-" for some in found.words[1]], rotation=45, ha="right")
+    left.set_ylabel(found.designs[0], fontsize=8)
+    left.set_xlabel(found.designs[1], fontsize=8)
+    left.set_title(f"Clusters by their top words: {found.texts} texts, matched on the diagonal", fontsize=9, loc="left")
+    places = np.arange(len(found.agreement))[::-1]
+    for place, one in zip(places, found.agreement, strict=True):
+        right.plot(one.chance_interval, [place, place], color=GREY, linewidth=5, alpha=0.5, solid_capstyle="butt")
+        right.plot([min(one.themselves), max(one.themselves)], [place, place], color=ORANGE, linewidth=1)
+    values: dict[str, tuple[list[float], str, str]] = {
+        "chance (line: 95 %)": ([one.chance for one in found.agreement], GREY, "|"),
+        "the two designs": ([one.value for one in found.agreement], BLUE, "o"),
+        f"{found.designs[0]}, other seeds": ([one.themselves[0] for one in found.agreement], ORANGE, "<"),
+        f"{found.designs[1]}, other seeds": ([one.themselves[1] for one in found.agreement], ORANGE, ">"),
+    }
+    for name, (points, colour, mark) in values.items():
+        right.plot(points, places, mark, color=colour, label=name, markersize=7)
+    right.set_yticks(places, [one.measure for one in found.agreement])
+    right.set(xlim=(-0.05, 1.05), ylim=(-0.6, len(places) - 0.4))
+    plain(right, f"Agreement, mean of {found.seeds} seeds")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", fontsize=7, frameon=False, ncols=2)
+    return save_figure(figure, folder, "clusters")
+
+
+def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[float, ...]:
+    return tuple(adjusted_mutual_information(gold, one) for one in groupings)
+
+
+def _pairs(counts: Labels) -> int:
+    return int((counts * (counts - 1) // 2).sum())

@@ -1,0 +1,71 @@
+"""Figures: what the drawings of all probes share. Colours are told apart by every kind of eye (Okabe and Ito), and in grey by lightness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unmask.files import atomic
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, PINK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#666666"
+COLOURS = (BLUE, ORANGE, GREEN, PINK, "#e69f00", "#56b4e9")
+MARKS = "osD^vP"
+_CELLS_WITH_NUMBERS = 12
+
+
+def new_figure(
+    width: float, height: float, columns: int = 1, ratios: Sequence[float] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure of some inches with its panels side by side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    panels = figure.subplots(1, columns, squeeze=False, width_ratios=ratios)[0]
+    return figure, list(panels)
+
+
+def plain(axis: Axes, title: str) -> None:
+    """A title on the left, no frame on top and on the right."""
+    axis.set_title(title, fontsize=9, loc="left")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.tick_params(labelsize=8)
+
+
+def heat_map(
+    axis: Axes, values: Any, *, low: float, high: float, label: str, numbers: bool | None = None, decimals: int = 2
+) -> None:
+    """Cells coloured from dark (low) to light (high), with a bar that tells the colours, and their numbers where there is room."""
+    table = np.ma.masked_invalid(np.asarray(values, float))
+    image = axis.imshow(table, vmin=low, vmax=high, cmap="cividis", aspect="auto")
+    bar = axis.figure.colorbar(image, ax=axis, shrink=0.9, pad=0.015)
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label(label, fontsize=8)
+    axis.tick_params(labelsize=8)
+    if numbers is None:
+        numbers = max(table.shape) <= _CELLS_WITH_NUMBERS
+    for (row, column), value in np.ndenumerate(table) if numbers else ():
+        if value is not np.ma.masked:
+            light = value > (low + high) / 2
+            axis.text(
+                column, row, f"{value:.{decimals}f}", ha="center", va="center", fontsize=7, color="black" if light else "white"
+            )
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and SVG; their files. The same figure gives the same bytes."""
+    import matplotlib as mpl
+
+    files = []
+    for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+        file = folder / f"{name}.{ending}"
+        with atomic(file) as scratch, mpl.rc_context({"svg.hashsalt": name}):
+            figure.savefig(scratch, format=ending, dpi=150, metadata=metadata)
+        files.append(file)
+    return files

@@ -1,0 +1,173 @@
+"""Prompts: how much do similarities change with the prompt, in hidden states and in routing weights?
+
+The same pairs of texts are read under the nine one-word prompts of MoEE (PromptEOL and eight that ask for style, sentiment and the
+like), and the similarities of every two readings are correlated over the pairs by Spearman's rank correlation. MoEE (arXiv
+2410.10814, section 3.4) reports, on STS12, means of 0.52 within hidden states, 0.63 within routing weights, hence the steadier, and 0.51
+between the two. A reading that never changes with the prompt need not be any good, so the correlation with gold scores stands beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from unmask.design import Design, Features
+from unmask.errors import UnmaskError
+from unmask.evaluation.resampling import interval
+from unmask.probing.geometry import Pair
+from unmask.probing.ranks import codes_of, correlations, ranks_of, resampled, spearman_matrix
+from unmask.probing.reading import MAX_LENGTH, read_similarities
+from unmask.probing.subject import Subject, fingerprint_of, provenance
+
+NINE = ("eol", "style", "sentiment", "tone", "intent", "complexity", "subjectivity", "language-style", "grammar")
+_NAMES: dict[Features, str] = {"hidden": "HS", "routing": "RW"}
+_FEWEST = 10
+Square = Float[NDArray[np.float64], "reading reading"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95 % interval, by bootstrap over pairs."""
+
+    value: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """How the readings of pairs go together; a reading is features (HS, RW) under a prompt, HS first and in the order of `prompts`.
+
+    spearman: of every two readings; within: its mean over pairs of prompts, by features; between: its mean over every prompt of HS with
+    every prompt of RW; same_prompt: over the same prompt of both; steadier: within RW minus within HS; gold: with the gold scores,
+    of each reading, or None without scores. What needs routing weights is None for a dense model.
+    """
+
+    prompts: tuple[str, ...]
+    features: tuple[str, ...]
+    spearman: tuple[tuple[float, ...], ...]
+    within: dict[str, Estimate]
+    between: Estimate | None
+    same_prompt: Estimate | None
+    steadier: Estimate | None
+    gold: tuple[Estimate, ...] | None
+    pairs: int
+    data: str
+    provenance: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The result with everything that it depends on."""
+        return asdict(self)
+
+    @property
+    def readings(self) -> list[tuple[str, str]]:
+        """Features and prompt of each row of `spearman`."""
+        return [(features, prompt) for features in self.features for prompt in self.prompts]
+
+
+def summarise(matrix: Square, prompts: int) -> dict[str, float]:
+    """Means of a matrix of readings: within HS, and, where there are as many of RW behind, within RW, between, same prompt, steadier."""
+    above = np.triu_indices(prompts, 1)
+    means = {"HS": float(matrix[:prompts, :prompts][above].mean())}
+    if len(matrix) < 2 * prompts:
+        return means
+    across = matrix[:prompts, prompts : 2 * prompts]
+    means["RW"] = float(matrix[prompts : 2 * prompts, prompts : 2 * prompts][above].mean())
+    return means | {
+        "between": float(across.mean()),
+        "same prompt": float(across.diagonal().mean()),
+        "steadier": means["RW"] - means["HS"],
+    }
+
+
+def probe_prompts(
+    subject: Subject,
+    pairs: Sequence[Pair],
+    prompts: Sequence[str] = NINE,
+    *,
+    max_length: int = MAX_LENGTH,
+    batch_tokens: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Prompts:
+    """Read pairs under every prompt, by hidden states and, in a mixture of experts, by routing weights, both at the last token.
+
+    Raises UnmaskError for fewer than two prompts or ten pairs.
+    """
+    if len(set(prompts)) < 2 or len(pairs) < _FEWEST:
+        raise UnmaskError(
+            f"Prompts are compared over {_FEWEST} pairs or more and 2 prompts or more, not {len(pairs)} and {len(set(prompts))}."
+        )
+    designs = designs_of(prompts, mixture=bool(subject.backbone.routers))
+    found = read_similarities(subject, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    scores = [pair.score for pair in pairs]
+    table = found if None in scores else np.column_stack([found, np.array(scores, np.float64)])
+    if None not in scores and len(set(scores)) < 2:
+        raise UnmaskError("All pairs have one score, so there is nothing to correlate with.")
+    readings, matrix = len(designs), spearman_matrix(table)
+    codes = codes_of(table)
+    samples = np.stack([correlations(ranks_of(codes, counts), counts) for counts in resampled(len(pairs), seed)])
+    means = summarise(matrix[:readings, :readings], len(prompts))
+    means_of = [summarise(sample[:readings, :readings], len(prompts)) for sample in samples]
+    estimates = {name: Estimate(value, interval([one[name] for one in means_of])) for name, value in means.items()}
+    return Prompts(
+        tuple(prompts),
+        tuple(_NAMES[features] for features in dict.fromkeys(design.features for design in designs)),
+        tuple(tuple(row) for row in matrix[:readings, :readings].tolist()),
+        {name: estimates[name] for name in _NAMES.values() if name in estimates},
+        estimates.get("between"),
+        estimates.get("same prompt"),
+        estimates.get("steadier"),
+        None
+        if table is found
+        else tuple(Estimate(float(matrix[one, -1]), interval(samples[:, one, -1])) for one in range(readings)),
+        len(pairs),
+        fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
+        provenance(subject.backbone, subject.source) | {"max_length": max_length, "seed": seed},
+    )
+
+
+def designs_of(prompts: Sequence[str], mixture: bool) -> list[Design]:
+    """The readings: hidden states of the last layer under each prompt, then routing weights where there is a router."""
+    kinds: list[Features] = ["hidden", "routing"] if mixture else ["hidden"]
+    return [Design("causal", prompt, "last", features=features) for features in kinds for prompt in prompts]
+
+
+def draw_prompts(found: Prompts, folder: Path) -> list[Path]:
+    """The matrix as a heat map, and the correlation with gold scores of each prompt."""
+    from unmask.probing.figures import BLUE, ORANGE, heat_map, new_figure, plain, save_figure
+
+    count, wide = len(found.prompts), len(found.features) > 1
+    size = 0.34 * count * len(found.features) + 1.9
+    panels = 2 if found.gold else 1
+    figure, axes = new_figure(1.25 * size + 1 + 3.6 * (panels - 1), size, panels, (1.25 * size / 3.6, 1)[:panels])
+    names = [f"{features} {prompt}" if wide else prompt for features, prompt in found.readings]
+    matrix = np.array(found.spearman)
+    heat_map(axes[0], matrix, low=min(0.0, float(matrix.min())), high=1, label="Spearman", numbers=True, decimals=2)
+    axes[0].set_xticks(range(len(names)), names, rotation=90)
+    axes[0].set_yticks(range(len(names)), names)
+    if wide:
+        for line in (axes[0].axhline, axes[0].axvline):
+            line(count - 0.5, color="white", linewidth=2)
+    axes[0].set_title(f"Similarities of {found.pairs} pairs under two readings", fontsize=9, loc="left")
+    if found.gold:
+        places = np.arange(count)[::-1]
+        for nth, (features, colour, mark) in enumerate(zip(found.features, (BLUE, ORANGE), "os", strict=False)):
+            some = found.gold[nth * count : (nth + 1) * count]
+            values = np.array([one.value for one in some])
+            spread = np.abs(np.array([one.interval for one in some]).T - values)
+            axes[1].errorbar(
+                values, places + 0.12 - 0.24 * nth, xerr=spread, fmt=mark, color=colour, label=features, markersize=5
+            )
+        axes[1].set_yticks(places, found.prompts)
+        axes[1].set_xlabel("Spearman with gold (line: 95 %)", fontsize=8)
+        plain(axes[1], "How good each reading is")
+        axes[1].grid(axis="x", color="0.9")
+        if wide:
+            axes[1].legend(frameon=False, fontsize=8)
+    return save_figure(figure, folder, "prompts")

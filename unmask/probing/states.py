@@ -1,0 +1,220 @@
+"""States: how much does a token's state change when the mask is taken off?
+
+The same tokens go through the model under causal and under bidirectional attention, and the cosine of a token's two states is averaged
+by layer and by position. LLM2Vec (arXiv 2404.05961, section 5.2 and figure 5) finds it near 1 in all layers of Mistral, which works
+bidirectionally without training, and falling with depth in Llama, which does not. Two facts hold by construction. A text's last token
+sees all others under both attentions, so its states after layer 1 are the same. And states share a large common part, so even those of
+unrelated tokens have a cosine above 0; it is told as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.attention import set_attention
+from unmask.backbone import Backbone, HiddenRead, TokenBatch
+from unmask.batching import collate, plan
+from unmask.embedder import default_batch_tokens
+from unmask.errors import UnmaskError
+from unmask.probing.prompts import Estimate
+from unmask.probing.ratios import Ratio
+from unmask.probing.reading import MAX_LENGTH
+from unmask.probing.subject import Subject, fingerprint_of
+from unmask.tokens import TokenizedText, tokenize_bare
+
+_STATES_AT_ONCE = 2**26  # numbers of the causal pass that wait for the bidirectional one: 256 MB in fp32
+
+
+@dataclass(frozen=True)
+class States:
+    """Mean cosine of a token's causal and bidirectional state.
+
+    cosine: by layer (1..L, the last one after the final norm) and bin of positions, None where a bin holds no token; bins: first and last
+    position of each, from 0; tokens: in each bin; mean: of each layer over all tokens, with a 95 % interval by bootstrap over texts;
+    unrelated: of each layer, the mean cosine of any token's causal state with any token's bidirectional one.
+    """
+
+    cosine: tuple[tuple[float, ...], ...]
+    bins: tuple[tuple[int, int], ...]
+    tokens: tuple[int, ...]
+    mean: tuple[Estimate, ...]
+    unrelated: tuple[float, ...]
+    texts: int
+    truncated: int
+    max_length: int
+    data: str
+    provenance: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The result with everything that it depends on."""
+        return asdict(self)
+
+
+def position_bins(longest: int) -> list[tuple[int, int]]:
+    """First and last position of bins that double in width, up to the last position of the longest text: 0, 1, 2-3, 4-7, ..."""
+    edges = [0, *(2**power for power in range(max(longest - 1, 0).bit_length())), longest]
+    return [(first, stop - 1) for first, stop in pairwise(edges) if stop > first]
+
+
+@dataclass
+class _Sums:
+    """Sums over tokens: of cosines by text, layer and bin; of unit states by layer, under both attentions."""
+
+    cosine: Float[NDArray[np.float64], "text layer bin"]
+    tokens: Float[NDArray[np.float64], "text bin"]
+    causal: list[Tensor]
+    bidirectional: list[Tensor]
+
+
+def probe_states(
+    subject: Subject,
+    texts: Sequence[str],
+    *,
+    max_length: int = MAX_LENGTH,
+    batch_tokens: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> States:
+    """Compare the two states of every token of some texts, outside any prompt; padding is never looked at.
+
+    Memory holds the states of one batch only. Raises AttentionError for a model that cannot attend both ways, and UnmaskError for
+    texts without two of two tokens or more.
+    """
+    backbone = subject.backbone
+    limit = backbone.within_positions(max_length)
+    tokenized = [tokenize_bare(subject.tokenizer, text).ids for text in dict.fromkeys(texts)]
+    usable = [TokenizedText(ids[:limit], 0) for ids in tokenized if len(ids) > 1]
+    if len(usable) < 2:
+        raise UnmaskError("States are compared over two different texts or more of two tokens or more.")
+    proofs = _prove_both(backbone)
+    bins = position_bins(max(len(text.ids) for text in usable))
+    sums = _sum_up(backbone, usable, bins, batch_tokens, progress)
+    total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
+    by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
+    means = zip(sums.causal, sums.bidirectional, strict=True)
+    return States(
+        tuple(tuple(row) for row in (total / counts).tolist()),
+        tuple(bins),
+        tuple(int(count) for count in counts),
+        tuple(Estimate(one.value, one.interval() or (one.value, one.value)) for one in by_layer),
+        tuple(float(one @ other / counts.sum() ** 2) for one, other in means),
+        len(usable),
+        sum(len(ids) > limit for ids in tokenized),
+        limit,
+        fingerprint_of(texts),
+        subject.provenance | {"attention": "causal and bidirectional", "proof": proofs},
+    )
+
+
+def draw_states(found: States, folder: Path) -> list[Path]:
+    """Cosines by layer and position, and their mean by layer beside that of unrelated tokens."""
+    from unmask.probing.figures import BLUE, GREY, heat_map, new_figure, plain, save_figure
+
+    figure, (left, right) = new_figure(10, 4, 2, (1.2, 1))
+    table = np.array(found.cosine)
+    heat_map(left, table, low=min(0.0, float(table.min())), high=1, label="mean cosine")
+    left.invert_yaxis()
+    left.set_xticks(range(len(found.bins)), [name_of(one) for one in found.bins], rotation=45, ha="right")
+    depth = len(table)
+    ticks = np.unique(np.linspace(0, depth - 1, min(depth, 7)).round().astype(int))
+    left.set_yticks(ticks, ticks + 1)
+    left.set_xlabel("position of the token", fontsize=8)
+    left.set_ylabel("layer", fontsize=8)
+    left.set_title("Cosine of a token's causal and bidirectional state", fontsize=9, loc="left")
+    layers = np.arange(1, depth + 1)
+    right.plot(layers, [one.value for one in found.mean], marker="o", markersize=3, color=BLUE, label="the same token")
+    right.fill_between(layers, *np.array([one.interval for one in found.mean]).T, color=BLUE, alpha=0.25, linewidth=0)
+    right.plot(layers, found.unrelated, color=GREY, linestyle="--", label="any two tokens")
+    right.set_ylim(min(0.0, *found.unrelated, float(table.min())) - 0.02, 1.02)
+    right.set_xlabel("layer", fontsize=8)
+    right.set_ylabel("mean cosine", fontsize=8)
+    plain(right, f"{sum(found.tokens)} tokens of {found.texts} texts (band: 95 %)")
+    right.legend(frameon=False, fontsize=8)
+    return save_figure(figure, folder, "states")
+
+
+def name_of(one: tuple[int, int]) -> str:
+    """A bin of positions in words."""
+    return str(one[0]) if one[0] == one[1] else f"{one[0]}-{one[1]}"
+
+
+def _prove_both(backbone: Backbone) -> str:
+    """Prove both attentions once, before they are switched for every batch. Raises AttentionError."""
+    before, proofs = backbone.attention, []
+    for attention in ("bidirectional", "causal"):
+        backbone.set_attention(attention)  # type: ignore[arg-type]
+        proofs.append(backbone.proof.summary)
+    if backbone.attention != before:
+        backbone.set_attention(before)
+    return "; ".join(proofs)
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def _sum_up(
+    backbone: Backbone,
+    texts: Sequence[TokenizedText],
+    bins: Sequence[tuple[int, int]],
+    batch_tokens: int | None,
+    progress: Callable[[int], None] | None,
+) -> _Sums:
+    width, depth = int(backbone.model.config.get_text_config(decoder=True).hidden_size), backbone.depth
+    sums = _Sums(
+        np.zeros((len(texts), depth, len(bins))),
+        np.zeros((len(texts), len(bins))),
+        *([torch.zeros(width, dtype=torch.float64) for _ in range(depth)] for _ in range(2)),
+    )
+    starts = np.array([first for first, _ in bins])
+    budget = min(batch_tokens or default_batch_tokens(backbone), max(1, _STATES_AT_ONCE // (width * depth)))
+    try:
+        for places in plan([len(text.ids) for text in texts], budget):
+            batch = collate([texts[place] for place in places], pad_id=0)
+            rows, positions = (part.numpy() for part in batch.real.nonzero(as_tuple=True))
+            where = np.array(places)[rows], np.searchsorted(starts, positions, side="right") - 1
+            np.add.at(sums.tokens, where, 1)
+            for layer, cosine in enumerate(_both_ways(backbone, batch, sums)):
+                np.add.at(sums.cosine[:, layer], where, cosine)
+            if progress:
+                progress(len(places))
+    finally:
+        set_attention(backbone.model, backbone.attention)
+    return sums
+
+
+def _both_ways(backbone: Backbone, batch: TokenBatch, sums: _Sums) -> list[NDArray[np.float64]]:
+    """Cosine of each real token's two states, layer by layer, tokens in the order of texts and positions."""
+    layers = range(1, backbone.depth + 1)
+    set_attention(backbone.model, "causal")
+    own = [HiddenRead(layer, _real) for layer in layers]
+    kept = backbone.read(batch, own)
+
+    def against(layer: int) -> HiddenRead:
+        def compare(hidden: Tensor, mask: Tensor) -> Tensor:
+            # each layer's causal states go as soon as they have been compared
+            one, other = (_unit(states) for states in (kept.pop(own[layer - 1]), _real(hidden, mask)))
+            sums.causal[layer - 1] += one.sum(dim=0, dtype=torch.float64).cpu()
+            sums.bidirectional[layer - 1] += other.sum(dim=0, dtype=torch.float64).cpu()
+            return (one * other).sum(dim=1, keepdim=True)
+
+        return HiddenRead(layer, compare)
+
+    set_attention(backbone.model, "bidirectional")
+    found = backbone.read(batch, reads := [against(layer) for layer in layers])
+    return [found[read][:, 0].double().cpu().numpy() for read in reads]
+
+
+def _real(hidden: Tensor, mask: Tensor) -> Tensor:
+    """States of the real tokens alone, one after the other."""
+    return hidden[mask]
+
+
+def _unit(states: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(states.float(), dim=1)

@@ -1,0 +1,189 @@
+"""Winners: on which pairs of texts is one way of reading a model right where another is wrong?
+
+A design ranks the pairs of a set by similarity, humans rank them by score, and a design's error on a pair is the distance of the two
+ranks over the number of pairs: 0 for the right place, near 1 for the wrong end. Gold scores that are equal share their mean rank. MoEE
+(arXiv 2410.10814, section 3.5) shows such pairs: hidden states are said to win where texts differ on the surface only, routing weights on
+paraphrase and synonymy. Extreme pairs can be found between any two readings, equally good ones included; so it is told as well
+whether margins lean to one side (Wilcoxon's signed-rank test), and whether they go with what the pairs look like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.design import Design
+from unmask.errors import UnmaskError
+from unmask.evaluation.resampling import interval
+from unmask.probing.geometry import Pair
+from unmask.probing.prompts import Estimate
+from unmask.probing.ranks import Ranks, codes_of, correlations, ranks_of, resampled
+from unmask.probing.reading import MAX_LENGTH, read_similarities
+from unmask.probing.subject import Subject, fingerprint_of, provenance
+
+_FEWEST = 10
+_WORD = re.compile(r"\w+")
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Won:
+    """A pair, its ranks from 0 (least alike) to 1 by gold and by both designs, and by how much the first design wins (below 0: loses)."""
+
+    one: str
+    other: str
+    score: float
+    gold_rank: float
+    ranks: tuple[float, float]
+    margin: float
+
+
+@dataclass(frozen=True)
+class Winners:
+    """Where two designs differ. A margin is the second design's error minus the first's: above 0 the first wins.
+
+    spearman: of each design with gold; errors: of each design on every pair; margin: the mean; wins: pairs that the first and the second
+    design win, the rest are even; p: that margins lie symmetrically around 0 (Wilcoxon signed-rank, two-sided, even pairs dropped);
+    goes_with: Spearman of the margin with the pair's gold score, its shared words and its length; first, second: pairs won
+    by most. Intervals are 95 % by bootstrap over pairs, ranks taken anew in each resample.
+    """
+
+    designs: tuple[str, str]
+    spearman: tuple[Estimate, Estimate]
+    difference: Estimate
+    margin: Estimate
+    wins: tuple[int, int]
+    p: float
+    goes_with: dict[str, Estimate]
+    first: tuple[Won, ...]
+    second: tuple[Won, ...]
+    errors: tuple[tuple[float, ...], tuple[float, ...]]
+    pairs: int
+    data: str
+    provenance: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """The result with everything that it depends on."""
+        return asdict(self)
+
+
+def rank_errors(ranks: Ranks, n: int) -> NDArray[np.float64]:
+    """Distance of each row's ranks from those of the last row, over n; shape (reading, item), the last row left out."""
+    return np.asarray(np.abs(ranks[:-1] - ranks[-1]) / n, np.float64)
+
+
+def shared_words(one: str, other: str) -> float:
+    """Words that both texts hold over words that either does, without case; 0 where there is none (Jaccard)."""
+    first, second = (set(_WORD.findall(text.lower())) for text in (one, other))
+    return len(first & second) / len(first | second) if first | second else 0.0
+
+
+def symmetry(margins: Column) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test that margins lie symmetrically around 0; 1 where all are 0."""
+    from scipy.stats import wilcoxon
+
+    return float(wilcoxon(margins, zero_method="wilcox").pvalue) if margins.any() else 1.0
+
+
+def compare_ranks(first: Column, second: Column, gold: Column, looks: dict[str, Column], seed: int = 0) -> dict[str, Estimate]:
+    """Spearman of both, their difference, the mean margin, and how the margin goes with each of `looks`, with intervals."""
+    codes = codes_of(np.stack([first, second, gold], axis=1))
+
+    def measure(counts: NDArray[np.int64]) -> dict[str, float]:
+        ranks = ranks_of(codes, counts)
+        table, errors = correlations(ranks, counts), rank_errors(ranks, int(counts.sum()))
+        margins = errors[1] - errors[0]
+        along = codes_of(np.column_stack([margins, *looks.values()]))
+        told = correlations(ranks_of(along, counts), counts)[0, 1:]
+        values = {"first": table[0, 2], "second": table[1, 2], "difference": table[0, 2] - table[1, 2]}
+        return values | {"margin": float(np.average(margins, weights=counts))} | dict(zip(looks, told, strict=True))
+
+    whole = measure(np.ones(len(gold), np.int64))
+    samples = [measure(counts) for counts in resampled(len(gold), seed)]
+    return {name: Estimate(float(value), interval([one[name] for one in samples])) for name, value in whole.items()}
+
+
+def probe_winners(
+    subject: Subject,
+    designs: tuple[Design, Design],
+    pairs: Sequence[Pair],
+    *,
+    most: int = 10,
+    max_length: int = MAX_LENGTH,
+    batch_tokens: int | None = None,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Winners:
+    """Rank scored pairs by two designs; the `most` pairs that each wins by most. Raises UnmaskError for pairs without different scores."""
+    scores = [pair.score for pair in pairs if pair.score is not None]
+    if len(scores) < max(len(pairs), _FEWEST) or len(set(scores)) < 2:
+        raise UnmaskError(f"Ranks are compared over {_FEWEST} pairs or more, all of them with a score, not all the same.")
+    found = read_similarities(subject, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    gold = np.array(scores)
+    looks = {
+        "gold score": gold,
+        "shared words": np.array([shared_words(pair.one, pair.other) for pair in pairs]),
+        "length": np.array([float(len(pair.one) + len(pair.other)) for pair in pairs]),
+    }
+    told = compare_ranks(found[:, 0], found[:, 1], gold, looks, seed)
+    ranks = ranks_of(codes_of(np.column_stack([found, gold])), np.ones(len(gold), np.int64))
+    errors = rank_errors(ranks, len(gold))
+    margins = errors[1] - errors[0]
+    order = np.argsort(-margins, kind="stable")
+    places = (ranks - 1) / (len(gold) - 1)
+    won = [
+        Won(pair.one, pair.other, float(score), float(rank[2]), (float(rank[0]), float(rank[1])), float(margin))
+        for pair, score, rank, margin in zip(pairs, gold, places.T, margins, strict=True)
+    ]
+    return Winners(
+        (designs[0].name, designs[1].name),
+        (told["first"], told["second"]),
+        told["difference"],
+        told["margin"],
+        (int((margins > 0).sum()), int((margins < 0).sum())),
+        symmetry(margins),
+        {name: told[name] for name in looks},
+        tuple(won[place] for place in order[:most] if margins[place] > 0),
+        tuple(won[place] for place in order[::-1][:most] if margins[place] < 0),
+        (tuple(errors[0].tolist()), tuple(errors[1].tolist())),
+        len(pairs),
+        fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
+        provenance(subject.backbone, subject.source)
+        | {"designs": [design.name for design in designs], "max_length": max_length, "seed": seed},
+    )
+
+
+def draw_winners(found: Winners, folder: Path) -> list[Path]:
+    """Errors of the two designs pair by pair, and how far each design's margins reach."""
+    from unmask.probing.figures import BLUE, GREY, ORANGE, new_figure, plain, save_figure
+
+    first, second = (np.array(some) for some in found.errors)
+    figure, (left, right) = new_figure(9, 3.9, 2)
+    margins = second - first
+    sides = ((margins > 0, BLUE, "o"), (margins < 0, ORANGE, "s"), (margins == 0, GREY, "."))
+    size = float(np.clip(4000 / len(first), 4, 25))
+    for side, colour, mark in sides:
+        left.scatter(first[side], second[side], s=size, color=colour, marker=mark, alpha=0.5, linewidths=0)
+    top = 1.05 * float(max(first.max(), second.max()))
+    left.plot([0, top], [0, top], color=GREY, linewidth=0.8)
+    left.set(xlim=(0, top), ylim=(0, top), aspect="equal")
+    left.set_xlabel(f"error of {found.designs[0]}", fontsize=8)
+    left.set_ylabel(f"error of {found.designs[1]}", fontsize=8)
+    plain(left, f"{found.pairs} pairs (error: distance of ranks / pairs)")
+    for name, wins, values, (_, colour, _), style in zip(
+        found.designs, found.wins, (margins[margins > 0], -margins[margins < 0]), sides, ("-", "--"), strict=False
+    ):
+        reach = np.sort(values)[::-1]
+        right.plot(reach, np.arange(1, len(reach) + 1), color=colour, linestyle=style, label=f"{name} wins ({wins})")
+    right.set_yscale("log")
+    right.set_xlabel("by this margin or more", fontsize=8)
+    right.set_ylabel("pairs", fontsize=8)
+    plain(right, f"Mean margin {found.margin.value:+.4f}, symmetric: p = {found.p:.2g}")
+    right.legend(frameon=False, fontsize=8)
+    return save_figure(figure, folder, "pairs")

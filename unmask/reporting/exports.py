@@ -1,0 +1,212 @@
+"""Exports: every number of a report as CSV, JSON and LaTeX, for whoever goes on from it."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unmask.evaluation.results import Result
+from unmask.files import atomic, write_json
+from unmask.reporting.grid import Grid
+from unmask.reporting.standing import Standing
+from unmask.reporting.tables import METRIC_NAMES
+
+Row = dict[str, Any]
+_ROTATE_FROM = 7
+"""Columns of a LaTeX table from which their names stand upright."""
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "\n": " ",
+}
+
+
+def export(grid: Grid, found: Standing, folder: Path) -> list[Path]:
+    """Write the data of a report to a folder; the files."""
+    tables = {
+        "results": cell_rows(grid, found),
+        "designs": design_rows(grid, found),
+        "comparisons": comparison_rows(grid, found),
+        "failures": failure_rows(grid),
+    }
+    written = []
+    for name, rows in tables.items():
+        if rows:
+            written.append(_write_csv(folder / f"{name}.csv", rows))
+    write_json(folder / "report.json", tables | {"recommendations": advice_rows(grid, found), "passes": _passes(grid)})
+    with atomic(folder / "results.tex") as scratch:
+        scratch.write_text(latex(grid, found), encoding="utf-8")
+    return [*written, folder / "report.json", folder / "results.tex"]
+
+
+def cell_rows(grid: Grid, found: Standing) -> list[Row]:
+    """One row a design and task, best design first: score, interval, n, and what they depend on."""
+    ranked = [system for system, _ in found.order] + found.unranked
+    cells = [(system, task) for system in ranked for task in grid.tasks if (system, task) in grid.cells]
+    return [_cell_row(grid, grid.cells[cell], found.marks.get(cell, "")) for cell in cells]
+
+
+def _cell_row(grid: Grid, result: Result, mark: str) -> Row:
+    low, high = result.interval or (None, None)
+    return {
+        "name": grid.names[result.system],
+        "model": result.conditions.model,
+        "adapter": result.conditions.adapter,
+        "design": result.conditions.design,
+        "task": result.task,
+        "kind": result.kind,
+        "metric": result.metric,
+        "score": result.main_score,
+        "low": low,
+        "high": high,
+        "n": result.n,
+        "mark": mark,
+        **{f"also_{name}": value for name, value in result.scores.items()},
+        "dim": result.dim,
+        "texts": result.texts,
+        "tokens": result.tokens,
+        "truncated": result.truncated,
+        "attention": result.provenance.get("attention"),
+        "model_revision": result.conditions.model_revision,
+        "task_revision": result.conditions.task_revision,
+        "max_length": result.conditions.max_length,
+        "dtype": result.conditions.dtype,
+        "hardware": result.provenance.get("hardware"),
+    }
+
+
+def design_rows(grid: Grid, found: Standing) -> list[Row]:
+    """One row a design, best first: its mean with interval, how far behind the best, and what it costs."""
+    rows: list[Row] = []
+    for place, (system, mean) in enumerate(found.order, start=1):
+        low, high = found.intervals.get(system, (None, None))
+        behind, cost = found.against.get(system), grid.cost(system)
+        rows.append(
+            {
+                "place": place,
+                "name": grid.names[system],
+                "model": system[0],
+                "design": system[1],
+                "mean": mean,
+                "low": low,
+                "high": high,
+                "tasks": len(found.common),
+                "behind": behind.difference if behind else (0.0 if place == 1 else None),
+                "behind_low": behind.interval[0] if behind else None,
+                "behind_high": behind.interval[1] if behind else None,
+                "p_holm": behind.p_holm if behind else None,
+                "told_apart": not behind.tied if behind else None,
+                "mean_rank": found.ranks.mean_ranks.get(grid.names[system]) if found.ranks else None,
+                "dim": cost.dim,
+                "tokens_per_text": cost.tokens_per_text,
+                "tokens_per_second": cost.tokens_per_second,
+                "milliseconds_per_text": cost.milliseconds_per_text,
+                "peak_memory": cost.peak_memory,
+            }
+        )
+    return rows
+
+
+def comparison_rows(grid: Grid, found: Standing) -> list[Row]:
+    """One row a pair of designs: the paired test of the two."""
+    rows = []
+    for test in found.tests:
+        content = test.as_json()
+        low, high = content.pop("interval")
+        content |= {"a": grid.names[test.a], "b": grid.names[test.b], "tasks": len(test.tasks), "low": low, "high": high}
+        rows.append(content)
+    return rows
+
+
+def failure_rows(grid: Grid) -> list[Row]:
+    """One row a design and task that failed, with the error."""
+    return [
+        {
+            "name": one.label,
+            "model": one.model,
+            "design": one.design,
+            "task": one.task,
+            "kind": one.kind,
+            "error": one.error,
+        }
+        for one in grid.failures
+    ]
+
+
+def advice_rows(grid: Grid, found: Standing) -> list[Row]:
+    """One row a kind of task: what to use, and why."""
+    return [
+        {"kind": one.kind, "name": grid.names[one.system], "score": one.score, "reason": one.reason} for one in found.advice
+    ]
+
+
+def latex(grid: Grid, found: Standing) -> str:
+    """A booktabs table of main scores x 100, best design first; bold: best of its task, underlined: not told apart from it."""
+    tasks = list(grid.tasks)
+    upright = len(tasks) >= _ROTATE_FROM
+    ranked: list[tuple[tuple[str, str], float | None]] = [*found.order, *((system, None) for system in found.unranked)]
+    heads = [_head(task, upright) for task in [*tasks, "mean"]]
+    lines = [
+        "% Needs \\usepackage{booktabs}" + (" and \\usepackage{graphicx}" if upright else "") + ".",
+        "\\begin{tabular}{l" + "r" * len(heads) + "}",
+        "\\toprule",
+        " & ".join(["design", *heads]) + r" \\",
+        "\\midrule",
+    ]
+    for system, mean in ranked:
+        cells = [_latex_cell(grid, found, system, task) for task in tasks]
+        lines.append(
+            " & ".join([escape_latex(grid.names[system]), *cells, "--" if mean is None else f"{100 * mean:.1f}"]) + r" \\"
+        )
+    metrics = dict.fromkeys(METRIC_NAMES.get(one.metric, one.metric) for one in grid.tasks.values())
+    note = (
+        f"Main score $\\times$ 100 ({escape_latex(', '.join(metrics))}); mean over {len(found.common)} tasks that every design has. "
+        "Bold: best of its task. Underlined: not told apart from it (paired bootstrap over items, Bonferroni)."
+    )
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {note}", ""])
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX prints as it stands."""
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def _head(name: str, upright: bool) -> str:
+    escaped = escape_latex(name)
+    return f"\\rotatebox{{90}}{{{escaped}}}" if upright else escaped
+
+
+def _latex_cell(grid: Grid, found: Standing, system: tuple[str, str], task: str) -> str:
+    result = grid.cells.get((system, task))
+    if result is None:
+        return "--"
+    number = f"{100 * result.main_score:.1f}"
+    wrap = {"best": f"\\textbf{{{number}}}", "tied": f"\\underline{{{number}}}"}
+    return wrap.get(found.marks.get((system, task), ""), number)
+
+
+def _passes(grid: Grid) -> list[Row]:
+    return [one.model_dump() for one in grid.costs]
+
+
+def _write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    with atomic(file) as scratch, scratch.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return file

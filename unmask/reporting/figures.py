@@ -1,0 +1,295 @@
+"""Figures: ranked designs, critical differences, curves over layers, quality against cost; each where there is something to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unmask.design import Design
+from unmask.evaluation.results import Result
+from unmask.evaluation.verdict import System
+from unmask.reporting.grid import Cost, Grid, design_of
+from unmask.reporting.standing import Ranks, Standing
+from unmask.reporting.svg import ACCENT, INK, MUTED, PAPER, SERIES, SOFT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH = 5.6  # inches: on a phone its text can still be read
+_WIDE = 7.6  # for names on two sides
+_LONGEST_NAME = 30
+_MARKERS = "osD^vPX"  # one more than colours, so that both come round together only after 42 lines
+
+
+def draw(grid: Grid, found: Standing) -> dict[str, Figure]:
+    """Every figure that there is something for, by name."""
+    drawn = {name: figure(grid, found) for name, figure in FIGURES.items()}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
+
+
+def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
+    """A name that fits beside a chart: its middle gives way where it is long; one line, whatever it holds."""
+    name = " ".join(name.split()) or "(no name)"
+    half = (longest - 1) // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
+
+
+def ranking(grid: Grid, found: Standing) -> Figure:
+    """Mean of every design with its interval; filled: not told apart from the best."""
+    count = len(found.order)
+    figure, axes = _figure(0.9 + 0.27 * count)
+    for place, (system, mean) in enumerate(found.order):
+        leads = place == 0 or system in found.tied
+        low, high = found.intervals.get(system, (mean, mean))
+        axes.plot(
+            [100 * low, 100 * high], [place, place], color=ACCENT if leads else SOFT, linewidth=1.8, solid_capstyle="round"
+        )
+        axes.plot(
+            100 * mean, place, "o", markersize=6.5, color=ACCENT if leads else PAPER, markeredgecolor=ACCENT if leads else MUTED
+        )
+        axes.annotate(
+            f"{100 * mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", color=INK if leads else MUTED
+        )
+    axes.set_yticks(range(count), [shortened(grid.names[system]) for system, _ in found.order])
+    axes.set_ylim(count - 0.4, -0.6)
+    axes.set_xlabel(f"main score x 100, {_mean_over(len(found.common))}")
+    axes.grid(axis="x")
+    axes.set_axisbelow(True)
+    return figure
+
+
+def critical(grid: Grid, found: Standing) -> Figure | None:
+    """Critical-difference diagram: mean ranks on a line, a bar over each group that is not told apart (Demsar, 2006)."""
+    return None if found.ranks is None else critical_diagram(found.ranks)
+
+
+def critical_diagram(ranks: Ranks) -> Figure:
+    """The diagram of any ranks. The better half of the designs is named on the left, the other on the right."""
+    order = sorted(ranks.mean_ranks.items(), key=lambda item: item[1])
+    # a bar of a single design says nothing; the longest first, so that the picture narrows downwards
+    groups = sorted((group for group in ranks.cliques if len(group) > 1), key=lambda group: ranks.mean_ranks[group[0]])
+    half = (len(order) + 1) // 2
+    bars = [0.6 + 0.5 * place for place in range(len(groups))]
+    top = (bars[-1] if bars else 0) + 1.2
+    depth = top + half
+    figure, axes = _figure(0.3 + 0.2 * (depth + 1.5), _WIDE)
+    last = len(order)
+    names = [shortened(name, 26) for name, _ in order]
+    share = min(0.3, 0.07 + 0.009 * max(map(len, names)))  # of the width, for the names on either side
+    margin = share / (1 - 2 * share) * (last - 1)
+    axes.plot([1, last], [0, 0], color=INK, linewidth=1.2)
+    for tick in _ticks(last):
+        axes.plot([tick, tick], [0, -0.25], color=INK, linewidth=1)
+        axes.text(tick, -0.45, str(tick), ha="center", va="bottom", color=MUTED)
+    for place, (_, rank) in enumerate(order):
+        left = place < half
+        level = top + (place if left else len(order) - 1 - place)
+        edge = 1 - 0.06 * margin if left else last + 0.06 * margin
+        axes.plot([rank, rank, edge], [0, level, level], color=MUTED, linewidth=0.8)
+        text = f"{names[place]}  {rank:.1f}" if left else f"{rank:.1f}  {names[place]}"
+        axes.text(
+            edge - 0.03 * margin if left else edge + 0.03 * margin,
+            level,
+            text,
+            ha="right" if left else "left",
+            va="center",
+            in_layout=False,
+            fontsize=8,
+        )
+    for level, group in zip(bars, groups, strict=True):
+        ends = [ranks.mean_ranks[name] for name in group]
+        axes.plot([min(ends) - 0.04, max(ends) + 0.04], [level, level], color=ACCENT, linewidth=4, solid_capstyle="round")
+    axes.set_xlim(1 - margin, last + margin)
+    axes.set_ylim(depth, -1.5)
+    axes.axis("off")
+    return figure
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Designs that differ only in the layer they read, on tasks of one kind: mean score by layer, and after the last norm."""
+
+    name: str
+    layers: tuple[int, ...]
+    scores: tuple[float, ...]
+    final: float | None
+
+
+def curves(grid: Grid, kind: str) -> list[Curve]:
+    """Curves of every family of designs with at least two layers, over the tasks of a kind that the whole family was scored on."""
+    families: dict[tuple[str, Design], dict[int | None, list[Result]]] = {}
+    for result in grid.results:
+        design = design_of(result)
+        if result.kind == kind and design is not None and design.layer != "all":
+            family = families.setdefault((result.model, replace(design, layer=None)), {})
+            family.setdefault(design.layer, []).append(result)
+    several = len({model for model, _ in families}) > 1
+    found = []
+    for (model, design), by_layer in families.items():
+        layers = sorted(layer for layer in by_layer if layer is not None)
+        common = set.intersection(*({one.task for one in those} for those in by_layer.values()))
+        if len(layers) < 2 or not common:
+            continue
+        means = {
+            layer: float(np.mean([one.main_score for one in those if one.task in common])) for layer, those in by_layer.items()
+        }
+        name = f"{model.rsplit('/', 1)[-1]} {design.name}" if several else design.name
+        found.append(Curve(name, tuple(layers), tuple(means[layer] for layer in layers), means.get(None)))
+    return found
+
+
+def layers(grid: Grid, found: Standing) -> Figure | None:
+    """Score by layer, a panel for each kind of task that holds designs which differ only in the layer."""
+    panels = {kind: lines for kind in grid.kinds if (lines := curves(grid, kind))}
+    if not panels:
+        return None
+    columns = 1 if len(panels) == 1 else 2
+    rows = -(-len(panels) // columns)
+    names = list(dict.fromkeys(line.name for lines in panels.values() for line in lines))
+    figure, grid_of_axes = _panels(rows, columns, 2.3 * rows + 0.4 + 0.2 * len(names))
+    for axes, (kind, lines) in zip(grid_of_axes, panels.items(), strict=False):
+        _draw_curves(axes, lines, names)
+        axes.set_title(kind)
+    for axes in grid_of_axes[len(panels) :]:
+        axes.set_visible(False)
+    handles, labels = grid_of_axes[0].get_legend_handles_labels()
+    for axes in grid_of_axes[1:]:
+        more = axes.get_legend_handles_labels()
+        handles += [handle for handle, label in zip(*more, strict=True) if label not in labels]
+        labels += [label for label in more[1] if label not in labels]
+    figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=8.5)
+    return figure
+
+
+def _draw_curves(axes: Axes, lines: Sequence[Curve], names: Sequence[str]) -> None:
+    ticks = sorted({layer for line in lines for layer in line.layers})
+    ticks = ticks if len(ticks) <= 8 else ticks[:: -(-len(ticks) // 8)]
+    last = max(line.layers[-1] for line in lines)
+    final_at = last + max(1, ticks[1] - ticks[0])
+    for line in lines:
+        place = names.index(line.name)
+        colour, mark = SERIES[place % len(SERIES)], _MARKERS[place % len(_MARKERS)]
+        # a leading blank: matplotlib leaves names that start with an underscore out of legends
+        axes.plot(
+            line.layers,
+            100 * np.array(line.scores),
+            marker=mark,
+            markersize=4.5,
+            color=colour,
+            label=" " + shortened(line.name, 60),
+        )
+        if line.final is not None:
+            axes.plot(final_at, 100 * line.final, marker=mark, markersize=6, markerfacecolor=PAPER, color=colour)
+    final = any(line.final is not None for line in lines)
+    axes.set_xticks([*ticks, final_at] if final else ticks, [*map(str, ticks), "final"] if final else list(map(str, ticks)))
+    axes.set_xlabel("layer")
+    axes.set_ylabel("main score x 100")
+    axes.grid(axis="y")
+
+
+@dataclass(frozen=True)
+class Price:
+    """A way to count what a design costs, what to call it, and the unit that it is shown in."""
+
+    what: str
+    of: Callable[[Cost], float | None]
+
+
+TOKENS = Price("tokens computed a text", lambda cost: cost.tokens_per_text)
+TIME = Price("milliseconds a text", lambda cost: cost.milliseconds_per_text)
+MEMORY = Price("peak memory, GiB", lambda cost: cost.peak_memory / 2**30 if cost.peak_memory else None)
+DIMENSIONS = Price("dimensions of a vector", lambda cost: float(cost.dim))
+
+
+def main_price(grid: Grid, found: Standing) -> Price:
+    """Time where every design has been timed; tokens a text otherwise."""
+    return TIME if all(grid.cost(system).milliseconds_per_text for system, _ in found.order) else TOKENS
+
+
+def front(points: Sequence[tuple[System, float, float]]) -> list[System]:
+    """Of (system, price, score): those that no other beats at the same price or less (the Pareto front), cheapest first."""
+    best, found = -np.inf, []
+    for system, _, score in sorted(points, key=lambda point: (point[1], -point[2])):
+        if score > best:
+            best = score
+            found.append(system)
+    return found
+
+
+def priced(grid: Grid, found: Standing, price: Price) -> list[tuple[System, float, float]]:
+    """(system, price, mean score) of every ranked design whose price is known."""
+    known = [(system, price.of(grid.cost(system)), mean) for system, mean in found.order]
+    return [(system, value, mean) for system, value, mean in known if value is not None]
+
+
+def trade(grid: Grid, found: Standing, price: Price) -> Figure | None:
+    """Quality against a price, with the Pareto front; nothing where all designs cost the same."""
+    points = priced(grid, found, price)
+    if len({value for _, value, _ in points}) < 2:
+        return None
+    leading = front(points)
+    at = {system: (value, 100 * mean) for system, value, mean in points}
+    figure, axes = _figure(3.3)
+    rest = [point for system, point in at.items() if system not in leading]
+    axes.plot(*_columns(rest), "o", markersize=6, color=PAPER, markeredgecolor=MUTED, linestyle="none")
+    steps = [at[system] for system in leading]
+    axes.plot(*_columns(steps), drawstyle="steps-post", color=SOFT, linewidth=1.4, zorder=1)
+    axes.plot(*_columns(steps), "o", markersize=7, color=ACCENT, linestyle="none")
+    values = [value for value, _ in at.values()]
+    if max(values) > 20 * min(values):
+        axes.set_xscale("log")
+    axes.margins(x=0.12, y=0.16)
+    axes.autoscale_view()
+    for system in leading:
+        value, mean = at[system]
+        on_left = axes.transData.transform((value, mean))[0] < axes.bbox.x0 + axes.bbox.width / 2
+        axes.annotate(
+            shortened(grid.names[system], 26), (value, mean), (-5 if on_left else 5, 7), textcoords="offset points",
+            ha="left" if on_left else "right", zorder=1.5, bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
+        )  # fmt: skip
+    axes.set_xlabel(price.what)
+    axes.set_ylabel(f"main score x 100, {_mean_over(len(found.common))}")
+    axes.grid()
+    axes.set_axisbelow(True)
+    return figure
+
+
+FIGURES: dict[str, Callable[[Grid, Standing], Figure | None]] = {
+    "ranking": ranking,
+    "critical": critical,
+    "layers": layers,
+    "cost": lambda grid, found: trade(grid, found, main_price(grid, found)),
+    "memory": lambda grid, found: trade(grid, found, MEMORY),
+    "dimensions": lambda grid, found: trade(grid, found, DIMENSIONS),
+}
+
+
+def _figure(height: float, width: float = _WIDTH) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _panels(rows: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def _ticks(last: int) -> list[int]:
+    step = max(1, -(-last // 10))
+    return [*range(1, last + 1, step)]
+
+
+def _mean_over(tasks: int) -> str:
+    return f"mean of {tasks} tasks" if tasks > 1 else "1 task"
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]

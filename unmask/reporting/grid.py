@@ -1,0 +1,231 @@
+"""Grid: what a results folder holds, design by design and task by task, under names that nothing else in it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unmask.design import Design
+from unmask.errors import UnmaskError
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
+from unmask.evaluation.verdict import System, display_name
+
+_SETTINGS = ("adapter", "model_revision", "dtype", "max_length")
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)  # a report shows what it knows of what a later version writes
+
+
+class PassCost(_Line):
+    """What a pass over the texts of a task cost: seconds of wall clock, bytes of memory at the peak."""
+
+    model: str
+    model_revision: str
+    attention: str
+    prompt: str
+    task: str
+    texts: int
+    tokens: int
+    seconds: float
+    peak_memory: int | None = None
+    hardware: str = ""
+
+
+class Failure(_Line):
+    """A design that has no score on a task, and why."""
+
+    model: str
+    design: str
+    label: str
+    task: str
+    kind: str
+    error: str
+    conditions: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a design costs over its tasks: tokens a text, and, where passes were timed, seconds, and bytes at the peak."""
+
+    dim: int
+    tokens_per_text: float | None
+    tokens_per_second: float | None = None
+    milliseconds_per_text: float | None = None
+    peak_memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Results by system (model, design) and task; failures of the cells that have none; costs of passes.
+
+    lost: results whose items are gone, which count as not measured.
+    """
+
+    store: ResultStore
+    results: list[Result]
+    failures: list[Failure]
+    costs: list[PassCost]
+    lost: int = 0
+
+    @cached_property
+    def cells(self) -> dict[tuple[System, str], Result]:
+        """The result of a system on a task."""
+        return {(result.system, result.task): result for result in self.results}
+
+    @cached_property
+    def systems(self) -> list[System]:
+        """Every system, as first measured."""
+        return list(dict.fromkeys(result.system for result in self.results))
+
+    @cached_property
+    def tasks(self) -> dict[str, Result]:
+        """Tasks, kind by kind, each with one of its results (for its kind, metric and number of items)."""
+        first = {result.task: result for result in reversed(self.results)}
+        seen = dict.fromkeys(result.task for result in self.results)
+        return {task: first[task] for kind in self.kinds for task in seen if first[task].kind == kind}
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """Kinds of task, as first measured."""
+        return list(dict.fromkeys(result.kind for result in self.results))
+
+    @cached_property
+    def names(self) -> dict[System, str]:
+        """What a reader calls each system: short, and no two alike."""
+        short = {system: display_name(system, self.results) for system in self.systems}
+        taken = list(short.values())
+        return {
+            system: name if taken.count(name) == 1 else f"{name} ({system[0]}, {system[1]})" for system, name in short.items()
+        }
+
+    def of(self, system: System) -> list[Result]:
+        """The results of a system."""
+        return [result for result in self.results if result.system == system]
+
+    def cost(self, system: System) -> Cost:
+        """What a design costs: tokens as counted with its results; time and memory of the passes that it read."""
+        own = self.of(system)
+        texts, tokens = sum(result.texts for result in own), sum(result.tokens for result in own)
+        per_text = tokens / texts if tokens and texts else None
+        keys = {key for result in own if (key := _pass_of(result))}
+        passes = [one for one in self.costs if (one.model, one.model_revision, one.attention, one.prompt, one.task) in keys]
+        seconds, timed = sum(one.seconds for one in passes), sum(one.texts for one in passes)
+        if not seconds or not timed:
+            return Cost(own[0].dim, per_text)
+        return Cost(
+            own[0].dim,
+            per_text,
+            sum(one.tokens for one in passes) / seconds,
+            1000 * seconds / timed,
+            max((one.peak_memory for one in passes if one.peak_memory), default=None),
+        )
+
+
+def require_results(folder: Path) -> None:
+    """Raise UnmaskError where a folder is none that `unmask compare` wrote; it is left as it is."""
+    if not (folder / "results.jsonl").is_file():
+        raise UnmaskError(f"'{folder}' holds no results.jsonl: give the folder that `unmask compare -o` wrote.")
+
+
+def read_grid(folder: Path) -> Grid:
+    """The grid of a folder that `unmask compare` wrote. Raises UnmaskError where there is nothing to report."""
+    require_results(folder)
+    store = ResultStore(folder)
+    kept = [result for result in store.results if store.get(result.conditions) is not None]
+    if not kept:
+        raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
+    results = _told_apart(kept)
+    measured = {(one.conditions.model, one.design, one.task) for one in kept}
+    failures = {
+        (one.model, one.design, one.task): one
+        for one in _lines(folder / "failures.jsonl", Failure)
+        if (one.model, one.design, one.task) not in measured
+    }
+    costs = list(_lines(folder / "costs.jsonl", PassCost))
+    return Grid(store, results, list(failures.values()), costs, len(store.results) - len(kept))
+
+
+def design_of(result: Result) -> Design | None:
+    """The design of a result; None for a model's own way of embedding, and for a name of another version."""
+    if result.design == SENTENCE_TRANSFORMERS:
+        return None
+    try:
+        return Design.parse(result.conditions.design)
+    except UnmaskError:
+        return None
+
+
+def _pass_of(result: Result) -> tuple[str, str, str, str, str] | None:
+    design = design_of(result)
+    if design is None:
+        return None
+    return result.conditions.model, result.conditions.model_revision, design.attention, design.prompt, result.task
+
+
+def _told_apart(results: Sequence[Result]) -> list[Result]:
+    """Results with names that tell apart what was measured under different conditions.
+
+    A folder may hold a model in two dtypes, a design fitted on two corpora, a task whose data have changed. They are other systems and
+    other tasks, not a second measurement of the same cell; the condition in which they differ joins the name.
+    """
+    by_model: dict[str, list[Result]] = {}
+    by_design: dict[tuple[str, str], set[str | None]] = {}
+    by_task: dict[str, set[str]] = {}
+    for result in results:
+        by_model.setdefault(result.model, []).append(result)
+        by_design.setdefault(result.system, set()).add(result.conditions.reference)
+        by_task.setdefault(result.task, set()).add(result.conditions.task_revision)
+    differing = {
+        model: [name for name in _SETTINGS if len({getattr(one.conditions, name) for one in of_model}) > 1]
+        for model, of_model in by_model.items()
+    }
+    told = []
+    for result in results:
+        change: dict[str, str] = {}
+        if names := differing[result.model]:
+            change["model"] = f"{_last(result.model)} ({', '.join(_setting(result, name) for name in names)})"
+        if len(by_design[result.system]) > 1:
+            fit = f" (fit {(result.conditions.reference or 'none')[:7]})"
+            change |= {"design": result.design + fit, "label": result.label + fit}
+        if len(by_task[result.task]) > 1:
+            change["task"] = f"{result.task} ({result.conditions.task_revision[:7]})"
+        told.append(result.model_copy(update=change))
+    return told
+
+
+def _setting(result: Result, name: str) -> str:
+    value = getattr(result.conditions, name)
+    if name == "model_revision":
+        return str(value)[:7]
+    if name == "adapter":
+        return _last(value) if value else "no adapter"
+    return f"{value} tokens" if name == "max_length" else str(value)
+
+
+def _last(model: str) -> str:
+    """The last part of a path or hub id; of a trained embedder the run that it lies in (as `display_name` has it)."""
+    path = Path(model)
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
+
+
+Line = TypeVar("Line", PassCost, Failure)
+
+
+def _lines(file: Path, model: type[Line]) -> Iterator[Line]:
+    """Lines of a file that may be absent; a last line that a kill cut short is left out. Raises UnmaskError for a broken one."""
+    if not file.is_file():
+        return
+    whole, _, _ = file.read_bytes().rpartition(b"\n")
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            yield model.model_validate(json.loads(line))
+        except (ValidationError, ValueError) as error:
+            what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise UnmaskError(f"{file}, line {number}: {what}. Move the file away to report without it.") from error

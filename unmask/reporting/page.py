@@ -1,0 +1,317 @@
+"""Page: one HTML file that shows a report, opens from disk, and asks nothing of any network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.evaluation.results import Result
+from unmask.evaluation.verdict import System
+from unmask.reporting.figures import front, main_price, priced
+from unmask.reporting.grid import Cost, Grid
+from unmask.reporting.standing import Bounds, Mark, Standing
+from unmask.reporting.tables import METRIC_NAMES
+
+_LEVELS = 10
+DASH, MINUS = "\u2013", "\u2212"
+_SPOKEN: dict[Mark, str] = {"best": "best of its task", "tied": "not told apart from the best"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the grid: a task, a second score beside it, or a mean over the tasks of a kind (shown while it is filtered)."""
+
+    head: str
+    below: str
+    kind: str
+    role: str = "task"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the grid. value: what it sorts by; level: shade, 0 to 9; row: id of the table row that tells the rest."""
+
+    text: str
+    value: float | None = None
+    half: str = ""
+    level: int | None = None
+    mark: Mark | None = None
+    row: str = ""
+    kind: str = ""
+    role: str = "task"
+
+    @property
+    def spoken(self) -> str:
+        """The mark in words."""
+        return _SPOKEN[self.mark] if self.mark else ""
+
+
+def render(grid: Grid, found: Standing, charts: Mapping[str, str], data: Sequence[Path]) -> str:
+    """The page: charts are SVG elements by name, data the files beside the page that it links to."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    page = Environment(
+        loader=PackageLoader("unmask.reporting", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        lstrip_blocks=True,
+    )
+    page.filters |= {
+        "points": points,
+        "bounds": bounds,
+        "amount": amount,
+        "p": p_value,
+        "listed": listed,
+        "breakable": breakable,
+    }
+    script = _own("report.js")
+    return page.get_template("report.html").render(
+        style=Markup(_own("report.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        charts={name: Markup(chart) for name, chart in charts.items()},
+        data=[file.name for file in data],
+        **_content(grid, found),
+    )
+
+
+def points(score: float | None) -> str:
+    """A score x 100 with one decimal, a dash for none."""
+    return DASH if score is None else f"{100 * score:.1f}".replace("-", MINUS)
+
+
+def bounds(interval: Bounds | None) -> str:
+    """An interval x 100."""
+    return "" if interval is None else f"[{points(interval[0])}, {points(interval[1])}]"
+
+
+def amount(number: float | None, unit: str = "") -> str:
+    """A quantity with three significant digits and blanks between thousands, a dash for none."""
+    if number is None:
+        return DASH
+    decimals = 0 if number == 0 else max(0, 2 - math.floor(math.log10(abs(number))))
+    text = f"{number:,.{decimals}f}" if not float(number).is_integer() else f"{number:,.0f}"
+    return text.replace(",", "\u202f") + (f"\u00a0{unit}" if unit else "")
+
+
+def p_value(p: float) -> str:
+    """A p-value to three decimals, small ones as a bound."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Names in a sentence, the first few where there are many."""
+    shown = list(names) if len(names) <= most + 1 else [*names[:most], f"{len(names) - most} others"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def breakable(name: str) -> str:
+    """A name, escaped, that a narrow column may break where its words end."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(?<=[-_/.:])(?=[^\W\d])|(?<=[a-z])(?=[A-Z])|(?<=\w)(?=@)", name)
+    return Markup("<wbr>").join(escape(part) for part in parts)
+
+
+def _own(name: str) -> str:
+    return (files("unmask.reporting") / "page" / name).read_text(encoding="utf-8")
+
+
+def _content(grid: Grid, found: Standing) -> dict[str, Any]:
+    columns = _columns(grid)
+    order = [system for system, _ in found.order] + found.unranked
+    rows = {cell: f"r{place}" for place, cell in enumerate((s, t) for s in order for t in grid.tasks if (s, t) in grid.cells)}
+    price = main_price(grid, found)
+    efficient = set(front(priced(grid, found, price)))
+    outcome = found.tests[0].outcome if found.tests else None
+    return {
+        "models": _models(grid),
+        "names": grid.names,
+        "advice": [_card(grid, found, place) for place in range(len(found.advice))],
+        "order": [_standing_row(grid, found, place, efficient) for place in range(len(found.order))],
+        "unranked": [(grid.names[system], len(grid.of(system))) for system in found.unranked],
+        "tied": [grid.names[system] for system, _ in found.order if system in found.tied],
+        "outcome": outcome,
+        "pairs": len(found.tests),
+        "common": len(found.common),
+        "columns": columns,
+        "kinds": grid.kinds,
+        "scale": _scale(grid),
+        "lines": [_line(grid, found, system, columns, rows) for system in order],
+        "cells": [(rows[cell], grid.names[cell[0]], grid.cells[cell], _others(grid.cells[cell])) for cell in rows],
+        "metrics": METRIC_NAMES,
+        "tasks": list(grid.tasks.values()),
+        "failures": grid.failures,
+        "timed": price.what,
+        "ranks": found.ranks,
+        "power": found.power,
+        "timed_any": any(grid.cost(system).milliseconds_per_text for system in order),
+        "attention": _distinct(str(result.provenance.get("attention", "not recorded")) for result in grid.results),
+        "hardware": _distinct(str(result.provenance.get("hardware", "not recorded")) for result in grid.results),
+        "versions": _versions(grid),
+        "timed_on": _distinct(one.hardware for one in grid.costs if one.hardware),
+        "starter": any(task.startswith("starter-") for task in grid.tasks),
+        "lost": grid.lost,
+        "cut": sum(result.truncated for result in grid.results),
+    }
+
+
+def _card(grid: Grid, found: Standing, place: int) -> dict[str, Any]:
+    """What to use for a kind of task; the reason without the score that it starts with, which is shown on its own."""
+    one = found.advice[place]
+    tasks = [result for result in grid.tasks.values() if result.kind == one.kind]
+    return {
+        "kind": one.kind,
+        "name": grid.names[one.system],
+        "score": one.score,
+        "interval": found.advice_intervals.get(one.kind),
+        "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
+        "tasks": len(tasks),
+        "reason": re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, one.reason.removeprefix(f"{100 * one.score:.1f}, ")),
+        "cost": _cost_words(grid.cost(one.system)),
+    }
+
+
+def _cost_words(cost: Cost) -> str:
+    parts = []
+    if cost.tokens_per_text:
+        parts.append(f"{amount(round(cost.tokens_per_text))} tokens a text")
+    if cost.tokens_per_second:
+        parts.append(f"{amount(round(cost.tokens_per_second))} tokens a second")
+    if cost.peak_memory:
+        parts.append(f"{memory(cost.peak_memory)} at the peak")
+    return ", ".join([*parts, f"{amount(cost.dim)} dimensions"])
+
+
+def memory(size: int | None) -> str:
+    """Bytes as MiB or GiB."""
+    if size is None:
+        return DASH
+    return amount(size / 2**30, "GiB") if size >= 2**30 else amount(round(size / 2**20), "MiB")
+
+
+def _standing_row(grid: Grid, found: Standing, place: int, efficient: set[System]) -> dict[str, Any]:
+    system, mean = found.order[place]
+    cost = grid.cost(system)
+    return {
+        "place": place + 1,
+        "name": grid.names[system],
+        "mean": mean,
+        "interval": found.intervals.get(system),
+        "against": found.against.get(system),
+        "rank": found.ranks.mean_ranks.get(grid.names[system]) if found.ranks else None,
+        "cost": cost,
+        "memory": memory(cost.peak_memory),
+        "efficient": system in efficient,
+    }
+
+
+def _columns(grid: Grid) -> list[Column]:
+    columns = [Column("mean", "of all tasks", "", "mean")] if len(grid.tasks) > 1 else []
+    for kind in grid.kinds:
+        of_kind = [result for result in grid.tasks.values() if result.kind == kind]
+        if len(of_kind) > 1:
+            columns.append(Column("mean", f"of {kind}", kind, "kind-mean"))
+        for result in of_kind:
+            metric = METRIC_NAMES.get(result.metric, result.metric)
+            columns.append(Column(result.task, f"{metric}, n {amount(result.n)}", kind))
+            if _has_ami(grid, result.task):
+                columns.append(Column(result.task, "AMI", kind, "beside"))
+    return columns
+
+
+def _has_ami(grid: Grid, task: str) -> bool:
+    return any("ami" in result.scores for result in grid.results if result.task == task)
+
+
+def _scale(grid: Grid) -> float:
+    """Points behind the best of a task from which a cell is as pale as can be: nine in ten are within it; a multiple of 5."""
+    best = {task: max(one.main_score for one in grid.results if one.task == task) for task in grid.tasks}
+    gaps = [100 * (best[result.task] - result.main_score) for result in grid.results]
+    return max(5.0, 5 * math.ceil(float(np.quantile(gaps, 0.9)) / 5))
+
+
+def _line(
+    grid: Grid, found: Standing, system: System, columns: Sequence[Column], rows: Mapping[tuple[System, str], str]
+) -> dict[str, Any]:
+    """A line of the grid: the name of a system and its cells."""
+    means = dict(found.order)
+    best = {task: max(one.main_score for one in grid.results if one.task == task) for task in grid.tasks}
+    cells = []
+    for column in columns:
+        if column.role == "mean":
+            cells.append(Cell(points(means.get(system)), means.get(system), role="mean"))
+        elif column.role == "kind-mean":
+            value = _kind_mean(grid, system, column.kind)
+            cells.append(Cell(points(value), value, kind=column.kind, role="kind-mean"))
+        elif (result := grid.cells.get((system, column.head))) is None:
+            cells.append(_empty(grid, system, column))
+        elif column.role == "beside":
+            ami = result.scores.get("ami")
+            cells.append(Cell(points(ami), ami, kind=column.kind, role="beside", row=rows[system, column.head]))
+        else:
+            gap = 100 * (best[column.head] - result.main_score) / _scale(grid)
+            cells.append(
+                Cell(
+                    points(result.main_score),
+                    result.main_score,
+                    half=f"±{50 * (result.interval[1] - result.interval[0]):.1f}" if result.interval else "",
+                    level=round((_LEVELS - 1) * (1 - min(gap, 1.0))),
+                    mark=found.marks.get((system, column.head)),
+                    row=rows[system, column.head],
+                    kind=column.kind,
+                )
+            )
+    return {"name": grid.names[system], "design": system[1], "cells": cells}
+
+
+def _empty(grid: Grid, system: System, column: Column) -> Cell:
+    for place, one in enumerate(grid.failures):
+        if (one.model, one.design) == system and one.task == column.head and column.role == "task":
+            return Cell("failed", kind=column.kind, row=f"f{place}", role="failed")
+    return Cell(DASH, kind=column.kind, role="missing")
+
+
+def _kind_mean(grid: Grid, system: System, kind: str) -> float | None:
+    """Mean over the tasks of a kind, for a system that was scored on all of them."""
+    tasks = [task for task, result in grid.tasks.items() if result.kind == kind]
+    scores = [grid.cells[system, task].main_score for task in tasks if (system, task) in grid.cells]
+    return float(np.mean(scores)) if len(scores) == len(tasks) else None
+
+
+def _others(result: Result) -> str:
+    return ", ".join(f"{METRIC_NAMES.get(name, name)} {points(value)}" for name, value in result.scores.items())
+
+
+def _models(grid: Grid) -> list[dict[str, Any]]:
+    """Each model under each of its settings, once."""
+    found = {}
+    for result in grid.results:
+        one = result.conditions
+        key = (one.model, one.adapter, one.model_revision, one.dtype, one.max_length)
+        found[key] = dict(zip(("model", "adapter", "revision", "dtype", "max_length"), key, strict=True))
+    return list(found.values())
+
+
+def _versions(grid: Grid) -> list[str]:
+    """Library versions, each with all that the results were measured under."""
+    found: dict[str, list[str]] = {}
+    for result in grid.results:
+        for name, version in dict(result.provenance.get("versions") or {}).items():
+            if str(version) not in found.setdefault(str(name), []):
+                found[str(name)].append(str(version))
+    return [f"{name} {' and '.join(those)}" for name, those in found.items()]
+
+
+def _distinct(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
