@@ -19,6 +19,7 @@ from unmask.evaluation import words as module
 from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.mteb_adapter import evaluate
 from unmask.evaluation.readings import apart, sharing, why_not
+from unmask.evaluation.reference import compare_reference
 from unmask.evaluation.resampling import score
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.scored import scored_texts
@@ -28,6 +29,8 @@ from unmask.loading import Source, load
 from unmask.probing.sentences import read_sentences
 from unmask.probing.subject import Subject, load_subject
 from unmask.probing.words import compare_words, entities, probe_layers, probe_words
+from unmask.reporting.grid import read_grid
+from unmask.reporting.report import write_report
 from unmask.starter import reference_texts
 
 READ = "mean,last,causal/plain/mean@1,bidirectional-mean"
@@ -225,8 +228,16 @@ def test_cells_that_are_not_asked_are_kept_as_such_and_nothing_is_done_for_them_
     assert {one.label: one.applies for one in failures} == dict.fromkeys(NOT_READ, False)
     assert all(one.error.startswith("does not apply: words are read") for one in failures)
     monkeypatch.setattr(comparing, "load", lambda _: pytest.fail("the model was loaded again"))
+    monkeypatch.setattr(ResultStore, "fail", lambda *_: pytest.fail("what was known was written again"))
     assert run(folder, designs, [words, texts], ResultStore(tmp_path / "out")) == found
     assert ResultStore(tmp_path / "out").failures == failures
+
+
+def test_a_model_of_sentence_transformers_is_asked_for_no_words(folder: Path, words: LocalTask, tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "out")
+    assert compare_reference(str(folder), [words], store, lambda _: None) == []
+    (failure,) = store.failures
+    assert (failure.applies, failure.error) == (False, "does not apply: it has vectors of texts, not of words")
 
 
 def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, texts: Task, tmp_path: Path) -> None:
@@ -311,3 +322,32 @@ def test_words_alone_can_be_compared(
     given = ["-m", str(folder), "--dtype", "float32", "--device", "cpu", "-t", f"{tmp_path / 'words'}#5"]
     out, _ = command(capsys, "compare", *given, "-d", "mean", "-o", str(tmp_path / "out"))
     assert out.count("Main score x 100") == 1 and "words#5" in out
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_ranks_designs_on_texts_and_shows_words_beside_them(
+    folder: Path, words: LocalTask, texts: Task, tmp_path: Path
+) -> None:
+    designs = ",".join([READ, *NOT_READ])
+    run(folder, designs, [words, texts], ResultStore(tmp_path / "both"))
+    run(folder, designs, [texts], ResultStore(tmp_path / "texts"))
+    both, alone = read_grid(tmp_path / "both"), read_grid(tmp_path / "texts")
+    assert [(one.system, one.main_score) for one in both.results] == [(one.system, one.main_score) for one in alone.results]
+    assert not both.failures  # what does not apply has not failed
+    assert len(both.words) == 3 and not alone.words
+    page = write_report(tmp_path / "both", tmp_path / "report").read_text()
+    best = max(both.words, key=lambda one: one.main_score)
+    section = page.split('<section id="words"')[1].partition("</section>")[0]
+    assert section.index(best.design) < min(section.index(one.design) for one in both.words if one.main_score < best.main_score)
+    assert f"{100 * best.main_score:.1f} [" in section
+    rows = (tmp_path / "report" / "data" / "words.csv").read_text().splitlines()
+    assert len(rows) == 4 and "causal@1" in rows[1] + rows[2] + rows[3]
+
+
+def test_a_report_of_words_alone_ranks_what_reads_them(folder: Path, words: LocalTask, tmp_path: Path) -> None:
+    run(folder, READ, [words], ResultStore(tmp_path / "out"))
+    grid = read_grid(tmp_path / "out")
+    assert len(grid.systems) == 3 and not grid.words
+    assert "causal@1" in write_report(tmp_path / "out", tmp_path / "report").read_text()

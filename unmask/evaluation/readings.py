@@ -48,7 +48,7 @@ def apart(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
 
 def reading(result: Result) -> str:
     """What a score on words depends on: attention and layer."""
-    return f"{Design.parse(result.design).attention}@{result.provenance['probe']['layer']}"
+    return f"{Design.parse(result.conditions.design).attention}@{result.provenance['probe']['layer']}"
 
 
 def sharing(results: Sequence[Result]) -> dict[str, list[str]]:

@@ -42,6 +42,7 @@ def export(grid: Grid, found: Standing, folder: Path) -> list[Path]:
         "designs": design_rows(grid, found),
         "comparisons": comparison_rows(grid, found),
         "failures": failure_rows(grid),
+        "words": word_rows(grid),
     }
     written = []
     for name, rows in tables.items():
@@ -58,6 +59,16 @@ def cell_rows(grid: Grid, found: Standing) -> list[Row]:
     ranked = [system for system, _ in found.order] + found.unranked
     cells = [(system, task) for system in ranked for task in grid.tasks if (system, task) in grid.cells]
     return [_cell_row(grid, grid.cells[cell], found.marks.get(cell, "")) for cell in cells]
+
+
+def word_rows(grid: Grid) -> list[Row]:
+    """One row a reading (attention and layer) and word-level task, where texts were scored as well."""
+    rows: list[Row] = []
+    for result in grid.words:
+        low, high = result.interval or (None, None)
+        about: Row = {"model": result.conditions.model, "reading": result.design, "task": result.task, "metric": result.metric}
+        rows.append(about | {"score": result.main_score, "low": low, "high": high, "n": result.n})
+    return rows
 
 
 def _cell_row(grid: Grid, result: Result, mark: str) -> Row:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.design import Design
 from unmask.errors import UnmaskError
+from unmask.evaluation.readings import apart
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.verdict import System, display_name
 
@@ -47,6 +48,7 @@ class Failure(_Line):
     task: str
     kind: str
     error: str
+    applies: bool = True
     conditions: dict[str, Any] = {}
 
 
@@ -65,7 +67,8 @@ class Cost:
 class Grid:
     """Results by system (model, design) and task; failures of the cells that have none; costs of passes.
 
-    lost: results whose items are gone, which count as not measured.
+    lost: results whose items are gone, which count as not measured; words: results on word-level tasks, one for all designs that
+    share attention and layer, beside those on texts (in a folder that holds nothing else, they are the results).
     """
 
     store: ResultStore
@@ -73,6 +76,7 @@ class Grid:
     failures: list[Failure]
     costs: list[PassCost]
     lost: int = 0
+    words: list[Result] = field(default_factory=list)
 
     @cached_property
     def cells(self) -> dict[tuple[System, str], Result]:
@@ -141,15 +145,16 @@ def read_grid(folder: Path) -> Grid:
     kept = [result for result in store.results if store.get(result.conditions) is not None]
     if not kept:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
-    results = _told_apart(kept)
+    texts, words = apart(_told_apart(kept))
     measured = {(one.conditions.model, one.design, one.task) for one in kept}
     failures = {
         (one.model, one.design, one.task): one
         for one in _lines(folder / "failures.jsonl", Failure)
-        if (one.model, one.design, one.task) not in measured
+        if one.applies and (one.model, one.design, one.task) not in measured
     }
     costs = list(_lines(folder / "costs.jsonl", PassCost))
-    return Grid(store, results, list(failures.values()), costs, len(store.results) - len(kept))
+    lost = len(store.results) - len(kept)
+    return Grid(store, texts or words, list(failures.values()), costs, lost, words if texts else [])
 
 
 def design_of(result: Result) -> Design | None:

@@ -152,6 +152,7 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "metrics": METRIC_NAMES,
         "tasks": list(grid.tasks.values()),
         "failures": grid.failures,
+        "words": _words(grid),
         "timed": price.what,
         "ranks": found.ranks,
         "power": found.power,
@@ -164,6 +165,21 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "lost": grid.lost,
         "cut": sum(result.truncated for result in grid.results),
     }
+
+
+def _words(grid: Grid) -> dict[str, Any]:
+    """Scores on words: tasks, and a line for each reading, best first."""
+    tasks = {result.task: result for result in grid.words}
+    lines: dict[tuple[str, str], dict[str, Result]] = {}
+    for result in grid.words:
+        lines.setdefault(result.system, {})[result.task] = result
+    order = sorted(lines, key=lambda system: -sum(result.main_score for result in lines[system].values()))
+    several = len({model for model, _ in order}) > 1
+    rows = [
+        (f"{system[1]} ({system[0]})" if several else system[1], [lines[system].get(task) for task in tasks])
+        for system in order
+    ]
+    return {"tasks": list(tasks.values()), "rows": rows}
 
 
 def _card(grid: Grid, found: Standing, place: int) -> dict[str, Any]:
