@@ -25,6 +25,8 @@ from unmask.probing.clusters import (
     probe_clusters,
     read_texts,
 )
+from unmask.probing.reading import read_designs
+from unmask.probing.topics import top_words
 
 RANDOM = np.random.default_rng(0)
 HIDDEN, ROUTING = Design("causal", "plain", "mean"), Design("causal", "plain", "mean", features="routing")
@@ -111,6 +113,19 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
     assert [file.name for file in files] == ["clusters.png", "clusters.svg"]
     before = [file.read_bytes() for file in files]
     assert [file.read_bytes() for file in draw_clusters(found, tmp_path)] == before
+
+
+def test_words_stand_in_the_order_of_the_table(tokenizer: Any) -> None:
+    model = subject(tokenizer, "causal", "olmoe")
+    found = probe_clusters(model, (HIDDEN, ROUTING), TEXTS, clusters=4, seeds=2)
+    vectors = read_designs(model, (HIDDEN, ROUTING), TEXTS)
+    first, second = (group(vectors[design], 4, seed=0) for design in (HIDDEN, ROUTING))
+    order = matched(first, second)
+    assert order != sorted(order)
+    for own, given, places in zip((first, second), found.words, (range(4), order), strict=True):
+        topics = top_words(TEXTS, own.tolist())
+        assert [list(some) for some in given] == [topics[place] for place in places]
+    assert np.array_equal(np.array(found.table), contingency(first, second)[:, order])
 
 
 def test_a_design_agrees_with_itself(tokenizer: Any) -> None:

@@ -44,7 +44,7 @@ def test_cosines_by_hand() -> None:
 
 def test_a_common_part_makes_layers_alike_until_it_is_taken_out() -> None:
     stack = RANDOM.normal(size=(3, 50, 20))
-    shifted = stack + 100 * np.ones(20)
+    shifted = stack + 100 * RANDOM.normal(size=20)
     assert cosine_between_layers(shifted)[0, 1] > 0.99
     assert abs(cosine_between_layers(centre(shifted))[0, 1]) < 0.1
     np.testing.assert_allclose(centre(shifted), centre(stack), atol=1e-9)
