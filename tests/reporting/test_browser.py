@@ -205,6 +205,10 @@ def test_arrow_keys_reach_every_cell_and_tell_its_details(look: Any, small_repor
     assert not tip.is_visible()
     seen.page.keyboard.press("ArrowUp")
     assert SCRIPT in tip.inner_text()
+    seen.page.keyboard.press("Tab")  # to a place with nothing to tell
+    tip.wait_for(state="hidden")
+    seen.page.keyboard.press("Shift+Tab")
+    assert tip.is_visible()
     outline = seen.page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
 

@@ -126,7 +126,6 @@
 
   function move(event) {
     const cell = event.target.closest("td");
-    if (event.key === "Escape") return hide();
     if (!cell) return;
     const rows = Array.from(heat.tBodies[0].rows);
     const row = cell.parentElement;
