@@ -243,7 +243,7 @@ def test_compare_with_a_baseline_tests_each_against_it_alone(run: Run, model: Pa
     assert {test["b"]["design"] for test in tests} == {"causal/plain/last"}
     assert sorted(test["a"]["design"] for test in tests) == ["causal/plain/max", "causal/plain/mean"]
     table = compared(run, model, "-d", "mean,last,max", "-t", task, "-o", "out", "--baseline", "last")
-    assert table.code == 0 and "2 pairs with last" in table.out.replace("\n", " ")
+    assert table.code == 0 and "2 comparisons with last" in " ".join(table.out.split())
     wrong = compared(run, model, "-d", "mean,last", "-t", task, "-o", "out", "--baseline", "lats")
     assert wrong.code == 2 and "Did you mean 'last'?" in wrong.mistake
 

@@ -89,13 +89,15 @@ def test_a_layer_that_is_worse_is_told_from_the_best(tokenizer: Any, monkeypatch
     """Layer 2 knows the words of a text, layers 1 and 3 know nothing."""
     from tests.tiny import encode_words
 
-    def encode(_: Any, __: Any, fits: Any, texts: Any, **___: Any) -> Any:
-        noise = {place: np.random.default_rng(place).normal(size=(len(texts), 16)) for place in (1, 3)}
-        return {
-            design: (encode_words(texts) if design.layer == 2 else noise[design.layer]).astype(np.float32) for design in fits
-        }
+    class Told:
+        def __init__(self, *_: Any) -> None:
+            self.noise = {place: np.random.default_rng(place) for place in (1, 3)}
 
-    monkeypatch.setattr("unmask.probing.layers.encode_designs", encode)
+        def get(self, design: Any, texts: Any, _: Any) -> Any:
+            vectors = encode_words(texts) if design.layer == 2 else self.noise[design.layer].normal(size=(len(texts), 16))
+            return vectors.astype(np.float32)
+
+    monkeypatch.setattr("unmask.probing.layers.SharedVectors", Told)
     task = find_task(str(write_task(tmp_path / "task", "sts")))
     found = score_layers(subject(tokenizer, "causal"), layer_designs(MEAN, 3), task)
     assert (found.best, found.level, found.metric, found.n) == (2, (2,), "cosine_spearman", 24)

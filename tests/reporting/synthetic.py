@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.resampling import Items, bootstrap, interval
-from unmask.evaluation.results import Conditions, Result, ResultStore
+from unmask.evaluation.results import Conditions, Failure, Result, ResultStore
 
 SCRIPT, SPECIAL = "<script>alert(1)</script>", 'a&b_%$#{}~^\\"'
 GRID_KINDS = {
@@ -19,7 +19,7 @@ GRID_KINDS = {
     "classification": 6,
     "clustering": 1,
     "retrieval": 1,
-    "word-level": 1,
+    "reranking": 1,
 }
 METRICS = {"sts": "cosine_spearman", "clustering": "v_measure", "retrieval": "ndcg_at_10"}
 LAYERS = range(4, 24, 4)
@@ -160,14 +160,10 @@ def add_costs(folder: Path, of: Folder) -> None:
 
 def add_failure(folder: Path, of: Folder, label: str, task: str) -> None:
     """A cell that failed."""
-    line = {
-        "model": of.model,
-        "design": of.designs[label][0],
-        "label": label,
-        "task": task,
-        "kind": of.tasks[task],
-        "error": f"AttentionError: layer 3 does not look ahead {SCRIPT}",
-        "conditions": {},
-    }
-    with (folder / "failures.jsonl").open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(line) + "\n")
+    design = of.designs[label][0]
+    conditions = Conditions(
+        model=of.model, model_revision="r", design=design, task=task, task_revision="t", max_length=512, dtype="float32"
+    )
+    error = f"AttentionError: layer 3 does not look ahead {SCRIPT}"
+    given: dict[str, Any] = {"label": label, "task": task, "kind": of.tasks[task], "error": error, "conditions": conditions}
+    ResultStore(folder).fail(Failure(model=of.model, design=design, **given))

@@ -117,7 +117,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     TWO.write(tmp_path)
     (tmp_path / "costs.jsonl").write_text(json.dumps({"model": "m"}) + "\n")
-    with pytest.raises(UnmaskError, match=r"costs\.jsonl, line 1: Field required"):
+    with pytest.raises(UnmaskError, match=r"costs\.jsonl, line 1: model_revision: Field required"):
         read_grid(tmp_path)
 
 

@@ -139,15 +139,15 @@ def test_advice_does_not_hang_on_the_tasks_of_a_reference_row(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["ranks", "power"])
-def test_what_is_not_installed_or_not_defined_is_left_out(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_defined_is_left_out(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise ValueError("too few tasks")
 
-    offered = SimpleNamespace(critical_differences=refuse, power_statement=refuse)
-    for one in (None, offered):
-        monkeypatch.setitem(sys.modules, f"unmask.evaluation.{name}", one)
-        _, found = stood(tmp_path, Folder(DESIGNS, SIX))
-        assert getattr(found, name) is None
+    monkeypatch.setitem(
+        sys.modules, f"unmask.evaluation.{name}", SimpleNamespace(critical_differences=refuse, power_statement=refuse)
+    )
+    _, found = stood(tmp_path, Folder(DESIGNS, SIX))
+    assert getattr(found, name) is None
 
 
 def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -114,7 +114,7 @@ class ResultStore:
     """A folder with `results.jsonl` and, for each result, the items behind its score in `items/`.
 
     Beside them `failures.jsonl`, the cells without a score, and `costs.jsonl`, what was spent. A line is written only after its items,
-    in one write; a line that a kill cut short is dropped when the folder is opened.
+    in one write; a line that a kill cut short is not read, and cut off before the next one.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -183,20 +183,27 @@ class ResultStore:
 
 
 def _append(file: Path, line: BaseModel) -> None:
-    with file.open("ab") as lines:
+    with file.open("a+b") as lines:
+        _drop_torn(lines)
         lines.write(line.model_dump_json().encode() + b"\n")
         lines.flush()
         os.fsync(lines.fileno())
 
 
+def _drop_torn(lines: BinaryIO) -> None:
+    """Cut off what a kill left of a line. Only who writes may: to a reader, it may be a line that is being written."""
+    size = lines.seek(0, os.SEEK_END)
+    lines.seek(max(0, size - 1))
+    if size and lines.read(1) != b"\n":
+        lines.seek(0)
+        lines.truncate(lines.read().rfind(b"\n") + 1)
+
+
 def _read(file: Path, kind: type[Line]) -> Iterator[Line]:
-    """The whole lines of a file; what a kill left of one is dropped from it."""
+    """The whole lines of a file."""
     if not file.is_file():
         return
-    whole, _, torn = file.read_bytes().rpartition(b"\n")
-    if torn:
-        with atomic(file) as scratch:
-            scratch.write_bytes(whole + b"\n" if whole else b"")
+    whole, _, _ = file.read_bytes().rpartition(b"\n")
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
             yield kind.model_validate_json(line)

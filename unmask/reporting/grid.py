@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import TypeVar
 
 from unmask.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.readings import apart
-from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Failure, Result, ResultStore
+from unmask.evaluation.results import Cost as PassCost
 from unmask.evaluation.verdict import System, display_name
 
 _SETTINGS = ("adapter", "model_revision", "dtype", "max_length")
-
-
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)  # a report shows what it knows of what a later version writes
-
-
-class PassCost(_Line):
-    """What a pass over the texts of a task cost: seconds of wall clock, bytes of memory at the peak."""
-
-    model: str
-    model_revision: str
-    attention: str
-    prompt: str
-    task: str
-    texts: int
-    tokens: int
-    seconds: float
-    peak_memory: int | None = None
-    hardware: str = ""
-
-
-class Failure(_Line):
-    """A design that has no score on a task, and why."""
-
-    model: str
-    design: str
-    label: str
-    task: str
-    kind: str
-    error: str
-    applies: bool = True
-    conditions: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -149,10 +115,10 @@ def read_grid(folder: Path) -> Grid:
     measured = {(one.conditions.model, one.design, one.task) for one in kept}
     failures = {
         (one.model, one.design, one.task): one
-        for one in _lines(folder / "failures.jsonl", Failure)
+        for one in store.failures
         if one.applies and (one.model, one.design, one.task) not in measured
     }
-    costs = list(_lines(folder / "costs.jsonl", PassCost))
+    costs = store.costs
     lost = len(store.results) - len(kept)
     return Grid(store, texts or words, list(failures.values()), costs, lost, words if texts else [])
 
@@ -221,16 +187,3 @@ def _last(model: str) -> str:
 
 
 Line = TypeVar("Line", PassCost, Failure)
-
-
-def _lines(file: Path, model: type[Line]) -> Iterator[Line]:
-    """Lines of a file that may be absent; a last line that a kill cut short is left out. Raises UnmaskError for a broken one."""
-    if not file.is_file():
-        return
-    whole, _, _ = file.read_bytes().rpartition(b"\n")
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            yield model.model_validate(json.loads(line))
-        except (ValidationError, ValueError) as error:
-            what = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise UnmaskError(f"{file}, line {number}: {what}. Move the file away to report without it.") from error
