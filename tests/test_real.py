@@ -112,11 +112,12 @@ def test_sentence_transformers_alone_puts_the_prompt_into_a_chat_template(data: 
     assert math.isclose(ours("prompteol", data), agreement(silent.encode(prompted), scores), abs_tol=0.02)
 
 
-def test_minilm_scores_what_was_published(data: Path) -> None:
+@pytest.mark.parametrize(("name", "size", "published"), [("stsb", 1379, 0.8203), ("sts13", 1500, 0.8060)])
+def test_minilm_scores_what_was_published(name: str, size: int, published: float, data: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(BUNDLED[installed("minilm")].path), device="cpu")
-    task = find_task(str(data / "stsb"))
-    assert isinstance(task, LocalTask) and task.size == 1379
+    task = find_task(str(data / name))
+    assert isinstance(task, LocalTask) and task.size == size
     outcome = evaluate(task, "minilm", lambda texts, _: np.asarray(model.encode(list(texts)), np.float32))
-    assert outcome.metric == "cosine_spearman" and outcome.main_score == pytest.approx(0.8203, abs=0.0005)
+    assert outcome.metric == "cosine_spearman" and outcome.main_score == pytest.approx(published, abs=0.0005)

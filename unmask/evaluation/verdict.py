@@ -21,6 +21,7 @@ from unmask.evaluation.trainings import runs_of, seed_scores
 System = tuple[str, str]
 SIGNIFICANT = 0.05
 _RESAMPLES = 2000
+_NAMED = 4  # designs in a sentence, before it becomes a list
 
 
 @dataclass(frozen=True)
@@ -219,9 +220,15 @@ def _reason(order: Sequence[tuple[System, float]], results: Sequence[Result], te
     ties = [system for system, _ in rest if (against[system].outcome.p_holm or 0) >= SIGNIFICANT]
     if not ties:
         return f"{text}; better than every other design (p < {SIGNIFICANT}, Holm over {lead.family}){left_out}"
-    names = ", ".join(display_name(system, results) for system in ties)
-    told = f"cannot be told apart from {names} (p >= {SIGNIFICANT}, Holm over {lead.family})"
+    told = f"cannot be told apart from {_names(ties, results)} (p >= {SIGNIFICANT}, Holm over {lead.family})"
     return f"{text}; {told}{_cheaper(best, ties, results)}{left_out}"
+
+
+def _names(systems: Sequence[System], results: Sequence[Result]) -> str:
+    """The first few by name; the tables have all."""
+    names = [display_name(system, results) for system in systems]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _evidence(test: Comparison, sign: int) -> str:
