@@ -1,0 +1,72 @@
+"""Cost of a grid: 30 designs on ten tasks, beside the costliest of them alone in each pass (an attention with a prompt).
+
+    python -m benchmarks.grid [--model smollm2] [--limit 100]
+
+Tasks are of shared/data (UNMASK_DATA or ../shared/data). The costliest design of a pass is the one whose vectors are widest, every layer
+side by side: its forward passes are those of all the others, and its scoring takes the longest. Runs take turns within one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from unmask.design import Design, parse_designs
+from unmask.evaluation.compare import Plan, compare, load_checked
+from unmask.evaluation.results import ResultStore
+from unmask.evaluation.tasks import LocalTask, resolve_tasks
+from unmask.loading import Source
+from unmask.starter import reference_texts
+
+DATA = Path(os.environ.get("UNMASK_DATA", "../shared/data"))
+TASKS = ("stsb", "sickr", "sts12", "sts13", "mrpc", "trec", "subj", "bbc_news", "searchsnippets", "trecqa")
+LAYERS = (4, 8, 12, 16, 20, 24)
+PASSES = ("causal/plain", "causal/eol")
+
+
+def designs() -> dict[str, Design]:
+    """Fifteen of each pass."""
+    names = []
+    for start in PASSES:
+        names += [f"{start}/{pooling}" for pooling in ("last", "mean", "weighted-mean", "max", "first")]
+        names += [f"{start}/{pooling}@{layer}" for pooling in ("last", "mean") for layer in LAYERS][:8]
+        names += [f"{start}/mean/zscore", f"{start}/mean@all"]
+    return parse_designs(",".join(names))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--limit", type=int, default=100)
+    asked = parser.parse_args()
+    tasks = [task for task in resolve_tasks([f"{DATA / name}#{asked.limit}" for name in TASKS]) if isinstance(task, LocalTask)]
+    plan = Plan(Source(asked.model), designs(), tasks, 512, reference_texts())
+    loaded = load_checked(plan)
+
+    def seconds(of: Mapping[str, Design]) -> tuple[float, float]:
+        """Of the whole run, and of its passes."""
+        with tempfile.TemporaryDirectory() as folder:
+            store = ResultStore(Path(folder))
+            began = time.perf_counter()
+            compare(Plan(plan.source, of, tasks, 512, plan.reference), store, loaded=lambda: loaded)
+            return time.perf_counter() - began, sum(cost.seconds for cost in store.costs)
+
+    seconds({"last": Design.parse("causal/plain/last")})  # a warm-up
+    widest = {start: seconds({start: Design.parse(f"{start}/mean@all")}) for start in PASSES}
+    whole, passes = seconds(plan.designs)
+    alone = sum(total for total, _ in widest.values())
+    print(
+        f"{asked.model}: {len(plan.designs)} designs on {len(tasks)} tasks of at most {asked.limit} items, {len(PASSES)} passes"
+    )
+    print(f"  grid / the costliest design of each pass alone: {whole / alone:.2f}")
+    print(
+        f"  of the grid, in passes: {passes / whole:.0%}; of these designs alone: {sum(own for _, own in widest.values()) / alone:.0%}"
+    )
+
+
+if __name__ == "__main__":
+    main()
