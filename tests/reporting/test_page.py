@@ -244,3 +244,26 @@ def test_many_names_are_counted() -> None:
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed(list("abcdefg"), most=2) == "a, b and 5 others"
+
+
+def test_a_reference_row_is_named_and_never_leads(tmp_path: Path) -> None:
+    of = Folder(
+        {"best": ("causal/echo/mean", 0.6), "wide": ("causal/plain/mean@all", 0.4), "minilm": ("sentence-transformers", 0.95)},
+        {"sts-0": "sts", "topics": "clustering"},
+    )
+    of.write(tmp_path)
+    html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
+    head = re.sub(r"<[^>]+>|\s+", " ", html.partition("<header>")[2].partition("<nav")[0])
+    head = " ".join(head.split())
+    assert "best leads It scores" in head and "It is better than wide. For reference, minilm scores" in head
+
+
+def test_lengths_of_vectors_are_written_as_numbers(tmp_path: Path) -> None:
+    of = Folder(
+        {"narrow": ("causal/echo/mean", 0.6), "wide": ("causal/plain/mean@all", 0.4)}, {"sts-0": "sts", "topics": "clustering"}
+    )
+    of.write(tmp_path)
+    lines = (tmp_path / "results.jsonl").read_text().replace('"dim":1152', '"dim":57600')
+    (tmp_path / "results.jsonl").write_text(lines)
+    html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
+    assert "10,000" in html and "mathdefault" not in html

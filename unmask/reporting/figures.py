@@ -43,7 +43,7 @@ def ranking(grid: Grid, found: Standing) -> Figure:
     count = len(found.order)
     figure, axes = _figure(0.9 + 0.27 * count)
     for place, (system, mean) in enumerate(found.order):
-        leads = place == 0 or system in found.tied
+        leads = system == found.leader or system in found.tied
         low, high = found.intervals.get(system, (mean, mean))
         axes.plot(
             [100 * low, 100 * high], [place, place], color=ACCENT if leads else SOFT, linewidth=1.8, solid_capstyle="round"
@@ -242,6 +242,7 @@ def trade(grid: Grid, found: Standing, price: Price) -> Figure | None:
     values = [value for value, _ in at.values()]
     if max(values) > 20 * min(values):
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:,.0f}")  # its own writes powers in TeX, which stays as it is in text
     axes.margins(x=0.12, y=0.16)
     axes.autoscale_view()
     for system in leading:

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.results import Result
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System
 from unmask.reporting.figures import front, main_price, priced
 from unmask.reporting.grid import Cost, Grid
-from unmask.reporting.standing import Bounds, Mark, Standing
+from unmask.reporting.standing import Bounds, Mark, Standing, candidates
 from unmask.reporting.tables import METRIC_NAMES
 
 _LEVELS = 10
@@ -140,6 +140,9 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "advice": [_card(grid, found, place) for place in range(len(found.advice))],
         "order": [_standing_row(grid, found, place, efficient) for place in range(len(found.order))],
         "unranked": [(grid.names[system], len(grid.of(system))) for system in found.unranked],
+        "leader": _standing_row(grid, found, [system for system, _ in found.order].index(found.leader), efficient),
+        "designs": [grid.names[system] for system, _ in candidates(found.order)],
+        "references": [(grid.names[system], mean) for system, mean in found.order if system[1] == SENTENCE_TRANSFORMERS],
         "tied": [grid.names[system] for system, _ in found.order if system in found.tied],
         "outcome": outcome,
         "pairs": len(found.tests),

@@ -71,7 +71,7 @@ class Standing:
 
     order: systems with their mean over `common` tasks, best first. unranked: systems that miss so many tasks that none would be common.
     intervals: 95 % of each mean, by bootstrap of the items within each task. marks: the best of each task, and what is not told apart
-    from it. against: every other system of the order against the first. advice: for each kind of task, with the interval of its score.
+    from it. against: every other system of the order against the leader. advice: for each kind of task, with the interval of its score.
     """
 
     order: list[tuple[System, float]]
@@ -88,8 +88,13 @@ class Standing:
 
     @property
     def tied(self) -> set[System]:
-        """Systems that cannot be told apart from the best over all tasks."""
-        return {system for system, one in self.against.items() if one.tied}
+        """Designs that cannot be told apart from the leader over all tasks."""
+        return {system for system, _ in candidates(self.order) if system in self.against and self.against[system].tied}
+
+    @property
+    def leader(self) -> System:
+        """The best design; a reference row may stand above it."""
+        return candidates(self.order)[0][0]
 
 
 @dataclass
@@ -133,12 +138,17 @@ def standing(grid: Grid, advance: Callable[[int], None] | None = None) -> Standi
         intervals=_intervals(order, common, samples),
         marks={cell: mark for task in grid.tasks for cell, mark in _marks(grid, task, samples).items()},
         tests=tests,
-        against=_against(order[0][0], tests),
+        against=_against(candidates(order)[0][0], tests),
         advice=advice,
         advice_intervals=dict(_advice_intervals(grid, advice, samples)),
         ranks=_ranks({grid.names[system]: _scores(grid, system, common) for system, _ in order}),
-        power=_power(grid, order, common),
+        power=_power(grid, candidates(order), common),
     )
+
+
+def candidates(order: Sequence[tuple[System, float]]) -> list[tuple[System, float]]:
+    """Those that can be recommended: all but the reference rows, or these if there is nothing else."""
+    return [one for one in order if one[0][1] != SENTENCE_TRANSFORMERS] or list(order)
 
 
 def comparable(results: Sequence[Result]) -> list[Result]:
