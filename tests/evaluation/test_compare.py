@@ -297,6 +297,7 @@ def test_a_cell_that_fails_is_kept_with_its_error_and_the_others_go_on(
     store = ResultStore(tmp_path)
     assert len(compare(plan, store)) == 4, "what failed is tried again"
     assert store.failures == ResultStore(tmp_path).failures == []
+    assert (tmp_path / "failures.jsonl").read_bytes() == b"", "nor does the file say so any more"
 
 
 def test_a_full_disk_is_no_failure_of_a_cell(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -91,6 +92,15 @@ def test_a_design_that_comes_later_gets_its_own(embedder: Embedder, tmp_path: Pa
     np.testing.assert_array_equal(
         both.get(LAST, TEXTS, None), shared(embedder, tmp_path / "alone", LAST).get(LAST, TEXTS, None)
     )
+
+
+def test_a_text_whose_size_was_lost_is_computed_again(embedder: Embedder, tmp_path: Path, computed: list[int]) -> None:
+    first = shared(embedder, tmp_path, MEAN)
+    before = first.get(MEAN, TEXTS, None)
+    shutil.rmtree(first.source.sizes.folder)
+    again = shared(embedder, tmp_path, MEAN)
+    np.testing.assert_array_equal(again.get(MEAN, TEXTS, None), before)
+    assert again.tally == first.tally
 
 
 def test_vectors_of_other_weights_are_not_taken(embedder: Embedder, tmp_path: Path, computed: list[int]) -> None:

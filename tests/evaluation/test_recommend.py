@@ -140,10 +140,13 @@ def test_the_lead_of_the_best_of_many_is_no_surprise() -> None:
 def test_a_real_race_computes_nothing_twice(
     pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "FEWEST", 2)
+    monkeypatch.setattr(module, "LEVEL", 0)  # nothing is dropped by a test, so that there are four rounds
     tasks = [task_in(write_task(tmp_path / kind, kind)) for kind in ("sts", "clustering")]
-    plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean", tasks)
+    plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean,bidirectional/plain/last", tasks)
     advice = recommend(plan, ResultStore(tmp_path / "store"))
     assert advice.label in plan.designs and advice.tokens < advice.grid_tokens
+    assert len(advice.rounds) == 4
     spent = sum(cost.tokens for cost in ResultStore(tmp_path / "store").costs)
     assert spent == advice.tokens, "texts of a round are not computed again in the next one"
     again = recommend(plan, ResultStore(tmp_path / "store"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import write_task
+from unmask.evaluation import subsets
 from unmask.evaluation.scored import scored_texts
 from unmask.evaluation.subsets import subset
 from unmask.evaluation.tasks import LocalTask, find_task
@@ -41,8 +42,16 @@ def test_a_task_that_is_no_larger_stays_as_it_is(kind: str, tmp_path: Path) -> N
     assert subset(task, task.size) is task is subset(task, 10_000)
 
 
-def test_the_documents_of_a_query_stay_with_it(tmp_path: Path) -> None:
-    part = subset(task_of(tmp_path, "retrieval"), 2)
+def test_the_documents_of_a_query_stay_with_it_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subsets, "_DOCUMENTS_PER_QUERY", 2)
+    task = task_of(tmp_path, "retrieval")
+    part = subset(task, 2)
+    relevant = {row["corpus-id"] for row in part.data["qrels"]}
+    others = [row for row in part.data["corpus"] if row["_id"] not in relevant]
+    assert 0 < len(others) <= 4 and len(part.data["corpus"]) < len(task.data["corpus"])
+    assert part.data["corpus"] == [row for row in task.data["corpus"] if row in part.data["corpus"]], (
+        "in the order of the corpus"
+    )
     known = {row["_id"] for row in part.data["corpus"]}
     assert {row["corpus-id"] for row in part.data["qrels"]} <= known
     assert {row["query-id"] for row in part.data["qrels"]} == {row["_id"] for row in part.data["queries"]}

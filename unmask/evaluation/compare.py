@@ -105,11 +105,12 @@ def compare(
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
     grid = Grid(plan, store, model_revision(plan.source), dtype, say)
     grid.note_what_is_not_asked()
-    own = VectorCache(store.folder / "vectors")
+    vectors = cache or VectorCache(store.folder / "vectors")
     if any(store.get(conditions) is None for conditions in grid.cells.values()):
         backbone, tokenizer = loaded() if loaded else load_checked(plan, say)
-        _fill(grid, backbone, tokenizer, cache or own)
-    own.forget()  # also what a run left that was killed when all was scored
+        _fill(grid, backbone, tokenizer, vectors)
+    if cache is None:
+        vectors.forget()  # also what a run left that was killed when all was scored
     found = [store.get(conditions) for conditions in grid.cells.values()]
     relabelled = zip((label for label, _ in grid.cells), found, strict=True)
     return [result.model_copy(update={"label": label}) for label, result in relabelled if result is not None]

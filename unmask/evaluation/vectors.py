@@ -79,7 +79,7 @@ class Shelf:
 
     def _note(self, file: Path, keys: Iterable[bytes]) -> None:
         for row, key in enumerate(keys):
-            self._places.setdefault(key, (len(self._blocks), row))
+            self._places[key] = len(self._blocks), row
         self._blocks.append(file)
 
 
