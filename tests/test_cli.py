@@ -266,7 +266,7 @@ def test_recommend_tells_the_rounds_and_what_to_use(run: Run, model: Path, task:
     )
     found = run(*given)
     assert found.code == 0
-    for part in ("Round 1: 16 items", "Use ", "tokens a text", "times as many"):
+    for part in ("Round 1: 4 items", "Use ", "tokens a text", "times as many"):
         assert part in found.out
     content = json.loads(run(*given, "--json").out)
     assert content == json.loads(Path("out/recommendation.json").read_text())

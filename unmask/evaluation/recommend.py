@@ -28,7 +28,7 @@ SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 """Of each task's items, round by round."""
 
 LEVEL = 0.05
-FEWEST = 16
+FEWEST = 4
 """Items of a task in the first round, if it has as many."""
 
 _RESAMPLES = 2000
