@@ -182,10 +182,10 @@ def _print(results: list[Result], tested: list[Tested], store: ResultStore, outp
 def _print_standing(console: Console, results: list[Result], tests: list[Comparison], store: ResultStore) -> None:
     """The ranked table, a test for each pair, and what follows for each kind of task."""
     from unmask.evaluation.verdict import recommendations
-    from unmask.reporting.tables import advice, differences, ranking
+    from unmask.reporting.tables import WIDE, advice, differences, ranking
 
-    wide = console.width >= 100
-    console.print(ranking(results, with_intervals=wide))
+    wide = console.width >= WIDE
+    console.print(ranking(results, console.width))
     if tests:
         console.print(differences(results, tests, decimals=int(wide), most=(console.width - 26) // (7 if wide else 6) + 1))
     console.print(advice(recommendations(results, store), results))

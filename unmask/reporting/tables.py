@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
 
+WIDE = 100
+"""Characters of a terminal that has room for intervals."""
+
+_SHORT = {
+    "pair-classification": "pairs",
+    "classification": "class",
+    "clustering": "clust",
+    "retrieval": "retr",
+    "reranking": "rerank",
+    "summarization": "summ",
+}
+"""Kinds in a header."""
+
+_DESIGN, _COLUMN = 40, 8  # characters of a design with its rank and cost, and of a score
+
 METRIC_NAMES = {
     "cosine_spearman": "Spearman",
     "cosine_ap": "avg. prec.",
@@ -30,29 +45,53 @@ METRIC_NAMES = {
 }
 
 
-def ranking(results: Sequence[Result], with_intervals: bool) -> Table:
-    """Systems, best first: main score x 100 of each task (with half its interval), their mean, and what a text costs."""
+def ranking(results: Sequence[Result], width: int) -> Table:
+    """Systems, best first: main score x 100 of each task (wide: with half its interval), their mean, and what a text costs.
+
+    width: of the terminal, in characters. Where tasks have no room, there is one column for each kind of task, the mean over its
+    tasks.
+    """
     tasks = {result.task: result for result in results}
-    table = _table("Main score x 100" + " ± half its 95 % interval" * with_intervals + ", best design first")
+    columns = _columns(tasks, width)
+    with_intervals = width >= WIDE and all(len(of) == 1 for _, of in columns)
+    what = "Main score x 100" if all(len(of) == 1 for _, of in columns) else "Main score x 100, means over the tasks of a kind"
+    table = _table(what + " ± half its 95 % interval" * with_intervals + ", best design first")
     table.add_column("", justify="right")
     table.add_column("design", no_wrap=True)
-    for task, one in tasks.items():
+    for header, of in columns:
         # on a narrow terminal with many tasks there is room for a name, broken where it has to be, but not for the metric
-        metric = f"\n[dim]{METRIC_NAMES.get(one.metric, one.metric)}[/]" if with_intervals or len(tasks) < 5 else ""
-        table.add_column(task.removeprefix("starter-") + metric, justify="right", overflow="fold")
-    if len(tasks) > 1:
+        one = tasks[of[0]]
+        metric = f"\n[dim]{METRIC_NAMES.get(one.metric, one.metric)}[/]" if with_intervals or len(columns) < 5 else ""
+        table.add_column(header + metric, justify="right", overflow="fold")
+    if len(columns) > 1:
         table.add_column("mean", justify="right", no_wrap=True)
     table.add_column("tokens\n[dim]a text[/]", justify="right", no_wrap=True)
     cells = {(result.system, result.task): result for result in results}
-    best = {task: max(result.main_score for result in results if result.task == task) for task in tasks}
+    best = {
+        header: max(
+            score for system in {result.system for result in results} if (score := _mean(cells, system, of)) is not None
+        )
+        for header, of in columns
+        if any(_mean(cells, result.system, of) is not None for result in results)
+    }
     for place, (system, mean) in enumerate(ranked(results), start=1):
         own = [result for result in results if result.system == system]
-        scores = [_score(cells.get((system, task)), best[task], with_intervals) for task in tasks]
+        scores = [_score(cells, system, of, best.get(header), with_intervals) for header, of in columns]
         tokens = sum(result.tokens for result in own) / max(1, sum(result.texts for result in own))
-        means = [f"{100 * mean:.1f}"] if len(tasks) > 1 else []
+        means = [f"{100 * mean:.1f}"] if len(columns) > 1 else []
         cost = f"{tokens:.0f}" if tokens else "-"
         table.add_row(str(place), display_name(system, results), *scores, *means, cost)
     return table
+
+
+def _columns(tasks: Mapping[str, Result], width: int) -> list[tuple[str, list[str]]]:
+    """A header and the tasks of each column: one task, or all of a kind where these have no room."""
+    if _DESIGN + _COLUMN * len(tasks) <= width:
+        return [(task.removeprefix("starter-"), [task]) for task in tasks]
+    kinds: dict[str, list[str]] = {}
+    for task, result in tasks.items():
+        kinds.setdefault(result.kind, []).append(task)
+    return [(_SHORT.get(kind, kind) + (f"\n({len(of)})" if len(of) > 1 else ""), of) for kind, of in kinds.items()]
 
 
 def differences(results: Sequence[Result], comparisons: Sequence[Comparison], decimals: int, most: int) -> RenderableType:
@@ -108,11 +147,22 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def _score(result: Result | None, best: float, with_interval: bool) -> Text:
-    if result is None:
+Cells = Mapping[tuple[System, str], Result]
+
+
+def _mean(cells: Cells, system: System, tasks: Sequence[str]) -> float | None:
+    """Mean main score over some tasks, or None where one is missing."""
+    found = [cells[system, task].main_score for task in tasks if (system, task) in cells]
+    return sum(found) / len(found) if len(found) == len(tasks) else None
+
+
+def _score(cells: Cells, system: System, tasks: Sequence[str], best: float | None, with_interval: bool) -> Text:
+    mean = _mean(cells, system, tasks)
+    if mean is None:
         return Text("-")
-    text = Text(f"{100 * result.main_score:.1f}", style="bold" if result.main_score == best else "")
-    if DEVIATION in result.scores:
+    text = Text(f"{100 * mean:.1f}", style="bold" if mean == best else "")
+    result = cells[system, tasks[0]]
+    if len(tasks) == 1 and DEVIATION in result.scores:
         text.append(f" ±{100 * result.scores[DEVIATION]:.1f} over seeds", style="dim")
     if with_interval and result.interval:
         low, high = result.interval
