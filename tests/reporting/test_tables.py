@@ -30,7 +30,7 @@ def test_tasks_that_have_room_have_a_column_each(tmp_path: Path) -> None:
         assert name in text
 
 
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [72, 80, 100])
 def test_many_tasks_on_a_narrow_terminal_are_summed_up_by_kind(width: int, tmp_path: Path) -> None:
     of = Folder(DESIGNS, MANY)
     text = " ".join(printed(tmp_path, of, width).split())

@@ -57,12 +57,12 @@ def ranking(results: Sequence[Result], width: int) -> Table:
     what = "Main score x 100" if all(len(of) == 1 for _, of in columns) else "Main score x 100, means over the tasks of a kind"
     table = _table(what + " ± half its 95 % interval" * with_intervals + ", best design first")
     table.add_column("", justify="right")
-    table.add_column("design", no_wrap=True)
+    table.add_column("design", overflow="fold")
     for header, of in columns:
         # on a narrow terminal with many tasks there is room for a name, broken where it has to be, but not for the metric
         one = tasks[of[0]]
         metric = f"\n[dim]{METRIC_NAMES.get(one.metric, one.metric)}[/]" if with_intervals or len(columns) < 5 else ""
-        table.add_column(header + metric, justify="right", overflow="fold")
+        table.add_column(header + metric, justify="right", overflow="fold", min_width=5)  # a score is never broken
     if len(columns) > 1:
         table.add_column("mean", justify="right", no_wrap=True)
     table.add_column("tokens\n[dim]a text[/]", justify="right", no_wrap=True)
