@@ -443,3 +443,23 @@ def test_with_holm_corrects_all_the_tests_as_one_family_and_changes_nothing_else
 def test_importing_statistics_loads_no_heavy_library() -> None:
     code = "import sys, unmask.evaluation.statistics; print({'scipy', 'sklearn', 'torch', 'pandas'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("lead", [0.0, 0.02, 0.03])
+def test_the_normal_p_is_that_of_counting_where_both_can_be_had(lead: float) -> None:
+    random = np.random.default_rng(3)
+    shared = random.normal(size=(400, 1))
+    a, b = (Items("mean", {"value": (shared[:, 0] + random.normal(0, 0.2, 400) + shift)}) for shift in (lead, 0.0))
+    drawn_a, drawn_b = (bootstrap_tasks([one], 20_000) for one in (a, b))
+    counted, normal = (
+        difference_test(drawn_a, drawn_b, [score(a)], [score(b)], 400, normal=normal) for normal in (False, True)
+    )
+    assert normal.p == pytest.approx(counted.p, rel=0.12, abs=0.003)
+    assert "normal with the error of 20000 resamples" in normal.test and "normal" not in counted.test
+    assert (normal.effect, normal.interval, normal.difference) == (counted.effect, counted.interval, counted.difference)
+
+
+def test_the_normal_p_has_no_smallest_value() -> None:
+    samples = np.random.default_rng(0).normal(size=(1, 2000))
+    assert difference_test(samples + 12, samples * 0, [12.0], [0.0], n=9, normal=True).p < 1e-20
+    assert difference_test(samples + 12, samples * 0, [12.0], [0.0], n=9).p == pytest.approx(2 / 2001)

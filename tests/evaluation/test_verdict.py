@@ -323,3 +323,13 @@ def test_many_designs_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> N
     alike = [one.model_copy(update={"design": letter, "label": f"{letter}-label"}) for letter in "abcdefgh"]
     (found,) = recommendations(alike, store)
     assert "from b-label, c-label, d-label, e-label and 3 more (p" in found.reason
+
+
+def test_a_family_that_counting_could_not_serve_is_tested_by_the_normal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, store = grid(tmp_path, list(DESIGNS)[:3], TASKS[:2])
+    assert all("normal" not in one.outcome.test for one in comparisons(results, store))
+    monkeypatch.setattr("unmask.evaluation.verdict._MOST_RESAMPLES", 1999)
+    found = comparisons(results, store)
+    assert all("normal with the error of 2000 resamples" in one.outcome.test for one in found)

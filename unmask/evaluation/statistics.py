@@ -100,7 +100,14 @@ def bootstrap_tasks(tasks: Sequence[Items], resamples: int = 2000, seed: int = 0
 
 
 def difference_test(
-    samples_a: ArrayLike, samples_b: ArrayLike, point_a: ArrayLike, point_b: ArrayLike, n: int, *, level: float = 0.95
+    samples_a: ArrayLike,
+    samples_b: ArrayLike,
+    point_a: ArrayLike,
+    point_b: ArrayLike,
+    n: int,
+    *,
+    level: float = 0.95,
+    normal: bool = False,
 ) -> PairedTest:
     """Test of the difference a - b averaged over the tasks, from paired bootstrap samples.
 
@@ -108,9 +115,10 @@ def difference_test(
     all the items, of shape (task,); n is the number of items in all the tasks. With d the difference on each of m
     resamples, centred on the observed one, p = 2 min(#(d <= 0) + 1, #(d >= 0) + 1) / (m + 1), at most 1 (Davison and
     Hinkley, 1997, 4.2). Effect: the difference in standard errors, the standard deviation of d; infinite where every
-    resample shows one and the same difference other than zero. A resample on which any task's score is undefined is
-    left out, and counted in the test's name. Raises ValueError where shapes do not match or fewer than 2 resamples are
-    left.
+    resample shows one and the same difference other than zero. With `normal`, p = 2 P(Z >= |effect|) of a standard normal
+    Z, which has no smallest value: for families of so many pairs that counting would take a hundred thousand resamples. A
+    resample on which any task's score is undefined is left out, and counted in the test's name. Raises ValueError where
+    shapes do not match or fewer than 2 resamples are left.
     """
     table_a, table_b = np.asarray(samples_a, dtype=np.float64), np.asarray(samples_b, dtype=np.float64)
     scores_a, scores_b = np.asarray(point_a, dtype=np.float64), np.asarray(point_b, dtype=np.float64)
@@ -125,16 +133,18 @@ def difference_test(
         raise ValueError(f"A bootstrap test needs 2 resamples with a score on every task; {len(differences)} have one.")
     difference = float(np.round((scores_a - scores_b).mean(), DECIMALS))
     differences = _centred(differences, difference)
+    effect = _in_standard_errors(difference, differences)
     fewer = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
+    counted = min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1))
     return PairedTest(
-        test=f"paired bootstrap over items (two-sided, {len(differences)} resamples"
+        test=f"paired bootstrap over items (two-sided, {'normal with the error of ' * normal}{len(differences)} resamples"
         + (f", {skipped} more undefined)" if skipped else ")"),
         n=n,
         unit="items",
         difference=difference,
-        p=min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1)),
+        p=_two_sided(effect) if normal else counted,
         p_holm=None,
-        effect=_in_standard_errors(difference, differences),
+        effect=effect,
         effect_name="difference in standard errors",
         interval=interval(differences, level),
         level=level,
@@ -227,6 +237,13 @@ def _centred(differences: Scores, difference: float) -> Scores:
     """
     undecided = np.abs(differences) < 10**-DECIMALS
     return np.where(undecided, 0.0, np.round(differences - differences.mean() + difference, DECIMALS))
+
+
+def _two_sided(effect: float) -> float:
+    """Chance that a standard normal is so far from zero."""
+    from scipy.stats import norm
+
+    return float(2 * norm.sf(abs(effect)))
 
 
 def _in_standard_errors(difference: float, differences: Scores) -> float:

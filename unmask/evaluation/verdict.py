@@ -20,7 +20,7 @@ from unmask.evaluation.trainings import runs_of, seed_scores
 
 System = tuple[str, str]
 SIGNIFICANT = 0.05
-_RESAMPLES = 2000
+_RESAMPLES, _MOST_RESAMPLES = 2000, 20_000
 _NAMED = 4  # designs in a sentence, before it becomes a list
 
 
@@ -185,6 +185,8 @@ def _over_items(
         return [], []
     # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the number of pairs: 0.02 can be reached
     resamples = max(_RESAMPLES, 100 * len(pairs))
+    if normal := resamples > _MOST_RESAMPLES:
+        resamples = _RESAMPLES
     samples, points = {}, {}
     for system in systems:
         runs = list(zip(*(found[system, task] for task in used), strict=True))  # of each seed, its items on every task
@@ -194,7 +196,7 @@ def _over_items(
     seeded = {system for system in systems if len(found[system, used[0]]) > 1}
     tests = []
     for a, b in pairs:
-        test = difference_test(samples[a], samples[b], points[a], points[b], n)
+        test = difference_test(samples[a], samples[b], points[a], points[b], n, normal=normal)
         tests.append(replace(test, test=f"{test.test} of means over seeds") if seeded & {a, b} else test)
     return used, tests
 
