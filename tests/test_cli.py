@@ -470,3 +470,24 @@ def test_what_computes_nothing_loads_no_heavy_library(arguments: list[str] | Non
 def test_python_dash_m_is_the_command_line() -> None:
     found = subprocess.run([sys.executable, "-m", "unmask", "designs", "--json"], capture_output=True, text=True, check=True)
     assert set(json.loads(found.stdout)) == {"designs", "sets", "prompts"}
+
+
+def test_cells_that_failed_alike_are_told_once_and_the_exit_code_says_so(
+    run: Run, model: Path, task: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import unmask.evaluation.mteb_adapter as adapter
+
+    original = adapter.evaluate
+
+    def broken(asked: Any, name: str, *given: Any) -> Any:
+        if name != "causal/plain/mean":
+            raise ValueError("no such thing")
+        return original(asked, name, *given)
+
+    monkeypatch.setattr(adapter, "evaluate", broken)
+    found = compared(run, model, "-d", "mean,last,max", "-t", task, "-o", "out")
+    assert found.code == 1
+    assert found.err.count("no score on sts for last and 1 more: ValueError: no such thing") == 1
+    assert "mean" in found.out
+    nothing = compared(run, model, "-d", "last,max", "-t", task, "-o", "other")
+    assert nothing.code == 2 and "no such thing" in nothing.mistake

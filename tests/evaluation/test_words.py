@@ -308,7 +308,7 @@ def test_the_command_shows_words_in_a_table_of_their_own(
     assert "prompteol" not in second and "words" in second and "causal@1" in second
     assert "word-level: " in second
     assert "mean, last" in second
-    assert "prompteol has no score on words: does not apply: words are read in the plain text" in " ".join(err.split())
+    assert "no score on words for prompteol: does not apply: words are read in the plain text" in " ".join(err.split())
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     systems: dict[tuple[str, ...], set[str]] = {tuple(test["tasks"]): set() for test in content["comparisons"]}
     for test in content["comparisons"]:

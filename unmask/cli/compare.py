@@ -140,8 +140,12 @@ def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: boo
     found = [one for one in store.failures if one.model in models and one.task in tasks]
     if found and not scored:
         raise UnmaskError(found[0].error)
+    alike: dict[tuple[str, str], list[str]] = {}
     for failure in found:
-        _say(f"{failure.label} has no score on {failure.task}: {failure.error}")
+        alike.setdefault((failure.task, failure.error), []).append(failure.label)
+    for (task, error), labels in alike.items():
+        more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+        _say(f"no score on {task} for {labels[0]}{more}: {error}")
     return found
 
 
