@@ -14,7 +14,7 @@ from tests.tiny import write_rows, write_task
 from unmask.design import parse_designs
 from unmask.errors import UnmaskError
 from unmask.evaluation import recommend as module
-from unmask.evaluation.compare import Plan
+from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.recommend import SHARES, beside_the_best, lane, recommend
 from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
@@ -39,7 +39,7 @@ def tasks(tmp_path: Path) -> list[LocalTask]:
 def scripted(quality: dict[str, float], rounds: list[list[str]]) -> Callable[..., list[Result]]:
     """A comparison whose items are right as often as a design's quality says, the first ones of a task as in its subsets."""
 
-    def compare(plan: Plan, store: ResultStore, *_: Any, **__: Any) -> list[Result]:
+    def scripted_compare(plan: Plan, store: ResultStore, *_: Any, **__: Any) -> list[Result]:
         rounds.append(list(plan.designs))
         results = []
         for label, design in plan.designs.items():
@@ -78,7 +78,7 @@ def scripted(quality: dict[str, float], rounds: list[list[str]]) -> Callable[...
                 results.append(result)
         return results
 
-    return compare
+    return scripted_compare
 
 
 def race(quality: Sequence[float], tasks: list[LocalTask], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
@@ -96,10 +96,10 @@ def test_the_best_design_wins_and_what_is_far_worse_leaves_at_once(
     assert advice.design == parse_designs(LANES)[advice.label]
     assert set(rounds[1]) == {"prompteol", "causal/eol/last@2"}
     assert advice.interval[0] < advice.score < advice.interval[1]
-    # all four passes on an eighth, then one of them to the end
-    first = 100 * (10 + 15 + 20 + 10)
+    # all four passes on a sixteenth, then one of them to the half
+    first = 50 * (10 + 15 + 20 + 10)
     assert advice.rounds[0].tokens == first
-    assert advice.tokens == first + 700 * 15
+    assert advice.tokens == first + 350 * 15
     assert advice.grid_tokens == 800 * (10 + 15 + 20 + 10)
     assert sum(one.tokens for one in advice.rounds) == advice.tokens
 
@@ -135,6 +135,19 @@ def test_the_lead_of_the_best_of_many_is_no_surprise() -> None:
         assert level == pytest.approx(0.05, abs=0.015), "the worst of equals is dropped in one of twenty races"
     assert beside_the_best(1.959964, 2) == pytest.approx(0.05, abs=1e-4), "two designs: the usual two-sided p"
     assert beside_the_best(float("inf"), 5) == 0
+
+
+@pytest.mark.parametrize("kind", ["sts", "classification", "clustering", "retrieval"])
+def test_the_bill_of_the_grid_is_what_the_grid_computes(
+    kind: str, pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEVEL", 0)
+    task = task_in(write_task(tmp_path / kind, kind))
+    plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean", [task])
+    advice = recommend(plan, ResultStore(tmp_path / "race"))
+    results = compare(plan, ResultStore(tmp_path / "grid"))
+    whole = sum({result.design.split("/")[0]: result.tokens for result in results}.values())
+    assert advice.grid_tokens == pytest.approx(whole, rel=0.1)
 
 
 def test_a_real_race_computes_nothing_twice(

@@ -24,8 +24,8 @@ from unmask.evaluation.subsets import subset
 from unmask.evaluation.tasks import LocalTask
 from unmask.evaluation.vectors import VectorCache
 
-SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
-"""Of each task's items, round by round."""
+SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+"""Of each task's items, round by round. What half of them cannot tell apart is named: `compare` on those few designs says more."""
 
 LEVEL = 0.05
 FEWEST = 4
@@ -115,9 +115,11 @@ def recommend(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambd
         if len(alive) == 1 or last:
             break
     cache.forget()
-    done = rounds[-1].items / sum(task.size for task in tasks)
-    winner = lane(plan.designs[rounds[-1].standings[0].label])
-    return _advice(plan, results, store, rounds, sum(paid.values()), _grid_tokens(first, paid, winner, done))
+    label = rounds[-1].standings[0].label
+    own = [result for result in results if result.label == label]
+    beside = sum(first.values()) / first[lane(plan.designs[label])]
+    grid_tokens = round(beside * sum(map(_whole_tokens, own, tasks, parts)))
+    return _advice(plan, own, store, rounds, sum(paid.values()), grid_tokens)
 
 
 def lane(design: Design) -> Lane:
@@ -184,11 +186,10 @@ def _kept(standings: Sequence[Standing], alive: Mapping[str, Design]) -> dict[st
 
 
 def _advice(
-    plan: Plan, results: Sequence[Result], store: ResultStore, rounds: Sequence[Round], tokens: int, grid_tokens: int
+    plan: Plan, own: Sequence[Result], store: ResultStore, rounds: Sequence[Round], tokens: int, grid_tokens: int
 ) -> Advice:
     standings = rounds[-1].standings
     winner = standings[0]
-    own = [result for result in results if result.label == winner.label]
     kept = [items for result in own if (items := store.items(result))]
     samples = bootstrap_tasks(kept, _RESAMPLES).mean(axis=0)
     design = plan.designs[winner.label]
@@ -205,6 +206,12 @@ def _advice(
     )
 
 
-def _grid_tokens(first: Mapping[Lane, int], paid: Mapping[Lane, int], winner: Lane, share: float) -> int:
-    """Tokens of every pass on all items: the winner's, times what all passes cost beside it in the first round, where all ran."""
-    return round(paid[winner] / share * sum(first.values()) / first[winner])
+def _whole_tokens(result: Result, task: LocalTask, part: LocalTask) -> float:
+    """Tokens of a design on a whole task, from those on a part of it: as many a text."""
+    if task.kind == "retrieval":
+        texts = len(task.data["queries"]) + len(task.data["corpus"])
+    elif task.kind == "classification":  # its training texts are there from the first round on
+        texts = result.texts + task.size - part.size
+    else:
+        texts = round(result.texts * task.size / part.size)
+    return result.tokens * texts / result.texts
