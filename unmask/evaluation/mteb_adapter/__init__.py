@@ -23,6 +23,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.mteb_adapter.building import build
 from unmask.evaluation.mteb_adapter.catalogue import english, quiet
 from unmask.evaluation.mteb_adapter.items import RecordingRandom, Scored, items_of, joined
+from unmask.evaluation.mteb_adapter.labels import read_labels_once
 from unmask.evaluation.resampling import Items
 from unmask.evaluation.tasks import Kind, LocalTask, MtebTask
 
@@ -117,6 +118,8 @@ def _outcome(
     built = copy.copy(loaded)  # it is scored again with other vectors, by the same draws
     built.rng_state = RecordingRandom(loaded.rng_state.getstate())
     built.np_rng = copy.deepcopy(loaded.np_rng)
+    if kind == "classification":
+        read_labels_once(built)
     model = MtebModel(name, encode, instruction or _instruction(built))
     try:
         with quiet():
