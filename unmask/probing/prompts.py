@@ -169,5 +169,7 @@ def draw_prompts(found: Prompts, folder: Path) -> list[Path]:
         plain(axes[1], "How good each reading is")
         axes[1].grid(axis="x", color="0.9")
         if wide:
-            axes[1].legend(frameon=False, fontsize=8)
+            axes[1].legend(
+                frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1.02, 0.99), handletextpad=0.2
+            )
     return save_figure(figure, folder, "prompts")
