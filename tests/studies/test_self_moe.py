@@ -75,7 +75,7 @@ def test_every_table_is_there(whole: Path) -> None:
         "Overhead of 4 experts",
     ):
         assert f"## {title}" in report
-    for name in ("routing", "growth"):
+    for name in ("routing", "growth", "overhead"):
         assert f"(figures/{name}.png)" in report and (whole / "figures" / f"{name}.png").stat().st_size > 5000
 
 

@@ -1,4 +1,4 @@
-"""Figures of the study: where each domain's tokens go, and how the loss falls with experts and lessons."""
+"""Figures of the study: where each domain's tokens go, how the loss falls with experts and lessons, what the experts cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"  # told apart by every k
 def draw_figures(found: Findings, folder: Path) -> list[Path]:
     """Write every figure that there is something for; their files."""
     written = []
-    for name, figure in (("routing", _routing(found)), ("growth", _growth(found))):
+    for name, figure in (("routing", _routing(found)), ("growth", _growth(found)), ("overhead", _overhead(found))):
         if figure is not None:
             folder.mkdir(parents=True, exist_ok=True)
             file = folder / f"{name}.png"
@@ -82,6 +82,29 @@ def _growth(found: Findings) -> Figure | None:
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
     axes[0].set_title(f"base: {_average(found.main[BASE]):.2f}", fontsize=9, loc="left")
+    return figure
+
+
+def _overhead(found: Findings) -> Figure | None:
+    """Parameters, operations and time of a mixture, as shares of its base."""
+    if not found.overhead:
+        return None
+    one = found.overhead
+    shares = {
+        "parameters": 1 + one["added"] / one["parameters"],
+        "FLOPs of a forward pass": one["flops"],
+        "its time": one["forward"],
+    }
+    figure, (axis,) = _figure(1, 5.2, 1.5)
+    places = range(len(shares))[::-1]
+    axis.barh(places, list(shares.values()), color=_BLUE, height=0.55)
+    axis.axvline(1, color=_GREY, linestyle=":")
+    for place, share in zip(places, shares.values(), strict=True):
+        axis.annotate(f"{share:.2f}", (share, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
+    axis.set_yticks(places, list(shares), fontsize=8)
+    axis.set_xlim(0, 1.15 * max(shares.values()))
+    axis.set_title(f"{one['experts']} experts, times the base model", fontsize=9, loc="left")
+    axis.spines[["top", "right"]].set_visible(False)
     return figure
 
 
