@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unmask.encoding import Tally
 from unmask.errors import UnmaskError
@@ -48,6 +48,23 @@ def made_result(
         provenance=dict(provenance),
     )
     return result, items
+
+
+Scored = TypeVar("Scored")
+
+
+def attempted(work: Callable[[], Scored], give_up: Callable[[Exception], None]) -> Scored | None:
+    """What scoring gives, or None once `give_up` was told why it failed: a grid of hundreds of cells goes on.
+
+    A full disk is not the cell's failure, and raises OSError.
+    """
+    try:
+        return work()
+    except OSError:
+        raise
+    except Exception as error:
+        give_up(error)
+        return None
 
 
 def failed(conditions: Conditions, label: str, task: Task, error: Exception) -> Failure:

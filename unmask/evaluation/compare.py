@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from unmask.backbone import Backbone
 from unmask.design import ATTENTIONS, Attention, Design
 from unmask.embedder import default_batch_tokens
 from unmask.encoding import Vectors, fit_designs
-from unmask.evaluation.cells import failed, made_result, model_revision, not_asked
+from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.passes import Pass, SharedVectors
 from unmask.evaluation.readings import WORD_LEVEL, why_not
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
@@ -145,6 +145,13 @@ class Grid:
                 if conditions.key not in known and (reason := why_not(design, task)):
                     self.store.fail(not_asked(conditions, label, task, reason))
 
+    def give_up(self, labels: Sequence[str], task: Task, error: Exception) -> None:
+        """Keep why these designs have no score on a task, and say it."""
+        for label in labels:
+            failure = failed(self.cells[label, task.name], label, task, error)
+            self.store.fail(failure)
+            self.say(f"{label} on {task.name} failed: {failure.error}")
+
     def missing(self, designs: Mapping[str, Design], task: Task) -> dict[str, Design]:
         """Those of some designs that have no score on a task yet, by label."""
         cells = {label: self.cells.get((label, task.name)) for label in designs}
@@ -198,14 +205,8 @@ def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Des
             widths[0] = vectors.shape[1]
             return vectors
 
-        try:
-            outcome = evaluate(task, design.name, encode)
-        except OSError:
-            raise  # a full disk is not the cell's failure
-        except Exception as error:  # whatever it is, a grid of hundreds of cells goes on, and says so in the end
-            failure = failed(conditions, label, task, error)
-            grid.store.fail(failure)
-            grid.say(f"{label} on {task.name} failed: {failure.error}")
+        outcome = attempted(partial(evaluate, task, design.name, encode), partial(grid.give_up, [label], task))
+        if outcome is None:
             continue
         proof = {"attention": backbone.proof.summary, "hardware": hardware(backbone.device), "versions": versions()}
         grid.store.add(*made_result(conditions, label, task, outcome, widths[0], shared.tally, proof))
@@ -223,16 +224,12 @@ def _score_on_words(grid: Grid, subject: Subject, task: LocalTask, missing: Mapp
     grid.say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
     layers = {label: design.layer if isinstance(design.layer, int) else backbone.depth for label, design in missing.items()}
     sentences = sum(len(rows) for rows in task.data.values())
-    try:
-        with progress_bar(f"words of {task.name}", sentences) as advance:
-            found = score_words(subject, task, sorted(set(layers.values())), budget, advance)
-    except OSError:
-        raise
-    except Exception as error:
-        for label in missing:
-            failure = failed(grid.cells[label, task.name], label, task, error)
-            grid.store.fail(failure)
-            grid.say(f"{label} on {task.name} failed: {failure.error}")
+    with progress_bar(f"words of {task.name}", sentences) as advance:
+        found = attempted(
+            partial(score_words, subject, task, sorted(set(layers.values())), budget, advance),
+            partial(grid.give_up, list(missing), task),
+        )
+    if found is None:
         return
     proof = {"attention": backbone.proof.summary, "hardware": hardware(backbone.device), "versions": versions()}
     for label, layer in layers.items():

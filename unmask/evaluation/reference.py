@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from unmask.encoding import Tally, Vectors
 from unmask.errors import UnmaskError
-from unmask.evaluation.cells import failed, made_result, model_revision, not_asked
+from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.readings import WORD_LEVEL
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
 from unmask.evaluation.tasks import Task
@@ -50,12 +51,11 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
                 widths[0] = vectors.shape[1]
                 return vectors
 
-            try:
-                outcome = evaluate(task, name, encode)
-            except OSError:
-                raise
-            except Exception as error:
+            def give_up(error: Exception, conditions: Conditions = conditions, task: Task = task) -> None:
                 store.fail(failed(conditions, name, task, error))
+
+            outcome = attempted(partial(evaluate, task, name, encode), give_up)
+            if outcome is None:
                 continue
             proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
             store.add(*made_result(conditions, name, task, outcome, widths[0], tally, proof))
