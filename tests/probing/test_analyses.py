@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,29 +11,11 @@ from typing import Any
 import pytest
 import typer
 
+from tests.probing.conftest import Run
 from tests.tiny import FILES, labelled, write_rows, write_task
-from unmask.cli import app, main
+from unmask.cli import app
 
-Run = Callable[..., tuple[int, str, str]]
 ANALYSES = ["clusters", "prompts", "pairs", "layers", "states"]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def invoke(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unmask", "probe", *map(str, arguments)])
-        capfd.readouterr()
-        with warnings.catch_warnings():
-            try:
-                main()
-                code = 0
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-        return code, *capfd.readouterr()
-
-    return invoke
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ import json
 import shlex
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +13,13 @@ import pytest
 import typer
 
 from tests.conftest import TEXTS
+from tests.probing.conftest import Run
 from tests.probing.models import saved_language_model
 from tests.tiny import write_rows
-from unmask.cli import app, main
+from unmask.cli import app
 from unmask.embedder import Embedder
 
-Run = Callable[..., tuple[int, str, str]]
 COMMANDS = ["words", "prefix", "geometry", "masked"]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def invoke(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["unmask", "probe", *map(str, arguments)])
-        capfd.readouterr()
-        with warnings.catch_warnings():
-            try:
-                main()
-                code = 0
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-        return code, *capfd.readouterr()
-
-    return invoke
 
 
 @pytest.fixture(scope="module")
