@@ -1,49 +1,296 @@
-"""Files: written whole or not at all, held by one run at a time, and named by their content."""
+"""Files: written whole and durable or not at all, held by one run at a time, and never on top of an input."""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import secrets
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from unmask.errors import UnmaskError
 
+_SCRATCH = "unmask-part"
+_MARKER = ".unmask-made"
+
 
 @contextmanager
 def atomic(file: Path) -> Iterator[Path]:
-    """A scratch file beside a file, which takes its place if the block ends well and vanishes if not."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
-    os.close(handle)
-    scratch = Path(name)
-    try:
-        yield scratch
-        scratch.chmod(0o644)
-        scratch.replace(file)
-    except OSError as error:
-        if error.errno:
-            error.filename = error.filename or str(file)  # a full disk does not say where
-        raise
-    finally:
-        scratch.unlink(missing_ok=True)
+    """A scratch file that replaces `file` when the block ends well, and vanishes when it fails.
+
+    The content and then the folder are synced, so that a power cut leaves the old file or the new one. A link is
+    followed. The mode is what the umask gives a new file.
+    """
+    file = _real(file)
+    make_folder(file.parent)
+    scratch = _scratch_beside(file)
+    with _naming(file):
+        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        mode = stat.S_IMODE(scratch.stat().st_mode)
+        try:
+            yield scratch
+            scratch.chmod(mode)  # some writers replace the file by one that only its owner may read
+            sync(scratch)
+            scratch.replace(file)
+            sync(file.parent)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(folder: Path, replaces: Callable[[Path], bool] | None = None) -> Iterator[Path]:
+    """A scratch folder that takes the place of `folder` when the block ends well, and vanishes when it fails.
+
+    replaces: says whether an existing folder may be replaced; the new one is durable before the old one goes. Raises
+    UnmaskError, before the block runs, if `folder` exists with content and may not be replaced.
+    """
+    folder = _real(folder)
+    replacing = _in_the_way(folder)
+    if replacing and not (replaces and folder.is_dir() and replaces(folder)):
+        raise UnmaskError(f"'{folder}' exists, so it is not overwritten: give another folder.")
+    make_folder(folder.parent)
+    scratch = _scratch_beside(folder)
+    with _naming(folder):
+        scratch.mkdir()
+        try:
+            yield scratch
+            _usual_modes(scratch)
+            sync_tree(scratch)
+            _put_in_place(scratch, folder, replacing)
+            sync(folder.parent)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager
 def only_run_in(folder: Path) -> Iterator[None]:
-    """Hold a folder for one run. Raises UnmaskError if another run holds it."""
+    """Hold a folder that grows in place for one run. Raises UnmaskError if another run holds it."""
+    make_folder(folder)
+    with _held(folder / ".lock", folder):
+        _sweep(scratch for pattern in ("", "*/", "*/*/") for scratch in folder.glob(f"{pattern}.*.{_SCRATCH}"))
+        yield
+
+
+@contextmanager
+def only_writer_of(output: Path) -> Iterator[None]:
+    """Hold a file or folder that appears whole for one run. Raises UnmaskError if another run holds it."""
+    output = _real(output)
+    make_folder(output.parent)
+    with _held(output.with_name(f".{output.name}.lock"), output):
+        _sweep(path for path in output.parent.iterdir() if _is_scratch_of(path, output))
+        yield
+
+
+def check_output(output: Path, inputs: Iterable[str | Path | None] = (), *, folder: bool = False) -> None:
+    """Raise UnmaskError for an output that is one of the inputs or that cannot be written; to be called before any work.
+
+    Links and hard links are followed. An input that does not exist here (a hub id, a bundled name) is passed over.
+    """
+    try:
+        target = _real(output)
+        for given in inputs:
+            if given is not None and _is_same(_real(Path(given)), target):
+                raise UnmaskError(f"'{output}' is an input, and the output would overwrite it: give another output.")
+        _refuse_unwritable(output, target, folder)
+    except ValueError as error:
+        if isinstance(error, UnmaskError):
+            raise
+        raise UnmaskError(f"{str(output)!r} is not a path: {error}.") from error
+
+
+def inside(folder: Path, name: str) -> Path:
+    """folder / name. Raises UnmaskError for a name that is not a plain name of one file or folder in it."""
+    if name in ("", ".", "..") or any(char in name for char in "/\\\0"):
+        raise UnmaskError(f"{name!r} is not a plain file name, so it is not looked for in '{folder}'.")
+    return folder / name
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents, durably."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync(place.parent)
+
+
+def make_own(folder: Path) -> None:
+    """Create a folder that this program may remove: it carries a marker."""
+    if not (folder / _MARKER).is_file():
+        make_folder(folder)
+        (folder / _MARKER).touch()
+
+
+def remove_own(folder: Path) -> None:
+    """Remove a folder that `make_own` created; leave any other as it is."""
+    if (folder / _MARKER).is_file():
+        remove(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder that this program made, so that a kill never leaves half of it under its name."""
+    gone = _scratch_beside(path)
+    try:
+        path.rename(gone)
+    except FileNotFoundError:
+        return
+    sync(path.parent)
+    _sweep([gone])
+
+
+def sync(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        if path.is_file():  # some file systems cannot sync a folder; a file that cannot be synced is a failure
+            raise
+    finally:
+        os.close(handle)
+
+
+def sync_tree(folder: Path) -> None:
+    """Sync every file and folder below a folder, and the folder itself."""
+    for path in (*folder.rglob("*"), folder):
+        if not path.is_symlink():
+            sync(path)
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Write JSON so that the file appears whole."""
+    with atomic(file) as scratch:
+        scratch.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def append_line(file: Path, line: str) -> None:
+    """Add a line to a file, durably. What a kill left of the line before is cut off first."""
+    is_new = not file.exists()
+    with file.open("a+b") as lines:
+        _drop_torn(lines)
+        lines.write(line.encode() + b"\n")
+        lines.flush()
+        os.fsync(lines.fileno())
+    if is_new:
+        sync(file.parent)
+
+
+def _drop_torn(lines: BinaryIO) -> None:
+    """Cut off an unfinished last line. Only the writer may do this: a reader may see a line that is being written."""
+    size = lines.seek(0, os.SEEK_END)
+    lines.seek(max(0, size - 1))
+    if size and lines.read(1) != b"\n":
+        lines.seek(0)
+        lines.truncate(lines.read().rfind(b"\n") + 1)
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path.expanduser()))
+
+
+def _is_same(given: Path, target: Path) -> bool:
+    if given == target:
+        return True
+    return given.exists() and target.exists() and given.samefile(target)
+
+
+def _refuse_unwritable(output: Path, target: Path, folder: bool) -> None:
+    if folder and target.exists() and not target.is_dir():
+        raise UnmaskError(f"'{output}' is a file, and the output is a folder: give another name.")
+    if not folder and target.exists() and not target.is_file():
+        raise UnmaskError(
+            f"'{output}' is a {'folder' if target.is_dir() else 'device'}, and the output is a file: give a file name."
+        )
+    above = next(place for place in ((target, *target.parents) if folder else target.parents) if place.exists())
+    if not above.is_dir():
+        raise UnmaskError(f"'{output}' cannot be written: '{above}' is a file, not a folder.")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise UnmaskError(f"'{output}' cannot be written: there is no permission to write in '{above}'.")
+
+
+def _in_the_way(folder: Path) -> bool:
+    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+
+
+def _scratch_beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{_SCRATCH}")
+
+
+def _is_scratch_of(path: Path, output: Path) -> bool:
+    return path.name.startswith(f".{output.name}.") and path.name.endswith(f".{_SCRATCH}")
+
+
+def _sweep(paths: Iterable[Path]) -> None:
+    """Remove scratch files and folders that nobody writes to any more."""
+    for path in list(paths):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _usual_modes(folder: Path) -> None:
+    """Give everything in a folder the mode that the umask gives to new files; some writers let nobody else read."""
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(mode if path.is_dir() else mode & 0o666)
+
+
+def _put_in_place(scratch: Path, folder: Path, replacing: bool) -> None:
+    if not replacing:
+        scratch.replace(folder)
+        return
+    if not _exchange(scratch, folder):
+        old = _scratch_beside(folder)
+        folder.replace(old)
+        try:
+            scratch.replace(folder)
+        except BaseException:
+            old.replace(folder)
+            raise
+        scratch = old
+    sync(folder.parent)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step, so that the name is never without a folder. False where the system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return renameat2 is not None and renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of the system: a full disk does not say where."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno:
+            error.filename = error.filename or str(path)
+        raise
+
+
+@contextmanager
+def _held(lock: Path, what: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
-    folder.mkdir(parents=True, exist_ok=True)
+    holder = FileLock(lock, timeout=0)
     try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield
+        holder.acquire()
     except Timeout:
-        raise UnmaskError(f"Another run is writing to '{folder}'.") from None
+        raise UnmaskError(f"Another run is writing to '{what}'.") from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            holder.release()
 
 
 _SMALL = (".json", ".jinja", ".txt", ".model", ".py")
@@ -79,9 +326,3 @@ def _tensors(stream: BinaryIO) -> list[int]:
     except ValueError:
         return []
     return [8 + length + header[name]["data_offsets"][0] for name in sorted(header) if name != "__metadata__"]
-
-
-def write_json(file: Path, content: Any) -> None:
-    """Write JSON so that the file appears whole."""
-    with atomic(file) as scratch:
-        scratch.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
