@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "unmask"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # who may import whom: a module imports only from its own rank or below
 RANKS: list[set[str]] = [
-    {"errors", "files", "seals", "rows", "progress", "starter"},
+    {"errors", "files", "seals", "rows", "progress", "starter", "terminal"},
     {"prompts", "design", "presets", "models", "pico"},
     {"attention", "pooling", "heads", "routing", "features", "tokens", "loading", "decoder", "mixture"},
     {"backbone", "batching", "encoding"},

@@ -13,10 +13,11 @@ def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Ca
     if not (sys.stderr.isatty() if show is None else show):
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
+    from unmask.terminal import console, visible
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(visible(what), total=total)
         yield lambda done: bar.advance(task, done)

@@ -23,6 +23,7 @@ from unmask.cli.reproduce import reproduce
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError
+from unmask.terminal import say, visible
 
 app = typer.Typer(
     name="unmask",
@@ -64,18 +65,18 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "critical")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    warnings.showwarning = lambda message, *_, **__: print(f"note: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_, **__: print(f"note: {visible(str(message))}", file=sys.stderr)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         app()  # a mistake in the usage itself is told by typer, which exits with 2 as well
     except UnmaskError as error:
-        print(f"unmask: {error}", file=sys.stderr)
+        say(str(error))
         sys.exit(2)
     except BrokenPipeError:
         sys.stdout = None
     except OSError as error:
         if error.filename is None:  # not about a path that was given
             raise
-        print(f"unmask: '{error.filename}': {error.strerror}.", file=sys.stderr)
+        say(f"'{error.filename}': {error.strerror}.")
         sys.exit(2)

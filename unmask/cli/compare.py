@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Revision, TrustRemoteCode
+from unmask.terminal import say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,14 +79,14 @@ def compare(
     from unmask.files import only_run_in, write_json
     from unmask.loading import Source
 
-    tasks = resolve_tasks(task, _say)
+    tasks = resolve_tasks(task, say)
     options: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
     sources = [Source(name, revision, adapter, dtype=dtype, **options) for name in dict.fromkeys(model)]
     plans = [_plan(source, designs, tasks, fit_on, max_length, batch_tokens) for source in sources]
     with only_run_in(output):
         store = ResultStore(output)
-        results = [result for plan in plans for result in run(plan, store, _say)]
-        results += [result for name in reference or [] for result in compare_reference(name, tasks, store, _say)]
+        results = [result for plan in plans for result in run(plan, store, say)]
+        results += [result for name in reference or [] for result in compare_reference(name, tasks, store, say)]
         results = mean_over_seeds(results)
         failures = _failures(store, {*model, *(reference or [])}, {one.name for one in tasks}, bool(results))
         tested = _tested(results, store, baseline)
@@ -145,7 +145,7 @@ def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: boo
         alike.setdefault((failure.task, failure.error), []).append(failure.label)
     for (task, error), labels in alike.items():
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
-        _say(f"no score on {task} for {labels[0]}{more}: {error}")
+        say(f"no score on {task} for {labels[0]}{more}: {error}")
     return found
 
 
@@ -158,13 +158,12 @@ def _as_json(results: list[Result], tests: list[Comparison], failures: list[Fail
 
 
 def _print(results: list[Result], tested: list[Tested], store: ResultStore, output: Path) -> None:
-    from rich.console import Console
-
     from unmask.evaluation.readings import sharing
     from unmask.evaluation.trainings import one_seed
     from unmask.reporting.tables import shared_readings
+    from unmask.terminal import console as open_console
 
-    console = Console()
+    console = open_console()
     for part, tests in tested:
         _print_standing(console, part, tests, store)
     if note := one_seed(results):
@@ -200,7 +199,3 @@ def _reference_texts(file: Path | None) -> list[str]:
     from unmask.starter import reference_texts
 
     return reference_texts() if file is None else [field(file, line, row, "text") for line, row in read_rows(file)]
-
-
-def _say(message: str) -> None:
-    print(f"unmask: {message}", file=sys.stderr, flush=True)

@@ -136,23 +136,20 @@ def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, in
 
 
 def _print(rows: Sequence[Row], title: str, digits: int, numbers: Mapping[str, int]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from unmask import terminal
 
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table = terminal.table(title)
     table.add_column("model", overflow="fold")
     for domain in rows[0].domains:
-        table.add_column(f"{escape(domain)}\n[dim]{numbers[domain]}[/]", justify="right")
+        table.add_column(terminal.two_lines(terminal.visible(domain), str(numbers[domain])), justify="right")
     table.add_column("average", justify="right")
-    table.add_column(f"less {escape(_short(rows[0].model))}", justify="right")
+    table.add_column(f"less {_short(rows[0].model)}", justify="right")
     for row in rows:
         value, low, high = (f"{one:+.{digits}f}" for one in row.difference)
         differs = f"{value} [{low}, {high}]" if row is not rows[0] else ""
         means = [f"{one:.{digits}f}" for one in (*row.domains.values(), row.average)]
-        table.add_row(escape(_short(row.model)), *means, escape(differs))
-    console = Console()
+        table.add_row(_short(row.model), *means, differs)
+    console = terminal.console()
     console.print(table)
     console.print("Differences of averages with 95 % intervals, by a paired bootstrap over items.", style="dim")
 

@@ -69,13 +69,10 @@ def _as_json(report: LeakReport) -> dict[str, Any]:
 
 
 def _print(reports: list[LeakReport], examples: int) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from unmask import terminal
 
-    console = Console()
-    table = Table(box=box.SIMPLE_HEAD, title="Training texts that are texts of a task", title_justify="left")
+    console = terminal.console()
+    table = terminal.table("Training texts that are texts of a task")
     for column in ("training data", "task"):
         table.add_column(column, overflow="fold")
     for column in ("texts", "exact", "near", "of the task", "pairs", "one text"):
@@ -84,7 +81,7 @@ def _print(reports: list[LeakReport], examples: int) -> None:
         for one in report.tasks:
             share = f"{one.seen} ({100 * one.seen / max(1, one.texts):.1f} %)"
             counts = (report.texts, one.exact, one.near, share, len(one.both), len(one.one))
-            table.add_row(escape(report.data), escape(one.task), *map(str, counts))
+            table.add_row(report.data, one.task, *map(str, counts))
     console.print(table)
     for report in reports:
         for one in report.tasks:
@@ -92,7 +89,7 @@ def _print(reports: list[LeakReport], examples: int) -> None:
                 console.print(
                     f"{report.data}, line {leak.row} ({leak.column}) and {one.task}: {leak.similarity:.2f}", style="dim"
                 )
-                console.print(f"  {leak.text[:200]}\n  {leak.found[:200]}", markup=False, highlight=False)
+                console.print(f"  {leak.text[:200]}\n  {leak.found[:200]}")
     console.print(
         "pairs: training examples that hold both texts which the task compares; one text: the others that hold a text of it.",
         style="dim",

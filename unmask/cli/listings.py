@@ -141,8 +141,9 @@ def _tasks_of(name: str, as_json: bool) -> None:
 
 def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Tasks a row, whole lines whatever the terminal's width; of revisions the first digits."""
-    from rich.console import Console
     from rich.text import Text
+
+    from unmask.terminal import console as open_console
 
     cells = [("task", "kind", "main score", "items", "scored on", "revision")]
     for row in rows:
@@ -150,7 +151,7 @@ def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         scored = " ".join([*row.get("splits", ()), *([f"({', '.join(subsets)})"] if subsets else [])])
         cells.append((row["task"], row["kind"], row["main score"], _sized(row["items"]), scored, row["revision"][:8]))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    console = Console()
+    console = open_console()
     console.print(Text(title, style="bold underline"), soft_wrap=True)
     for number, line in enumerate(cells):
         text = "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True))
@@ -207,11 +208,12 @@ def _told(one: Preset | Prompt) -> str:
 
 def _entries(title: str, entries: list[tuple[str, str, str]]) -> None:
     """Name and value on one line, the explanation below."""
-    from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
 
-    console = Console()
+    from unmask.terminal import console as open_console
+
+    console = open_console()
     console.print(Text(title, style="bold underline"))
     width = max((len(name) for name, _, _ in entries), default=0)
     for name, value, explanation in entries:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
+from unmask.terminal import say, tell
 
 if TYPE_CHECKING:
     from unmask.evaluation.recommend import Advice, Round
@@ -49,7 +49,7 @@ def recommend(
     source = Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     plan = Plan(source, parse_designs(designs), resolve_tasks(task), max_length, reference_texts(), batch_tokens)
     with only_run_in(output):
-        advice = run(plan, ResultStore(output), lambda message: print(f"unmask: {message}", file=sys.stderr, flush=True))
+        advice = run(plan, ResultStore(output), say)
         write_json(output / "recommendation.json", advice.as_json())
     if as_json:
         print(json.dumps(advice.as_json(), indent=2, ensure_ascii=False))
@@ -62,23 +62,21 @@ def _print(advice: Advice) -> None:
         _print_round(number, one)
     low, high = advice.interval
     name = advice.label if advice.label == advice.design.name else f"{advice.label} ({advice.design.name})"
-    print(
-        f"Use {name}: {100 * advice.score:.1f} [{100 * low:.1f}, {100 * high:.1f}], {advice.tokens_a_text:.0f} tokens a text."
-    )
+    tell(f"Use {name}: {100 * advice.score:.1f} [{100 * low:.1f}, {100 * high:.1f}], {advice.tokens_a_text:.0f} tokens a text.")
     if advice.ties:
-        print(f"  Not told apart from it: {', '.join(advice.ties)}.")
-    print(
+        tell(f"  Not told apart from it: {', '.join(advice.ties)}.")
+    tell(
         f"  {advice.tokens:,} tokens were computed; all designs on all items are about {advice.grid_tokens:,} "
         f"({advice.grid_tokens / advice.tokens:.1f} times as many)."
     )
 
 
 def _print_round(number: int, one: Round) -> None:
-    print(f"Round {number}: {one.items} items, {one.tokens:,} tokens")
+    tell(f"Round {number}: {one.items} items, {one.tokens:,} tokens")
     for standing in one.standings:
         low, high = standing.interval
         behind = f"{100 * standing.behind:5.1f} behind [{100 * low:.1f}, {100 * high:.1f}]" if standing.behind else ""
-        print(
+        tell(
             f"  {'+' if standing.label in one.kept else ' '} {100 * standing.score:5.1f}  {standing.label:34} {behind}".rstrip()
         )
     print()

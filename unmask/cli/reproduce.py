@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -30,13 +29,13 @@ def self_moe(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Self-MoE: main table, ablations, routing by domain, number of experts and of lessons, overhead (arXiv 2406.12034)."""
-    from rich.console import Console
-
     from unmask.loading import Source
     from unmask.studies.self_moe.plan import load_plan
     from unmask.studies.self_moe.report import write_report
     from unmask.studies.self_moe.run import study
     from unmask.studies.self_moe.tables import sheets
+    from unmask.terminal import console
+    from unmask.terminal import say as tell
 
     plan = load_plan(scale, settings or [])
     source = Source("", dtype=dtype, device=device, trust_remote_code=trust_remote_code)
@@ -44,7 +43,7 @@ def self_moe(
         folder = output.expanduser() / Path(name).name
 
         def say(what: str, name: str = name) -> None:
-            print(f"unmask: {name}: {what}", file=sys.stderr, flush=True)
+            tell(f"{name}: {what}")
 
         with showing() as callbacks:
             found = study(
@@ -57,5 +56,5 @@ def self_moe(
                 callbacks,
             )
         for sheet in sheets(found):
-            Console().print(sheet.rich())
+            console().print(sheet.rich())
         print(f"Report: {folder / 'report.md'}")

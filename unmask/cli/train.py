@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ import typer
 
 from unmask.cli.learning import showing
 from unmask.errors import UnmaskError
+from unmask.terminal import say
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
@@ -87,23 +87,21 @@ def _texts(tasks: Sequence[Any]) -> dict[str, Any]:
 
 
 def _covered(stage: str, kinds: Sequence[Coverage]) -> None:
-    from rich.console import Console
-
     from unmask.reporting.tables import coverage_table
+    from unmask.terminal import console
 
     if _first_process():
-        Console(stderr=True).print(coverage_table(stage, kinds))
+        console(stderr=True).print(coverage_table(stage, kinds))
 
 
 @recipes.command("list")
 def list_recipes() -> None:
     """Recipes of this package, and the scales that they can be run at."""
-    from rich.console import Console
-
     from unmask.reporting.tables import recipe_table
+    from unmask.terminal import console
     from unmask.training.recipe import load_recipe, scales, shipped
 
-    Console().print(recipe_table([(load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()]))
+    console().print(recipe_table([(load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()]))
 
 
 @recipes.command("show")
@@ -157,4 +155,4 @@ def _first_process() -> bool:
 
 def _say(message: str) -> None:
     if _first_process():
-        print(f"unmask: {message}", file=sys.stderr, flush=True)
+        say(message)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from unmask.evaluation.results import Result
 from unmask.evaluation.trainings import DEVIATION
 from unmask.evaluation.verdict import SIGNIFICANT, Comparison, Recommendation, System, display_name, ranked
+from unmask.terminal import table as empty_table
+from unmask.terminal import two_lines, visible
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
 
@@ -55,17 +57,18 @@ def ranking(results: Sequence[Result], width: int) -> Table:
     columns = _columns(tasks, width)
     with_intervals = width >= WIDE and all(len(of) == 1 for _, of in columns)
     what = "Main score x 100" if all(len(of) == 1 for _, of in columns) else "Main score x 100, means over the tasks of a kind"
-    table = _table(what + " ± half its 95 % interval" * with_intervals + ", best design first")
+    table = empty_table(what + " ± half its 95 % interval" * with_intervals + ", best design first")
     table.add_column("", justify="right")
     table.add_column("design", overflow="fold")
     for header, of in columns:
         # on a narrow terminal with many tasks there is room for a name, broken where it has to be, but not for the metric
         one = tasks[of[0]]
-        metric = f"\n[dim]{METRIC_NAMES.get(one.metric, one.metric)}[/]" if with_intervals or len(columns) < 5 else ""
-        table.add_column(header + metric, justify="right", overflow="fold", min_width=5)  # a score is never broken
+        metric = METRIC_NAMES.get(one.metric, one.metric)
+        head = two_lines(header, metric) if with_intervals or len(columns) < 5 else Text(header)
+        table.add_column(head, justify="right", overflow="fold", min_width=5)  # a score is never broken
     if len(columns) > 1:
         table.add_column("mean", justify="right", no_wrap=True)
-    table.add_column("tokens\n[dim]a text[/]", justify="right", no_wrap=True)
+    table.add_column(two_lines("tokens", "a text"), justify="right", no_wrap=True)
     cells = {(result.system, result.task): result for result in results}
     best = {
         header: max(
@@ -87,7 +90,7 @@ def ranking(results: Sequence[Result], width: int) -> Table:
 def _columns(tasks: Mapping[str, Result], width: int) -> list[tuple[str, list[str]]]:
     """A header and the tasks of each column: one task, or all of a kind where these have no room."""
     if _DESIGN + _COLUMN * len(tasks) <= width:
-        return [(task.removeprefix("starter-"), [task]) for task in tasks]
+        return [(visible(task.removeprefix("starter-")), [task]) for task in tasks]
     kinds: dict[str, list[str]] = {}
     for task, result in tasks.items():
         kinds.setdefault(result.kind, []).append(task)
@@ -99,7 +102,7 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], de
     order = [system for system, _ in ranked(results)][:most]
     by_pair = {(test.a, test.b): test for test in comparisons}
     outcome = comparisons[0].outcome
-    table = _table("Row minus column x 100; * differs")
+    table = empty_table("Row minus column x 100; * differs")
     table.add_column("", no_wrap=True)
     for place in range(2, len(order) + 1):
         table.add_column(str(place), justify="right", no_wrap=True)
@@ -135,12 +138,6 @@ def shared_readings(sharing: Mapping[str, Sequence[str]]) -> RenderableType:
     note = "A score on words depends on attention and layer alone, and means nothing beside one on texts."
     lines = [f"  {name}: {', '.join(labels)}" for name, labels in sharing.items()]
     return Group(*(Text(line, style="dim") for line in [note, *lines]), "")
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
-    )
 
 
 def _count(number: int, what: str) -> str:
@@ -181,7 +178,7 @@ def _difference(row: System, column: System, by_pair: dict[tuple[System, System]
 
 def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:
     """What trains in a stage, by kind of weight: how many of those present, and how many parameters."""
-    table = _table(f"{stage}: what trains")
+    table = empty_table(f"{stage}: what trains")
     table.add_column("weights", no_wrap=True)
     for column in ("adapted", "of parameters", "trainable"):
         table.add_column(column, justify="right")
@@ -195,9 +192,10 @@ def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:
 
 def recipe_table(recipes: Sequence[tuple[Recipe, Sequence[str]]]) -> Table:
     """Recipes, what they do and at which scales."""
-    table = _table("Recipes")
+    table = empty_table("Recipes")
     for column in ("recipe", "stages", "scales", "what it trains"):
         table.add_column(column, no_wrap=column == "recipe")
     for recipe, scales in recipes:
-        table.add_row(recipe.name, " > ".join(recipe.stages), " ".join(scales), f"{recipe.about} [dim]{recipe.source}[/]")
+        about = Text(f"{recipe.about} ").append(recipe.source, style="dim")
+        table.add_row(recipe.name, " > ".join(recipe.stages), " ".join(scales), about)
     return table

@@ -24,11 +24,12 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
         self._begun, self._first = time.monotonic(), state.global_step
         if not state.is_world_process_zero or not sys.stderr.isatty():
             return
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        from unmask.terminal import console
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console(stderr=True), transient=True)
         self._bar.start()
         self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step)
 

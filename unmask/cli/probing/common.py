@@ -70,13 +70,9 @@ def show(
     if as_json:
         print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from unmask import terminal
 
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_header=any(head)
-    )
+    table = terminal.table(title, show_header=any(head))
     for place, name in enumerate(head):
         if prose and place == len(head) - 1:
             table.add_column(name, style="dim")
@@ -84,11 +80,11 @@ def show(
             table.add_column(name, justify="right" if place else "left", no_wrap=place > 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console = Console()
+    console = terminal.console()
     console.print(table)
     basis = getattr(found, "provenance", None)  # a result of several models tells them apart in its notes
     for note in (*notes, *([f"{basis['model']}: {basis['proof']}."] if basis else [])):
-        console.print(note, style="dim", markup=False, highlight=False)
+        console.print(note, style="dim")
 
 
 def percent(share: float) -> str:

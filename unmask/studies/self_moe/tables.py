@@ -31,18 +31,13 @@ class Sheet:
 
     def rich(self) -> Table:
         """For a terminal."""
-        from rich import box
-        from rich.markup import escape
-        from rich.table import Table
+        from unmask.terminal import table as empty_table
 
-        table = Table(
-            title=self.title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=self.note or None
-        )
-        table.caption_justify = "left"
+        table = empty_table(self.title, caption=self.note or None, caption_justify="left", pad_edge=True)
         for place, column in enumerate(self.columns):
-            table.add_column(escape(column), justify="right" if place else "left", overflow="fold")
+            table.add_column(column, justify="right" if place else "left", overflow="fold")
         for row in self.rows:
-            table.add_row(*map(escape, row))
+            table.add_row(*row)
         return table
 
 

@@ -1,0 +1,111 @@
+"""Terminal: what reaches a screen is shown as it stands, whatever a name, a text or an error holds.
+
+Design labels, task names, paths, texts and labels come from users and from files. No table, bar or message reads markup in them,
+and no control character in them reaches the terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+_HIDDEN = ("Cc", "Cs", "Zl", "Zp")
+"""Categories of characters that a terminal obeys or cannot show: control characters, lone surrogates, separators of lines."""
+_TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Characters that turn the direction of what follows, so that a name could pass for another."""
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Text in which nothing is hidden: control characters are shown escaped (`\n`, `\x1b`), all others as they are.
+
+    keep: characters that stay whatever they are, such as the line breaks of a message of our own.
+    """
+    if text.isprintable():
+        return text
+    return "".join(character if character in keep else _shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if character in _TURNING or unicodedata.category(character) in _HIDDEN:
+        return character.encode("unicode_escape").decode("ascii")
+    return character
+
+
+def say(message: str) -> None:
+    """Tell how a command gets on: one line on standard error."""
+    print(f"unmask: {visible(message)}", file=sys.stderr, flush=True)
+
+
+def tell(line: str) -> None:
+    """Print a line of a result on standard output."""
+    print(visible(line))
+
+
+def console(stderr: bool = False, **options: Any) -> Console:
+    """The console that every table and note is printed on: no markup, no emoji codes, no highlighting, no control characters."""
+    kind: type[Console] = _console()
+    return kind(stderr=stderr, markup=False, emoji=False, highlight=False, **options)
+
+
+def table(title: str, **options: Any) -> Table:
+    """An empty table in the house's style. Strings in it are shown as they stand; a `Text` brings its own style."""
+    from rich import box
+
+    kind: type[Table] = _table()
+    style: dict[str, Any] = {"title_justify": "left", "box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
+    return kind(title=title, **(style | options))
+
+
+def two_lines(first: str, second: str) -> RenderableType:
+    """A header with a dim second line."""
+    from rich.text import Text
+
+    return Text(visible(first, keep="\n")).append(f"\n{visible(second)}", style="dim")
+
+
+@cache
+def _console() -> Any:
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Literal(Console):
+        """A console whose segments hold no control character but those of rich itself."""
+
+        def render(self, *args: Any, **options: Any) -> Any:
+            """Segments, made visible."""
+            for segment in super().render(*args, **options):
+                text, style, control = segment
+                yield segment if control or text.isprintable() else Segment(visible(text, keep="\n"), style)
+
+    return Literal
+
+
+@cache
+def _table() -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    def literal(cell: Any) -> Any:
+        return Text(visible(cell)) if isinstance(cell, str) else cell
+
+    class Literal(Table):
+        """A table that takes strings as they stand, on whatever console it is printed."""
+
+        def __init__(self, *headers: Any, title: Any = None, caption: Any = None, **options: Any) -> None:
+            super().__init__(*headers, title=literal(title), caption=literal(caption), **options)
+
+        def add_column(self, header: Any = "", footer: Any = "", **options: Any) -> None:
+            """A column with this header."""
+            super().add_column(literal(header), literal(footer), **options)
+
+        def add_row(self, *cells: Any, **options: Any) -> None:
+            """A row of these cells."""
+            super().add_row(*map(literal, cells), **options)
+
+    return Literal
