@@ -53,7 +53,7 @@ MOE = [
 ]
 CASES = [*((name, "llama") for name in (*PLAIN, *HEADED, *OWN)), *((name, "olmoe") for name in MOE)]
 LONG = " ".join(f"number {k} of many," for k in range(60))
-MIXED = [*TEXTS, LONG, " with spaces around ", "naïve café, 日本 🎉", "\n"]
+MIXED = [*TEXTS, LONG, " with spaces around ", "", "naïve café, 日本 🎉", "\n"]
 Make = Callable[..., Embedder]
 Vectors = NDArray[np.float32]
 tokenizer_of = cache(make_tokenizer)
@@ -117,7 +117,8 @@ def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, ad
     assert ("unmask" in modules_of(folder)) != plain
     model = theirs(folder, trust=not plain)
     assert_equal(vectors(embedder), model.encode(MIXED, batch_size=4))
-    assert_equal(vectors(embedder, [TEXTS[1]]), model.encode([TEXTS[1]]))
+    for text in (TEXTS[1], ""):
+        assert_equal(vectors(embedder, [text]), model.encode([text]))
     assert model.get_embedding_dimension() == vectors(embedder).shape[1]
 
 
@@ -175,6 +176,44 @@ def test_a_tokenizer_without_a_padding_token_can_be_exported(pico_folder: Callab
     exported = saved(embedder, tmp_path / "saved")
     assert_equal(vectors(embedder), theirs(exported, trust=False).encode(MIXED))
     assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(exported, device="cpu")))
+
+
+@pytest.mark.parametrize("name", ["causal/plain/mean", "causal/eol/last"])
+@pytest.mark.parametrize(("saved_in", "asked"), [("float32", torch.bfloat16), ("bfloat16", "float32"), ("bfloat16", "auto")])
+@pytest.mark.parametrize("option", ["dtype", "torch_dtype"])
+def test_sentence_transformers_loads_in_the_precision_that_is_asked_for(
+    name: str, saved_in: str, asked: Any, option: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype=saved_in, device="cpu")
+    folder = saved(embedder, tmp_path / "saved")
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True, model_kwargs={option: asked})
+    expected = saved_in if asked == "auto" else str(asked).removeprefix("torch.")
+    assert {str(one.dtype) for one in model.parameters()} == {f"torch.{expected}"}
+    ours = vectors(Embedder.from_pretrained(folder, dtype=expected, device="cpu"), TEXTS)
+    cosines = (normalized(ours) * normalized(model.encode(TEXTS))).sum(axis=1)
+    assert cosines.min() > (1 - 1e-6 if expected == "float32" else 0.9999)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model_kwargs": {"device_map": "cpu"}}, "model_kwargs 'device_map' would change nothing"),
+        ({"config_kwargs": {"rope_theta": 1}}, "config_kwargs 'rope_theta' would change nothing"),
+        ({"processor_kwargs": {"padding_side": "left"}}, "processor_kwargs 'padding_side' would change nothing"),
+        ({"backend": "onnx"}, "runs on the backend 'torch' only, not on 'onnx'"),
+        ({"model_kwargs": {"dtype": "float61"}}, "'float61' is not a dtype"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    options: dict[str, Any], message: str, pico: Make, tmp_path: Path
+) -> None:
+    from unmask.st_module import UnmaskModule
+
+    folder = saved(pico("causal/eol/last"), tmp_path / "saved")
+    with pytest.raises(UnmaskError, match=message):
+        UnmaskModule.load(str(folder), **options)
 
 
 # ---- instructions -------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from unmask.loading import Source, dtype_name, load
 from unmask.mixture.folder import save_mixture
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from unmask.embedder import Embedder
     from unmask.mixture.model import Mixture
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
+_PROBES = ("a", "", " two words\n", "ü 🎉")
 
 
 class Settings(BaseModel):
@@ -157,16 +158,33 @@ def _put_in_place(scratch: Path, folder: Path) -> None:
 def sentence_transformers_modules(embedder: Embedder) -> str:
     """ "plain" if sentence-transformers' own modules express the design, "unmask" if it needs this package to load it."""
     design = embedder.design
-    text = next(embedder.prompt.tokenize(["a"]))
     plain = (
         not adapted(embedder)
         and mixture_of(embedder) is None
         and design == Design(design.attention, "plain", design.pooling)
         and design.pooling in _PLAIN_POOLINGS
-        and (text.start == 0 or design.pooling == "last")  # its poolings would include a BOS token
-        and list(text.ids) == embedder.tokenizer("a")["input_ids"]  # and an EOS token that the tokenizer appends
+        and (next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last")  # its poolings include a BOS token
+        and _renders_equal(embedder)
     )
     return "plain" if plain else "unmask"
+
+
+def _template(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A chat template that writes the text alone, with the tokenizer's BOS; for an empty text, the token that stands for it.
+
+    sentence-transformers has no other place to say what an empty text is: it would make no token, and a zero vector.
+    """
+    empty = "eos_token" if tokenizer.eos_token is not None else "bos_token"
+    starts = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+    return f"{'{{ bos_token }}' if starts else ''}{{{{ messages | map(attribute='content') | join or {empty} }}}}"
+
+
+def _renders_equal(embedder: Embedder) -> bool:
+    """Whether the template gives the tokens that this embedder reads: not with a tokenizer that appends EOS, for one."""
+    tokenizer = embedder.tokenizer
+    chats = [[{"role": "user", "content": text}] for text in _PROBES]
+    rendered: Any = tokenizer.apply_chat_template(chats, chat_template=_template(tokenizer), tokenize=True, return_dict=True)
+    return [tuple(ids) for ids in rendered["input_ids"]] == [text.ids for text in embedder.prompt.tokenize(_PROBES)]
 
 
 def write(embedder: Embedder, folder: Path) -> None:
@@ -261,10 +279,16 @@ def _write_sentence_transformers(embedder: Embedder, folder: Path) -> None:
         {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"},
     )
     if plain:
-        # naming the text modality alone keeps the chat template from being applied to plain strings
+        # a template of our own: the model's would make a chat of a plain string
         forward = {"method": "forward", "method_output_name": "last_hidden_state"}
-        config = {"transformer_task": "feature-extraction", "modality_config": {"text": forward}}
-        _write_json(folder / "sentence_bert_config.json", {**config, "module_output_name": "token_embeddings"})
+        chat = {"chat_template": _template(embedder.tokenizer), "restore_suffix": False}
+        config = {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": forward, "message": {**forward, "format": "flat"}},
+            "module_output_name": "token_embeddings",
+            "processing_kwargs": {"chat_template": chat},
+        }
+        _write_json(folder / "sentence_bert_config.json", config)
         (folder / "1_Pooling").mkdir()
         dim = embedder.backbone.model.config.get_text_config(decoder=True).hidden_size
         pooling = {"embedding_dimension": dim, "pooling_mode": _PLAIN_POOLINGS[embedder.design.pooling]}

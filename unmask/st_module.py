@@ -6,7 +6,7 @@ from another package; no code is stored in the folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,26 @@ from torch import Tensor
 from unmask.backbone import TokenBatch
 from unmask.batching import collate
 from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
 from unmask.features import vectors
+
+
+def _followed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options of sentence-transformers say about loading, as `Embedder.from_pretrained` takes it. Raises UnmaskError."""
+    model = dict(options.get("model_kwargs") or {})
+    dtypes = [model.pop(name) for name in ("dtype", "torch_dtype") if name in model]
+    attention = model.pop("attn_implementation", None)
+    rest = {"model_kwargs": model, **{name: options.get(name) for name in ("processor_kwargs", "config_kwargs")}}
+    for name, given in rest.items():
+        if given:
+            raise UnmaskError(
+                f"{name} '{next(iter(given))}' would change nothing here: this embedder follows the model_kwargs dtype and "
+                "attn_implementation, and its folder decides the rest."
+            )
+    if (backend := options.get("backend") or "torch") != "torch":
+        raise UnmaskError(f"This embedder runs on the backend 'torch' only, not on '{backend}'.")
+    dtype = next((one for one in dtypes if one is not None), "auto")
+    return {"dtype": str(dtype).removeprefix("torch."), "attn_implementation": attention}
 
 
 class UnmaskModule(InputModule):  # type: ignore[misc]
@@ -33,12 +52,18 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
 
     @classmethod
     def load(cls, model_name_or_path: str, **options: Any) -> UnmaskModule:
-        """Load from a folder that `Embedder.save_pretrained` wrote."""
+        """Load from a folder that `Embedder.save_pretrained` wrote.
+
+        Of sentence-transformers' `model_kwargs`, `dtype` (or `torch_dtype`) and `attn_implementation` are followed. Raises
+        UnmaskError for any other, and for options of the tokenizer and the config, since the folder decides those.
+        """
         from sentence_transformers.util import load_dir_path
 
+        loading = _followed(options)
         names = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
-        folder = load_dir_path(model_name_or_path, **{name: options[name] for name in names if options.get(name) is not None})
-        return cls(Embedder.from_pretrained(folder, device="cpu"))
+        given = {name: options[name] for name in names if options.get(name) is not None}
+        folder = load_dir_path(model_name_or_path, **{"subfolder": "", **given})
+        return cls(Embedder.from_pretrained(folder, device="cpu", **loading))
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Save as `Embedder.save_pretrained` does; sentence-transformers then writes its own files over ours."""
