@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.experts.abilities.harness import accuracy, draw_items, learned_of
+from unmask.experts.abilities.harness import accuracy, draw_items, draw_tests, learned_of
 from unmask.experts.abilities.sandbox import Limits, runs_well
 from unmask.experts.abilities.tests import TESTS, Item, read_items, said
 from unmask.experts.speakers import load_speaker
@@ -50,7 +50,7 @@ def test_items_of_real_files(name: str, data: Path) -> None:
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_published_solutions_pass_and_others_do_not(name: str, data: Path) -> None:
     rows = [json.loads(line) for line in (data / FILES[name]).read_text().splitlines()]
-    rows = rows[3:] if name == "mbpp" else rows
+    rows = rows[10:510] if name == "mbpp" else rows  # tasks 11 to 510 are the published test
     column = "canonical_solution" if name == "humaneval" else "code"
     items = read_items(name, data / FILES[name])
     assert len(items) == len(rows)
@@ -58,6 +58,24 @@ def test_published_solutions_pass_and_others_do_not(name: str, data: Path) -> No
         assert item.program is not None
         assert runs_well(item.program(row[column]))
         assert not runs_well(item.program("    return None\n" if name == "humaneval" else "x = 1\n"))
+
+
+def test_mbpp_is_asked_as_published(data: Path, tmp_path: Path) -> None:
+    """Three examples, which are tasks 2, 3 and 4, and the 500 tasks of the test: wherever they stand in the file."""
+    rows = [json.loads(line) for line in (data / FILES["mbpp"]).read_text().splitlines()]
+    by_number = {row["task_id"]: row for row in rows}
+    shuffled = tmp_path / "mbpp.jsonl"
+    shuffled.write_text("\n".join(json.dumps(row) for row in reversed(rows)))
+    items = read_items("mbpp", shuffled)
+    assert [item.key for item in items] == [by_number[number]["text"] for number in reversed(range(11, 511))]
+    for item in items:
+        places = [item.prompt.find(by_number[number]["text"]) for number in (2, 3, 4)]
+        assert -1 not in places and places == sorted(places)
+        assert by_number[1]["text"] not in item.prompt and item.prompt.count("[BEGIN]") == 4
+    for left, why in (({3}, "lacks task 3"), (set(range(11, 511)), "holds no item: .* tasks 11 to 510")):
+        shuffled.write_text("\n".join(json.dumps(row) for row in rows if row["task_id"] not in left))
+        with pytest.raises(UnmaskError, match=why):
+            read_items("mbpp", shuffled)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +141,31 @@ def test_what_was_learned_is_left_out(data: Path) -> None:
         assert 15 <= whole - left < 40, name
         with pytest.raises(UnmaskError, match="every item was learned"):
             draw_items(name, file, None, 0, learned_of(lessons))
+
+
+@pytest.mark.parametrize("name", ["mmlu", "bbh", "gsm8k", "mbpp"])
+def test_what_was_learned_is_left_out_of_items_that_the_harness_fetches(
+    name: str, data: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import lm_eval
+
+    from tests.mixture.models import language_model
+    from unmask.experts.seeds import read_seeds
+
+    rows = [json.loads(line) for line in (data / FILES[name]).read_text().splitlines()[:6]]
+    lessons = read_seeds(data / FILES[name])
+    _, metric, counted = TESTS[name].hub
+    samples = [{"doc_id": place, "filter": counted, "doc": row, metric: place % 2} for place, row in enumerate(rows)]
+    monkeypatch.setattr(lm_eval, "simple_evaluate", lambda *_, **__: {"samples": {name: samples}})
+    model = language_model(vocab_size=512, max_position_embeddings=512)
+
+    def asked(learned: list[Any]) -> list[float]:
+        return accuracy(model, tokenizer, name, draw_tests({name: None}, None, 0, learned)[name], run_code=True).tolist()
+
+    assert asked([]) == accuracy(model, tokenizer, name, run_code=True).tolist() == [0, 1, 0, 1, 0, 1]
+    assert asked([lessons[0], lessons[2]]) == [1, 1, 0, 1]
+    with pytest.raises(UnmaskError, match="All 6 items that the harness fetched were learned"):
+        asked(lessons[:6])
 
 
 @pytest.mark.parametrize("name", ["mmlu", "piqa"])

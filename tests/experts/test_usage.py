@@ -85,6 +85,28 @@ def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer:
     assert usage.interval[0] <= usage.information <= usage.interval[1]
 
 
+def test_chance_is_subtracted(mixture: Mixture, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routing that knows nothing of domains has information by chance, more of it the fewer the lessons; corrected, it has none."""
+    import unmask.experts.usage as module
+
+    monkeypatch.setattr(module, "_RESAMPLES", 2)  # intervals are not looked at here
+    few = {"sums": SUMS[:4], "colours": COLOURS[:4]}
+    found = []
+    for seed in range(30):
+        drawn = np.random.default_rng(seed).dirichlet([0.3] * 2, size=(8, 2))
+
+        def told(*_: Any, drawn: Any = drawn, **__: Any) -> Any:
+            return drawn, drawn, 0.7
+
+        monkeypatch.setattr(module, "first_choices", told)
+        found.append(measure_usage(mixture, tokenizer, few, seed=seed))
+    assert np.mean([usage.information for usage in found]) > 0.04, "by chance alone"
+    assert abs(np.mean([usage.corrected for usage in found])) < 0.02
+    assert found[0].responses_corrected == found[0].responses - found[0].responses_shuffled == pytest.approx(found[0].corrected)
+    assert found[0].as_json()["corrected"] == found[0].information - found[0].shuffled
+    assert measure_usage(mixture, tokenizer, few, seed=29) == found[-1], "drawn by the seed"
+
+
 def test_usage_of_a_real_one(mixture: Mixture, tokenizer: Any) -> None:
     usage = measure_usage(mixture, tokenizer, DOMAINS)
     assert np.allclose(np.sum(usage.load, axis=1), 1)

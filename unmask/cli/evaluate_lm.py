@@ -15,7 +15,7 @@ from unmask.cli.options import AsJson, Device, Dtype, TrustRemoteCode
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
-    from unmask.experts.abilities.tests import Item
+    from unmask.experts.abilities.harness import Items
     from unmask.experts.comparison import Row
 
 
@@ -76,8 +76,8 @@ def evaluate_lm(
     _tell(foreseen, right, numbers, as_json)
 
 
-def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, list[Item] | None]:
-    """Items by the name of their test; None where the harness fetches its own."""
+def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, Items]:
+    """Items by the name of their test."""
     from unmask.experts.abilities.harness import draw_tests
     from unmask.experts.lessons import read_lessons
 

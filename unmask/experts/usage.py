@@ -2,7 +2,8 @@
 
 I(D; E) = sum p(d, e) log p(d, e) / (p(d) p(e)), with every domain given the same weight, divided by log |D|: 0 if routing knows nothing
 of the domain, 1 if it tells it. It is measured at each routing point, since different ones may use different experts for a domain, and
-averaged. Counts of few lessons carry information by chance alone, so the same is measured with the domains dealt out anew.
+averaged. Counts of few lessons carry information by chance alone. So the same is measured with the domains dealt out anew, many times,
+and the mean of that is subtracted: the corrected value is 0 on average where the expert says nothing of the domain.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class Usage:
     """Where tokens went.
 
     load: share of each domain's tokens that had each expert as their first, in the order of domains and experts, averaged over routing
-    points; strength: mean sum of the gates; information: I(D; E) / log |D|, the mean over routing points, with a 95 % interval by
-    bootstrap over lessons; shuffled: the same with domains dealt out anew; by_point: the same of each routing point, in the order in
-    which a token meets them; pooled: of all points as if they were one; responses: of the tokens of responses alone, since the words of
-    a template come before a text has said what it is about; own: share of domains whose own expert (the one of the same
-    name) is used the most, or None.
+    points; strength: mean sum of the gates; information: I(D; E) / log |D| as measured, the mean over routing points, with a 95 %
+    interval by bootstrap over lessons; shuffled: the same with domains dealt out anew; by_point: as measured at each routing point, in the
+    order in which a token meets them; pooled: of all points as if they were one; responses: of the tokens of responses alone, since the
+    words of a template come before a text has said what it is about, and with domains dealt out anew; own: share of domains whose own
+    expert (the one of the same name) is used the most, or None.
     """
 
     domains: tuple[str, ...]
@@ -52,11 +53,22 @@ class Usage:
     by_point: tuple[float, ...]
     pooled: float
     responses: float
+    responses_shuffled: float
     own: float | None
+
+    @property
+    def corrected(self) -> float:
+        """I(D; E) / log |D| less what the same lessons give by chance."""
+        return self.information - self.shuffled
+
+    @property
+    def responses_corrected(self) -> float:
+        """The same of the tokens of responses alone."""
+        return self.responses - self.responses_shuffled
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
-        return asdict(self)
+        return {**asdict(self), "corrected": self.corrected, "responses_corrected": self.responses_corrected}
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -97,7 +109,7 @@ def measure_usage(
     counts, answering, strength = first_choices(mixture, tokenizer, lessons, max_length)
     random = np.random.default_rng(seed)
     by_point = information(counts, labels)
-    shuffled = [information(counts, random.permutation(labels)).mean() for _ in range(_SHUFFLES)]
+    dealt = [random.permutation(labels) for _ in range(_SHUFFLES)]
     resampled = [information(*_resample(counts, labels, random)).mean() for _ in range(_RESAMPLES)]
     low, high = np.percentile(resampled, [2.5, 97.5])
     load = np.stack([counts[labels == domain].mean(axis=(0, 1)) for domain in range(len(domains))])
@@ -110,10 +122,11 @@ def measure_usage(
         strength,
         float(by_point.mean()),
         (float(low), float(high)),
-        float(np.mean(shuffled)),
+        _by_chance(counts, dealt),
         tuple(by_point.tolist()),
         float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
         float(information(answering, labels).mean()),
+        _by_chance(answering, dealt),
         float(np.mean([load[row].argmax() == place for row, place in known])) if known else None,
     )
 
@@ -127,6 +140,11 @@ def information(counts: Counts, labels: NDArray[np.int64]) -> Float[NDArray[np.f
     apart = joint.sum(axis=1, keepdims=True) * joint.sum(axis=2, keepdims=True)
     terms = np.where(joint > 0, joint * np.log(np.maximum(joint, 1e-300) / np.maximum(apart, 1e-300)), 0.0)
     return terms.sum(axis=(1, 2)) / np.log(len(domains))  # type: ignore[no-any-return]
+
+
+def _by_chance(counts: Counts, dealt: Sequence[NDArray[np.int64]]) -> float:
+    """What is left of the information where domains were dealt out anew, on average."""
+    return float(np.mean([information(counts, labels).mean() for labels in dealt]))
 
 
 def _resample(counts: Counts, labels: NDArray[np.int64], random: np.random.Generator) -> tuple[Counts, NDArray[np.int64]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +18,40 @@ from unmask.errors import UnmaskError, unknown
 from unmask.experts.abilities.sandbox import runs_well
 from unmask.experts.abilities.tests import TESTS, Item, Test, read_items, said
 from unmask.experts.lessons import Lesson
+from unmask.experts.seeds import lettered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_QUESTIONS: Final = ("question", "input", "prompt", "text", "problem", "goal", "ctx")  # columns of the harness's own tests
+
+
+def _nothing(_: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Items that the harness fetches by the name of their test, without those that were learned."""
+
+    learned: Callable[[str], bool] = _nothing
+
+
+Items = Sequence[Item] | Fetched | None  # None: fetched, and nothing was learned
+
 
 def draw_tests(
     files: Mapping[str, Path | None], limit: int | None, seed: int, learned: Sequence[Lesson]
-) -> dict[str, list[Item] | None]:
-    """Items of each test by its file, without those that are lessons; None where the harness fetches its own. Raises UnmaskError."""
+) -> dict[str, Items]:
+    """Items of each test by its file, or as the harness fetches them, without those that are lessons. Raises UnmaskError."""
     known = learned_of(learned)
     for name in files:
         _find(name)
-    return {name: draw_items(name, file, limit, seed, known) if file else None for name, file in files.items()}
+    return {name: draw_items(name, file, limit, seed, known) if file else Fetched(known) for name, file in files.items()}
 
 
 def draw_items(
-    name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = lambda _: False
+    name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = _nothing
 ) -> list[Item]:
     """Items of a local file, `limit` of them drawn by the seed, without those that were learned. Raises UnmaskError if none is left."""
     items = [item for item in read_items(name, file) if not learned(item.key)]
@@ -50,6 +68,15 @@ def learned_of(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
     return lambda key: _plain(key) in known
 
 
+def _keys(doc: Mapping[str, Any]) -> Iterator[str]:
+    """What an item of the harness asks, in the words that a lesson made of it would have."""
+    for column in _QUESTIONS:
+        if isinstance(doc.get(column), str):
+            yield doc[column]
+            if isinstance(doc.get("choices"), list):
+                yield f"{doc[column]} {lettered(doc['choices'])}"
+
+
 def _plain(text: str) -> str:
     """Words alone, and without the test that a lesson of code is given."""
     return " ".join(text.split("\nIt has to pass:")[0].casefold().split())
@@ -59,7 +86,7 @@ def accuracy(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     name: str,
-    items: Sequence[Item] | None = None,
+    items: Items = None,
     *,
     run_code: bool = False,
     limit: int | None = None,
@@ -67,7 +94,7 @@ def accuracy(
 ) -> NDArray[np.float64]:
     """1 for every item that a model gets right, 0 for the others, in order.
 
-    items: of a local file; without them the harness fetches its own by name, the first `limit` of each part. Raises UnmaskError for a
+    items: of a local file; without them, or with `Fetched`, the harness fetches its own by name, the first `limit` of each part. Raises UnmaskError for a
     test that there is not, for code that may not be run, and without the harness.
     """
     return accuracies(model, tokenizer, {name: items}, run_code=run_code, limit=limit, batch=batch)[name]
@@ -76,7 +103,7 @@ def accuracy(
 def accuracies(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
-    asked: Mapping[str, Sequence[Item] | None],
+    asked: Mapping[str, Items],
     *,
     run_code: bool = False,
     limit: int | None = None,
@@ -89,7 +116,9 @@ def accuracies(
             raise UnmaskError(f"'{name}' runs code that the model writes, in a sandbox; allow it with --run-code.")
     lm = _language_model(model, tokenizer, batch)
     return {
-        name: _by_name(lm, tests[name], limit) if items is None else _scores(lm, tests[name], name, items)
+        name: _by_name(lm, tests[name], limit, items or Fetched())
+        if items is None or isinstance(items, Fetched)
+        else _scores(lm, tests[name], name, items)
         for name, items in asked.items()
     }
 
@@ -160,8 +189,8 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item]) -> NDArray[np
     return _values(found, "acc", "none")
 
 
-def _by_name(lm: Any, test: Test, limit: int | None) -> NDArray[np.float64]:
-    """A test of the harness's own, whose data it fetches."""
+def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[np.float64]:
+    """A test of the harness's own, whose data it fetches: the first `limit` of each part, less those that were learned."""
     from lm_eval import simple_evaluate
 
     name, metric, counted = test.hub
@@ -173,15 +202,20 @@ def _by_name(lm: Any, test: Test, limit: int | None) -> NDArray[np.float64]:
         )  # fmt: skip
     except (OSError, ValueError) as error:
         raise UnmaskError(f"The harness cannot load '{name}': {str(error).splitlines()[0]} Give a local file.") from error
-    return _values(found, metric, counted)
+    return _values(found, metric, counted, items)
 
 
-def _values(found: Any, metric: str, counted: str) -> NDArray[np.float64]:
-    """Each item's metric under one of the task's filters."""
+def _values(found: Any, metric: str, counted: str, items: Fetched = Fetched()) -> NDArray[np.float64]:
+    """Each item's metric under one of the task's filters, without the items that were learned."""
     values: list[float] = []
+    left_out = 0
     for name in sorted(found["samples"]):
         samples = [one for one in found["samples"][name] if one.get("filter", "none") == counted]
-        values += [float(one[metric]) for one in sorted(samples, key=lambda one: one["doc_id"])]
+        fresh = [one for one in samples if not any(items.learned(key) for key in _keys(one["doc"]))]
+        left_out += len(samples) - len(fresh)
+        values += [float(one[metric]) for one in sorted(fresh, key=lambda one: one["doc_id"])]
+    if left_out and not values:
+        raise UnmaskError(f"All {left_out} items that the harness fetched were learned.")
     if not values:
         raise UnmaskError(f"The harness gave no '{metric}' under '{counted}'.")
     return np.array(values)

@@ -6,7 +6,7 @@
 | bbh | 3, chain of thought | what follows "the answer is" | task, input, target; cot_prompts.jsonl beside it |
 | gsm8k | 8 | number behind #### | question, answer; train.jsonl beside it |
 | humaneval | 0 | code passes the tests | prompt, test, entry_point |
-| mbpp | 3 | code passes the tests | text, code, test_list |
+| mbpp | 3: tasks 2, 3, 4 | code passes the tests | task_id, text, code, test_list; tasks 11 to 510 are the test |
 | hellaswag, piqa | 0 | likeliest ending, by its length | context, endings, label; goal, sol1, sol2, label |
 | truthfulqa | 0 | likeliest answer (MC1) | question, best_answer, incorrect_answers |
 | math, triviaqa, nq | 4, 5, 5 | text of the answer | by the harness's name only |
@@ -27,6 +27,8 @@ from unmask.experts.seeds import LETTERS, lettered, without_marks
 from unmask.rows import Row, field, read_rows
 
 Asked = Literal["choice", "text", "code"]
+_MBPP_SHOTS: Final = (2, 3, 4)
+_MBPP_TEST: Final = range(11, 511)
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,17 @@ def _humaneval(file: Path) -> list[Item]:
 
 
 def _mbpp(file: Path) -> list[Item]:
-    rows = list(read_rows(file))
-    head = "".join(
-        _mbpp_prompt(row) + f"{str(row['code']).strip()}\n[DONE]\n\n" for _, row in rows[:3]
-    )  # as published: 2, 3, 4
+    """The published protocol, by task number: three shots, and the 500 tasks of the test."""
+    rows = {field(file, line, row, "task_id", int): row for line, row in read_rows(file)}
+    if lacking := [number for number in _MBPP_SHOTS if number not in rows]:
+        raise UnmaskError(f"{file} lacks task {lacking[0]}: the examples of 'mbpp' are its tasks 2, 3 and 4.")
+    head = "".join(_mbpp_prompt(rows[number]) + f"{str(rows[number]['code']).strip()}\n[DONE]\n\n" for number in _MBPP_SHOTS)
     items = []
-    for _, row in rows[3:]:
+    for row in (row for number, row in rows.items() if number in _MBPP_TEST):
         tests = "\n".join([str(row.get("test_setup_code") or ""), *map(str, row["test_list"])])
         items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=_program("", f"\n{tests}\n")))
+    if not items:
+        raise UnmaskError(f"{file} holds no item: the test of 'mbpp' is its tasks {_MBPP_TEST[0]} to {_MBPP_TEST[-1]}.")
     return items
 
 
@@ -199,7 +204,9 @@ TESTS: Final[dict[str, Test]] = {
         "code", ("humaneval", "pass@1", "create_test"), 0, ("prompt", "test", "entry_point"), _humaneval,
         stop=_CODE, max_new_tokens=512,
     ),
-    "mbpp": Test("code", ("mbpp", "pass_at_1", "none"), 3, ("text", "code", "test_list"), _mbpp, stop=("[DONE]",)),
+    "mbpp": Test(
+        "code", ("mbpp", "pass_at_1", "none"), 3, ("task_id", "text", "code", "test_list"), _mbpp, stop=("[DONE]",),
+    ),
     "hellaswag": Test("choice", ("hellaswag", "acc_norm", "none"), 0, ("context", "endings", "label"), _hellaswag, by_length=True),
     "piqa": Test("choice", ("piqa", "acc_norm", "none"), 0, ("goal", "sol1", "sol2", "label"), _piqa, by_length=True),
     "truthfulqa": Test("choice", ("truthfulqa_mc1", "acc", "none"), 0, ("question", "best_answer", "incorrect_answers"), _truthfulqa),

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.experts.abilities.harness import draw_tests
-from unmask.experts.abilities.tests import TESTS, Item
+from unmask.experts.abilities.harness import Items, draw_tests
+from unmask.experts.abilities.tests import TESTS
 from unmask.experts.domain import load_domain
 from unmask.experts.generation import Writer
 from unmask.experts.lessons import Lesson, read_lessons
@@ -41,7 +41,7 @@ class Drawn:
 class Asked:
     """Tests of ability: their items (None: the harness's own, the first `limit`), and whether code may run."""
 
-    items: Mapping[str, Sequence[Item] | None]
+    items: Mapping[str, Items]
     limit: int | None
     run_code: bool
 

@@ -104,17 +104,20 @@ def _routing(found: Findings) -> Sheet:
     """How much the expert says of the domain, and how strong experts are."""
     rows = []
     for name, usage in found.usage.items():
-        low, high = usage["interval"]
+        chance = usage["shuffled"]
+        low, high = (edge - chance for edge in usage["interval"])
         own = "" if usage["own"] is None else f"{usage['own'] * len(usage['domains']):.0f} of {len(usage['domains'])}"
-        information = f"{usage['information']:.3f} ({low:.3f} .. {high:.3f})"
-        rows.append(
-            (name, information, f"{usage['shuffled']:.3f}", f"{usage['responses']:.3f}", own, f"{usage['strength']:.2f}")
-        )
+        corrected = f"{usage['information'] - chance:.3f} ({low:.3f} .. {high:.3f})"
+        measured = f"{usage['information']:.3f}, {chance:.3f}"
+        responses = f"{usage['responses'] - usage.get('responses_shuffled', chance):.3f}"  # older measurements lack it
+        rows.append((name, corrected, measured, responses, own, f"{usage['strength']:.2f}"))
     note = (
-        "I(D;E) / log |D| of domain and first expert of the tokens (1: the expert tells the domain), the same after dealing out "
-        "domains anew, and of the tokens of responses alone; domains that use their own expert most; mean sum of the gates."
+        "I(D;E) / log |D| of domain and first expert of the tokens (1: the expert tells the domain), less its value by chance: the mean "
+        "after dealing out domains anew. Then both as measured; the corrected value of the tokens of responses alone; domains that use "
+        "their own expert most; mean sum of the gates."
     )
-    return Sheet("Routing", ("", "I(D;E)", "by chance", "of responses", "own expert first", "strength"), tuple(rows), note)
+    header = ("", "I(D;E) less chance", "measured, by chance", "of responses", "own expert first", "strength")
+    return Sheet("Routing", header, tuple(rows), note)
 
 
 def _overhead(found: Findings) -> Sheet:
