@@ -159,7 +159,7 @@ def test_what_was_learned_is_left_out_of_items_that_the_harness_fetches(
     monkeypatch.setattr(lm_eval, "simple_evaluate", lambda *_, **__: {"samples": {name: samples}})
     model = language_model(vocab_size=512, max_position_embeddings=512)
 
-    def asked(learned: list[Any]) -> list[float]:
+    def asked(learned: list[Any]) -> Any:
         return accuracy(model, tokenizer, name, draw_tests({name: None}, None, 0, learned)[name], run_code=True).tolist()
 
     assert asked([]) == accuracy(model, tokenizer, name, run_code=True).tolist() == [0, 1, 0, 1, 0, 1]

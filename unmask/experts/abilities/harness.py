@@ -40,9 +40,7 @@ class Fetched:
 Items = Sequence[Item] | Fetched | None  # None: fetched, and nothing was learned
 
 
-def draw_tests(
-    files: Mapping[str, Path | None], limit: int | None, seed: int, learned: Sequence[Lesson]
-) -> dict[str, Items]:
+def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, learned: Sequence[Lesson]) -> dict[str, Items]:
     """Items of each test by its file, or as the harness fetches them, without those that are lessons. Raises UnmaskError."""
     known = learned_of(learned)
     for name in files:
@@ -50,9 +48,7 @@ def draw_tests(
     return {name: draw_items(name, file, limit, seed, known) if file else Fetched(known) for name, file in files.items()}
 
 
-def draw_items(
-    name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = _nothing
-) -> list[Item]:
+def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = _nothing) -> list[Item]:
     """Items of a local file, `limit` of them drawn by the seed, without those that were learned. Raises UnmaskError if none is left."""
     items = [item for item in read_items(name, file) if not learned(item.key)]
     if not items:
@@ -94,8 +90,8 @@ def accuracy(
 ) -> NDArray[np.float64]:
     """1 for every item that a model gets right, 0 for the others, in order.
 
-    items: of a local file; without them, or with `Fetched`, the harness fetches its own by name, the first `limit` of each part. Raises UnmaskError for a
-    test that there is not, for code that may not be run, and without the harness.
+    items: of a local file; without them, or with `Fetched`, the harness fetches its own by name, the first `limit` of each part.
+    Raises UnmaskError for a test that there is not, for code that may not be run, and without the harness.
     """
     return accuracies(model, tokenizer, {name: items}, run_code=run_code, limit=limit, batch=batch)[name]
 
