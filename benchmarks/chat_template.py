@@ -1,44 +1,50 @@
 """What a chat template applied by accident costs: one model, one prompt, one data set, three ways to load it.
 
-    python -m benchmarks.chat_template [--model smollm2] [--pairs 1379]
+    python -m benchmarks.chat_template [--model smollm2] [--pairs 1379] [--smoke]
 
 sentence-transformers wraps plain strings in the chat template of a chat model. unmask never does unless a design says `chat:`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks.encode import DATA
+from benchmarks import _inputs
 
 DESIGN = "prompteol"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print Spearman x 100 of cosine on STSB test for each way."""
+    parser = _inputs.parser(__doc__)
+    parser.add_argument("--pairs", type=int, default=1379)
+    given = parser.parse_args(arguments)
+    rows = _inputs.rows("stsb/test.jsonl", given.smoke)[: 20 if given.smoke else given.pairs]
+    with tempfile.TemporaryDirectory() as folder:
+        compare_ways(_pico_with_template(Path(folder)) if given.smoke else _inputs.model_of(given), rows)
+
+
+def compare_ways(model: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Score the pairs in the three ways."""
     from sentence_transformers import SentenceTransformer
 
     from unmask import Embedder
     from unmask.models import resolve
     from unmask.prompts import PROMPTS
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--pairs", type=int, default=1379)
-    given = parser.parse_args()
-    rows = [json.loads(line) for line in (DATA / "stsb" / "test.jsonl").open(encoding="utf-8")][: given.pairs]
     texts = [row[side] for side in ("sentence1", "sentence2") for row in rows]
     gold = [row["score"] for row in rows]
     prompted = [PROMPTS["eol"].render(text, None)[0] for text in texts]
-    ours = Embedder.from_pretrained(given.model, DESIGN)
+    ours = Embedder.from_pretrained(model, DESIGN)
     dtype = str(ours.backbone.dtype).removeprefix("torch.")
-    theirs = SentenceTransformer(resolve(given.model), model_kwargs={"dtype": dtype})
+    theirs = SentenceTransformer(resolve(model), model_kwargs={"dtype": dtype})
     print(f"first tokens that sentence-transformers computes: {_first_tokens(theirs, prompted[0])}")
     ways = {
         "sentence-transformers, as it loads the model": theirs.encode(prompted, show_progress_bar=False),
@@ -49,6 +55,19 @@ def main() -> None:
     }
     for way, vectors in ways.items():
         print(f"{100 * _spearman(vectors, gold):5.1f}  {way}")
+
+
+def _pico_with_template(folder: Path) -> str:
+    """The pico model as a chat model."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from unmask.models import resolve
+
+    tokenizer = AutoTokenizer.from_pretrained(resolve("pico"))
+    tokenizer.chat_template = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] | trim }}</s>{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    AutoModelForCausalLM.from_pretrained(resolve("pico")).save_pretrained(folder)
+    return str(folder)
 
 
 def _first_tokens(model: Any, text: str) -> str:

@@ -1,29 +1,29 @@
 """How far a vector moves with the batch that its text is computed in: exact in fp32, rounding in bf16.
 
-python -m benchmarks.drift [--model smollm2] [--texts 200]
+python -m benchmarks.drift [--model smollm2] [--texts 200] [--smoke]
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 
 import numpy as np
 
+from benchmarks import _inputs
 from benchmarks.encode import texts
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the smallest cosine and largest difference between a text alone and in a batch, for each precision and design."""
     from unmask import Embedder
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", default="smollm2")
+    parser = _inputs.parser(__doc__)
     parser.add_argument("--texts", type=int, default=200)
-    given = parser.parse_args()
-    some = texts(2 * given.texts)["sentences"]
+    given = parser.parse_args(arguments)
+    some = texts(2 * (4 if given.smoke else given.texts), given.smoke)["sentences"]
     for dtype in ("float32", "bfloat16"):
         for design in ("mean", "prompteol"):
-            embedder = Embedder.from_pretrained(given.model, design, dtype=dtype)
+            embedder = Embedder.from_pretrained(_inputs.model_of(given), design, dtype=dtype)
             together = embedder.encode(some, show_progress=False)
             alone = np.concatenate([embedder.encode([text]) for text in some])
             cosine = (together * alone).sum(1) / np.linalg.norm(together, axis=1) / np.linalg.norm(alone, axis=1)

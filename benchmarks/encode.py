@@ -1,6 +1,6 @@
 """Encoding speed and memory: against sentence-transformers, against a bare forward pass, and of many designs at once.
 
-    python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3]
+    python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3] [--smoke]
 
 Texts are STSB sentences and SciFact abstracts in equal parts (UNMASK_DATA or ../shared/data). Competitors take turns, and a ratio is that
 of their best times, so that a busy machine hurts all of them alike.
@@ -9,8 +9,6 @@ of their best times, so that a busy machine hurts all of them alike.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import subprocess
 import sys
@@ -22,15 +20,15 @@ from typing import Any
 
 import torch
 
-DATA = Path(os.environ.get("UNMASK_DATA", "../shared/data"))
+from benchmarks import _inputs
+
 PLAIN = "causal/plain/mean"
 
 
-def texts(count: int) -> dict[str, list[str]]:
+def texts(count: int, smoke: bool = False) -> dict[str, list[str]]:
     """Sentences, abstracts, and both mixed, in random order."""
     draw = random.Random(0)
-    pairs = [json.loads(line) for line in (DATA / "stsb" / "test.jsonl").open(encoding="utf-8")]
-    documents = [json.loads(line) for line in (DATA / "scifact" / "corpus.jsonl").open(encoding="utf-8")]
+    pairs, documents = _inputs.rows("stsb/test.jsonl", smoke), _inputs.rows("scifact/corpus.jsonl", smoke)
     sentences = draw.sample([row["sentence1"] for row in pairs], count // 2)
     abstracts = draw.sample([f"{row['title']} {row['text']}" for row in documents], count // 6)
     mixed = [*sentences, *abstracts]
@@ -99,36 +97,38 @@ def _their_ids(theirs: Any, some: list[str]) -> list[list[int]]:
 def many_designs(model: str, some: list[str], repeats: int) -> None:
     """All training-free designs of one attention and prompt against one of them."""
     from unmask import Design, Embedder
-    from unmask.design import POOLINGS
+    from unmask.design import HEADS, POOLINGS
     from unmask.encoding import encode_designs
     from unmask.features import Fit
 
     embedder = Embedder.from_pretrained(model, PLAIN)
     depth = embedder.backbone.depth
-    layers = [None, depth // 4, depth // 2, 3 * depth // 4]
-    designs = [Design("causal", "plain", pooling, layer) for pooling in POOLINGS for layer in layers]  # type: ignore[arg-type]
+    layers = [None, *sorted({max(1, depth * part // 4) for part in (1, 2, 3)})]
+    poolings = [pooling for pooling in POOLINGS if pooling not in HEADS]  # a head has to be trained
+    designs = [Design("causal", "plain", pooling, layer) for pooling in poolings for layer in layers]
 
     def run(chosen: list[Design]) -> None:
         fits = {design: Fit() for design in chosen}
         encode_designs(embedder.backbone, embedder.prompt, fits, some, batch_tokens=embedder.batch_tokens)
 
     times = best_times({"one": lambda: run(designs[:1]), "all": lambda: run(designs)}, repeats)
-    print(f"{len(designs)} designs (5 poolings x 4 layers) in one pass: {times['all'] / times['one']:.2f} x one design")
+    grid = f"{len(designs)} designs ({len(poolings)} poolings x {len(layers)} layers)"
+    print(f"{grid} in one pass: {times['all'] / times['one']:.2f} x one design")
 
 
-def routing(some: list[str], repeats: int) -> None:
+def routing(name: str, some: list[str], repeats: int) -> None:
     """Routing features against hidden states alone, on a small random mixture of experts."""
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     from unmask import Embedder
     from unmask.models import resolve
 
+    tokenizer = AutoTokenizer.from_pretrained(resolve(name))
     config = AutoConfig.for_model(
-        "olmoe", vocab_size=49152, hidden_size=256, intermediate_size=256, num_hidden_layers=8, num_attention_heads=8,
+        "olmoe", vocab_size=len(tokenizer), hidden_size=256, intermediate_size=256, num_hidden_layers=8, num_attention_heads=8,
         num_key_value_heads=8, num_experts=16, num_experts_per_tok=4, pad_token_id=2, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2"))
     model = AutoModel.from_config(config)
     hidden = Embedder.from_model(model, tokenizer, "causal/eol/last")
     both = Embedder.from_model(model, tokenizer, "causal/eol/last/sum:1")
@@ -156,22 +156,24 @@ def _print_peak(model: str, design: str, some: list[str]) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run all of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--model", default="smollm2")
+    parser = _inputs.parser(__doc__)
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peak", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    sets = texts(given.texts)
+    given = parser.parse_args(arguments)
+    model, repeats = _inputs.model_of(given), 1 if given.smoke else given.repeats
+    sets = texts(12 if given.smoke else given.texts, given.smoke)
+    if given.peak or given.smoke:
+        _print_peak(model, given.peak or PLAIN, sets["mixed"])
     if given.peak:
-        _print_peak(given.model, given.peak, sets["mixed"])
         return
-    against_sentence_transformers(given.model, sets, given.repeats)
-    many_designs(given.model, sets["mixed"][:200], given.repeats)
-    routing(sets["sentences"], given.repeats)
-    peak_memory(given.model, given.texts)
+    against_sentence_transformers(model, sets, repeats)
+    many_designs(model, sets["mixed"][:200], repeats)
+    routing(model, sets["sentences"], repeats)
+    if not given.smoke:  # two processes more
+        peak_memory(model, given.texts)
 
 
 if __name__ == "__main__":

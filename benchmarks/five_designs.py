@@ -1,6 +1,6 @@
 """The designs of Pooling and Attention, from the results of `unmask compare` on runs of several seeds.
 
-    python -m benchmarks.five_designs REPORT_FOLDER...
+    python -m benchmarks.five_designs REPORT_FOLDER... (or --smoke)
 
 A score is the mean over seeds of one design on one task. Every pair of designs is tested by Wilcoxon's signed-rank test over tasks,
 Holm-corrected over all pairs. The spread over seeds stands beside it: it is what a single run could have shown by luck.
@@ -8,8 +8,9 @@ Holm-corrected over all pairs. The spread over seeds stands beside it: it is wha
 
 from __future__ import annotations
 
-import argparse
+import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _inputs
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.statistics import wilcoxon, with_holm
 
@@ -64,10 +66,30 @@ def tests_table(found: Scores, tasks: list[str]) -> Table:
     return table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", type=Path, nargs="+")
-    found = by_design([result for folder in parser.parse_args().folders for result in ResultStore(folder).results])
+def smoke_results(folder: Path) -> list[Result]:
+    """Two designs of the pico model on six small tasks, as many as the test needs."""
+    from unmask.design import parse_designs
+    from unmask.evaluation.compare import Plan, compare
+    from unmask.evaluation.tasks import LocalTask, resolve_tasks
+    from unmask.loading import Source
+    from unmask.starter import reference_texts
+
+    names = [f"{_inputs.STARTER[name]}#{limit}" for name in ("sts", "retrieval") for limit in (8, 10, 12)]
+    tasks = [task for task in resolve_tasks(names) if isinstance(task, LocalTask)]
+    store = ResultStore(folder)
+    compare(Plan(Source("pico"), parse_designs("mean,last"), tasks, 64, reference_texts()), store)
+    return store.results
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = _inputs.parser(__doc__, model=False)
+    parser.add_argument("folders", type=Path, nargs="*")
+    given = parser.parse_args(arguments)
+    if given.smoke:
+        with tempfile.TemporaryDirectory() as folder:
+            found = by_design(2 * smoke_results(Path(folder)))
+    else:
+        found = by_design([result for folder in given.folders for result in ResultStore(folder).results])
     tasks = list(next(iter(found.values())))
     console = Console(width=180)
     console.print(scores_table(found, tasks))

@@ -1,6 +1,6 @@
 """Cost of a grid: 30 designs on ten tasks, beside the costliest of them alone in each pass (an attention with a prompt).
 
-    python -m benchmarks.grid [--model smollm2] [--limit 100]
+    python -m benchmarks.grid [--model smollm2] [--limit 100] [--smoke]
 
 Tasks are of shared/data (UNMASK_DATA or ../shared/data). The costliest design of a pass is the one whose vectors are widest, every layer
 side by side: its forward passes are those of all the others, and its scoring takes the longest. Runs take turns within one process.
@@ -8,13 +8,12 @@ side by side: its forward passes are those of all the others, and its scoring ta
 
 from __future__ import annotations
 
-import argparse
-import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks import _inputs
 from unmask.design import Design, parse_designs
 from unmask.evaluation.compare import Plan, compare, load_checked
 from unmask.evaluation.results import ResultStore
@@ -22,29 +21,29 @@ from unmask.evaluation.tasks import LocalTask, resolve_tasks
 from unmask.loading import Source
 from unmask.starter import reference_texts
 
-DATA = Path(os.environ.get("UNMASK_DATA", "../shared/data"))
 TASKS = ("stsb", "sickr", "sts12", "sts13", "mrpc", "trec", "subj", "bbc_news", "searchsnippets", "trecqa")
 LAYERS = (4, 8, 12, 16, 20, 24)
 PASSES = ("causal/plain", "causal/eol")
 
 
-def designs() -> dict[str, Design]:
+def designs(layers: Sequence[int]) -> dict[str, Design]:
     """Fifteen of each pass."""
     names = []
     for start in PASSES:
         names += [f"{start}/{pooling}" for pooling in ("last", "mean", "weighted-mean", "max", "first")]
-        names += [f"{start}/{pooling}@{layer}" for pooling in ("last", "mean") for layer in LAYERS][:8]
+        names += [f"{start}/{pooling}@{layer}" for pooling in ("last", "mean") for layer in layers][:8]
         names += [f"{start}/mean/zscore", f"{start}/mean@all"]
     return parse_designs(",".join(names))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="smollm2")
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = _inputs.parser(__doc__)
     parser.add_argument("--limit", type=int, default=100)
-    asked = parser.parse_args()
-    tasks = [task for task in resolve_tasks([f"{DATA / name}#{asked.limit}" for name in TASKS]) if isinstance(task, LocalTask)]
-    plan = Plan(Source(asked.model), designs(), tasks, 512, reference_texts())
+    given = parser.parse_args(arguments)
+    model, limit = _inputs.model_of(given), 10 if given.smoke else given.limit
+    folders = [_inputs.STARTER["sts"]] if given.smoke else [_inputs.DATA / name for name in TASKS]
+    tasks = [task for task in resolve_tasks([f"{folder}#{limit}" for folder in folders]) if isinstance(task, LocalTask)]
+    plan = Plan(Source(model), designs((1, 2) if given.smoke else LAYERS), tasks, 512, reference_texts())
     loaded = load_checked(plan)
 
     def seconds(of: Mapping[str, Design]) -> tuple[float, float]:
@@ -59,9 +58,7 @@ def main() -> None:
     widest = {start: seconds({start: Design.parse(f"{start}/mean@all")}) for start in PASSES}
     whole, passes = seconds(plan.designs)
     alone = sum(total for total, _ in widest.values())
-    print(
-        f"{asked.model}: {len(plan.designs)} designs on {len(tasks)} tasks of at most {asked.limit} items, {len(PASSES)} passes"
-    )
+    print(f"{model}: {len(plan.designs)} designs on {len(tasks)} tasks of at most {limit} items, {len(PASSES)} passes")
     print(f"  grid / the costliest design of each pass alone: {whole / alone:.2f}")
     print(
         f"  of the grid, in passes: {passes / whole:.0%}; of these designs alone: {sum(own for _, own in widest.values()) / alone:.0%}"

@@ -1,6 +1,6 @@
 """False findings and intervals of tests of trained designs, simulated.
 
-    python -m benchmarks.seeds [--studies 1000]
+    python -m benchmarks.seeds [--studies 1000] [--smoke]
 
 Two equal designs, 12 tasks, 2 to 5 seeds each, and deviations of trainings (run), of the designs' difference from task to task
 (task) and of the rest. Per cent of studies with p < 0.05, and per cent of 95 % intervals that hold the true difference, 0: of
@@ -9,11 +9,12 @@ Two equal designs, 12 tasks, 2 to 5 seeds each, and deviations of trainings (run
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 
+from benchmarks import _inputs
 from unmask.evaluation.resampling import Scores, interval
 from unmask.evaluation.seeds import seed_test
 
@@ -32,11 +33,12 @@ def bootstrapped(tables: tuple[Scores, Scores], random: np.random.Generator) -> 
     return interval(a - b)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print a line for each number of seeds and each split of variance."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = _inputs.parser(__doc__, model=False)
     parser.add_argument("--studies", type=int, default=1000)
-    studies = parser.parse_args().studies
+    given = parser.parse_args(arguments)
+    studies = 2 if given.smoke else given.studies
     random = np.random.default_rng(0)
     print("seeds  run task rest | p_tasks p_both larger | interval bootstrap")
     for seeds, (run, task, rest) in product((2, 3, 5), DEVIATIONS):

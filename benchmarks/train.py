@@ -1,4 +1,5 @@
-"""Speed and memory of training, as ratios within one run. `python -m benchmarks.train speed` or `memory`.
+"""Speed and memory of training, as ratios within one run. `python -m benchmarks.train speed` or `memory`, or
+`--smoke` for a little of both.
 
 speed: the loop against (a) the same chunks in a bare forward and backward loop, (b) every text padded to the longest of its column in
 the batch, columns apart, (c) every text padded to the maximum length, as llm2vec's scripts do. memory: peak of a batch of 1 024 by
@@ -7,9 +8,7 @@ GradCache against one of 32, and of a step of 48 triples at the defaults, each i
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -17,29 +16,38 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import _inputs
 from unmask.backbone import TokenBatch
 from unmask.training.data import DataSource, read_pairs
 from unmask.training.recipe import Contrastive, Recipe
 from unmask.training.stages import Prepared, prepare
 from unmask.training.trainee import Trainee
 
-DATA = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[2] / "shared" / "data"))
 TRIPLES = "snli/triples_dev.jsonl"
 
 
-def ready(batch: int, steps: int, max_length: int, **options: Any) -> tuple[Trainee, Contrastive, Prepared]:
-    """A contrastive stage on SNLI triples with smollm2, as `unmask train` would run it."""
+@dataclass(frozen=True)
+class Given:
+    """The model, and the folder that holds the triples."""
+
+    model: str
+    data: Path
+
+
+def ready(given: Given, batch: int, steps: int, max_length: int, **options: Any) -> tuple[Trainee, Contrastive, Prepared]:
+    """A contrastive stage on SNLI triples, as `unmask train` would run it."""
     stage = {"data": ["triples"], "steps": steps, "batch": batch, "lr": 2e-4, "max_length": max_length, **options}
     recipe = Recipe.model_validate(
         {
             "name": "benchmark",
             "about": "",
-            "model": "smollm2",
+            "model": given.model,
             "designs": ["prompteol"],
             "stages": ["contrastive"],
             "data": {"triples": {"path": TRIPLES}},
@@ -50,7 +58,7 @@ def ready(batch: int, steps: int, max_length: int, **options: Any) -> tuple[Trai
 
     trainee = Trainee.load(recipe, Design.parse("prompteol"), 0)
     trainee.begin("contrastive", 0)
-    sets = [read_pairs("triples", DataSource(path=TRIPLES), DATA, 0)]
+    sets = [read_pairs("triples", DataSource(path=TRIPLES), given.data, 0)]
     assert recipe.contrastive is not None
     return trainee, recipe.contrastive, prepare("contrastive", recipe.contrastive, trainee, sets, 0)
 
@@ -126,9 +134,9 @@ def chunked(prepared: Prepared, stage: Contrastive) -> list[list[TokenBatch]]:
     return found
 
 
-def speed(steps: int, max_length: int) -> dict[str, float]:
+def speed(given: Given, steps: int, max_length: int, batch: int = 32) -> dict[str, float]:
     """Seconds a step of each way, and the ratios to the loop's."""
-    trainee, stage, prepared = ready(32, steps + 1, max_length, cache_tokens=1 << 20)
+    trainee, stage, prepared = ready(given, batch, steps + 1, max_length, cache_tokens=1 << 20)
     ways: dict[str, Callable[[], float]] = {
         "loop": lambda: run_loop(stage, prepared),
         "bare": lambda: bare(trainee, chunked(prepared, stage)),
@@ -142,40 +150,64 @@ def speed(steps: int, max_length: int) -> dict[str, float]:
     return seconds | {f"{name} / loop": seconds[name] / seconds["loop"] for name in ways if name != "loop"}
 
 
-def peak(batch: int, cache_tokens: int | None) -> float:
+def peak(given: Given, batch: int, cache_tokens: int | None) -> float:
     """Peak resident memory of one step, in GB; call it in a process of its own."""
     options = {} if cache_tokens is None else {"cache_tokens": cache_tokens}
-    _, stage, prepared = ready(batch, 1, 64, **options)
+    _, stage, prepared = ready(given, batch, 1, 64, **options)
     run_loop(stage, prepared)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
-def apart(*arguments: str) -> float:
+def apart(model: str, *numbers: int) -> float:
     """The same in a process of its own."""
-    printed = subprocess.run([sys.executable, "-m", "benchmarks.train", *arguments], check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "benchmarks.train", "peak", *map(str, numbers), "--model", model]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(printed.stdout.splitlines()[-1]))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["speed", "memory", "peak"])
+def memory(model: str) -> dict[str, float]:
+    """Peaks of a small batch, a large one and a step at the defaults, in GB, and how many times the large one takes."""
+    small, large, default = apart(model, 32, 2048), apart(model, 1024, 2048), apart(model, 48)
+    return {
+        "batch 32 (GB)": small,
+        "batch 1024 (GB)": large,
+        "1024 / 32": large / small,
+        "48 triples, defaults (GB)": default,
+    }
+
+
+def smoke(model: str) -> dict[str, float]:
+    """Two steps on a few bundled sentences, and the peak of this process."""
+    texts = [row["sentence1"] for row in _inputs.rows("stsb/test.jsonl", smoke=True)]
+    rows = [{"anchor": text, "positive": texts[place - 1], "negative": texts[place - 7]} for place, text in enumerate(texts)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / TRIPLES
+        file.parent.mkdir()
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        given = Given(model, Path(folder))
+        return {**speed(given, 1, 64, batch=4), "peak (GB)": peak(given, 4, 64)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print what was asked for as JSON."""
+    parser = _inputs.parser(__doc__)
+    parser.add_argument("what", choices=["speed", "memory", "peak"], nargs="?", default="speed")
     parser.add_argument("numbers", nargs="*", type=int)
-    given = parser.parse_args()
-    warnings.filterwarnings("ignore")
-    if given.what == "speed":
-        print(json.dumps({name: round(value, 3) for name, value in speed(*(given.numbers or [6, 128])).items()}, indent=2))
-    elif given.what == "peak":
-        batch, *cache = given.numbers
-        print(peak(batch, cache[0] if cache else None))
-    else:
-        small, large, default = apart("peak", "32", "2048"), apart("peak", "1024", "2048"), apart("peak", "48")
-        rows = {
-            "batch 32 (GB)": small,
-            "batch 1024 (GB)": large,
-            "1024 / 32": large / small,
-            "48 triples, defaults (GB)": default,
-        }
-        print(json.dumps({name: round(value, 2) for name, value in rows.items()}, indent=2))
+    asked = parser.parse_args(arguments)
+    given = Given(_inputs.model_of(asked), _inputs.DATA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if asked.what == "peak":
+            batch, *cache = asked.numbers
+            print(peak(given, batch, cache[0] if cache else None))
+            return
+        if asked.smoke:
+            found = smoke(given.model)
+        elif asked.what == "memory":
+            found = memory(given.model)
+        else:
+            found = speed(given, *(asked.numbers or [6, 128]))
+    print(json.dumps({name: round(value, 3) for name, value in found.items()}, indent=2))
 
 
 if __name__ == "__main__":
