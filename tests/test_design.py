@@ -238,3 +238,22 @@ def test_every_name_of_the_vocabulary_has_its_implementation(kind: str, registry
 def test_every_registered_prompt_makes_a_design(prompt: str) -> None:
     assert Design(prompt=prompt).name == f"causal/{prompt}/mean"
     assert Design(prompt=f"chat:{prompt}").name == f"causal/chat:{prompt}/mean"
+
+
+class TestLabels:
+    TOPIC = 'causal/"The topic of {text}, in = one word:"/last'
+
+    def test_a_design_may_have_a_label_of_its_own(self) -> None:
+        designs = parse_designs(f"mean, topic = {self.TOPIC},{self.TOPIC.replace('topic', 'gist')}")
+        assert list(designs) == ["mean", "topic", self.TOPIC.replace("topic", "gist")]
+        assert designs["topic"] == Design.parse(self.TOPIC)
+
+    @pytest.mark.parametrize(
+        "names", ["=causal/eol/last", "echo=causal/eol/last", "mean,x=causal/eol/last,x=causal/eol/mean", "moee-ablation=mean"]
+    )
+    def test_a_label_stands_for_one_design(self, names: str) -> None:
+        with pytest.raises(UnmaskError, match="label"):
+            parse_designs(names)
+
+    def test_a_label_names_the_design_where_both_are_given(self) -> None:
+        assert list(parse_designs("x=causal/eol/last,prompteol")) == ["x"]

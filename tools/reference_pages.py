@@ -31,7 +31,9 @@ def commands(group: Any, above: str) -> Iterator[tuple[str, Any]]:
 
 def row(parameter: Any) -> str:
     """An option or argument as a row of a table."""
-    names = ", ".join(f"`{name}`" for name in parameter.opts) if parameter.param_type_name == "option" else f"`{parameter.name}`"
+    names = (
+        ", ".join(f"`{name}`" for name in parameter.opts) if parameter.param_type_name == "option" else f"`{parameter.name}`"
+    )
     shown = "required" if parameter.required else "" if parameter.default in (None, False, ()) else f"`{parameter.default}`"
     told = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
     return f"| {names} | {told} | {shown} |"
@@ -64,7 +66,14 @@ def design_page() -> list[str]:
     from unmask.presets import PRESETS
     from unmask.prompts import PROMPTS
 
-    lines = ["# Designs, prompts and poolings", "", "## Named designs", "", "| name | design | meaning | source |", "|---|---|---|---|"]
+    lines = [
+        "# Designs, prompts and poolings",
+        "",
+        "## Named designs",
+        "",
+        "| name | design | meaning | source |",
+        "|---|---|---|---|",
+    ]
     lines += [f"| `{name}` | `{one.design.name}` | {one.meaning} | {one.source} |" for name, one in PRESETS.items()]
     lines += ["", "## Prompts", "", "| name | template |", "|---|---|"]
     lines += [f"| `{name}` | `{prompt.template!r}` |".replace("\\n", "⏎") for name, prompt in PROMPTS.items()]

@@ -171,22 +171,38 @@ class Design:
 
 
 def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
-    """Designs by the label under which they were asked for (a preset's name or a readable name), in order, no repeats.
+    """Designs by label, in order, without repeats. A label is a preset's name, a readable name, or the user's own (`LABEL=DESIGN`).
 
-    A string is split at the commas outside quotes; the name of a set stands for its designs. Raises UnmaskError for a name that
-    is no design, or for none at all.
+    A string is split at the commas outside quotes. The name of a set stands for its designs. Raises UnmaskError for a name that
+    is not a design, for a label that two designs share, and if there is no design at all.
     """
     from unmask.presets import SETS
 
-    given = _split(names, ",") if isinstance(names, str) else list(names)
-    labels = [one for label in given for one in (SETS[label.strip()].designs if label.strip() in SETS else [label])]
-    designs = {label.strip(): Design.parse(label.strip()) for label in labels if label.strip()}
+    given = [name.strip() for name in (_split(names, ",") if isinstance(names, str) else names) if name.strip()]
+    designs: dict[str, Design] = {}
+    for name in (one for name in given for one in (SETS[name].designs if name in SETS else [name])):
+        label, design = _labelled(name)
+        if designs.setdefault(label, design) != design:
+            raise UnmaskError(f"Two designs have the label '{label}': give each its own, as in LABEL=DESIGN.")
     if not designs:
         raise UnmaskError("No design was given; `unmask designs` lists them.")
     by_name: dict[str, str] = {}
     for label, design in designs.items():
         by_name.setdefault(design.name, label)
     return {label: designs[label] for label in by_name.values()}
+
+
+def _labelled(name: str) -> tuple[str, Design]:
+    """The label and the design of `LABEL=DESIGN`, or of a plain name. Raises UnmaskError for a label that means another design."""
+    from unmask.presets import PRESETS, SETS
+
+    label, mark, rest = name.partition("=")
+    label = label.strip()
+    if not mark or any(char in label for char in '/"'):
+        return name, Design.parse(name)
+    if not label or label in SETS or (label in PRESETS and Design.parse(rest.strip()) != PRESETS[label].design):
+        raise UnmaskError(f"'{label}' cannot be the label of '{rest.strip()}': it is empty, or the name of something else.")
+    return label, Design.parse(rest.strip())
 
 
 def _one_of(kind: str, given: str, allowed: tuple[str, ...]) -> str:
