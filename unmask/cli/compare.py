@@ -43,7 +43,7 @@ def compare(
         typer.Option(
             "--designs",
             "-d",
-            help="Designs or sets (see `unmask designs`), separated by commas; LABEL=DESIGN names one. Default: a saved embedder's own, or eight.",
+            help="Designs or sets (see `unmask designs`), separated by commas; LABEL=DESIGN names one. Default: the saved one, or eight.",
         ),
     ] = None,
     reference: Annotated[
