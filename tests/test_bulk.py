@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk import WRITERS, Done, Job, embed_file, read_texts
+from unmask.digests import digest_of_folder
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.files import fingerprint
 from unmask.rows import READERS
 
 INPUTS = list(READERS)
@@ -162,7 +162,7 @@ def test_the_manifest_says_everything_that_the_vectors_depend_on(
     embed_file(loaded, job)
     found = manifest_of(file)
     assert found["model"]["model"] == str(folder)
-    assert found["model"]["fingerprint"] == fingerprint(folder)
+    assert found["model"]["fingerprint"] == digest_of_folder(folder)
     assert found["model"]["adapter"] is None
     assert found["design"] == "causal/eol/last"
     assert found["prompt"] == 'This sentence : "{text}" means in one word:"'
@@ -214,7 +214,7 @@ def test_the_manifest_of_a_saved_embedder_names_the_weights_that_were_used(loade
     loaded.save_pretrained(saved)
     embedder = Embedder.from_pretrained(saved, device="cpu")
     embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
-    assert manifest_of(tmp_path / "vectors.npy")["model"]["fingerprint"] == fingerprint(saved)
+    assert manifest_of(tmp_path / "vectors.npy")["model"]["fingerprint"] == digest_of_folder(saved)
 
 
 def test_a_saved_embedder_outlives_the_model_that_it_was_made_of(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -242,7 +242,8 @@ def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[st
     embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
     found = manifest_of(tmp_path / "vectors.npy")["model"]
     assert found["adapter"] == str(tmp_path / "adapter")
-    assert found["fingerprint"] == f"{fingerprint(pico_folder('llama'))}+{fingerprint(tmp_path / 'adapter')}"
+    parts = {"weights": digest_of_folder(pico_folder("llama")), "adapter": digest_of_folder(tmp_path / "adapter")}
+    assert found["identity"] == parts and found["fingerprint"] not in parts.values()
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # who may import whom: a module imports only from its own rank or below
 RANKS: list[set[str]] = [
     {"errors", "files", "seals", "rows", "progress", "starter", "terminal"},
-    {"prompts", "design", "presets", "models", "pico"},
-    {"attention", "pooling", "heads", "routing", "features", "tokens", "loading", "decoder", "mixture"},
+    {"prompts", "design", "presets", "models", "pico", "hub", "source", "digests"},
+    {"attention", "pooling", "heads", "routing", "features", "tokens", "identity", "loading", "decoder", "mixture"},
     {"backbone", "batching", "encoding"},
     {"embedder", "persistence", "st_module"},
     {"training", "upcycling"},

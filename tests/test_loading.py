@@ -328,7 +328,9 @@ def test_an_adapter_that_changes_no_layer_is_refused(merge: bool, causal_folder:
 
 
 def test_a_folder_that_is_no_adapter_is_refused_as_one(pico_folder: MakeFolder) -> None:
-    for nothing in (str(pico_folder("llama")), "/no/where", "someone/no-such-adapter"):
+    with pytest.raises(UnmaskError, match="There is no folder '/no/where'"):
+        decoder_of(pico_folder("llama"), adapter="/no/where")
+    for nothing in (str(pico_folder("llama")), "someone/no-such-adapter"):
         with pytest.raises(UnmaskError, match=f"'{nothing}' could not be loaded: Can't find 'adapter_config.json'"):
             decoder_of(pico_folder("llama"), adapter=nothing)
 

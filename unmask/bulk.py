@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from unmask.encoding import Tally
 from unmask.errors import UnmaskError
-from unmask.files import atomic, fingerprint, write_json
+from unmask.files import atomic, write_json
+from unmask.identity import attention_implementation, identity_of_loaded
 from unmask.loading import dtype_name
-from unmask.persistence import SETTINGS, versions
+from unmask.persistence import versions
 from unmask.rows import field, read_rows
 
 if TYPE_CHECKING:
@@ -93,8 +94,9 @@ def embed_file(embedder: Embedder, job: Job) -> Done:
 
 
 def _manifest(embedder: Embedder, job: Job, tally: Tally, vectors: NDArray[Any]) -> dict[str, Any]:
+    identity = identity_of_loaded(embedder.backbone.model)
     return {
-        "model": asdict(embedder.source) | {"fingerprint": _weights(embedder)},
+        "model": asdict(embedder.source) | {"fingerprint": identity.revision, "identity": identity.as_json()},
         "design": embedder.design.name,
         "prompt": embedder.prompt.prompt.template,
         "attention": embedder.backbone.proof.summary,
@@ -103,6 +105,7 @@ def _manifest(embedder: Embedder, job: Job, tally: Tally, vectors: NDArray[Any])
         "alpha": embedder.fitted.alpha,
         "fit": _standardisation(embedder.fitted),
         "dtype": dtype_name(embedder.backbone.model),
+        "attn_implementation": attention_implementation(embedder.backbone.model),
         "device": str(embedder.backbone.device),
         "input": {"file": str(job.texts), "sha256": hashlib.sha256(job.texts.read_bytes()).hexdigest()},
         "options": {key: value for key, value in asdict(job).items() if key not in ("texts", "output")},
@@ -112,19 +115,6 @@ def _manifest(embedder: Embedder, job: Job, tally: Tally, vectors: NDArray[Any])
         "dim": vectors.shape[1],
         "versions": versions(),
     }
-
-
-def _weights(embedder: Embedder) -> str | None:
-    """What identifies the weights: the fingerprint of the folder that they were read from, or their commit; and the adapter's."""
-    home, source = Path(embedder.backbone.model.name_or_path or "?"), embedder.source
-    weights = fingerprint(home) if home.is_dir() else embedder.backbone.commit
-    if (home / SETTINGS).is_file():  # a saved embedder: what its source says has been merged
-        return weights
-    adapter = source.adapter or (source.model if (Path(source.model) / "adapter_config.json").is_file() else None)
-    if adapter is None:
-        return weights
-    folder = Path(adapter).expanduser()
-    return f"{weights}+{fingerprint(folder) if folder.is_dir() else adapter}"
 
 
 def _standardisation(fit: Fit) -> str | None:

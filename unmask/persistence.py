@@ -27,8 +27,10 @@ from unmask.design import Design
 from unmask.errors import UnmaskError
 from unmask.features import Fit
 from unmask.heads import Head, HeadOptions, build_head
+from unmask.identity import Pinned, attention_implementation, base_of_loaded, pinned
 from unmask.loading import Source, dtype_name, load
 from unmask.mixture.folder import save_mixture
+from unmask.source import lasting_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -57,7 +59,9 @@ class Settings(BaseModel):
     source: str
     revision: str | None = None
     adapter: str | None = None
+    base_weights: str | None = None
     attention: str
+    attn_implementation: str | None = None
     versions: dict[str, str] = {}
     _folder: Path = Path()
 
@@ -78,6 +82,17 @@ class Settings(BaseModel):
         head.load_state_dict(load_file(self._folder / HEAD))
         return head
 
+    def completed(self, source: Source) -> Source:
+        """How this embedder is loaded: as it was saved, where `source` leaves the choice."""
+        saved = (
+            self.attn_implementation if self.attn_implementation in ("eager", "sdpa") else None
+        )  # others need their hardware
+        return replace(
+            source,
+            dtype=self.dtype if source.dtype == "auto" else source.dtype,
+            attn_implementation=source.attn_implementation or saved,
+        )
+
     def load(
         self,
         source: Source,
@@ -92,7 +107,8 @@ class Settings(BaseModel):
 
         saved = Design.parse(self.design)
         wanted = as_design(design) if design else saved
-        decoder, tokenizer = load(replace(source, dtype=self.dtype) if source.dtype == "auto" else source)
+        source = self.completed(source)
+        decoder, tokenizer = load(source)
         return Embedder.from_model(
             decoder,
             tokenizer,
@@ -189,10 +205,12 @@ def _renders_equal(embedder: Embedder) -> bool:
 
 def write(embedder: Embedder, folder: Path) -> None:
     """Write the files of an embedder into a folder that exists."""
+    base = None
     if (mixture := mixture_of(embedder)) is not None:
         save_mixture(mixture, folder)
     elif adapted(embedder):
-        _write_adapter(embedder, folder)
+        base = pinned(base_of_loaded(embedder.backbone.model) or embedder.source, embedder.backbone.model)
+        _write_adapter(embedder, folder, base)
     else:
         embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)
@@ -206,10 +224,12 @@ def write(embedder: Embedder, folder: Path) -> None:
         instructions=embedder.instructions,
         alpha=embedder.fitted.alpha,
         head=embedder.backbone.head.options if embedder.backbone.head else None,
-        source=source.model,
+        source=lasting_name(source.model),
         revision=source.revision,
-        adapter=source.adapter,
+        adapter=source.adapter and lasting_name(source.adapter),
+        base_weights=base.base_weights if base else None,
         attention=embedder.backbone.proof.summary,
+        attn_implementation=attention_implementation(embedder.backbone.model),
         versions=versions(),
     )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -226,7 +246,7 @@ def adapted(embedder: Embedder) -> bool:
     return any("lora_" in name for name, _ in embedder.backbone.model.named_parameters())
 
 
-def _write_adapter(embedder: Embedder, folder: Path) -> None:
+def _write_adapter(embedder: Embedder, folder: Path, base: Pinned) -> None:
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -237,7 +257,7 @@ def _write_adapter(embedder: Embedder, folder: Path) -> None:
     tensors = {f"base_model.model.{key}": weight.contiguous() for key, weight in weights.items()}
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = copy(config)
-    config.base_model_name_or_path, config.inference_mode = embedder.source.model, True
+    config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
     config.save_pretrained(folder)
 
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.tiny import labelled, write_rows, write_task
 from unmask.backbone import Backbone
 from unmask.design import Design, parse_designs
+from unmask.embedder import Embedder
 from unmask.encoding import encode_tokenized, fit_designs
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
@@ -25,6 +27,7 @@ from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.reference import compare_reference
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.tasks import LocalTask, find_task, resolve_tasks
+from unmask.files import fingerprint
 from unmask.loading import Source
 from unmask.models import BUNDLED
 from unmask.starter import reference_texts
@@ -157,7 +160,7 @@ def test_a_result_says_what_was_measured_on_what(folder: Path, tasks: list[Local
     assert first.conditions.task_revision == tasks[0].revision
     assert first.conditions.model_revision == model_revision(Source(str(folder)))
     assert (first.conditions.max_length, first.conditions.dtype) == (128, "float32")
-    assert set(first.provenance) == {"attention", "hardware", "versions"}
+    assert set(first.provenance) == {"attention", "attn_implementation", "hardware", "versions"}
     assert first.interval is not None and first.interval[0] <= first.main_score <= first.interval[1]
     assert ResultStore(tmp_path).get(first.conditions) == first
 
@@ -342,6 +345,9 @@ def test_vectors_leave_the_disk_when_all_is_done(folder: Path, tasks: list[Local
     assert not (tmp_path / "vectors").exists()
 
 
+EAGER = Source("x", attn_implementation="eager")
+
+
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
@@ -357,7 +363,15 @@ def test_the_reference_texts_are_a_condition_of_designs_that_are_fitted_on_them(
         assert conditions(plan, label).key != conditions(other, label).key
 
 
-@pytest.mark.parametrize("change", [{"max_length": 64}, {"source": Source("other")}, {"source": Source("x", adapter="a")}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_length": 64},
+        {"source": Source("other")},
+        {"source": Source("x", adapter="a")},
+        {"source": Source("x", attn_implementation="eager")},
+    ],
+)
 def test_what_vectors_depend_on_is_a_condition(change: dict[str, Any], tasks: list[LocalTask]) -> None:
     plan = plan_of(Path("x"), "mean", tasks)
     assert conditions(plan, "mean").key != conditions(replace(plan, **change), "mean").key
@@ -383,6 +397,34 @@ def test_a_change_of_the_weights_is_another_measurement(
     assert encoded
 
 
+def test_results_of_an_older_version_count_while_it_would_name_the_weights_alike(
+    folder: Path, tasks: list[LocalTask], encoded: list[set[str]], tmp_path: Path
+) -> None:
+    own, report = Path(shutil.copytree(folder, tmp_path / "model")), tmp_path / "report"
+    first = compare(plan_of(own, "mean", tasks[:1]), ResultStore(report))[0]
+    older = ResultStore(tmp_path / "older")
+    conditions = first.conditions.model_copy(update={"model_revision": fingerprint(own)})
+    older.add(first.model_copy(update={"conditions": conditions}), ResultStore(report).items(first))
+    encoded.clear()
+    again = compare(plan_of(own, "mean", tasks[:1]), ResultStore(older.folder))
+    assert not encoded and again[0].conditions == conditions
+    weights = load_file(own / "model.safetensors")
+    save_file({name: weight + 0.05 for name, weight in weights.items()}, own / "model.safetensors", {"format": "pt"})
+    compare(plan_of(own, "mean", tasks[:1]), ResultStore(older.folder))
+    assert encoded
+
+
+def test_a_saved_embedder_is_measured_as_it_was_saved(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "attn_implementation": "eager", "max_length": 7}
+    Embedder.from_pretrained(folder, "mean", **options).save_pretrained(tmp_path / "saved")
+    plan = Plan(Source(str(tmp_path / "saved"), device="cpu"), parse_designs("mean"), tasks[:1], None, reference_texts()[:20])
+    found = compare(plan, ResultStore(tmp_path / "report"))[0]
+    assert (found.conditions.max_length, found.conditions.dtype) == (7, "float32")
+    assert (found.conditions.attn_implementation, found.provenance["attn_implementation"]) == ("eager", "eager")
+    assert compare(replace(plan, max_length=128), ResultStore(tmp_path / "report"))[0].conditions.max_length == 128
+    assert replace(plan, source=Source(str(folder)), max_length=None).limit == 512
+
+
 def test_a_change_of_the_data_is_another_measurement(folder: Path, encoded: list[set[str]], tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -396,7 +438,9 @@ def test_a_change_of_the_data_is_another_measurement(folder: Path, encoded: list
 def test_the_weights_of_a_model_and_its_adapter_both_name_it(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     alone, adapted = model_revision(Source(str(folder))), model_revision(Source(str(folder), adapter=str(tmp_path)))
-    assert adapted.startswith(f"{alone}+") and len(adapted) == 2 * len(alone) + 1
+    assert len(adapted) == len(alone) == 16 and adapted != alone
+    (tmp_path / "adapter_model.bin").write_bytes(b"weights")
+    assert model_revision(Source(str(folder), adapter=str(tmp_path))) not in (alone, adapted)
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -29,6 +30,7 @@ CONDITIONS = Conditions(
     max_length=512,
     dtype="float32",
     reference="ref",
+    attn_implementation="eager",
 )
 ITEMS = Items("spearman", {"predicted": np.array([0.1, 0.7, 0.3]), "gold": np.array([1.0, 3.0, 2.0])})
 
@@ -237,6 +239,14 @@ def test_json_is_written_whole_and_in_any_language(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(tmp_path / "a.json", {"a": object()})
     assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": ["ü", 1, None]}
+
+
+def test_conditions_of_an_older_version_keep_their_key() -> None:
+    older = (
+        '{"model":"m","model_revision":"r","adapter":"a","design":"causal/plain/mean","task":"t","task_revision":"tr",'
+        '"max_length":512,"dtype":"float32","reference":"ref"}'
+    )
+    assert Conditions.model_validate_json(older).key == hashlib.sha256(older.encode()).hexdigest()[:20]
 
 
 # --- fingerprints ----------------------------------------------------------------------------------------------------

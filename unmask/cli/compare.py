@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,7 +60,7 @@ def compare(
     fit_on: Annotated[
         Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on (txt, jsonl, csv, parquet).")
     ] = None,
-    max_length: MaxLength = 512,
+    max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,
     adapter: Adapter = None,
     revision: Revision = None,
@@ -115,7 +114,12 @@ def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> 
 
 
 def _plan(
-    source: Source, designs: list[str] | None, tasks: list[Task], fit_on: Path | None, max_length: int, batch_tokens: int | None
+    source: Source,
+    designs: list[str] | None,
+    tasks: list[Task],
+    fit_on: Path | None,
+    max_length: int | None,
+    batch_tokens: int | None,
 ) -> Plan:
     """What to compare on one model: the designs that were asked for, a saved embedder's own, or the usual ones."""
     from unmask.design import parse_designs
@@ -128,8 +132,6 @@ def _plan(
     asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
     if fit_on is not None and not any(design.needs_fit for design in asked.values()):
         raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")
-    if saved and source.dtype == "auto":
-        source = replace(source, dtype=saved.dtype)
     return Plan(source, asked, tasks, max_length, texts, batch_tokens)
 
 

@@ -27,7 +27,7 @@ def recommend(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the results; the same command goes on if it was stopped.")
     ] = Path("recommendation"),
-    max_length: MaxLength = 512,
+    max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,
     adapter: Adapter = None,
     revision: Revision = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unmask.encoding import Tally
@@ -11,9 +10,8 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import Items, bootstrap, interval
 from unmask.evaluation.results import Conditions, Failure, Result
 from unmask.evaluation.tasks import Task
-from unmask.files import fingerprint
-from unmask.loading import Source, hub_commit
-from unmask.models import resolve
+from unmask.identity import identity_of
+from unmask.loading import Source
 
 if TYPE_CHECKING:
     from unmask.evaluation.mteb_adapter import Outcome
@@ -87,13 +85,5 @@ def not_asked(conditions: Conditions, label: str, task: Task, reason: str) -> Fa
 
 
 def model_revision(source: Source) -> str:
-    """What identifies the weights: a fingerprint of a local folder (and adapter), or the commit on the hub."""
-    revision = _revision(source.model, source.revision)
-    return f"{revision}+{_revision(source.adapter, None)}" if source.adapter else revision
-
-
-def _revision(name: str, revision: str | None) -> str:
-    path = Path(resolve(name))
-    if path.is_dir():
-        return fingerprint(path)
-    return hub_commit(name, revision)
+    """What identifies a model's weights, its adapter and the base below it: see `unmask.identity`."""
+    return identity_of(source).revision

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.backbone import Backbone
 from unmask.design import ATTENTIONS, Attention, Design
-from unmask.embedder import default_batch_tokens
+from unmask.embedder import MAX_LENGTH, default_batch_tokens
 from unmask.encoding import Vectors, fit_designs
 from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.passes import Pass, SharedVectors
@@ -24,6 +24,7 @@ from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.tasks import LocalTask, Task
 from unmask.evaluation.vectors import VectorCache
 from unmask.features import Fit
+from unmask.identity import attention_implementation, older_revision
 from unmask.loading import Source, load, pick_device, pick_dtype
 from unmask.persistence import Settings, hardware, read_settings, versions
 from unmask.probing.subject import Subject
@@ -38,15 +39,26 @@ if TYPE_CHECKING:
 class Plan:
     """What to compare: a source of weights, designs by label, tasks; and what every vector depends on beside them.
 
+    max_length: None takes that of a saved embedder, else 512; dtype and attention implementation likewise.
     reference: texts that standardisation and alpha are fitted on; batch_tokens: None chooses by device.
     """
 
     source: Source
     designs: Mapping[str, Design]
     tasks: Sequence[Task]
-    max_length: int
+    max_length: int | None
     reference: Sequence[str]
     batch_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        """Load a saved embedder as it was saved, where nothing else was asked for."""
+        if self.saved is not None:
+            object.__setattr__(self, "source", self.saved.completed(self.source))
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of one text with its prompt."""
+        return self.max_length or (self.saved.max_length if self.saved else MAX_LENGTH)
 
     @cached_property
     def saved(self) -> Settings | None:
@@ -69,9 +81,10 @@ class Plan:
             design=design.name,
             task=task.name,
             task_revision=task.revision,
-            max_length=self.max_length,
+            max_length=self.limit,
             dtype=dtype,
             reference=self._reference(design),
+            attn_implementation=self.source.attn_implementation,
         )
 
     def _reference(self, design: Design) -> str | None:
@@ -106,12 +119,12 @@ def compare(
     grid = Grid(plan, store, model_revision(plan.source), dtype, say)
     grid.note_what_is_not_asked()
     vectors = cache or VectorCache(store.folder / "vectors")
-    if any(store.get(conditions) is None for conditions in grid.cells.values()):
+    if any(grid.kept(conditions) is None for conditions in grid.cells.values()):
         backbone, tokenizer = loaded() if loaded else load_checked(plan, say)
         _fill(grid, backbone, tokenizer, vectors)
     if cache is None:
         vectors.forget()  # also what a run left that was killed when all was scored
-    found = [store.get(conditions) for conditions in grid.cells.values()]
+    found = [grid.kept(conditions) for conditions in grid.cells.values()]
     relabelled = zip((label for label, _ in grid.cells), found, strict=True)
     return [result.model_copy(update={"label": label}) for label, result in relabelled if result is not None]
 
@@ -136,6 +149,20 @@ class Grid:
             if why_not(design, task) is None
         }
 
+    def kept(self, conditions: Conditions) -> Result | None:
+        """The result under these conditions; one of an older version counts if that named the same weights as it would today."""
+        found = self.store.get(conditions)
+        if found is None and self._older is not None:
+            found = self.store.get(conditions.model_copy(update={"model_revision": self._older}))
+        return found
+
+    @cached_property
+    def _older(self) -> str | None:
+        """How an older version named these weights, if the store holds results of this model under other names."""
+        others = {one.conditions.model_revision for one in self.store.results if one.model == self.plan.source.model}
+        older = older_revision(self.plan.source) if others - {self.revision} else None
+        return older if older in others else None
+
     def note_what_is_not_asked(self) -> None:
         """Keep of the cells that are none, since the task asks nothing of the design, why that is so."""
         known = {failure.conditions.key for failure in self.store.failures}
@@ -155,16 +182,16 @@ class Grid:
     def missing(self, designs: Mapping[str, Design], task: Task) -> dict[str, Design]:
         """Those of some designs that have no score on a task yet, by label."""
         cells = {label: self.cells.get((label, task.name)) for label in designs}
-        return {label: designs[label] for label, cell in cells.items() if cell is not None and self.store.get(cell) is None}
+        return {label: designs[label] for label, cell in cells.items() if cell is not None and self.kept(cell) is None}
 
 
 def _fill(grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorCache) -> None:
     plan = grid.plan
     # all of them first: what the tokenizer lacks is refused before anything is computed
-    limit = backbone.within_positions(plan.max_length)
+    limit = backbone.within_positions(plan.limit)
     prompts = {design.prompt: PromptTokenizer(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
-    name = f"{grid.revision} {grid.dtype} {backbone.device.type} {plan.max_length} {_hash(plan.reference)}"
+    name = f"{grid.revision} {grid.dtype} {_kernels(backbone)} {plan.limit} {_hash(plan.reference)}"
     for (attention, prompt), group in _groups(plan.designs).items():
         tasks = [task for task in plan.tasks if grid.missing(group, task)]
         if not tasks:
@@ -188,6 +215,22 @@ def _fill(grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, ca
         grid.say(f"{cache.damaged} blocks of vectors were damaged, and were computed again")
 
 
+def _provenance(backbone: Backbone) -> dict[str, Any]:
+    return {
+        "attention": backbone.proof.summary,
+        "attn_implementation": attention_implementation(backbone.model),
+        "hardware": hardware(backbone.device),
+        "versions": versions(),
+    }
+
+
+def _kernels(backbone: Backbone) -> str:
+    """What computes, and so decides the last bits: vectors of two library versions are never mixed in one score."""
+    used = versions()
+    libraries = " ".join(f"{name}={used[name]}" for name in ("unmask", "torch", "transformers", "peft"))
+    return f"{backbone.device.type} {attention_implementation(backbone.model)} {libraries}"
+
+
 def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Design]) -> None:
     """Score the designs of one pass on one task."""
     from unmask.evaluation.mteb_adapter import evaluate
@@ -208,7 +251,7 @@ def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Des
         outcome = attempted(partial(evaluate, task, design.name, encode), partial(grid.give_up, [label], task))
         if outcome is None:
             continue
-        proof = {"attention": backbone.proof.summary, "hardware": hardware(backbone.device), "versions": versions()}
+        proof = _provenance(backbone)
         grid.store.add(*made_result(conditions, label, task, outcome, widths[0], shared.tally, proof))
     if shared.spent.texts:
         spent, model = asdict(shared.spent), grid.plan.source.model
@@ -231,7 +274,7 @@ def _score_on_words(grid: Grid, subject: Subject, task: LocalTask, missing: Mapp
         )
     if found is None:
         return
-    proof = {"attention": backbone.proof.summary, "hardware": hardware(backbone.device), "versions": versions()}
+    proof = _provenance(backbone)
     for label, layer in layers.items():
         scored = found[layer]
         conditions, about = grid.cells[label, task.name], proof | {"probe": scored.about}

@@ -20,8 +20,15 @@ SENTENCE_TRANSFORMERS = "sentence-transformers"
 """What stands for the design of a reference row: the model's own."""
 
 
+_LATER = ("attn_implementation",)
+
+
 class Conditions(BaseModel):
-    """Everything that decides a score. Two results with equal conditions are the same measurement."""
+    """Everything that decides a score. Two results with equal conditions are the same measurement.
+
+    model_revision: see `unmask.identity`; attn_implementation: as asked for, None if transformers chose. Library versions are no
+    condition: they are in a result's provenance, since a patch release must not void what was measured.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,11 +41,13 @@ class Conditions(BaseModel):
     max_length: int
     dtype: str
     reference: str | None = None
+    attn_implementation: str | None = None
 
     @property
     def key(self) -> str:
-        """A short hash of the conditions."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:20]
+        """A short hash of the conditions. What came later counts only where it is said, so that older results keep their keys."""
+        silent = {name for name in _LATER if getattr(self, name) is None}
+        return hashlib.sha256(self.model_dump_json(exclude=silent).encode()).hexdigest()[:20]
 
 
 class Result(BaseModel):

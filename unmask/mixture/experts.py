@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unmask.errors import UnmaskError
 from unmask.mixture.stack import Factors
+from unmask.source import base_name, lasting_name
 
 _PREFIX = "base_model.model."
 # what would make the change of a weight something other than scale * B A
@@ -59,10 +60,18 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     return Expert(
         name or folder.name,
         folder,
-        str(config.get("base_model_name_or_path") or ""),
+        _base(str(config.get("base_model_name_or_path") or ""), folder),
         int(config["r"]),
         _factors(folder, weights, _scale(config)),
     )
+
+
+def _base(name: str, folder: Path) -> str:
+    """The base as the folder names it; a path as absolute. One that is gone matters only to those who load it."""
+    try:
+        return base_name(name, folder) if name else ""
+    except UnmaskError:
+        return name
 
 
 def _scale(config: Mapping[str, Any]) -> float:
@@ -90,7 +99,7 @@ def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
     from safetensors.torch import save_file
 
     config = LoraConfig(r=expert.rank, lora_alpha=alpha, target_modules=sorted(expert.factors), task_type="CAUSAL_LM")
-    config.base_model_name_or_path = expert.base
+    config.base_model_name_or_path = lasting_name(expert.base) if expert.base else None
     config.inference_mode = True
     config.save_pretrained(folder)
     weights = {}

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.errors import UnmaskError
-from unmask.loading import Source, load_language_model
-from unmask.mixture.experts import read_expert, require_alike
+from unmask.identity import pinned, recorded_base, require_same_base
+from unmask.loading import Source, base_of, load_language_model
+from unmask.mixture.experts import Expert, read_expert, require_alike
 from unmask.mixture.gating import Routing
 from unmask.mixture.model import Mixture
-from unmask.models import resolve
+from unmask.source import same_place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,6 +39,7 @@ class Settings(BaseModel):
     format: Literal[1] = 1
     base: str
     revision: str | None = None
+    base_weights: str | None = None
     experts: tuple[str, ...]
     shared: str | None = None
     routing: Routing
@@ -53,14 +55,26 @@ def build_mixture(
     experts = [read_expert(folder) for folder in folders]
     always = read_expert(shared) if shared else None
     require_alike(experts)
-    said = experts[0].base
-    if source is None and not said:
-        raise UnmaskError(f"'{experts[0].name}' does not say which base model it belongs to; give the base.")
-    source = source or Source(said)
-    if said and resolve(said) != resolve(source.model):
-        raise UnmaskError(f"'{experts[0].name}' is an expert of '{said}', not of '{source.model}'.")
+    source = base_of_experts([*experts, always] if always else experts, source or Source(""))
     model, tokenizer = load_language_model(source)
     return Mixture(model, experts, routing, shared=always, source=source, seed=seed), tokenizer
+
+
+def base_of_experts(experts: Sequence[Expert], source: Source) -> Source:
+    """The base model of some experts: what `source` names, or, if it names none, what they say.
+
+    Raises UnmaskError if it is not the model that they were trained on: another one, or one that has changed since.
+    """
+    if not source.model:
+        if not experts[0].base:
+            raise UnmaskError(f"'{experts[0].name}' does not say which base model it belongs to; give the base.")
+        source = base_of(experts[0].folder, source)
+    for expert in experts:
+        if recorded_base(expert.folder) is not None:
+            require_same_base(expert.folder, source)
+        elif expert.base and not same_place(expert.base, source.model):
+            raise UnmaskError(f"'{expert.name}' is an expert of '{expert.base}', not of '{source.model}'.")
+    return source
 
 
 def save_mixture(mixture: Mixture, folder: Path) -> None:
@@ -72,20 +86,28 @@ def save_mixture(mixture: Mixture, folder: Path) -> None:
     weights = {name: router.weight.detach().cpu().contiguous() for name, router in mixture.routers.items()}
     save_file(weights, folder / ROUTERS)
     names = tuple(expert.name for expert in mixture.experts)
-    source = mixture.source
-    shared = mixture.shared.name if mixture.shared else None
-    settings = Settings(base=source.model, revision=source.revision, experts=names, shared=shared, routing=mixture.routing)
+    base = pinned(mixture.source, mixture.model)
+    settings = Settings(
+        base=base.base,
+        revision=base.revision,
+        base_weights=base.base_weights,
+        experts=names,
+        shared=mixture.shared.name if mixture.shared else None,
+        routing=mixture.routing,
+    )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedTokenizerBase]:
-    """Read what `save_mixture` wrote; `source` says how the base is loaded. Raises UnmaskError."""
+    """Read what `save_mixture` wrote; `source` says how the base is loaded, and which one if it names a base with the mixture as its
+    adapter. Raises UnmaskError, also for a base that has changed.
+    """  # fmt: skip
     from safetensors.torch import load_file
 
     settings = read_settings(folder)
     experts = [read_expert(folder / EXPERTS / name, name) for name in settings.experts]
     shared = read_expert(folder / EXPERTS / settings.shared, settings.shared) if settings.shared else None
-    base = replace(source, model=settings.base, revision=settings.revision)
+    base = replace(source, adapter=None, merge=False) if source.adapter else base_of(folder, source)
     model, tokenizer = load_language_model(base)
     mixture = Mixture(model, experts, settings.routing, shared=shared, source=base)
     if not (folder / ROUTERS).is_file():

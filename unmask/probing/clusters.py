@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from unmask.design import Design
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import unit
-from unmask.probing.reading import MAX_LENGTH, read_designs
+from unmask.probing.reading import read_designs
 from unmask.probing.subject import Subject, fingerprint_of, provenance
 from unmask.probing.topics import top_words
 from unmask.rows import field, read_rows
@@ -165,7 +165,7 @@ def probe_clusters(
     *,
     clusters: int = 10,
     seeds: int = SEEDS,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Clusters:
@@ -190,7 +190,7 @@ def probe_clusters(
         None if known is None else (_with(known, first), _with(known, second)),
         fingerprint_of([*texts, *(labels or [])]),
         provenance(subject.backbone, subject.source)
-        | {"designs": [design.name for design in designs], "max_length": max_length},
+        | {"designs": [design.name for design in designs], "max_length": subject.limit(max_length)},
     )
 
 

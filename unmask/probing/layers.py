@@ -28,7 +28,7 @@ from unmask.evaluation.tasks import Task
 from unmask.evaluation.vectors import VectorCache
 from unmask.probing.prompts import Estimate
 from unmask.probing.ranks import RESAMPLES
-from unmask.probing.reading import MAX_LENGTH, cosines, read_designs
+from unmask.probing.reading import cosines, read_designs
 from unmask.probing.subject import Subject, fingerprint_of, provenance
 from unmask.progress import progress_bar
 from unmask.starter import reference_texts
@@ -109,7 +109,7 @@ def probe_layers(
     texts: Sequence[str],
     tasks: Sequence[Task] = (),
     *,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Layers:
@@ -130,18 +130,18 @@ def probe_layers(
         tuple(score_layers(subject, designs, task, max_length=max_length, batch_tokens=batch_tokens) for task in tasks),
         len(texts),
         fingerprint_of(texts),
-        provenance(subject.backbone, subject.source) | {"design": design.name, "max_length": max_length},
+        provenance(subject.backbone, subject.source) | {"design": design.name, "max_length": subject.limit(max_length)},
     )
 
 
 def score_layers(
-    subject: Subject, designs: Sequence[Design], task: Task, *, max_length: int = MAX_LENGTH, batch_tokens: int | None = None
+    subject: Subject, designs: Sequence[Design], task: Task, *, max_length: int | None = None, batch_tokens: int | None = None
 ) -> LayerScores:
     """Score designs of one attention and prompt on a task, every text computed once. Raises UnmaskError as scoring does."""
     from unmask.evaluation.mteb_adapter import evaluate
 
     backbone = subject.backbone
-    prompt = PromptTokenizer(subject.tokenizer, designs[0].prompt, backbone.within_positions(max_length))
+    prompt = PromptTokenizer(subject.tokenizer, designs[0].prompt, backbone.within_positions(subject.limit(max_length)))
     budget = batch_tokens or default_batch_tokens(backbone)
     fits = fit_designs(backbone, prompt, designs, reference_texts(), batch_tokens=budget)
 

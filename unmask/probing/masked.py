@@ -28,7 +28,7 @@ from unmask.tokens import TokenizedText, tokenize_bare
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MASK, RATE, MAX_LENGTH = "_", 0.2, 512
+MASK, RATE = "_", 0.2
 _LOGITS_AT_ONCE = 2**26  # 256 MB in fp32: the logits of a batch, not its states, are what fills the memory here
 
 
@@ -78,7 +78,7 @@ def probe_masked(
     *,
     rate: float = RATE,
     mask_token: str = MASK,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     seed: int = 0,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
@@ -88,7 +88,7 @@ def probe_masked(
     A text's masks depend on the seed, its own tokens and the rate, not on its neighbours. Raises UnmaskError for a rate outside 0..1,
     a mask token that is not one token, and texts of which none can be masked.
     """
-    limit = subject.backbone.within_positions(max_length)
+    limit = subject.backbone.within_positions(subject.limit(max_length))
     mask = mask_id(subject.tokenizer, mask_token)
     tokenized = [tokenize_bare(subject.tokenizer, text) for text in texts]
     masked = [mask_text(one.ids[:limit], one.special[:limit], rate, mask, seed) for one in tokenized]

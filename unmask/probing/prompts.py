@@ -22,7 +22,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import interval
 from unmask.probing.geometry import Pair
 from unmask.probing.ranks import codes_of, correlations, ranks_of, resampled, spearman_matrix
-from unmask.probing.reading import MAX_LENGTH, read_similarities
+from unmask.probing.reading import read_similarities
 from unmask.probing.subject import Subject, fingerprint_of, provenance
 
 NINE = ("eol", "style", "sentiment", "tone", "intent", "complexity", "subjectivity", "language-style", "grammar")
@@ -90,7 +90,7 @@ def probe_prompts(
     pairs: Sequence[Pair],
     prompts: Sequence[str] = NINE,
     *,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     batch_tokens: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
@@ -128,7 +128,7 @@ def probe_prompts(
         else tuple(Estimate(float(matrix[one, -1]), interval(samples[:, one, -1])) for one in range(readings)),
         len(pairs),
         fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
-        provenance(subject.backbone, subject.source) | {"max_length": max_length, "seed": seed},
+        provenance(subject.backbone, subject.source) | {"max_length": subject.limit(max_length), "seed": seed},
     )
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from unmask.probing.geometry import Pair
     from unmask.probing.subject import Subject
 
-MAX_LENGTH = 512
 Vectors = Float[NDArray[np.float32], "text dim"]
 
 
@@ -29,7 +28,7 @@ def read_designs(
     designs: Sequence[Design],
     texts: Sequence[str],
     *,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[Design, Vectors]:
@@ -45,7 +44,7 @@ def read_designs(
     for (attention, prompt), group in passes(designs).items():
         if backbone.attention != attention:
             backbone.set_attention(attention)
-        tokenizer = PromptTokenizer(subject.tokenizer, prompt, backbone.within_positions(max_length))
+        tokenizer = PromptTokenizer(subject.tokenizer, prompt, backbone.within_positions(subject.limit(max_length)))
         budget = batch_tokens or default_batch_tokens(backbone)
         fits = fit_designs(backbone, tokenizer, group, reference_texts(), batch_tokens=budget)
         found |= encode_designs(backbone, tokenizer, fits, texts, batch_tokens=budget, progress=progress)
@@ -72,7 +71,7 @@ def read_similarities(
     designs: Sequence[Design],
     pairs: Sequence[Pair],
     *,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Float[NDArray[np.float64], "pair design"]:

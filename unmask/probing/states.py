@@ -28,7 +28,6 @@ from unmask.embedder import default_batch_tokens
 from unmask.errors import UnmaskError
 from unmask.probing.prompts import Estimate
 from unmask.probing.ratios import Ratio
-from unmask.probing.reading import MAX_LENGTH
 from unmask.probing.subject import Subject, fingerprint_of
 from unmask.tokens import TokenizedText, tokenize_bare
 
@@ -80,7 +79,7 @@ def probe_states(
     subject: Subject,
     texts: Sequence[str],
     *,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> States:
@@ -90,7 +89,7 @@ def probe_states(
     texts without two of two tokens or more.
     """
     backbone = subject.backbone
-    limit = backbone.within_positions(max_length)
+    limit = backbone.within_positions(subject.limit(max_length))
     tokenized = [tokenize_bare(subject.tokenizer, text).ids for text in dict.fromkeys(texts)]
     usable = [TokenizedText(ids[:limit], 0) for ids in tokenized if len(ids) > 1]
     if len(usable) < 2:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.backbone import Backbone
 from unmask.decoder import body_of
 from unmask.design import ATTENTIONS, Attention, Design
+from unmask.embedder import MAX_LENGTH
 from unmask.errors import UnmaskError, unknown
-from unmask.files import fingerprint
+from unmask.identity import attention_implementation, identity_of_loaded
 from unmask.loading import Source, dtype_name, load, load_language_model
-from unmask.persistence import SETTINGS, hardware, read_settings, versions
+from unmask.persistence import hardware, read_settings, versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,6 +29,11 @@ class Subject:
     tokenizer: PreTrainedTokenizerBase
     source: Source
     head: Any = None
+    max_length: int = MAX_LENGTH
+
+    def limit(self, asked: int | None) -> int:
+        """Most tokens of one text: as asked, else a saved embedder's own, else 512."""
+        return asked or self.max_length
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -37,24 +43,17 @@ class Subject:
 
 def provenance(backbone: Backbone, source: Source) -> dict[str, Any]:
     """Where a model comes from, how it attends, and what computed."""
+    identity = identity_of_loaded(backbone.model)
     return {
         **asdict(source),
+        "attn_implementation": attention_implementation(backbone.model),
         "dtype": dtype_name(backbone.model),
-        "weights": _weights(backbone, source),
+        "weights": identity.revision,
+        "identity": identity.as_json(),
         "proof": backbone.proof.summary,
         "hardware": hardware(backbone.device),
         "versions": versions(),
     }
-
-
-def _weights(backbone: Backbone, source: Source) -> str | None:
-    """What identifies the weights: of the folder that they were read from (which need not be what `source` names), and the adapter's."""
-    home = Path(backbone.model.name_or_path or "?")
-    weights = fingerprint(home) if home.is_dir() else backbone.commit
-    adapters = [Path(one).expanduser() for one in (source.adapter, source.model) if one]
-    adapter = next((one for one in adapters if (one / "adapter_config.json").is_file()), None)
-    merged = adapter is None or (home / SETTINGS).is_file()  # a saved embedder has taken the adapter in
-    return weights if merged or adapter is None else f"{weights}+{fingerprint(adapter)}"
 
 
 def load_subject(source: Source, attention: Attention | None = None) -> Subject:
@@ -62,30 +61,30 @@ def load_subject(source: Source, attention: Attention | None = None) -> Subject:
 
     Raises UnmaskError if a plain model is given without an attention, and AttentionError if it does not obey.
     """
-    source, attention = _settle(source, attention)
+    source, attention, limit = _settle(source, attention)
     model, tokenizer = load(source)
-    return Subject(Backbone(model, attention), tokenizer, source)
+    return Subject(Backbone(model, attention), tokenizer, source, max_length=limit)
 
 
 def load_predicting(source: Source, attention: Attention | None = None) -> Subject:
     """As load_subject, with the language-model head. Raises UnmaskError also for a model whose head was not saved with it."""
-    source, attention = _settle(source, attention)
+    source, attention, limit = _settle(source, attention)
     model, tokenizer = load_language_model(source)
-    return Subject(Backbone(body_of(model), attention), tokenizer, source, model.eval())
+    return Subject(Backbone(body_of(model), attention), tokenizer, source, model.eval(), limit)
 
 
-def _settle(source: Source, attention: Attention | None) -> tuple[Source, Attention]:
+def _settle(source: Source, attention: Attention | None) -> tuple[Source, Attention, int]:
     """Fill in from a saved embedder what was not given."""
     if attention is not None and attention not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
     saved = read_settings(Path(source.model).expanduser())
-    if saved is not None and source.dtype == "auto":
-        source = replace(source, dtype=saved.dtype)
+    if saved is not None:
+        source = saved.completed(source)
     if attention is None and saved is not None:
         attention = Design.parse(saved.design).attention
     if attention is None:
         raise UnmaskError(f"'{source.model}' is no saved embedder, so its attention has to be stated: causal or bidirectional.")
-    return source, attention
+    return source, attention, saved.max_length if saved else MAX_LENGTH
 
 
 def fingerprint_of(parts: Sequence[str]) -> str:

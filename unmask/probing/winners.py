@@ -24,7 +24,7 @@ from unmask.evaluation.resampling import interval
 from unmask.probing.geometry import Pair
 from unmask.probing.prompts import Estimate
 from unmask.probing.ranks import Ranks, codes_of, correlations, ranks_of, resampled
-from unmask.probing.reading import MAX_LENGTH, read_similarities
+from unmask.probing.reading import read_similarities
 from unmask.probing.subject import Subject, fingerprint_of, provenance
 
 _FEWEST = 10
@@ -115,7 +115,7 @@ def probe_winners(
     pairs: Sequence[Pair],
     *,
     most: int = 10,
-    max_length: int = MAX_LENGTH,
+    max_length: int | None = None,
     batch_tokens: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
@@ -155,7 +155,7 @@ def probe_winners(
         len(pairs),
         fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
         provenance(subject.backbone, subject.source)
-        | {"designs": [design.name for design in designs], "max_length": max_length, "seed": seed},
+        | {"designs": [design.name for design in designs], "max_length": subject.limit(max_length), "seed": seed},
     )
 
 

@@ -192,7 +192,9 @@ def masked(
     rate: Annotated[float, typer.Option("--rate", "-p", help="Share of a text's tokens that are masked.")] = 0.2,
     mask_token: Annotated[str, typer.Option(help="Token that stands for what is masked.")] = "_",
     limit: Limit = None,
-    max_length: Annotated[int, typer.Option(min=2, help="Most tokens of one text.")] = 512,
+    max_length: Annotated[
+        int | None, typer.Option(min=2, help="Most tokens of one text: a saved embedder's own, or 512.")
+    ] = None,
     seed: Seed = 0,
     batch_tokens: BatchTokens = None,
     revision: Revision = None,
