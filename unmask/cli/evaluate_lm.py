@@ -42,7 +42,17 @@ def evaluate_lm(
     learned: Annotated[
         list[Path] | None, typer.Option(help="Lessons that were learned, left out of abilities; repeat.")
     ] = None,
-    run_code: Annotated[bool, typer.Option("--run-code", help="Run code that the models write, in a sandbox.")] = False,
+    run_code: Annotated[
+        bool, typer.Option("--run-code", help="Run code that the models write, in a sandbox (bubblewrap).")
+    ] = False,
+    allow_unsandboxed_code: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unsandboxed-code",
+            help="Run code that the models write even where there is no sandbox. It can then do whatever you can: read, change and send "
+            "away your files, and go on after the command has ended.",
+        ),
+    ] = False,
     batch: Annotated[int, typer.Option(min=1, help="Items of a pass, for abilities.")] = 8,
     max_length: Annotated[int, typer.Option(min=2, help="Most tokens of a lesson.")] = 512,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
@@ -61,6 +71,8 @@ def evaluate_lm(
         raise UnmaskError("Name what is to be evaluated: --lessons NAME=FILE, or --ability NAME.")
     domains = domains_of(lessons or [])
     asked = _abilities(ability or [], limit, seed, learned or [])
+    code = {"run_code": run_code or allow_unsandboxed_code, "unsandboxed": allow_unsandboxed_code}
+    _announce(asked, code)
     foreseen: dict[str, dict[str, Any]] = {}
     right: dict[str, dict[str, Any]] = {}
     for name in model:
@@ -70,7 +82,7 @@ def evaluate_lm(
                 if domains:
                     foreseen[row] = _likelihoods(speaker, tokenizer, domains, max_length, row)
                 if asked:
-                    right[row] = _accuracies(speaker, tokenizer, asked, limit, run_code, batch)
+                    right[row] = _accuracies(speaker, tokenizer, asked, limit, code, batch)
             print(f"unmask: {row}: done", file=sys.stderr)
     numbers = {name: len(some) for name, some in domains.items()}
     _tell(foreseen, right, numbers, as_json)
@@ -83,6 +95,16 @@ def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Pat
 
     files = {name: Path(path) if mark else None for name, mark, path in (one.partition("=") for one in given)}
     return draw_tests(files, limit, seed, [lesson for file in learned for lesson in read_lessons(file)])
+
+
+def _announce(asked: Mapping[str, Any], code: Mapping[str, bool]) -> None:
+    """Say how code that models write is run, or refuse it, before a model is loaded."""
+    if not asked:
+        return
+    from unmask.experts.abilities.harness import require_code_to_run
+
+    if how := require_code_to_run(asked, **code):
+        print(f"unmask: {how}", file=sys.stderr)
 
 
 def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callable[[], Any]]]:
@@ -106,11 +128,11 @@ def _likelihoods(speaker: Any, tokenizer: Any, domains: Mapping[str, Any], max_l
 
 
 def _accuracies(
-    speaker: Any, tokenizer: Any, asked: Mapping[str, Any], limit: int | None, run_code: bool, batch: int
+    speaker: Any, tokenizer: Any, asked: Mapping[str, Any], limit: int | None, code: Mapping[str, bool], batch: int
 ) -> dict[str, Any]:
     from unmask.experts.abilities.harness import accuracies
 
-    found = accuracies(speaker, tokenizer, asked, run_code=run_code, limit=limit, batch=batch)
+    found = accuracies(speaker, tokenizer, asked, limit=limit, batch=batch, **code)
     return {name: 100 * values for name, values in found.items()}
 
 

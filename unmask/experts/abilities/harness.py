@@ -1,11 +1,16 @@
-"""Harness: lm-evaluation-harness on a model in memory, item by item, so that two models can be compared on the same items."""
+"""Harness: lm-evaluation-harness on a model in memory, item by item, so that two models can be compared on the same items.
+
+Code that a model writes is run by our sandbox and by nothing else: of a test of code, the harness fetches neither data nor metric.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError, unknown
-from unmask.experts.abilities.sandbox import runs_well
+from unmask.experts.abilities.sandbox import Program, passes, require_sandbox
 from unmask.experts.abilities.tests import TESTS, Item, Test, read_items, said
 from unmask.experts.lessons import Lesson
 from unmask.experts.seeds import lettered
@@ -85,15 +90,18 @@ def accuracy(
     items: Items = None,
     *,
     run_code: bool = False,
+    unsandboxed: bool = False,
     limit: int | None = None,
     batch: int = 8,
 ) -> NDArray[np.float64]:
     """1 for every item that a model gets right, 0 for the others, in order.
 
     items: of a local file; without them, or with `Fetched`, the harness fetches its own by name, the first `limit` of each part.
-    Raises UnmaskError for a test that there is not, for code that may not be run, and without the harness.
+    run_code: run what the model writes, in a sandbox; unsandboxed: without one where there is none. Raises UnmaskError for a test that
+    there is not, for code that may not be run, and without the harness.
     """
-    return accuracies(model, tokenizer, {name: items}, run_code=run_code, limit=limit, batch=batch)[name]
+    given = {"run_code": run_code, "unsandboxed": unsandboxed}
+    return accuracies(model, tokenizer, {name: items}, limit=limit, batch=batch, **given)[name]
 
 
 def accuracies(
@@ -102,21 +110,36 @@ def accuracies(
     asked: Mapping[str, Items],
     *,
     run_code: bool = False,
+    unsandboxed: bool = False,
     limit: int | None = None,
     batch: int = 8,
 ) -> dict[str, NDArray[np.float64]]:
     """`accuracy` of each test by its items. Raises UnmaskError, before anything is measured, as that does."""
+    require_code_to_run(asked, run_code, unsandboxed)
     tests = {name: _find(name) for name in asked}
-    for name, test in tests.items():
-        if test.asked == "code" and not run_code:
-            raise UnmaskError(f"'{name}' runs code that the model writes, in a sandbox; allow it with --run-code.")
-    lm = _language_model(model, tokenizer, batch)
+    given = {
+        name: _fetched(name, tests[name], limit, items or Fetched())
+        if tests[name].asked == "code" and (items is None or isinstance(items, Fetched))
+        else items
+        for name, items in asked.items()
+    }
+    lm, judged = _language_model(model, tokenizer, batch), partial(passes, unsandboxed=unsandboxed)
     return {
         name: _by_name(lm, tests[name], limit, items or Fetched())
         if items is None or isinstance(items, Fetched)
-        else _scores(lm, tests[name], name, items)
-        for name, items in asked.items()
+        else _scores(lm, tests[name], name, items, judged)
+        for name, items in given.items()
     }
+
+
+def require_code_to_run(names: Iterable[str], run_code: bool, unsandboxed: bool = False) -> str:
+    """How code that models write is run, in words; nothing if no test asks for code. Raises UnmaskError if it may not be run."""
+    code = [name for name in names if _find(name).asked == "code"]
+    if not code:
+        return ""
+    if not run_code:
+        raise UnmaskError(f"'{code[0]}' runs code that the model writes, in a sandbox; allow it with --run-code.")
+    return f"code that models write runs {require_sandbox(unsandboxed)}"
 
 
 def _find(name: str) -> Test:
@@ -138,7 +161,7 @@ def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) 
     return lm
 
 
-def _scores(lm: Any, test: Test, name: str, items: Sequence[Item]) -> NDArray[np.float64]:
+def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Callable[[Program], bool]) -> NDArray[np.float64]:
     """Ask through the harness, and score what it brings back."""
     from datasets import Dataset
     from lm_eval import evaluate
@@ -157,7 +180,7 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item]) -> NDArray[np
         def score(doc: Mapping[str, Any], results: Sequence[Any]) -> dict[str, float]:
             item, written = items[doc["place"]], str(results[0])
             if item.program is not None:
-                return {"acc": float(runs_well(item.program(written)))}
+                return {"acc": float(judged(item.program(written)))}
             return {"acc": float(said(test, written) == item.target)}
 
     asked = Dataset.from_list([{"place": place, "prompt": item.prompt} for place, item in enumerate(items)])
@@ -185,20 +208,54 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item]) -> NDArray[np
     return _values(found, "acc", "none")
 
 
+def _fetched(name: str, test: Test, limit: int | None, items: Fetched) -> list[Item]:
+    """Items of a test of code from the hub: the first `limit` of them, less those that were learned."""
+    from datasets import load_dataset
+
+    path, part = test.dataset
+    try:
+        splits = load_dataset(path, part)
+    except (OSError, ValueError) as error:
+        raise _not_loaded(path, error) from error
+    rows = [row for split in splits.values() for row in split]
+    rows.sort(key=lambda row: _in_order(str(row["task_id"])))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"{name}.jsonl")
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        found = read_items(name, file)[:limit]
+    fresh = [item for item in found if not items.learned(item.key)]
+    if not fresh:
+        raise _all_learned(len(found))
+    return fresh
+
+
+def _in_order(task: str) -> int:
+    """The number of a task: 11 of "11", 3 of "HumanEval/3"."""
+    return int(task.rpartition("/")[2])
+
+
 def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[np.float64]:
     """A test of the harness's own, whose data it fetches: the first `limit` of each part, less those that were learned."""
     from lm_eval import simple_evaluate
 
     name, metric, counted = test.hub
-    unsafe = test.asked == "code"
     try:
         found = simple_evaluate(
             lm, tasks=[name], limit=limit, log_samples=True, bootstrap_iters=0, num_fewshot=test.shots,
-            confirm_run_unsafe_code=unsafe,
+            confirm_run_unsafe_code=False,
         )  # fmt: skip
-    except (OSError, ValueError) as error:
-        raise UnmaskError(f"The harness cannot load '{name}': {str(error).splitlines()[0]} Give a local file.") from error
+    except (OSError, ValueError, ImportError) as error:
+        raise _not_loaded(name, error) from error
     return _values(found, metric, counted, items)
+
+
+def _all_learned(number: int) -> UnmaskError:
+    return UnmaskError(f"All {number} items that the harness fetched were learned.")
+
+
+def _not_loaded(name: str, error: Exception) -> UnmaskError:
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return UnmaskError(f"The harness cannot load '{name}': {why} Give a local file: NAME=FILE.")
 
 
 def _values(found: Any, metric: str, counted: str, items: Fetched = Fetched()) -> NDArray[np.float64]:
@@ -211,7 +268,7 @@ def _values(found: Any, metric: str, counted: str, items: Fetched = Fetched()) -
         left_out += len(samples) - len(fresh)
         values += [float(one[metric]) for one in sorted(fresh, key=lambda one: one["doc_id"])]
     if left_out and not values:
-        raise UnmaskError(f"All {left_out} items that the harness fetched were learned.")
+        raise _all_learned(left_out)
     if not values:
         raise UnmaskError(f"The harness gave no '{metric}' under '{counted}'.")
     return np.array(values)

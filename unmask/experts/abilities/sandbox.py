@@ -1,82 +1,237 @@
-"""Sandbox: runs Python that a model wrote, in a process of its own that has little and is killed in time.
+"""Sandbox: runs Python that a model wrote against tests, in bubblewrap (bwrap), and says whether it passed.
 
-Limits: seconds of processor and of wall clock, memory, size of files, no child processes, an empty folder that vanishes, an empty
-environment, no site packages, and where the kernel grants it no network. This keeps accidents in; it is no prison for code that
-means harm, for which a container or a machine of its own is right.
+Two processes, each in a sandbox of its own. One runs what the model wrote. The other runs the tests: it calls the first through a socket,
+compares the answers itself, and writes a secret of this run after the last test. So a program passes by its answers and by nothing else:
+leaving early, printing, and changing the interpreter that it runs in do not reach the tests. (inside.py is what runs in the two.)
+
+| kept from | by |
+|---|---|
+| network | a network namespace with nothing in it; no sockets but local ones |
+| files | only Python and the system's libraries can be read; only an empty folder in memory can be written, 16 MiB in all |
+| processes | no children; no sight of other processes; all that runs is killed with the sandbox |
+| memory, time | limits of each process; a clock outside |
+
+What was obtained is tried out before the first program is run. Where anything is missing, nothing is run, unless the user accepts that.
 """
 
 from __future__ import annotations
 
+import functools
+import hmac
+import marshal
+import os
+import secrets
+import shutil
+import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final
 
 from unmask.errors import UnmaskError
+from unmask.experts.abilities.seccomp import seccomp_filter
 
-# Limits are set by the child itself before it runs anything: a function run between fork and exec is not safe beside threads.
-_BEGIN = """
-import resource, sys
-seconds, memory, size = map(int, sys.argv[1:4])
-resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-try:
-    import ctypes
-    ctypes.CDLL(None).unshare(0x10000000 | 0x40000000)  # a user and a network of its own: only loopback, and that is down
-except Exception:
-    pass
-def guard(event, given):
-    if event in {"os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.kill", "subprocess.Popen", "ctypes.dlopen"}:
-        raise PermissionError(event)
-    if event.startswith("socket."):
-        raise PermissionError(event)
-    if event == "open" and isinstance(given[1], str) and set(given[1]) & set("wax+"):
-        import os
-        if not os.path.realpath(str(given[0])).startswith(os.getcwd() + os.sep):
-            raise PermissionError(f"open {given[0]}")
-    if event in {"os.remove", "os.rename", "os.rmdir", "os.chmod", "os.link", "os.symlink", "shutil.rmtree", "os.truncate"}:
-        raise PermissionError(event)
-program = sys.stdin.read()
-sys.addaudithook(guard)
-exec(compile(program, "<written>", "exec"), {"__name__": "__main__"})
-import os
-os._exit(int(sys.argv[4]))
-"""
-_TO_THE_END = 73  # a program that leaves before its tests are through ends with another status
+_INSIDE: Final = Path(__file__).with_name("inside.py")
+_SYSTEM: Final = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/nix/store")
+_SCRATCH: Final = 16 << 20
+_GRACE: Final = 2  # seconds to start two interpreters on a busy machine
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use: seconds, bytes of memory, bytes of each file."""
+    """What each of the two processes may use: seconds, bytes of memory, bytes of a file."""
 
     seconds: int = 5
     memory: int = 1 << 30
     file: int = 1 << 20
 
 
-def runs_well(program: str, limits: Limits | None = None) -> bool:
-    """Whether a program runs to its last line, in time, without an exception. Raises UnmaskError where limits cannot be set."""
+@dataclass(frozen=True)
+class Program:
+    """What a model wrote, and the tests that judge it.
+
+    source: runs in a sandbox, on its own. before, tests: run one after the other in another sandbox. asked: names that the tests take
+    from the source; all other names are the tests' own.
+    """
+
+    source: str
+    tests: str
+    asked: tuple[str, ...]
+    before: str = ""
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """What code is kept from. tool: the program that does it, nothing if there is none. why: what is missing, in words."""
+
+    tool: str = ""
+    network: bool = False
+    files: bool = False
+    processes: bool = False
+    memory: bool = False
+    why: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing."""
+        return self.network and self.files and self.processes and self.memory
+
+    def __str__(self) -> str:
+        """How code runs, in words."""
+        kept = [name for name in ("network", "files", "processes", "memory") if getattr(self, name)]
+        if not kept:
+            return "in no sandbox; only its time is limited"
+        return f"in a sandbox ({Path(self.tool).name}) that limits its {', '.join(kept)} and time"
+
+
+def passes(program: Program, limits: Limits | None = None, *, unsandboxed: bool = False) -> bool:
+    """Whether a program passes its tests in time. Raises UnmaskError where there is no sandbox, unless `unsandboxed` accepts that."""
     limits = limits or Limits()
+    isolated = require_sandbox(unsandboxed)
+    ours, theirs = socket.socketpair()
+    secret = secrets.token_hex(16)
+    tests = {"before": program.before, "tests": program.tests, "asked": list(program.asked), "secret": secret}
+    with (
+        ours,
+        theirs,
+        _process("candidate", {"source": program.source}, limits, isolated, theirs.fileno()),
+        _process("judge", tests, limits, isolated, ours.fileno()) as judge,
+    ):
+        ours.close()
+        theirs.close()
+        said = _read(judge.stdout, len(secret) + 1)
+    return hmac.compare_digest(said, secret.encode())
+
+
+def require_sandbox(unsandboxed: bool = False) -> Isolation:
+    """The isolation of code that a model writes. Raises UnmaskError if it is not whole, unless `unsandboxed` accepts that."""
     if sys.platform == "win32":
         raise UnmaskError("Code that a model wrote is run only where its memory and time can be limited (Linux, macOS).")
-    given = [str(limits.seconds), str(limits.memory), str(limits.file), str(_TO_THE_END)]
+    found = isolation()
+    if not found.whole and not unsandboxed:
+        raise UnmaskError(
+            f"Code that a model writes is run in a sandbox, and there is none here: {found.why} Install bubblewrap (Debian and Ubuntu: "
+            "apt-get install bubblewrap), which needs user namespaces. Or accept the risk with --allow-unsandboxed-code: the code can "
+            "then read, change and send away whatever you can."
+        )
+    return found
+
+
+@functools.cache
+def isolation() -> Isolation:
+    """What a sandbox here keeps code from, tried out once."""
+    tool = shutil.which("bwrap")
+    if sys.platform != "linux" or tool is None:
+        return Isolation(why="there is no bubblewrap (bwrap).")
+    if seccomp_filter() is None:
+        return Isolation(why="the system calls of this kind of processor are not known.")
+    limits, trial = Limits(), Isolation(tool)
+    with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
+        marker = Path(folder, "marker")
+        marker.touch()
+        task = {"marker": str(marker), "port": server.getsockname()[1], "outside": os.getpid()}
+        with _process("probe", task, limits, trial, errors=subprocess.PIPE) as process:
+            said, complaint = (_read(file, 4000) for file in (process.stdout, process.stderr))
+    if not said:
+        why = complaint.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        return Isolation(why=f"bubblewrap does not start ({why[-1]}).")
+    kept: dict[str, Any] = marshal.loads(said)  # our own program's: nobody else's has run
+    found = Isolation(tool, **kept)
+    missing = [name for name, there in kept.items() if not there]
+    return found if found.whole else Isolation(tool, **kept, why=f"bubblewrap does not limit {', '.join(missing)}.")
+
+
+@contextmanager
+def _process(
+    role: str,
+    task: Mapping[str, Any],
+    limits: Limits,
+    isolated: Isolation,
+    link: int | None = None,
+    errors: int = subprocess.DEVNULL,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """One of the two processes, with its task in its standard input; killed at the end, with all that it started."""
+    allowed = {**asdict(limits), "may_lack_limits": int(not isolated.whole and not isolated.tool)}
+    code = f"{_source()}\nmain({role!r}, {-1 if link is None else link}, {allowed})\n"
     # -I: no environment, no user packages, no current folder on the path; -S: no site packages
-    command = [sys.executable, "-I", "-S", "-c", _BEGIN, *given]
-    with tempfile.TemporaryDirectory(prefix="unmask-sandbox-") as folder:
+    command = [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", code]
+    with tempfile.TemporaryDirectory(prefix="unmask-sandbox-") as folder, _filter(bool(isolated.tool)) as seccomp:
+        given = [fd for fd in (link, seccomp) if fd is not None]
+        process = subprocess.Popen(
+            [*_wrapper(isolated.tool, seccomp), *command] if seccomp is not None else command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL if role == "candidate" else subprocess.PIPE,
+            stderr=errors,
+            cwd=folder,
+            env={},
+            pass_fds=given,
+            start_new_session=True,
+        )
+        clock = threading.Timer(limits.seconds + _GRACE, process.kill)
+        clock.daemon = True
+        clock.start()
         try:
-            done = subprocess.run(
-                command,
-                input=program.encode(),
-                cwd=folder,
-                env={},
-                timeout=limits.seconds + 2,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired:
-            return False
-    return done.returncode == _TO_THE_END
+            with suppress(BrokenPipeError), process.stdin as inlet:  # type: ignore[union-attr]
+                inlet.write(marshal.dumps(dict(task)))  # it reads all of this before anything else
+            yield process
+        finally:
+            clock.cancel()
+            _kill(process)
+            for outlet in (process.stdout, process.stderr):
+                if outlet:
+                    outlet.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its group. The first process of a sandbox dies with it, and the kernel ends all others there."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, 9)
+    process.kill()
+    process.wait()
+
+
+def _read(file: IO[bytes] | None, most: int) -> bytes:
+    return file.read(most) if file else b""
+
+
+@contextmanager
+def _filter(wanted: bool) -> Iterator[int | None]:
+    """The filter of system calls, as a file that can be read once."""
+    content = seccomp_filter() if wanted else None
+    if content is None:
+        yield None
+        return
+    outlet, inlet = os.pipe()
+    try:
+        os.write(inlet, content)
+        os.close(inlet)
+        yield outlet
+    finally:
+        os.close(outlet)
+
+
+def _wrapper(tool: str, seccomp: int) -> list[str]:
+    """The command that puts another one into the sandbox."""
+    python = Path(os.path.realpath(sys.executable))
+    read = [*_SYSTEM, *(str(Path(sys.base_prefix, name)) for name in ("lib", "lib64")), str(python)]
+    read += [sysconfig.get_path(name, vars={"base": sys.base_prefix}) for name in ("stdlib", "platstdlib")]
+    packages = Path(os.__file__).with_name("site-packages")
+    return [
+        tool, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+        "--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--seccomp", str(seccomp),
+        *(part for path in dict.fromkeys(read) for part in ("--ro-bind-try", path, path)),
+        *(("--tmpfs", str(packages), "--remount-ro", str(packages)) if packages.is_dir() else ()),
+        "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev",
+        "--size", str(_SCRATCH), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/", "--",
+    ]  # fmt: skip
+
+
+@functools.cache
+def _source() -> str:
+    return _INSIDE.read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ Shots of the four targets are the paper's (Self-MoE, arXiv 2406.12034, section 3
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from unmask.errors import UnmaskError
+from unmask.experts.abilities.sandbox import Program
 from unmask.experts.seeds import LETTERS, lettered, without_marks
 from unmask.rows import Row, field, read_rows
 
@@ -35,23 +37,24 @@ _MBPP_TEST: Final = range(11, 511)
 class Item:
     """One question as the model sees it.
 
-    prompt: with all shots. choices: continuations to choose from; target: place of the right one, or the right text; program: makes a
-    program of what the model wrote. key: what the item is, to tell it from lessons.
+    prompt: with all shots. choices: continuations to choose from; target: place of the right one, or the right text; program: puts what
+    the model wrote beside the tests that judge it. key: what the item is, to tell it from lessons.
     """
 
     prompt: str
     key: str
     choices: tuple[str, ...] = ()
     target: int | str = 0
-    program: Callable[[str], str] | None = None
+    program: Callable[[str], Program] | None = None
 
 
 @dataclass(frozen=True)
 class Test:
     """A test: how it is asked, and where its answer stands in what the model writes.
 
-    hub: its name in the harness, the metric and the filter that count there. needed: columns of a local file. by_length: a choice counts
-    by its likelihood per character. stop: strings that end an answer.
+    hub: its name in the harness, the metric and the filter that count there. dataset: of a test of code, its name and part on the hub (the
+    harness does not run those). needed: columns of a local file. by_length: a choice counts by its likelihood per character. stop:
+    strings that end an answer.
     """
 
     asked: Asked
@@ -63,6 +66,7 @@ class Test:
     answer: str = ""
     stop: tuple[str, ...] = ()
     max_new_tokens: int = 256
+    dataset: tuple[str, str | None] = ("", None)
 
 
 def read_items(name: str, file: Path) -> list[Item]:
@@ -123,9 +127,20 @@ def _humaneval(file: Path) -> list[Item]:
     items = []
     for line, row in read_rows(file):
         prompt, tests, name = (field(file, line, row, column) for column in ("prompt", "test", "entry_point"))
-        program = _program(prompt, f"\n{tests}\ncheck({name})\n")
-        items.append(Item(prompt, prompt, program=program))
+        head = _whole(f"{file}, line {line}", prompt)
+        items.append(Item(prompt, prompt, program=_program(prompt, f"{tests}\ncheck({name})\n", (name,), head)))
     return items
+
+
+def _whole(where: str, prompt: str) -> str:
+    """The head of a function as code that runs alone: tests use what stands in front of the function."""
+    for end in ("", "\n    pass\n"):
+        try:
+            compile(prompt + end, where, "exec")
+        except SyntaxError:
+            continue
+        return prompt + end
+    raise UnmaskError(f"{where}: the prompt is no beginning of a Python function.")
 
 
 def _mbpp(file: Path) -> list[Item]:
@@ -135,9 +150,10 @@ def _mbpp(file: Path) -> list[Item]:
         raise UnmaskError(f"{file} lacks task {lacking[0]}: the examples of 'mbpp' are its tasks 2, 3 and 4.")
     head = "".join(_mbpp_prompt(rows[number]) + f"{str(rows[number]['code']).strip()}\n[DONE]\n\n" for number in _MBPP_SHOTS)
     items = []
-    for row in (row for number, row in rows.items() if number in _MBPP_TEST):
+    for number, row in ((number, row) for number, row in rows.items() if number in _MBPP_TEST):
         tests = "\n".join([str(row.get("test_setup_code") or ""), *map(str, row["test_list"])])
-        items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=_program("", f"\n{tests}\n")))
+        before, names = _taken(f"{file}, task {number}", str(row["code"]))
+        items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=_program("", tests, names, before)))
     if not items:
         raise UnmaskError(f"{file} holds no item: the test of 'mbpp' is its tasks {_MBPP_TEST[0]} to {_MBPP_TEST[-1]}.")
     return items
@@ -149,8 +165,20 @@ def _mbpp_prompt(row: Row) -> str:
     return f"{head} {row['text']} Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
 
 
-def _program(before: str, after: str) -> Callable[[str], str]:
-    return lambda written: before + written + after
+def _taken(where: str, code: str) -> tuple[str, tuple[str, ...]]:
+    """The modules that a published solution imports, as code, and the names that it defines: tests may use both."""
+    try:
+        body = ast.parse(code).body
+    except SyntaxError as error:
+        raise UnmaskError(f"{where}: the solution is no Python ({error.msg}).") from error
+    imports = [part for part in body if isinstance(part, ast.Import | ast.ImportFrom)]
+    names = [part.name for part in body if isinstance(part, ast.FunctionDef | ast.ClassDef)]
+    names += [name.id for part in body if isinstance(part, ast.Assign) for name in part.targets if isinstance(name, ast.Name)]
+    return "\n".join(map(ast.unparse, imports)), tuple(names)
+
+
+def _program(before: str, tests: str, names: tuple[str, ...], trusted: str) -> Callable[[str], Program]:
+    return lambda written: Program(before + written, tests, names, trusted)
 
 
 def _hellaswag(file: Path) -> list[Item]:
@@ -202,10 +230,11 @@ TESTS: Final[dict[str, Test]] = {
     ),
     "humaneval": Test(
         "code", ("humaneval", "pass@1", "create_test"), 0, ("prompt", "test", "entry_point"), _humaneval,
-        stop=_CODE, max_new_tokens=512,
+        stop=_CODE, max_new_tokens=512, dataset=("openai/openai_humaneval", None),
     ),
     "mbpp": Test(
-        "code", ("mbpp", "pass_at_1", "none"), 3, ("task_id", "text", "code", "test_list"), _mbpp, stop=("[DONE]",),
+        "code", ("mbpp", "pass_at_1", "none"), 3, ("task_id", "text", "code", "test_list"), _mbpp,
+        stop=("[DONE]",), dataset=("google-research-datasets/mbpp", "full"),
     ),
     "hellaswag": Test("choice", ("hellaswag", "acc_norm", "none"), 0, ("context", "endings", "label"), _hellaswag, by_length=True),
     "piqa": Test("choice", ("piqa", "acc_norm", "none"), 0, ("goal", "sol1", "sol2", "label"), _piqa, by_length=True),
