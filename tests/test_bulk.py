@@ -277,6 +277,16 @@ def test_a_malformed_row_is_named(row: dict[str, Any], expected: str, tmp_path: 
     assert f"{file}, {expected}" in str(caught.value)
 
 
+def test_vectors_that_are_not_finite_are_not_written(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    overflowing = pico("causal/eol/last")
+    [letter] = overflowing.tokenizer("Z")["input_ids"]
+    overflowing.backbone.model.get_input_embeddings().weight.data[letter] = float("nan")  # type: ignore[operator, union-attr, index]
+    job = Job(texts_in(tmp_path, texts=["fine", "a Z"]), tmp_path / "vectors.parquet")
+    with pytest.raises(UnmaskError, match=r"not finite \(NaN or infinity\), of text 1"):
+        embed_file(overflowing, job)
+    assert [file.name for file in tmp_path.iterdir()] == [job.texts.name]
+
+
 def test_nothing_is_written_when_encoding_fails(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt

@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.conftest import TEXTS
+from tests.families import FAMILIES
 from unmask.backbone import Backbone
 from unmask.design import ROUTINGS, Design, parse_designs
 from unmask.embedder import Embedder
-from unmask.encoding import Tally, Vectors, encode_designs, fit_designs
-from unmask.errors import UnmaskError
+from unmask.encoding import Tally, Vectors, encode_designs, fit_designs, require_finite
+from unmask.errors import AttentionError, UnmaskError
 from unmask.features import Fit
 from unmask.pooling import POOLINGS
 from unmask.prompts import PROMPTS
@@ -246,3 +248,51 @@ def test_a_model_without_routers_refuses_routing(encode: Encode) -> None:
         encode("llama", ["causal/plain/mean/routing"])
     with pytest.raises(UnmaskError, match="has 3 layers"):
         encode("llama", ["causal/plain/mean@4"])
+
+
+# ---- what is not finite ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spoilt(pico: Callable[..., Embedder]) -> Embedder:
+    """An embedder of a model that overflows on one token, the letter Z, which the proof of attention does not meet."""
+    embedder = pico("causal/plain/mean", batch_tokens=64)
+    [letter] = embedder.tokenizer("Z")["input_ids"]
+    with torch.no_grad():
+        embedder.backbone.model.get_input_embeddings().weight[letter] = float("inf")  # type: ignore[operator, union-attr]
+    return embedder
+
+
+@pytest.mark.parametrize("design", ["causal/plain/mean", "causal/plain/last@1", "causal/plain/mean@all"])
+def test_a_vector_that_is_not_finite_is_refused_with_its_text_and_a_way_out(spoilt: Embedder, design: str) -> None:
+    embedder = Embedder.from_model(spoilt.backbone.model, spoilt.tokenizer, design)
+    assert np.isfinite(embedder.encode(TEXTS)).all()
+    texts = [*TEXTS, "Z", "fine", "a Z", *(f"Z{number}" for number in range(6))]
+    with pytest.raises(UnmaskError, match=r"not finite.*of text 6, 8, 9, 10, 11 and 3 more \(counted from 0\).*in float32"):
+        embedder.encode(texts)
+
+
+def test_the_error_comes_with_the_batch_and_names_the_precision(spoilt: Embedder) -> None:
+    done: list[int] = []
+    fits = {spoilt.design: Fit()}
+    with pytest.raises(UnmaskError, match="of text 0"):
+        encode_designs(spoilt.backbone, spoilt.prompt, fits, ["Z " * 40, *TEXTS], batch_tokens=64, progress=done.append)
+    assert sum(done) < len(TEXTS)
+    values = np.array([[1, np.nan], [1, 2]], np.float32)
+    for dtype, said in ((torch.float16, "float16, whose largest.*--dtype bfloat16"), (torch.bfloat16, "use --dtype float32")):
+        with pytest.raises(UnmaskError, match=said):
+            require_finite(values, [4, 5], dtype)
+
+
+def test_reference_texts_that_overflow_are_refused(spoilt: Embedder) -> None:
+    embedder = Embedder.from_model(spoilt.backbone.model, spoilt.tokenizer, "causal/plain/mean/zscore")
+    with pytest.raises(UnmaskError, match="of reference text 2"):
+        embedder.fit(["a", "b", "Z"])
+
+
+def test_a_model_whose_states_overflow_is_refused_when_it_is_loaded() -> None:
+    model = FAMILIES["llama"].build(dtype=torch.float16)
+    model.get_input_embeddings().weight.data.fill_(6e4)
+    model.layers[0].mlp.down_proj.weight.data.fill_(6e4)
+    with pytest.raises(AttentionError, match=r"LlamaModel are not finite.*in float16.*Use another --dtype"):
+        Backbone(model, "causal")

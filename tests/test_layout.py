@@ -13,9 +13,9 @@ PACKAGE = Path(__file__).parents[1] / "unmask"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # who may import whom: a module imports only from its own rank or below
 RANKS: list[set[str]] = [
-    {"errors", "files", "seals", "rows", "progress", "starter", "terminal"},
+    {"errors", "files", "seals", "rows", "progress", "starter", "terminal", "threads"},
     {"prompts", "design", "presets", "models", "pico", "hub", "source", "digests"},
-    {"attention", "pooling", "heads", "routing", "features", "tokens", "identity", "loading", "decoder", "mixture"},
+    {"attention", "pooling", "heads", "routing", "routers", "features", "tokens", "identity", "loading", "decoder", "mixture"},
     {"backbone", "batching", "encoding"},
     {"embedder", "persistence", "st_module"},
     {"training", "upcycling"},

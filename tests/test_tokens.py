@@ -15,7 +15,7 @@ from tests.conftest import TEXTS, make_tokenizer
 from unmask.errors import UnmaskError
 from unmask.prompts import PROMPTS, find_prompt
 from unmask.starter import reference_texts
-from unmask.tokens import PromptTokenizer, TokenizedText
+from unmask.tokens import PromptTokenizer, TokenizedText, mask_id
 
 OWN = ["Topic of: {text}", "{text}{text}", "{{text}} {instruction}:{text} \ue000\ue001{{", 'Say "{text}"{eos}', "🙂{text}🙂"]
 PROMPT_NAMES = [*PROMPTS, *OWN, *(f"chat:{prompt}" for prompt in ("plain", "eos", "eol", "echo", "instruction", *OWN))]
@@ -309,3 +309,27 @@ def test_a_tokenizer_that_cannot_serve_the_prompt_is_refused() -> None:
     tokenizer.bos_token = None
     with pytest.raises(UnmaskError, match="A text is empty"):
         one(tokenizer, "plain", "")
+
+
+# ---- the mask token -------------------------------------------------------------------------------------------------
+
+
+def sentencepiece() -> Any:
+    """A tokenizer that puts a space before a text, as SentencePiece does, and knows both `_` and a space with `_`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<unk>": 0, "\u2581": 1, "_": 2, "\u2581_": 3, "a": 4}
+    backend = Tokenizer(models.BPE(vocabulary, [("\u2581", "_")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+
+
+def test_training_and_probe_mask_with_the_same_token() -> None:
+    from unmask.training.recipe import Mntp
+    from unmask.training.stages import mask_token
+
+    tokenizer = sentencepiece()
+    assert tokenizer("_")["input_ids"] == [3]
+    trained, _ = mask_token(Mntp(data=("text",), steps=1, lr=1.0), tokenizer, None)
+    assert trained == mask_id(tokenizer, "_") == 2

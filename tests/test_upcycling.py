@@ -15,7 +15,7 @@ from tests.families import _TOKENS, FAMILIES
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.loading import Source, load_language_model
-from unmask.routing import find_routers
+from unmask.routers import find_routers
 from unmask.upcycling import (
     TARGETS,
     UpcycleOptions,

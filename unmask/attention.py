@@ -21,7 +21,7 @@ from unmask.errors import AttentionError
 
 _TOKENS = 8  # well inside any sliding window, so that the first token can see the last one
 _PADS = 3
-# Change of an earlier state's element, relative to the larger of itself and the layer's median element. Measured on 36 families and
+# Change of an earlier state's element, relative to the larger of itself and the layer's median element. Measured on 36 configurations and
 # on trained models: attention moves some element by 0.1 and more, a re-ordered sum by less than 1e-5 (fp32) or one unit in the last place.
 _THRESHOLD = {torch.float32: 1e-3, torch.float64: 1e-6}
 _LOW_PRECISION_THRESHOLD = 3e-2
@@ -51,9 +51,28 @@ class AttentionProof:
 
 def set_attention(model: nn.Module, attention: Attention) -> None:
     """Set the attention on the config object(s) that the loaded model's layers read."""
+    for config in attention_configs(model):
+        config.is_causal = attention == "causal"
+
+
+def attention_configs(model: nn.Module) -> list[Any]:
+    """The config of a model, and that of its text decoder where it is another one."""
     config: Any = model.config
-    for one in {id(one): one for one in (config, config.get_text_config(decoder=True))}.values():
-        one.is_causal = attention == "causal"
+    return list({id(one): one for one in (config, config.get_text_config(decoder=True))}.values())
+
+
+@contextmanager
+def attention_kept(model: nn.Module) -> Iterator[None]:
+    """Give a model back the attention that it had, at the end of the `with`."""
+    before = [(config, vars(config).get("is_causal")) for config in attention_configs(model)]
+    try:
+        yield
+    finally:
+        for config, causal in before:
+            if causal is None:  # never set: models then take themselves for causal
+                vars(config).pop("is_causal", None)
+            else:
+                config.is_causal = causal
 
 
 def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: Attention) -> AttentionProof:
@@ -119,7 +138,13 @@ def _dependence(model: nn.Module, layers: Sequence[nn.Module], pads: int, distur
     clean, moved = (states.flatten(1) for states in outputs)
     # the median, not the largest: trained models carry a few enormous values, beside which every change looks small
     typical = clean.abs().median(dim=1, keepdim=True).values.clamp_min(1e-12)
-    return tuple(((moved - clean).abs() / clean.abs().maximum(typical)).amax(dim=1).tolist())
+    if not clean.isfinite().all():
+        precision = str(next(model.parameters()).dtype).removeprefix("torch.")
+        raise AttentionError(f"The states of {type(model).__name__} are not finite (NaN or infinity) in {precision}, so nothing can be "
+                             "read from them. Use another --dtype: bfloat16 or float32.")  # fmt: skip
+    # a state that stops being a number has changed
+    change = ((moved - clean).abs() / clean.abs().maximum(typical)).nan_to_num(nan=float("inf"))
+    return tuple(change.amax(dim=1).tolist())
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from unmask.attention import AttentionProof, hidden_of, prove_attention, set_attention
+from unmask.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
 from unmask.decoder import find_layers
 from unmask.design import Attention, Design
 from unmask.errors import UnmaskError
 from unmask.features import Raw
 from unmask.heads import Head
 from unmask.pooling import POOLINGS, Pool
-from unmask.routing import ROUTINGS, Router, find_routers
+from unmask.routers import proven_routers, why_no_routers
+from unmask.routing import ROUTINGS, Router
+from unmask.threads import lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,7 +69,7 @@ class _DeepEnough(Exception):
 
 
 class Backbone:
-    """A decoder whose attention is what was asked for.
+    """A decoder whose attention is what was asked for, whatever else reads the same model, before, between or in other threads.
 
     model: the decoder without its language-model head, in evaluation mode; attention: as set and proven; proof: what was seen;
     head: the trained pooling of a design that has one; autocast: precision of the products while weights of another precision train.
@@ -79,17 +82,47 @@ class Backbone:
         """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the model does not obey."""
         self.model = model.eval()
         self.layers = find_layers(model)
-        self.routers: list[Router] = find_routers(model)
+        with lock_of(_shared(model)):
+            self.routers: list[Router] = proven_routers(model)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self.set_attention(attention)
 
     def set_attention(self, attention: Attention) -> None:
-        """Switch the attention and prove it again. Raises AttentionError."""
-        set_attention(self.model, attention)
-        self.proof: AttentionProof = prove_attention(self.model, self.layers, attention)
-        self.attention: Attention = attention
+        """Switch the attention and prove it again. Raises AttentionError, and then leaves the model as it was."""
+        with lock_of(_shared(self.model)):
+            with attention_kept(self.model):
+                set_attention(self.model, attention)
+                self.proof: AttentionProof = prove_attention(self.model, self.layers, attention)
+            set_attention(self.model, attention)
+            self.attention: Attention = attention
         if self.proof.hybrid:
             warnings.warn(f"{type(self.model).__name__} is {self.proof.summary}.", stacklevel=3)
+
+    def under(self, attention: Attention) -> Backbone:
+        """The same model under an attention: this backbone, or another one beside it. Raises AttentionError."""
+        if attention == self.attention:
+            return self
+        other = copy(self)
+        with lock_of(_shared(self.model)), attention_kept(self.model):
+            other.set_attention(attention)
+        return other
+
+    def with_head(self, head: Head) -> Backbone:
+        """The same model with a trained head, beside this backbone, which stays as it is."""
+        other = copy(self)
+        other.head = head.to(self.device)
+        return other
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Have the model alone, in the attention that this backbone was proven for: what every pass runs in.
+
+        Backbones may share a model. Its attention and its hooks are state of the model, so passes of several threads take turns,
+        and leave the attention as they found it.
+        """
+        with lock_of(_shared(self.model)), attention_kept(self.model):
+            set_attention(self.model, self.attention)
+            yield
 
     @property
     def device(self) -> torch.device:
@@ -123,7 +156,7 @@ class Backbone:
         pool = POOLINGS[design.pooling]
         if design.uses_routing and not self.routers:
             raise UnmaskError(
-                f"'{design.name}' reads routing weights, and {type(self.model).__name__} has no router: it is dense. "
+                f"'{design.name}' reads routing weights, and {type(self.model).__name__} {why_no_routers(self.model)}. "
                 "Features 'hidden' work on every model."
             )
         self._refuse_depth(design)
@@ -208,22 +241,24 @@ class Backbone:
                 parts[read] = []
         batch = TokenBatch(batch.ids.to(self.device), batch.real.to(self.device), batch.embed.to(self.device))
         stop = None if parts else max(by_layer)
-        with ExitStack() as hooks:
+        with self.turn(), ExitStack() as hooks:
             for layer in by_layer.keys() - {self.depth}:
                 hook = _layer_hook(by_layer[layer], batch.embed, values, leave=layer == stop)
                 hooks.callback(self.layers[layer - 1].register_forward_hook(hook).remove)
             for router in self.routers if parts else []:
                 hook = _router_hook(router, parts, batch)
-                hooks.callback(router.module.register_forward_hook(hook).remove)
+                hooks.callback(router.module.register_forward_hook(hook, with_kwargs=True).remove)
             final = self._forward(batch)
         for read in by_layer.get(self.depth, []):
             assert final is not None
             values[read] = read.pool(final, batch.embed)
         return values | {read: torch.cat(pooled, dim=1) for read, pooled in parts.items()}
 
-    def computing(self) -> torch.autocast:
-        """The context in which the model computes: LoRA in fp32 beside weights in bf16 multiplies in bf16."""
-        return torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None)
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """A turn in which the model computes: LoRA in fp32 beside weights in bf16 multiplies in bf16."""
+        with self.turn(), torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+            yield
 
     def _forward(self, batch: TokenBatch) -> Tensor | None:
         inputs: dict[str, Any] = {"input_ids": batch.ids, "use_cache": False}
@@ -239,6 +274,14 @@ class Backbone:
             return None
 
 
+def _shared(model: PreTrainedModel) -> object:
+    """What the passes of a model have in common with all that reads the same weights: the config of its layers.
+
+    Its attention is written there, and a decoder and the language model around it have one between them.
+    """
+    return model.config.get_text_config(decoder=True)
+
+
 def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, Tensor], leave: bool) -> Any:
     def pool(_: nn.Module, __: Any, output: Any) -> None:
         hidden = hidden_of(output)
@@ -252,7 +295,8 @@ def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, T
 
 
 def _router_hook(router: Router, parts: dict[RoutingRead, list[Tensor]], batch: TokenBatch) -> Any:
-    def pool(_: nn.Module, __: Any, output: Any) -> None:
+    def pool(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        output = router.completed((*args, *kwargs.values()), output)
         weights = {kind: ROUTINGS[kind](router, output) for kind in {read.kind for read in parts}}
         for read, pooled in parts.items():
             pooled.append(read.pool(weights[read.kind].reshape(*batch.ids.shape, -1), batch.embed))

@@ -18,6 +18,7 @@ from unmask.features import Fit
 from unmask.heads import Head
 from unmask.loading import Source, load
 from unmask.progress import progress_bar
+from unmask.threads import lock_of
 from unmask.tokens import PromptTokenizer
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ Precision = Literal["float32", "float16", "int8"]
 
 
 class Embedder:
-    """Texts in, vectors out.
+    """Texts in, vectors out. Threads may share an embedder, and embedders a model: their batches take turns.
 
     backbone, tokenizer: the model; design: how it is read; instructions: by name, for prompts with `{instruction}`
     ("query" and "document" serve encode_query and encode_document); fit: what was fitted on a reference corpus; head: the trained
@@ -52,16 +53,14 @@ class Embedder:
         head: Head | None = None,
     ) -> None:
         """Assemble an embedder from loaded parts. Raises UnmaskError for a design that the model cannot serve."""
-        self.backbone, self.tokenizer, self.design, self.source = backbone, tokenizer, design, source
+        self.tokenizer, self.design, self.source = tokenizer, design, source
         self.prompt = PromptTokenizer(tokenizer, design.prompt, backbone.within_positions(max_length))
         self.instructions = dict(instructions or {})
         if self.instructions and not self.prompt.prompt.takes_instruction:
             raise UnmaskError(f"The prompt of '{design.name}' has no {{instruction}}, so instructions would change nothing.")
-        if head is not None:
-            backbone.head = head.to(backbone.device)
-        if backbone.attention != design.attention:
-            backbone.set_attention(design.attention)
-        backbone.check(design)
+        # others may read the backbone that was given, so it stays as it is
+        self.backbone = backbone.under(design.attention) if head is None else backbone.under(design.attention).with_head(head)
+        self.backbone.check(design)
         self.batch_tokens = batch_tokens or default_batch_tokens(backbone)
         self._fit = fit or Fit()
 
@@ -147,7 +146,9 @@ class Embedder:
         if self.design.needs_fit and self._fit == Fit():
             from unmask.starter import reference_texts
 
-            self.fit(reference_texts())
+            with lock_of(self):
+                if self._fit == Fit():  # no other thread was faster
+                    self.fit(reference_texts())
         return self._fit
 
     def encode(
@@ -257,6 +258,8 @@ def finish(
 
 def normalized(vectors: Vectors) -> Vectors:
     """Vectors at unit length."""
-    return np.asarray(
-        vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny), np.float32
-    )
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():  # squares beyond fp32, where every vector would become zero
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)

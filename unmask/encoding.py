@@ -14,10 +14,12 @@ from torch import Tensor
 from unmask.backbone import Backbone
 from unmask.batching import collate, plan
 from unmask.design import Design
+from unmask.errors import UnmaskError
 from unmask.features import Fit, Raw, fit, vectors
 from unmask.tokens import PromptTokenizer, TokenizedText
 
 Vectors = NDArray[np.float32]
+_NAMED = 5  # rows that an error names
 Progress = Callable[[int], None]
 
 
@@ -45,7 +47,8 @@ def encode_designs(
     """Vectors of every design, each float32 of shape (text, dim), in the order of the texts.
 
     All designs are read from the same forward passes. Equal token sequences are computed once. `progress` is called with the
-    number of texts that are done. The vector of a text does not depend on the others (in bf16: up to rounding).
+    number of texts that are done. The vector of a text does not depend on the others (in bf16: up to rounding). Raises UnmaskError
+    for a vector that is not finite, as soon as its batch is computed.
     """
     tokenized = list(tokenizer.tokenize(texts, instruction))
     return encode_tokenized(backbone, tokenizer, fits, tokenized, batch_tokens=batch_tokens, tally=tally, progress=progress)
@@ -75,6 +78,7 @@ def encode_tokenized(
         raws = _read(backbone, [unique[index] for index in batch], list(fits), tokenizer, tally)
         for design, raw in raws.items():
             values = vectors(design, raw, fits[design]).float().cpu().numpy()
+            require_finite(values, [copies[index][0] for index in batch], backbone.dtype)
             if design not in results:
                 results[design] = np.empty((len(texts), values.shape[1]), dtype=np.float32)
             for index, value in zip(batch, values, strict=True):
@@ -101,8 +105,28 @@ def fit_designs(
     parts: dict[Design, list[Raw]] = {design: [] for design in needy}
     for batch in plan([len(text.ids) for text in tokenized], batch_tokens):
         for design, raw in _read(backbone, [tokenized[index] for index in batch], needy, tokenizer).items():
+            for part in (raw.hidden, raw.routing):
+                if part is not None:
+                    require_finite(part.float().cpu().numpy(), batch, backbone.dtype, "reference text")
             parts[design].append(raw)
     return fits | {design: fit(design, _together(raws)) for design, raws in parts.items()}
+
+
+def require_finite(values: NDArray[np.floating], rows: Sequence[int], dtype: torch.dtype, what: str = "text") -> None:
+    """Raise UnmaskError if a vector holds NaN or infinity. rows: where the texts stand in what the caller was given, from 0."""
+    bad = sorted(rows[place] for place in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist())
+    if not bad:
+        return
+    named = ", ".join(map(str, bad[:_NAMED])) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
+    ways = {
+        torch.float16: "whose largest number is 65504: use --dtype bfloat16 or --dtype float32",
+        torch.float32: "so its weights are damaged: load or train it again",
+    }
+    way = ways.get(dtype, "which is coarse: use --dtype float32, and if that does not help, its weights are damaged")
+    precision = str(dtype).removeprefix("torch.")
+    raise UnmaskError(
+        f"A vector is not finite (NaN or infinity), of {what} {named} (counted from 0). The model computes in {precision}, {way}."
+    )
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -120,7 +144,9 @@ def layer_states(
     states: list[Tensor] = [torch.empty(0)] * len(texts)
     for batch in plan([len(text.ids) for text in tokenized], batch_tokens):
         values = backbone.read(collate([tokenized[index] for index in batch], tokenizer.pad_id), reads)
-        for index, layers in zip(batch, torch.stack([values[read] for read in reads], dim=1), strict=True):
+        stacked = torch.stack([values[read] for read in reads], dim=1)
+        require_finite(stacked.flatten(1).cpu().numpy(), batch, backbone.dtype)
+        for index, layers in zip(batch, stacked, strict=True):
             states[index] = layers
     return torch.stack(states)
 

@@ -212,7 +212,8 @@ def write(embedder: Embedder, folder: Path) -> None:
         base = pinned(base_of_loaded(embedder.backbone.model) or embedder.source, embedder.backbone.model)
         _write_adapter(embedder, folder, base)
     else:
-        embedder.backbone.model.save_pretrained(folder)
+        with embedder.backbone.turn():  # its config says the attention, and others may read the model in another one
+            embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)
     _write_head(embedder.backbone.head, folder / HEAD)
     _write_fit(embedder.fitted, folder / FIT)

@@ -2,7 +2,8 @@
 
 The rendered prompt is tokenized once, and character offsets say which tokens are the text's: so a token that spans the
 border of prompt and text counts as text, and nothing is tokenized twice to be counted. A text that is too long loses
-tokens of its own, never of the prompt, and each copy of an echo loses the same number.
+tokens of its own, never of the prompt, and each copy of an echo loses the same number. A fast tokenizer keeps the options of the last
+call inside, so threads that share one take turns with it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from unmask.errors import UnmaskError
 from unmask.prompts import CHAT, Prompt, find_prompt
+from unmask.threads import lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,12 +42,27 @@ class Tokens:
 
 def tokenize_bare(tokenizer: PreTrainedTokenizerBase, text: str) -> Tokens:
     """Tokenize a text outside any prompt, without the EOS that some tokenizers append: it is no part of the text."""
-    encoded = tokenizer(
-        text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
-    )
+    with lock_of(tokenizer):
+        encoded = tokenizer(
+            text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
+        )
     special = [bool(mark) for mark in encoded["special_tokens_mask"]]
     size = next((size for size in range(len(special), 0, -1) if not special[size - 1]), 0)
     return Tokens(tuple(encoded["input_ids"][:size]), tuple(encoded["offset_mapping"][:size]), tuple(special[:size]))
+
+
+def mask_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+    """The id of a token that stands for masked ones: the vocabulary's entry, else what the tokenizer makes of it.
+
+    The entry goes first, as in LLM2Vec: SentencePiece cuts a bare `_` into "▁_", which is a space and an underscore. Raises
+    UnmaskError if it is not one token.
+    """
+    known = tokenizer.get_vocab()
+    with lock_of(tokenizer):
+        ids = [known[token]] if token in known else tokenizer(token, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise UnmaskError(f"'{token}' is {len(ids)} tokens to this tokenizer, and a mask is one; give another mask token.")
+    return int(ids[0])
 
 
 class PromptTokenizer:
@@ -89,14 +106,15 @@ class PromptTokenizer:
         for begin in range(0, len(texts), _TOKENIZE_AT_ONCE):
             chunk = texts[begin : begin + _TOKENIZE_AT_ONCE]
             rendered = [prompt.render(_clean(text, f"Text {begin + k}"), instruction) for k, text in enumerate(chunk)]
-            encoded = self.tokenizer(
-                [text for text, _ in rendered],
-                add_special_tokens=not self.chat,  # a chat template writes its own
-                return_offsets_mapping=True,
-                return_attention_mask=False,
-                truncation=False,
-                verbose=False,
-            )
+            with lock_of(self.tokenizer):
+                encoded = self.tokenizer(
+                    [text for text, _ in rendered],
+                    add_special_tokens=not self.chat,  # a chat template writes its own
+                    return_offsets_mapping=True,
+                    return_attention_mask=False,
+                    truncation=False,
+                    verbose=False,
+                )
             for (_, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
                 yield self._span(ids, offsets, copies)
 
@@ -170,7 +188,8 @@ def _inside(offsets: Sequence[tuple[int, int]], span: tuple[int, int], end: int)
 
 def _appended(tokenizer: PreTrainedTokenizerBase) -> int:
     """How many special tokens (EOS) the tokenizer puts after a text of its own accord."""
-    special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    with lock_of(tokenizer):
+        special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
     return next(count for count, mark in enumerate([*reversed(special), 0]) if not mark)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +23,7 @@ from unmask.embedder import default_batch_tokens
 from unmask.errors import UnmaskError
 from unmask.probing.ratios import Ratio
 from unmask.probing.subject import Subject, fingerprint_of
-from unmask.tokens import TokenizedText, tokenize_bare
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+from unmask.tokens import TokenizedText, mask_id, tokenize_bare
 
 MASK, RATE = "_", 0.2
 _LOGITS_AT_ONCE = 2**26  # 256 MB in fp32: the logits of a batch, not its states, are what fills the memory here
@@ -123,15 +120,6 @@ def probe_masked(
     )
 
 
-def mask_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
-    """The id of a mask token. Raises UnmaskError if it is not one token of the vocabulary."""
-    known = tokenizer.get_vocab()
-    ids = [known[token]] if token in known else tokenizer(token, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        raise UnmaskError(f"'{token}' is {len(ids)} tokens to this tokenizer, and a mask is one; give another mask token.")
-    return int(ids[0])
-
-
 def mask_text(ids: Sequence[int], special: Sequence[int], rate: float, mask: int, seed: int) -> MaskedText:
     """Mask round(rate x n) of the n tokens that can be masked, at least one.
 
@@ -173,7 +161,9 @@ def _predict(subject: Subject, texts: Sequence[MaskedText]) -> NDArray[np.float6
     device = subject.backbone.device
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     # right padding, so positions count from 0 by default
-    logits = subject.head(input_ids=batch.ids.to(device), attention_mask=batch.real.long().to(device), use_cache=False).logits
+    inputs = {"input_ids": batch.ids.to(device), "attention_mask": batch.real.long().to(device)}
+    with subject.backbone.computing():
+        logits = subject.head(**inputs, use_cache=False).logits
     sums = []
     for row, text in enumerate(texts):
         before = torch.tensor(text.positions, device=device) - 1

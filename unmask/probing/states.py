@@ -21,7 +21,6 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.attention import set_attention
 from unmask.backbone import Backbone, HiddenRead, TokenBatch
 from unmask.batching import collate, plan
 from unmask.embedder import default_batch_tokens
@@ -94,9 +93,9 @@ def probe_states(
     usable = [TokenizedText(ids[:limit], 0) for ids in tokenized if len(ids) > 1]
     if len(usable) < 2:
         raise UnmaskError("States are compared over two different texts or more of two tokens or more.")
-    proofs = _prove_both(backbone)
+    bidirectional, causal = backbone.under("bidirectional"), backbone.under("causal")
     bins = position_bins(max(len(text.ids) for text in usable))
-    sums = _sum_up(backbone, usable, bins, batch_tokens, progress)
+    sums = _sum_up((causal, bidirectional), usable, bins, batch_tokens, progress)
     total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
     by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
     means = zip(sums.causal, sums.bidirectional, strict=True)
@@ -110,7 +109,8 @@ def probe_states(
         sum(len(ids) > limit for ids in tokenized),
         limit,
         fingerprint_of(texts),
-        subject.provenance | {"attention": "causal and bidirectional", "proof": proofs},
+        subject.provenance
+        | {"attention": "causal and bidirectional", "proof": f"{bidirectional.proof.summary}; {causal.proof.summary}"},
     )
 
 
@@ -146,25 +146,15 @@ def name_of(one: tuple[int, int]) -> str:
     return str(one[0]) if one[0] == one[1] else f"{one[0]}-{one[1]}"
 
 
-def _prove_both(backbone: Backbone) -> str:
-    """Prove both attentions once, before they are switched for every batch. Raises AttentionError."""
-    before, proofs = backbone.attention, []
-    for attention in ("bidirectional", "causal"):
-        backbone.set_attention(attention)  # type: ignore[arg-type]
-        proofs.append(backbone.proof.summary)
-    if backbone.attention != before:
-        backbone.set_attention(before)
-    return "; ".join(proofs)
-
-
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _sum_up(
-    backbone: Backbone,
+    backbones: tuple[Backbone, Backbone],
     texts: Sequence[TokenizedText],
     bins: Sequence[tuple[int, int]],
     batch_tokens: int | None,
     progress: Callable[[int], None] | None,
 ) -> _Sums:
+    backbone = backbones[0]
     width, depth = int(backbone.model.config.get_text_config(decoder=True).hidden_size), backbone.depth
     sums = _Sums(
         np.zeros((len(texts), depth, len(bins))),
@@ -173,27 +163,23 @@ def _sum_up(
     )
     starts = np.array([first for first, _ in bins])
     budget = min(batch_tokens or default_batch_tokens(backbone), max(1, _STATES_AT_ONCE // (width * depth)))
-    try:
-        for places in plan([len(text.ids) for text in texts], budget):
-            batch = collate([texts[place] for place in places], pad_id=0)
-            rows, positions = (part.numpy() for part in batch.real.nonzero(as_tuple=True))
-            where = np.array(places)[rows], np.searchsorted(starts, positions, side="right") - 1
-            np.add.at(sums.tokens, where, 1)
-            for layer, cosine in enumerate(_both_ways(backbone, batch, sums)):
-                np.add.at(sums.cosine[:, layer], where, cosine)
-            if progress:
-                progress(len(places))
-    finally:
-        set_attention(backbone.model, backbone.attention)
+    for places in plan([len(text.ids) for text in texts], budget):
+        batch = collate([texts[place] for place in places], pad_id=0)
+        rows, positions = (part.numpy() for part in batch.real.nonzero(as_tuple=True))
+        where = np.array(places)[rows], np.searchsorted(starts, positions, side="right") - 1
+        np.add.at(sums.tokens, where, 1)
+        for layer, cosine in enumerate(_both_ways(*backbones, batch, sums)):
+            np.add.at(sums.cosine[:, layer], where, cosine)
+        if progress:
+            progress(len(places))
     return sums
 
 
-def _both_ways(backbone: Backbone, batch: TokenBatch, sums: _Sums) -> list[NDArray[np.float64]]:
+def _both_ways(causal: Backbone, bidirectional: Backbone, batch: TokenBatch, sums: _Sums) -> list[NDArray[np.float64]]:
     """Cosine of each real token's two states, layer by layer, tokens in the order of texts and positions."""
-    layers = range(1, backbone.depth + 1)
-    set_attention(backbone.model, "causal")
+    layers = range(1, causal.depth + 1)
     own = [HiddenRead(layer, _real) for layer in layers]
-    kept = backbone.read(batch, own)
+    kept = causal.read(batch, own)
 
     def against(layer: int) -> HiddenRead:
         def compare(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -205,8 +191,7 @@ def _both_ways(backbone: Backbone, batch: TokenBatch, sums: _Sums) -> list[NDArr
 
         return HiddenRead(layer, compare)
 
-    set_attention(backbone.model, "bidirectional")
-    found = backbone.read(batch, reads := [against(layer) for layer in layers])
+    found = bidirectional.read(batch, reads := [against(layer) for layer in layers])
     return [found[read][:, 0].double().cpu().numpy() for read in reads]
 
 

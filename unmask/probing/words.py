@@ -25,6 +25,7 @@ from torch import Tensor
 from unmask.backbone import Backbone, HiddenRead
 from unmask.batching import collate, plan
 from unmask.embedder import default_batch_tokens
+from unmask.encoding import require_finite
 from unmask.errors import UnmaskError
 from unmask.probing.ratios import Difference, Ratio, difference
 from unmask.probing.sentences import Sentence
@@ -271,6 +272,7 @@ def layer_vectors(
         for layer, values in _read(backbone, [tokens[index] for index in batch], layers, shift).items():
             if layer not in vectors:
                 vectors[layer] = np.empty((int(starts[-1]), values.shape[1]), np.float32)
+            require_finite(values, np.repeat(batch, lengths).tolist(), backbone.dtype, "the sentence")
             for index, rows in zip(batch, _split(values, lengths), strict=True):
                 vectors[layer][starts[index] : starts[index + 1]] = rows
         if progress:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
-from unmask.tokens import PromptTokenizer
+from unmask.tokens import PromptTokenizer, mask_id
 from unmask.training import processes
 from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
 from unmask.training.data import DataSet, read_pairs, read_sentences
@@ -127,9 +127,9 @@ def _mntp(stage: Any, trainee: Trainee, sets: Sequence[DataSet], seed: int) -> P
     stage_: Mntp = stage
     tokenizer, model = trainee.embedder.tokenizer, trainee.language_model
     assert model is not None
-    mask_id, around = mask_token(stage_, tokenizer, model)
+    mask, around = mask_token(stage_, tokenizer, model)
     collate = MaskingCollator(
-        stage_, mask_id, trainee.embedder.prompt.pad_id, len(tokenizer), set(tokenizer.all_special_ids), seed
+        stage_, mask, trainee.embedder.prompt.pad_id, len(tokenizer), set(tokenizer.all_special_ids), seed
     )
     return Prepared(model, _chunks(stage_, trainee, sets, seed), collate, _predict_masked(trainee), around)
 
@@ -169,10 +169,10 @@ PREPARE: dict[str, Callable[[Any, Trainee, Sequence[DataSet], int], Prepared]] =
 def mask_token(stage: Mntp, tokenizer: Any, model: Any) -> tuple[int, Callable[[], AbstractContextManager[None]]]:
     """The id that stands for a masked token, and what has to surround training for it to exist.
 
-    "_" is the token of an underscore between spaces. A new token gets the mean of all embeddings for the time of the stage.
+    A new token gets the mean of all embeddings for the time of the stage. Raises UnmaskError for a token that the tokenizer lacks.
     """
     if stage.mask == "_":
-        return int(tokenizer("_", add_special_tokens=False)["input_ids"][-1]), nullcontext
+        return mask_id(tokenizer, stage.mask), nullcontext
     if stage.mask == "eos":
         if tokenizer.eos_token_id is None:
             raise UnmaskError('mask = "eos" needs an end-of-sequence token, and this tokenizer has none: use "_" or "new".')
