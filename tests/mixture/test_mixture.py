@@ -47,6 +47,75 @@ def test_one_expert_alone_is_that_expert_and_none_is_the_base(family: str, tmp_p
     assert torch.equal(logits(mixture.remove(), ids), base)
 
 
+def everything_about(model: Any) -> dict[str, Any]:
+    """What can be told of a loaded model from outside: modules, weights, what trains, modes, hooks, attributes."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+    return {
+        "modules": {name: type(module) for name, module in model.named_modules()},
+        "weights": {name: weight.clone() for name, weight in model.state_dict().items()},
+        "trains": {name: weight.requires_grad for name, weight in model.named_parameters()},
+        "modes": {name: module.training for name, module in model.named_modules()},
+        "attributes": {name: sorted(vars(module)) for name, module in model.named_modules()},
+        "hooks": {
+            (name, kind): sorted(
+                getattr(hook, "__qualname__", "kept") for hook in getattr(module, kind).values() if hook is not True
+            )
+            for name, module in model.named_modules()
+            for kind in hooks
+        },
+        "records": type(model.model)._can_record_outputs,
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "router", "level", "recorded"),
+    [
+        ("llama", "block", "token", False),
+        ("llama", "final", "sequence", True),
+        ("olmoe", "layer", "sequence", False),
+        ("olmoe", "block", "token", True),
+    ],
+)
+def test_the_base_comes_back_as_it_was(family: str, router: Any, level: Any, recorded: bool, tmp_path: Path) -> None:
+    model = language_model(family)
+    ids = tokens(model)
+    if recorded:
+        model(ids, output_hidden_states=True)
+    experts = saved_experts(tmp_path, model)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("layers.1" in name)
+    model.train()
+    model.model.layers[0].eval()
+    known = []
+    handle = model.model.layers[1].register_forward_hook(lambda *_: known.append(1))
+    plain, before = logits(model, ids), everything_about(model)
+    mixture = Mixture(model, experts, Routing(router, level=level))
+    assert len(mixture.body(ids, output_router_logits=True).router_logits) >= len(mixture.points)
+    model.eval()
+    for stack in mixture.expert_weights:
+        stack.requires_grad_(True)
+    assert not torch.equal(logits(model, ids), plain)
+    known.clear()
+    assert mixture.remove() is model
+    after = everything_about(model)
+    weights = (before.pop("weights"), after.pop("weights"))
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0] | weights[1])
+    assert before == after
+    assert torch.equal(logits(model, ids), plain) and known == [1]
+    assert len(model(ids, output_hidden_states=True).hidden_states) == 4
+    handle.remove()
+
+
+def test_experts_that_do_not_fit_leave_the_base_as_it_was(tmp_path: Path) -> None:
+    model, other = language_model(), language_model(intermediate_size=80)
+    experts = saved_experts(tmp_path, other)
+    before = everything_about(model)
+    with pytest.raises(UnmaskError, match="another shape there"):
+        Mixture(model, experts)
+    after = everything_about(model)
+    assert before.pop("weights").keys() == after.pop("weights").keys() and before == after
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 def test_a_mixture_of_one_is_its_expert(router: Any, tmp_path: Path) -> None:
     model = language_model()
@@ -185,7 +254,7 @@ def test_gradient_checkpointing_changes_no_gradient(router: Any, tmp_path: Path)
 
 @pytest.mark.parametrize(("router", "points"), [("block", 6), ("layer", 6), ("final", 6)])
 def test_routing_points_are_read_as_routers_are(router: Any, points: int, tmp_path: Path) -> None:
-    from unmask.routing import find_routers
+    from unmask.routers import find_routers
 
     model = language_model()
     mixture = Mixture(model, saved_experts(tmp_path, model), Routing(router))

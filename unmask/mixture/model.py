@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,10 @@ class Mixture:
         self.tokenizer: PreTrainedTokenizerBase | None = None
         self.body: Any = body_of(model)
         self._control = Control(routing or Routing())
+        for name in experts[0].factors:  # what does not fit is refused while nothing has changed
+            self._linear(name)
+            self._block(name)
+        self._before = BaseState.of(model, self.body)
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         self.points = self._install()
@@ -66,6 +71,7 @@ class Mixture:
             self._hooks.append(RunningMean(self.body, self._control).attach())
         self._plain_class = type(self.body)
         declare(self.body)
+        forget_recording(model)  # transformers would not look for routing points in a model that has recorded before
         self.body.mixture = self
         self.initialise(seed)
         self._share()
@@ -185,9 +191,10 @@ class Mixture:
         return self.forced(lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], place), len(names)).to(logits))
 
     def remove(self) -> PreTrainedModel:
-        """Take all experts out again and give the base model back."""
+        """Take all experts out again and give the base model back as it was: its weights, what of them trains, its mode, its hooks."""
         for hook in self._hooks:
             hook.remove()
+        forget_recording(self.model)
         for name in self.experts[0].factors:
             owner, _, leaf = name.rpartition(".")
             setattr(self.model.get_submodule(owner), leaf, self.model.get_submodule(name).base)
@@ -195,6 +202,7 @@ class Mixture:
             del self.model.get_submodule(name).routing_point
         self.body.__class__ = self._plain_class
         del self.body.mixture
+        self._before.restore(self.body)
         return self.model
 
     def _install(self) -> dict[str, RoutingPoint]:
@@ -278,6 +286,55 @@ class Mixture:
         block = self.model.get_submodule(name)
         self._hooks.append(block.register_forward_pre_hook(gate, with_kwargs=True))
         self._hooks.append(block.register_forward_hook(lambda *_: point.forget()))
+
+
+@dataclass(frozen=True)
+class BaseState:
+    """What a mixture changes in its base beside the experts: which weights train, which modules are in training mode, what is recorded."""
+
+    trains: tuple[tuple[nn.Parameter, bool], ...]
+    modes: tuple[tuple[nn.Module, bool], ...]
+    recorded: tuple[nn.Module, ...]
+    declared: Any
+
+    @classmethod
+    def of(cls, model: nn.Module, body: Any) -> BaseState:
+        """As a model is now."""
+        from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
+
+        return cls(
+            tuple((weight, weight.requires_grad) for weight in model.parameters()),
+            tuple((module, module.training) for module in model.modules()),
+            tuple(module for module in model.modules() if _recorded(module)),
+            _CAN_RECORD_REGISTRY.get(body),
+        )
+
+    def restore(self, body: Any) -> None:
+        """Make a model so again, whose experts have been taken out."""
+        from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY, install_all_output_capturing_hooks
+
+        for weight, trains in self.trains:
+            weight.requires_grad_(trains)
+        for module, training in self.modes:
+            module.training = training
+        _CAN_RECORD_REGISTRY[body] = self.declared
+        for module in self.recorded:
+            if not _recorded(module):  # not inside one before it
+                install_all_output_capturing_hooks(module)  # type: ignore[arg-type]
+
+
+def forget_recording(model: nn.Module) -> None:
+    """Take away the hooks by which transformers records outputs. It puts them in again, at what there is to record then."""
+    for module in model.modules():
+        for key, hook in list(module._forward_hooks.items()):
+            if getattr(hook, "__module__", "") == "transformers.utils.output_capturing":
+                del module._forward_hooks[key]
+        if _recorded(module):
+            del module._output_capturing_hooks_installed
+
+
+def _recorded(module: nn.Module) -> bool:
+    return "_output_capturing_hooks_installed" in vars(module)
 
 
 def declare(body: Any) -> None:
