@@ -65,6 +65,7 @@ def specialise(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
+    from unmask.experts.bases import weights_of
     from unmask.experts.domain import load_domain
     from unmask.experts.seeds import read_seeds
     from unmask.experts.specialise import Plan
@@ -84,7 +85,17 @@ def specialise(
         left = f", {(now - start) / (done - before) * (wanted - done) / 60:.1f} min left" if before < done < wanted else ""
         print(f"  {what}: {done} of {wanted}{left}", file=sys.stderr, flush=True)
 
-    done = run(_writer(source, engine, writers, ray_address), model, chosen, found, output.expanduser(), plan, forbidden, said)
+    done = run(
+        _writer(source, engine, writers, ray_address),
+        model,
+        chosen,
+        found,
+        output.expanduser(),
+        plan,
+        forbidden,
+        said,
+        weights_of(source),
+    )
     print(f"{done.kept} lessons in {output}: {done.written} instructions were written, {done.instructions} of them kept.")
     for why, count in sorted(done.dropped.items(), key=lambda one: -one[1]):
         print(f"  dropped: {why}: {count}")

@@ -139,6 +139,7 @@ def merge(
     """Merge experts into the weights of their base model: one plain language model, the same for every token."""
     from unmask.loading import Source, load_language_model
     from unmask.mixture.experts import read_expert, require_alike
+    from unmask.mixture.folder import base_of_experts
     from unmask.mixture.merging import merge_experts
 
     output = output.expanduser()
@@ -146,7 +147,8 @@ def merge(
         raise UnmaskError(f"'{output}' exists: give a new folder.")
     found = [read_expert(folder) for folder in experts]
     require_alike(found)
-    source = Source(base or found[0].base, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    given = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    source = base_of_experts(found, given)
     model, tokenizer = load_language_model(source)
     merge_experts(model, found, method, weights=weight, density=density, seed=seed)
     model.save_pretrained(output)

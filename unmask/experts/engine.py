@@ -14,6 +14,7 @@ from unmask.errors import UnmaskError
 from unmask.experts.generation import Job, Text
 from unmask.loading import Source, is_mixture, pick_device, pick_dtype
 from unmask.models import resolve
+from unmask.source import require_own_code
 
 
 class Engine:
@@ -30,6 +31,7 @@ class Engine:
             raise UnmaskError(
                 f"'{source.model}' is no base model, and vLLM writes with base models only: use the default writer."
             )
+        require_own_code(str(folder), source)
         try:
             from vllm import LLM
         except ImportError as error:

@@ -15,12 +15,15 @@ from torch import nn
 
 from unmask.decoder import body_of, find_layers
 from unmask.errors import UnmaskError
+from unmask.experts.bases import require_same_weights, weights_of
 from unmask.experts.learning import Learning, learn
 from unmask.experts.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import content_of, write_or_check
 from unmask.files import write_json
+from unmask.identity import pinned
 from unmask.loading import Source, load_language_model
 from unmask.persistence import versions
+from unmask.source import lasting_name
 from unmask.training.lora import LoraOptions, add_lora, weight_kinds
 from unmask.training.trainee import cast_inputs
 
@@ -52,15 +55,17 @@ def train_expert(
     plain peft on the base model. Raises UnmaskError for a folder that holds another expert, and as training does.
     """
     record = {
-        "base": source.model,
+        "base": lasting_name(source.model),
         "revision": source.revision,
+        **weights_of(source),
         "lessons": content_of(lessons),
         "lora": lora.model_dump(mode="json"),
         "learning": asdict(learning),
     }
     work = folder.with_name(f".{folder.name}-training")
     if (done := _read(folder)) is not None:
-        if {name: done[name] for name in record} != record:
+        before = require_same_weights(done, record, folder)
+        if {name: before[name] for name in record} != record:
             raise UnmaskError(f"'{folder}' holds an expert of other lessons or settings: give another folder.")
         shutil.rmtree(work, ignore_errors=True)  # of a run that was killed after its last step
         return Trained(folder, tuple(done["losses"]))
@@ -83,8 +88,8 @@ def train_expert(
         callbacks,
     )
     losses = [entry["loss"] for entry in log if "loss" in entry]
-    adapter.peft_config["default"].base_model_name_or_path = source.model
-    adapter.peft_config["default"].task_type = "CAUSAL_LM"
+    base, config = pinned(source, model), adapter.peft_config["default"]
+    config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
     adapter.save_pretrained(work / "expert", save_embedding_layers=False)
     (work / "expert" / "README.md").unlink(missing_ok=True)  # peft's own template, with nothing in it
     write_json(work / "expert" / RECORD, {**record, "losses": losses, "versions": versions()})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UnmaskError
+from unmask.experts.bases import require_same_weights, weights_of
 from unmask.experts.expert import LORA
 from unmask.experts.joint import fresh_mixture, write_experts
 from unmask.experts.learning import Learning
@@ -20,10 +21,11 @@ from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.files import write_json
 from unmask.loading import Source, is_mixture
 from unmask.mixture.experts import read_expert
-from unmask.mixture.folder import EXPERTS, ROUTERS, build_mixture, read_settings, save_mixture
+from unmask.mixture.folder import EXPERTS, ROUTERS, base_of_experts, build_mixture, read_settings, save_mixture
 from unmask.mixture.gating import Routing
 from unmask.mixture.model import Mixture
 from unmask.persistence import versions
+from unmask.source import lasting_name
 from unmask.training.lora import LoraOptions
 
 if TYPE_CHECKING:
@@ -72,8 +74,8 @@ def mix(
     """
     options = options or RouterOptions()
     found = [read_expert(one) for one in ingredients.experts]
-    if found and not source.model:
-        source = replace(source, model=found[0].base)
+    if found:
+        source = base_of_experts(found, source)
     record = _record(source, domains, routing, learning, options) | {
         "experts": {one.name: _hash(one.folder / "adapter_model.safetensors") for one in found},
         "shared": ingredients.shared and _hash(ingredients.shared / "adapter_model.safetensors"),
@@ -143,7 +145,8 @@ def _record(
     source: Source, domains: Mapping[str, Sequence[Lesson]], routing: Routing, learning: Learning, options: RouterOptions
 ) -> dict[str, Any]:
     return {
-        "base": source.model,
+        "base": lasting_name(source.model),
+        **weights_of(source),
         "domains": {name: content_of(lessons) for name, lessons in domains.items()},
         "routing": asdict(routing),
         "learning": asdict(learning),
@@ -188,7 +191,8 @@ def _taken_over(folder: Path, record: dict[str, Any]) -> Mixed:
     if not is_mixture(folder) or not (folder / RECORD).is_file():
         raise UnmaskError(f"'{folder}' exists and is no mixture that was made here, so it is not overwritten.")
     done = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    if {name: done[name] for name in record} != json.loads(json.dumps(record)):
+    before = require_same_weights(done, record, folder)
+    if {name: before[name] for name in record} != json.loads(json.dumps(record)):
         raise UnmaskError(f"'{folder}' holds a mixture of other experts, lessons or settings: give another folder.")
     return Mixed(folder, tuple(done["losses"]))
 

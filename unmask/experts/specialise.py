@@ -12,7 +12,7 @@ import json
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,11 @@ def specialise(
     plan: Plan,
     forbidden: Sequence[str] = (),
     progress: Callable[[str, int, int], None] = lambda *_: None,
+    weights: Mapping[str, str] | None = None,
 ) -> Yield:
     """Write lessons of a domain into a folder; go on where that was stopped.
 
+    weights: of the model, as `bases.weights_of` names them.
     forbidden: texts of evaluations, which no instruction may be near to. Raises UnmaskError for fewer than five seeds, and for a
     folder that holds another run.
     """
@@ -90,6 +92,7 @@ def specialise(
     avoided = hashlib.sha256("\0".join(forbidden).encode()).hexdigest()[:16]
     record = {
         "model": model,
+        **(weights or {}),
         "engine": writer.engine,
         "domain": domain.model_dump(mode="json"),
         "seeds": content_of(seeds),

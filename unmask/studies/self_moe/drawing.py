@@ -9,6 +9,7 @@ from pathlib import Path
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.harness import Items, draw_tests
 from unmask.experts.abilities.tests import TESTS
+from unmask.experts.bases import weights_of
 from unmask.experts.domain import load_domain
 from unmask.experts.generation import Writer
 from unmask.experts.lessons import Lesson, read_lessons
@@ -60,7 +61,9 @@ def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[st
         forbidden = [f"{one.instruction} {one.input}".strip() for some in held_out.values() for one in some]
         for name, seeds in given.items():
             writing = Writing(plan.number, batch=64, seed=plan.seed)
-            found = specialise(writer, source.model, load_domain(name), seeds, folder / name, writing, forbidden)
+            found = specialise(
+                writer, source.model, load_domain(name), seeds, folder / name, writing, forbidden, weights=weights_of(source)
+            )
             say(f"{name}: {found.kept} lessons of {found.written} instructions that were written")
             learned[name] = read_lessons(folder / name / LESSONS)
     return Drawn(learned, held_out, given)

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unmask.experts.bases import weights_of
 from unmask.experts.comparison import Row, compare_likelihoods
 from unmask.experts.records import content_of, write_or_check
 from unmask.files import only_run_in, write_json
 from unmask.loading import Source, pick_device
 from unmask.persistence import hardware, versions
+from unmask.source import lasting_name
 from unmask.studies.self_moe.drawing import Asked, Drawn, ask, draw
 from unmask.studies.self_moe.making import Maker
 from unmask.studies.self_moe.measuring import Meter, Values
@@ -73,7 +75,8 @@ def study(
         drawn = draw(plan, source, root, folder / "lessons", say)
         record = {
             "plan": plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", *_MORE}),
-            "model": source.model,
+            "model": lasting_name(source.model),
+            **weights_of(source),
             "learned": {name: content_of(lessons) for name, lessons in drawn.learned.items()},
             "held_out": {name: content_of(lessons) for name, lessons in drawn.held_out.items()},
         }

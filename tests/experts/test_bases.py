@@ -1,0 +1,133 @@
+"""Bases of experts and mixtures: one that was trained again in place is noticed by whoever resumes, mixes, loads or studies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.experts.conftest import DOMAINS, SUMS
+from tests.training.running import At, die, killed
+from unmask.errors import UnmaskError
+from unmask.experts.bases import require_same_weights
+from unmask.experts.expert import train_expert
+from unmask.experts.learning import Learning
+from unmask.experts.mixing import Ingredients, mix
+from unmask.experts.records import write_or_check
+from unmask.experts.speakers import load_speaker
+from unmask.identity import recorded_base
+from unmask.loading import Source
+from unmask.mixture.folder import build_mixture, load_mixture
+from unmask.mixture.gating import Routing
+from unmask.training.lora import LoraOptions
+
+SHORT = Learning(steps=2, lr=5e-3, batch=4, save_every=1)
+CHANGED = "has changed since"
+
+
+def expert(base: Path | str, folder: Path, *callbacks: Any) -> Any:
+    source = Source(str(base), dtype="float32")
+    return train_expert(source, SUMS, folder, lora=LoraOptions(r=4, alpha=8), learning=SHORT, callbacks=callbacks)
+
+
+def mixed(folder: Path, experts: Path) -> Any:
+    ingredients = Ingredients(tuple(experts / name for name in DOMAINS))
+    return mix(ingredients, DOMAINS, folder, Routing(), Source("", dtype="float32"), learning=SHORT)
+
+
+@pytest.fixture
+def experts(base: Path, tmp_path: Path) -> Path:
+    for name in DOMAINS:
+        expert(base, tmp_path / "experts" / name)
+    return tmp_path / "experts"
+
+
+def retrain(base: Path) -> None:
+    weights = load_file(base / "model.safetensors")
+    save_file({name: weight + 0.05 for name, weight in weights.items()}, base / "model.safetensors", {"format": "pt"})
+
+
+def test_an_expert_on_a_base_that_was_retrained_is_not_taken_over(base: Path, tmp_path: Path) -> None:
+    expert(base, tmp_path / "done")
+    killed(lambda: expert(base, tmp_path / "cut", At(".cut-training", 1, die)))
+    assert expert(base, tmp_path / "done", At(".done-training", 1, pytest.fail)).losses
+    retrain(base)
+    for name in ("done", "cut"):
+        with pytest.raises(UnmaskError, match=rf"'{base}' {CHANGED} the run in .* began: its weights were \w+ and are \w+ now"):
+            expert(base, tmp_path / name)
+
+
+def test_an_expert_is_resumed_from_another_working_directory(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expert("base", tmp_path / "expert")
+    said = json.loads((tmp_path / "expert" / "adapter_config.json").read_text())
+    assert said["base_model_name_or_path"] == str(base)
+    assert recorded_base(tmp_path / "expert") is not None
+    monkeypatch.chdir("/")
+    assert expert(base, tmp_path / "expert", At(".expert-training", 1, pytest.fail)).losses
+    assert load_speaker(Source(str(tmp_path / "expert"), dtype="float32"))
+
+
+def test_a_base_that_was_retrained_is_noticed_by_all_who_use_its_experts(base: Path, experts: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "mixture"
+    mixed(folder, experts)
+    said = json.loads((folder / "mixture.json").read_text())
+    assert (said["base"], said["revision"], said["base_weights"]) == (str(base), None, recorded_base(experts / "sums"))
+    assert mixed(folder, experts).losses  # taken over
+    retrain(base)
+    uses: list[Callable[[], Any]] = [
+        lambda: mixed(folder, experts),
+        lambda: build_mixture([experts / "sums"], Routing()),
+        lambda: build_mixture([experts / "sums"], Routing(), Source(str(base))),
+        lambda: load_mixture(folder, Source(str(folder))),
+        lambda: load_speaker(Source(str(experts / "sums"))),
+    ]
+    for use in uses:
+        with pytest.raises(UnmaskError, match=CHANGED):
+            use()
+    named = Source(str(base), adapter=str(folder), dtype="float32")  # whoever names the base means it
+    assert load_mixture(folder, named)[0].source.model == str(base)
+    assert load_speaker(named) and load_speaker(Source(str(base), adapter=str(experts / "sums"), dtype="float32"))
+
+
+def test_a_base_that_was_moved_is_the_same_base(base: Path, experts: Path, tmp_path: Path) -> None:
+    base.rename(tmp_path / "moved")
+    with pytest.raises(UnmaskError, match="There is no folder"):
+        build_mixture([experts / "sums"], Routing())
+    mixture, _ = build_mixture([experts / "sums"], Routing(), Source(str(tmp_path / "moved"), dtype="float32"))
+    assert mixture.source.model == str(tmp_path / "moved")
+
+
+def test_older_records_are_resumed(base: Path, experts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in DOMAINS:
+        file = experts / name / "expert.json"
+        said = json.loads(file.read_text())
+        kept = {key: value for key, value in said.items() if key not in ("base_weights", "checksum")}
+        file.write_text(json.dumps(kept | {"base": "base"}))
+        (experts / name / "checksums.json").unlink(missing_ok=True)
+        assert expert(base, experts / name, At(f".{name}-training", 1, pytest.fail)).losses
+    retrain(base)
+    assert build_mixture([experts / "sums"], Routing())  # nothing says what its base was
+
+
+def test_records_are_compared_by_weights_not_by_the_way_that_a_path_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    record = {"model": str(tmp_path / "base"), "base_weights": "w", "seed": 0}
+    for before in ({"model": "base", "seed": 0}, {"model": "elsewhere", "base_weights": "w", "seed": 0}):
+        assert require_same_weights(before, record, tmp_path) == record
+        (tmp_path / "run.json").write_text(json.dumps(before))
+        write_or_check(tmp_path / "run.json", record)
+    assert require_same_weights({"model": "other", "seed": 0}, record, tmp_path) != record
+    assert require_same_weights({**record, "model": "other", "base_weights": "x"}, record, tmp_path) != record
+    with pytest.raises(UnmaskError, match="its weights were w and are v now"):
+        write_or_check(tmp_path / "run.json", {**record, "base_weights": "v"})
