@@ -345,9 +345,6 @@ def test_vectors_leave_the_disk_when_all_is_done(folder: Path, tasks: list[Local
     assert not (tmp_path / "vectors").exists()
 
 
-EAGER = Source("x", attn_implementation="eager")
-
-
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
