@@ -318,7 +318,7 @@ def test_texts_to_fit_on_reach_the_scores(run: Run, model: Path, task: Path, tex
         ({"--device": "abacus"}, "'abacus' is not a device"),
         ({"--adapter": "/nowhere"}, "There is no folder '/nowhere'"),
         ({"-r": "no/such-reference"}, "no/such-reference"),
-        ({"-o": "occupied"}, "'occupied': File exists"),
+        ({"-o": "occupied"}, "'occupied' is a file, and the output is a folder"),
     ],
 )
 def test_a_mistake_in_compare_is_told_in_one_line(
@@ -340,7 +340,79 @@ def test_a_broken_results_file_is_told_in_one_line(run: Run, model: Path, task: 
     Path("out").mkdir()
     Path("out/results.jsonl").write_text("broken\n")
     found = compared(run, model, "-d", "mean", "-t", task, "-o", "out")
-    assert "out/results.jsonl, line 1: " in found.mistake
+    assert found.mistake == "unmask: 'out/results.jsonl' was not written by unmask: give another folder."
+
+
+def test_a_damaged_folder_is_told_computed_again_and_the_same(run: Run, model: Path, task: Path) -> None:
+    given = ("-d", "mean,last", "-t", task, "-o", "out", "--json")
+    whole = compared(run, model, *given)
+    items = sorted(Path("out/items").iterdir())
+    for damage in (items[0], items[1], Path("out/results.jsonl"), Path("out/comparison.json")):
+        damage.write_bytes(b"")  # as a power cut leaves a file
+        if damage in items:
+            reported = run("report", "out")
+            assert reported.code == 0 and "counts as missing, and `unmask compare` measures it again" in reported.err
+        again = compared(run, model, *given)
+        assert (again.code, json.loads(again.out)["results"]) == (0, json.loads(whole.out)["results"])
+        assert "Aborted" not in again.err
+    for file in items:
+        file.write_bytes(b"")
+    assert "holds no result with its items" in run("report", "out").mistake.splitlines()[-1]
+
+
+def test_an_early_end_of_a_file_is_no_user_who_gave_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import unmask.reporting.report
+
+    def ended(*_: Any) -> None:
+        raise EOFError("No data left in file")
+
+    monkeypatch.setattr(unmask.reporting.report, "write_report", ended)
+    assert run("report", "out").mistake == "unmask: A file ended too early, so it is damaged: No data left in file."
+
+
+def test_compare_leaves_what_others_made_alone(run: Run, model: Path, task: Path) -> None:
+    mine = {"vectors/mine.npy": "a", "items/mine.npz": "b", "report/notes.txt": "c", "notes": "d"}
+    for name, content in mine.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(content)
+    assert compared(run, model, "-d", "mean", "-t", task, "-o", ".").code == 0
+    assert {name: Path(name).read_text() for name in mine} == mine
+    assert not Path(".unmask-vectors").exists()
+    Path("other").mkdir()
+    Path("other/comparison.json").write_text('{"mine": 1}')
+    assert "'other/comparison.json' was not written by unmask" in compared(run, model, "-t", task, "-o", "other").mistake
+    assert Path("other/comparison.json").read_text() == '{"mine": 1}'
+
+
+def test_a_wrong_baseline_is_told_before_anything_is_loaded(
+    run: Run, model: Path, task: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import unmask.evaluation.compare as module
+
+    def no_load(*_: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(module, "load", no_load)
+    given = ("-d", "mean,last", "-t", task, "-o", "out")
+    assert "Did you mean 'last'?" in compared(run, model, *given, "-b", "lats").mistake
+    assert "There is no folder './nowhere'" in compared(run, model, *given, "-r", "./nowhere").mistake
+    assert "There is no folder './other'" in compared(run, model, *given, "-m", "./other").mistake
+    assert not Path("out").exists()
+
+
+def test_a_baseline_may_be_named_by_its_design(run: Run, model: Path, task: Path) -> None:
+    found = compared(run, model, "-d", "mean,last", "-t", task, "-o", "out", "-b", "causal/plain/last", "--json")
+    assert [test["b"]["design"] for test in json.loads(found.out)["comparisons"]] == ["causal/plain/last"]
+
+
+def test_brackets_in_a_design_are_shown_as_they_stand(run: Run, model: Path, task: Path) -> None:
+    labels = [f'causal/"{template}"/last' for template in ("[INST] {text} [/INST]", "[topic] {text}", "<b>{text}</b>")]
+    found = compared(run, model, *(word for label in labels for word in ("-d", label)), "-t", task, "-o", "[bold]")
+    assert found.code == 0
+    for label in labels:
+        assert label in found.out and label in found.err
+    assert "Saved to [bold]/" in found.out
+    assert run("report", "[bold]").code == 0
 
 
 def test_another_run_in_the_same_folder_is_told_in_one_line(run: Run, model: Path, task: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "unmask"
 FILES = sorted(PACKAGE.rglob("*.py"))
 # who may import whom: a module imports only from its own rank or below
 RANKS: list[set[str]] = [
-    {"errors", "files", "seals", "rows", "progress", "starter", "terminal", "threads"},
+    {"errors", "files", "seals", "arrays", "rows", "progress", "starter", "terminal", "threads"},
     {"prompts", "design", "presets", "models", "pico", "hub", "source", "digests"},
     {"attention", "pooling", "heads", "routing", "routers", "features", "tokens", "identity", "loading", "decoder", "mixture"},
     {"backbone", "batching", "encoding"},
@@ -23,6 +25,9 @@ RANKS: list[set[str]] = [
     {"reporting", "studies"},
     {"cli", "__main__", "__init__"},
 ]
+
+# names of other libraries that docstrings speak of
+OF_OTHERS = {"q_proj", "gate_proj", "max_over_subqueries_", "max_ap", "MoEE"}
 
 
 def rank(module: str) -> int:
@@ -57,6 +62,30 @@ def test_files_and_functions_are_small(file: Path) -> None:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 80, f"{node.name} is too long"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_docstrings_name_only_what_exists(file: Path) -> None:
+    """A name in backticks that is written like one of our functions or classes is defined or used somewhere."""
+    documented = {
+        name
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        for name in re.findall(r"`([a-z]+_[a-z_]+|[A-Z][a-z]+[A-Z][A-Za-z]+)`", ast.get_docstring(node) or "")
+    }
+    assert documented - OF_OTHERS <= _known()
+
+
+@cache
+def _known() -> set[str]:
+    """Every name that the code defines or uses."""
+    known: set[str] = set()
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            known |= {str(getattr(node, field)) for field in ("id", "attr", "name", "arg") if hasattr(node, field)}
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                known.add(node.value)
+    return known
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,23 @@ def test_a_template_outside_the_rules_is_refused(template: str, says: str) -> No
     assert says in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "template", ["Topic of this text:", "", "Summarise.", "one word", "a\ud800 {text}", "chat:What is it?"]
+)
+def test_a_template_without_its_text_is_a_template_and_no_unknown_name(template: str) -> None:
+    with pytest.raises(UnmaskError) as refused:
+        find_prompt(template)
+    assert "does not work: it" in str(refused.value)
+    assert str(refused.value).encode()
+
+
+def test_an_unknown_name_says_how_a_template_is_written() -> None:
+    with pytest.raises(UnmaskError) as refused:
+        find_prompt("eoll")
+    assert "Unknown prompt 'eoll'. Did you mean 'eol'?" in str(refused.value)
+    assert str(refused.value).endswith('A prompt of your own has {text} where the text goes: "Topic of: {text}".')
+
+
 def test_a_text_is_never_read_as_a_template() -> None:
     rendered, copies = find_prompt("{{{text}}} {instruction} {text}").render("{text}{eos}", "{instruction}")
     assert rendered == "{{text}{eos}} {instruction} {text}{eos}"

@@ -96,6 +96,9 @@ def _refuse(model: nn.Module, proof: AttentionProof, ahead: list[bool], padded: 
     name, asked = type(model).__name__, proof.attention
     looking = [k for k, sees in enumerate(ahead, start=1) if sees]
     differ = [k for k, (one, other) in enumerate(zip(ahead, padded, strict=True), start=1) if one != other]
+    if asked == "causal" and all(padded):
+        raise AttentionError(f"This model ({name}) is an encoder: every layer looks ahead, and cannot be made causal. To compare with "
+                             "it, give it to `unmask compare` with -r; or read it by a bidirectional design.")  # fmt: skip
     if differ:
         raise AttentionError(f"{name} attends differently with and without padding in layers {_ranges(differ)}, so {asked} "
                              "embeddings of it would depend on the batch.")  # fmt: skip

@@ -126,10 +126,23 @@ def make_own(folder: Path) -> None:
         (folder / _MARKER).touch()
 
 
+def is_own(folder: Path) -> bool:
+    """Whether `make_own` created a folder, or may create it: no file of anybody else is in it."""
+    return (folder / _MARKER).is_file() or not folder.is_dir() or not any(folder.iterdir())
+
+
 def remove_own(folder: Path) -> None:
     """Remove a folder that `make_own` created; leave any other as it is."""
     if (folder / _MARKER).is_file():
         remove(folder)
+
+
+def refuse_foreign(file: Path, marks: Iterable[str]) -> None:
+    """Raise UnmaskError if a file that is about to be replaced has content without any of the marks that ours has."""
+    if file.is_dir():
+        raise UnmaskError(f"'{file}' is a folder, and a file of that name is written there: give another folder.")
+    if file.is_file() and (content := file.read_bytes()) and not any(mark.encode() in content for mark in marks):
+        raise UnmaskError(f"'{file}' was not written by unmask, so it is not overwritten: give another folder.")
 
 
 def remove(path: Path) -> None:

@@ -8,6 +8,7 @@ token that is about to say the word. Tokens before the span (BOS, instruction, f
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
@@ -16,6 +17,7 @@ from unmask.errors import UnmaskError, unknown
 
 FIELDS = ("text", "instruction", "eos")
 CHAT = "chat:"
+_NAME = re.compile(r"[\w-]+")  # what a registered name may look like; anything else was meant as a template
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Prompt:
             problem = "{instruction} may stand once, before the last {text}"
         elif "eos" in fields and not (fields.count("eos") == 1 and self.template.endswith("{eos}")):
             problem = "{eos} may only stand at its end"
+        if not _is_unicode(self.template):
+            problem = "it is not valid Unicode"
         if problem:
             raise UnmaskError(f"The prompt template {json.dumps(self.template)} does not work: {problem}.")
 
@@ -82,6 +86,14 @@ class Prompt:
             elif field == "instruction":
                 rendered += instruction or ""
         return rendered, copies
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _one_word(name: str, question: str) -> Prompt:
@@ -136,10 +148,12 @@ def is_template(name: str) -> bool:
 
 
 def find_prompt(name: str) -> Prompt:
-    """The prompt of a name or of a template; a leading `chat:` is left to `chat_prompt`. Raises UnmaskError."""
+    """The prompt of a name or of a template; a leading `chat:` is left to `PromptTokenizer`. Raises UnmaskError."""
     name = name.removeprefix(CHAT)
-    if is_template(name):
+    if name in PROMPTS:
+        return PROMPTS[name]
+    if is_template(name) or not _NAME.fullmatch(name):
         return Prompt(name, name)
-    if name not in PROMPTS:
-        raise unknown("prompt", name, PROMPTS)
-    return PROMPTS[name]
+    raise UnmaskError(
+        f'{unknown("prompt", name, PROMPTS)} A prompt of your own has {{text}} where the text goes: "Topic of: {{text}}".'
+    )

@@ -61,6 +61,14 @@ def open_line(line: str | bytes) -> dict[str, Any]:
         raise Damaged(f"it is not JSON: {error}") from error
 
 
+def is_sealed_line(line: str | bytes) -> bool:
+    """Whether a line carries a checksum, and one that fits."""
+    try:
+        return _KEY in json.loads(line) and bool(open_line(line))
+    except (ValueError, TypeError):
+        return False
+
+
 def write_record(file: Path, content: Mapping[str, Any]) -> None:
     """Write JSON with its checksum, whole and durable."""
     write_json(file, sealed(content))

@@ -342,7 +342,7 @@ def test_what_passes_cost_is_kept(folder: Path, tasks: list[LocalTask], tmp_path
 
 def test_vectors_leave_the_disk_when_all_is_done(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
     compare(plan_of(folder, "mean", tasks), ResultStore(tmp_path))
-    assert not (tmp_path / "vectors").exists()
+    assert not (tmp_path / ".unmask-vectors").exists()
 
 
 # --- conditions ------------------------------------------------------------------------------------------------------

@@ -53,4 +53,4 @@ def test_comparing(pico_folder: Callable[[str], Path], tmp_path: Path, monkeypat
         for file in files:
             if file.name != "costs.jsonl":  # seconds
                 assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
-        assert not (tmp_path / str(kill) / "vectors").exists()
+        assert not (tmp_path / str(kill) / ".unmask-vectors").exists()

@@ -165,7 +165,7 @@ def test_a_real_race_computes_nothing_twice(
     again = recommend(plan, ResultStore(tmp_path / "store"))
     assert again == advice
     assert sum(cost.tokens for cost in ResultStore(tmp_path / "store").costs) == spent
-    assert not (tmp_path / "store" / "vectors").exists()
+    assert not (tmp_path / "store" / ".unmask-vectors").exists()
 
 
 def test_what_cannot_be_raced_is_refused(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:

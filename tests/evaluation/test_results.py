@@ -132,21 +132,22 @@ def test_a_first_line_that_was_cut_short_leaves_an_empty_store(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
-        ("{", "line 2: : Invalid JSON"),
-        ('{"model": "m"}', "line 2: design: Field required"),
-        ('{"surprise": 1, ', "line 2: surprise: Extra inputs are not permitted"),
+        ("{", "line 2 is damaged (it is not JSON"),
+        ('{"model": "m"}', "line 2 is damaged (design: Field required)"),
+        ('{"surprise": 1, ', "line 2 is damaged (its checksum does not fit its content)"),
     ],
 )
-def test_a_broken_line_in_the_middle_is_refused_by_its_number(broken: str, problem: str, tmp_path: Path) -> None:
+def test_a_broken_line_in_the_middle_is_told_by_its_number_and_missing(broken: str, problem: str, tmp_path: Path) -> None:
     store_of(tmp_path, result(), result(task="last"))
     file = tmp_path / "results.jsonl"
     first, last = file.read_text().splitlines()
     middle = broken + last[1:] if broken.endswith(" ") else broken
     file.write_text(f"{first}\n{middle}\n{last}\n")
-    with pytest.raises(UnmaskError) as caught:
-        ResultStore(tmp_path)
-    assert f"{file}, {problem}" in str(caught.value)
-    assert "Move the folder away to start anew" in str(caught.value)
+    with pytest.warns(UserWarning) as said:
+        store = ResultStore(tmp_path)
+    assert f"{file}, {problem}" in str(said[0].message)
+    assert "counts as missing, and `unmask compare` measures it again" in str(said[0].message)
+    assert {one.task for one in store.results} == {"t", "last"}
 
 
 def test_a_result_whose_items_are_missing_has_to_be_measured_again(tmp_path: Path) -> None:

@@ -56,10 +56,50 @@ def test_a_table_of_another_format_holds_the_same_task(ending: str, tmp_path: Pa
 
 
 def test_one_labelled_file_is_clustering_until_the_path_says_otherwise(tmp_path: Path) -> None:
-    write_rows(tmp_path / "test.jsonl", labelled(0, 20))
+    write_rows(tmp_path / "all.jsonl", labelled(0, 20))
     assert read(tmp_path).kind == "clustering"
     task = read(tmp_path, ":classification")
     assert (task.kind, len(task.data["train"]), len(task.data["test"])) == ("classification", 10, 10)
+
+
+def test_a_test_file_without_its_train_file_is_no_clustering_unless_that_is_said(tmp_path: Path) -> None:
+    write_rows(tmp_path / "test.jsonl", labelled(0, 20))
+    for spec in ("", "/test.jsonl"):
+        message = refusal(tmp_path, spec)
+        assert "there is no train.jsonl beside it" in message and f"'{tmp_path}:clustering' clusters these texts" in message
+    assert read(tmp_path, ":clustering").kind == "clustering"
+    assert read(tmp_path, "/test.jsonl:clustering").kind == "clustering"
+    (tmp_path / "task.toml").write_text('kind = "clustering"')
+    assert read(tmp_path).kind == "clustering"
+
+
+@pytest.mark.parametrize("kind", ["classification", "word-level"])
+def test_a_task_is_not_tested_on_its_training_rows(kind: str, tmp_path: Path) -> None:
+    folder = write_task(tmp_path, kind)
+    for spec in ("/train.jsonl", f"/train.jsonl:{kind}", "/train.jsonl#3"):
+        assert f"'{folder}/train.jsonl' holds the training rows of a task" in refusal(folder, spec)
+    (folder / "task.toml").write_text('split = "train"')
+    assert "holds the training rows of a task" in refusal(folder)
+    (folder / "task.toml").unlink()
+    (folder / "test.jsonl").unlink()
+    (folder / "test.jsonl").symlink_to("train.jsonl")
+    assert "holds the training rows of a task" in refusal(folder)
+    if kind == "classification":
+        assert read(folder, "/train.jsonl:clustering").kind == "clustering"
+
+
+def test_a_task_is_tested_on_another_of_its_files(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "mine", "classification")
+    write_rows(folder / "dev.jsonl", labelled(28, 8))
+    task = read(folder, "/dev.jsonl")
+    assert (task.kind, task.name, len(task.data["train"]), task.size) == ("classification", "mine-dev", 16, 8)
+
+
+def test_the_file_that_is_given_is_the_one_that_is_read(tmp_path: Path) -> None:
+    folder = write_task(tmp_path, "sts")
+    write_rows(folder / "test.csv", pairs("score", lambda n: (n % 5, n % 7))[:10])
+    message = refusal(folder, "/test.csv")
+    assert "test.csv' would not be read, since" in message and "test.jsonl' is: keep one of the two" in message
 
 
 def test_the_path_wins_over_task_toml(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
@@ -25,8 +27,21 @@ from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError
 from unmask.terminal import say, visible
 
+
+class Commands(TyperGroup):
+    """The commands. An end of file inside of one is a damaged file: click would take it for a user who gave up."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            raise UnmaskError(f"A file ended too early, so it is damaged: {str(error) or 'its name is not known'}.") from error
+
+
 app = typer.Typer(
     name="unmask",
+    cls=Commands,
     help="Your LLM is secretly an embedding model: read it in every way, and see which is best for your task.",
     epilog="Example: unmask compare -m smollm2 -d mean,prompteol,echo -t starter",
     no_args_is_help=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,11 +78,16 @@ def compare(
     from unmask.evaluation.trainings import mean_over_seeds
     from unmask.files import only_run_in, write_json
     from unmask.loading import Source
+    from unmask.models import resolve
 
+    _check_output(output)
     tasks = resolve_tasks(task, say)
     options: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
     sources = [Source(name, revision, adapter, dtype=dtype, **options) for name in dict.fromkeys(model)]
     plans = [_plan(source, designs, tasks, fit_on, max_length, batch_tokens) for source in sources]
+    baseline = _checked_baseline(baseline, plans, reference or [], tasks)
+    for name in (*model, *(reference or [])):
+        resolve(name)
     with only_run_in(output):
         store = ResultStore(output)
         results = [result for plan in plans for result in run(plan, store, say)]
@@ -99,17 +105,43 @@ def compare(
         raise typer.Exit(1)
 
 
+def _check_output(output: Path) -> None:
+    """Refuse, before any work, a folder that cannot be written or whose files are not ours."""
+    from unmask.files import check_output, refuse_foreign
+
+    check_output(output, folder=True)
+    refuse_foreign(output / "comparison.json", ('"results"', '"comparisons"', '"failures"'))
+
+
+def _checked_baseline(
+    baseline: str | None, plans: Sequence[Plan], references: Sequence[str], tasks: Sequence[Task]
+) -> str | None:
+    """The label of a baseline, which may be named by its label, by its design's readable name, or as a reference."""
+    from unmask.errors import UnmaskError, unknown
+    from unmask.evaluation.readings import WORD_LEVEL
+
+    if baseline is None:
+        return None
+    designs = {label: design.name for plan in plans for label, design in plan.designs.items()}
+    labels = [*designs, *references]
+    found = [label for label in labels if baseline in (label, designs.get(label))]
+    if not found:
+        raise unknown("design among those compared", baseline, dict.fromkeys(labels))
+    if all(task.kind == WORD_LEVEL for task in tasks):
+        raise UnmaskError("A baseline is a design on texts, and all these tasks are on words: leave --baseline out.")
+    return found[0]
+
+
 def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> list[Tested]:
     """Results on texts and those on words, each with the paired tests of its own; a baseline is a design on texts."""
-    from unmask.errors import unknown
     from unmask.evaluation.readings import apart
     from unmask.evaluation.verdict import comparisons
 
     texts, words = apart(results)
     against = next((result.system for result in texts if result.label == baseline), None)
-    if baseline and against is None:
-        raise unknown("design among those compared", baseline, dict.fromkeys(result.label for result in texts))
-    tests = [(texts, comparisons(texts, store, against)), (words, comparisons(words, store))]
+    if lost := baseline is not None and against is None:
+        say(f"'{baseline}' has no score, so nothing is tested against it")
+    tests = [(texts, [] if lost else comparisons(texts, store, against)), (words, comparisons(words, store))]
     return [(part, found) for part, found in tests if part]
 
 

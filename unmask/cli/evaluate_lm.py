@@ -165,7 +165,7 @@ def _print(rows: Sequence[Row], title: str, digits: int, numbers: Mapping[str, i
     for domain in rows[0].domains:
         table.add_column(terminal.two_lines(terminal.visible(domain), str(numbers[domain])), justify="right")
     table.add_column("average", justify="right")
-    table.add_column(f"less {_short(rows[0].model)}", justify="right")
+    table.add_column(f"minus {_short(rows[0].model)}", justify="right")
     for row in rows:
         value, low, high = (f"{one:+.{digits}f}" for one in row.difference)
         differs = f"{value} [{low}, {high}]" if row is not rows[0] else ""

@@ -42,10 +42,12 @@ def recommend(
     from unmask.evaluation.recommend import recommend as run
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.tasks import resolve_tasks
-    from unmask.files import only_run_in, write_json
+    from unmask.files import check_output, only_run_in, refuse_foreign, write_json
     from unmask.loading import Source
     from unmask.starter import reference_texts
 
+    check_output(output, folder=True)
+    refuse_foreign(output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))
     source = Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     plan = Plan(source, parse_designs(designs), resolve_tasks(task), max_length, reference_texts(), batch_tokens)
     with only_run_in(output):

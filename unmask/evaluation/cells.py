@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unmask.encoding import Tally
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import Items, bootstrap, interval
+from unmask.evaluation.resampling import Items, bootstrap, interval, undefined
 from unmask.evaluation.results import Conditions, Failure, Result
 from unmask.evaluation.tasks import Task
 from unmask.identity import identity_of
 from unmask.loading import Source
+from unmask.terminal import visible
 
 if TYPE_CHECKING:
     from unmask.evaluation.mteb_adapter import Outcome
@@ -22,11 +24,19 @@ _RESAMPLES = 1000
 def made_result(
     conditions: Conditions, label: str, task: Task, outcome: Outcome, dim: int, tally: Tally, provenance: Mapping[str, Any]
 ) -> tuple[Result, Items | None]:
-    """The result of an outcome, with its interval, and the items behind it. tally: of the task's texts; dim: of a vector."""
+    """The result of an outcome, with its interval, and the items behind it. tally: of the task's texts; dim: of a vector.
+
+    Raises UnmaskError for a main score that is no finite number; another score that is none is left out.
+    """
+    if not isfinite(outcome.main_score):
+        raise UnmaskError(f"the {outcome.metric} is {outcome.main_score}, so this is no result")
     items = outcome.items
     bounds = None
     if items is not None and items.n > 1:
-        bounds = interval(bootstrap(items, _RESAMPLES), around=outcome.main_score if items.metric == "v-measure" else None)
+        samples = bootstrap(items, _RESAMPLES)
+        if undefined(samples) < _RESAMPLES:
+            bounds = interval(samples, around=outcome.main_score if items.metric == "v-measure" else None)
+            bounds = bounds if all(map(isfinite, bounds)) else None
     result = Result(
         model=conditions.model,
         design=conditions.design,
@@ -37,7 +47,7 @@ def made_result(
         main_score=outcome.main_score,
         interval=bounds,
         n=items.n if items is not None else tally.texts,
-        scores=outcome.scores,
+        scores={name: value for name, value in outcome.scores.items() if isfinite(value)},
         dim=dim,
         texts=tally.texts,
         tokens=tally.tokens,
@@ -67,7 +77,7 @@ def attempted(work: Callable[[], Scored], give_up: Callable[[Exception], None]) 
 
 def failed(conditions: Conditions, label: str, task: Task, error: Exception) -> Failure:
     """Why a cell has no score, in the words of its error."""
-    reason = str(error).strip() or type(error).__name__
+    reason = visible(str(error).strip(), keep="\n") or type(error).__name__
     return Failure(
         model=conditions.model,
         design=conditions.design,

@@ -20,6 +20,7 @@ from unmask.encoding import Vectors, fit_designs
 from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.passes import Pass, SharedVectors
 from unmask.evaluation.readings import WORD_LEVEL, why_not
+from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.tasks import LocalTask, Task
 from unmask.evaluation.vectors import VectorCache
@@ -33,6 +34,8 @@ from unmask.tokens import PromptTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from unmask.evaluation.mteb_adapter import Encode
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def compare(
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
     grid = Grid(plan, store, model_revision(plan.source), dtype, say)
     grid.note_what_is_not_asked()
-    vectors = cache or VectorCache(store.folder / "vectors")
+    vectors = cache or VectorCache.beside(store.folder)
     if any(grid.kept(conditions) is None for conditions in grid.cells.values()):
         backbone, tokenizer = loaded() if loaded else load_checked(plan, say)
         _fill(grid, backbone, tokenizer, vectors)
@@ -179,6 +182,11 @@ class Grid:
             self.store.fail(failure)
             self.say(f"{label} on {task.name} failed: {failure.error}")
 
+    def attempt(self, label: str, task: Task, work: Callable[[], tuple[Result, Items | None]]) -> None:
+        """Keep what scoring a cell gives, or why it failed."""
+        if kept := attempted(work, partial(self.give_up, [label], task)):
+            self.store.add(*kept)
+
     def missing(self, designs: Mapping[str, Design], task: Task) -> dict[str, Design]:
         """Those of some designs that have no score on a task yet, by label."""
         cells = {label: self.cells.get((label, task.name)) for label in designs}
@@ -237,9 +245,10 @@ def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Des
 
     backbone, prompt = source.backbone, source.prompts.prompt.name
     grid.say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
+    proof = _provenance(backbone)
     shared = SharedVectors(source, list(missing.values()), lambda total: progress_bar(f"{prompt} on {task.name}", total))
     for label, design in missing.items():
-        conditions, widths = grid.cells[label, task.name], [0]
+        widths = [0]
 
         def encode(
             texts: Sequence[str], instruction: str | None, design: Design = design, widths: list[int] = widths
@@ -248,11 +257,13 @@ def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Des
             widths[0] = vectors.shape[1]
             return vectors
 
-        outcome = attempted(partial(evaluate, task, design.name, encode), partial(grid.give_up, [label], task))
-        if outcome is None:
-            continue
-        proof = _provenance(backbone)
-        grid.store.add(*made_result(conditions, label, task, outcome, widths[0], shared.tally, proof))
+        def score(
+            label: str = label, name: str = design.name, encode: Encode = encode, widths: list[int] = widths
+        ) -> tuple[Result, Items | None]:
+            outcome = evaluate(task, name, encode)
+            return made_result(grid.cells[label, task.name], label, task, outcome, widths[0], shared.tally, proof)
+
+        grid.attempt(label, task, score)
     if shared.spent.texts:
         spent, model = asdict(shared.spent), grid.plan.source.model
         where: dict[str, Any] = {"model": model, "model_revision": grid.revision, "hardware": hardware(backbone.device)}
@@ -277,8 +288,8 @@ def _score_on_words(grid: Grid, subject: Subject, task: LocalTask, missing: Mapp
     proof = _provenance(backbone)
     for label, layer in layers.items():
         scored = found[layer]
-        conditions, about = grid.cells[label, task.name], proof | {"probe": scored.about}
-        grid.store.add(*made_result(conditions, label, task, scored.outcome, scored.dim, scored.tally, about))
+        given = scored.outcome, scored.dim, scored.tally, proof | {"probe": scored.about}
+        grid.attempt(label, task, partial(made_result, grid.cells[label, task.name], label, task, *given))
 
 
 def _groups(designs: Mapping[str, Design]) -> dict[tuple[Attention, str], dict[str, Design]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,12 +17,15 @@ import torch
 from unmask.backbone import Backbone
 from unmask.design import Design
 from unmask.encoding import Tally, Vectors, encode_tokenized
-from unmask.evaluation.vectors import Shelf, VectorCache, key_of
+from unmask.errors import UnmaskError
+from unmask.evaluation.vectors import LostRows, Shelf, VectorCache, key_of
 from unmask.features import Fit
 from unmask.tokens import PromptTokenizer, TokenizedText
 
 _CHUNK = 2**17
 """Tokens of a chunk: what a kill may cost, two minutes of a small model on two cores."""
+
+_ATTEMPTS = 5  # to read what lies on the disk, and to compute again what was damaged there
 
 Showing = Callable[[int], AbstractContextManager["Callable[[int], None] | None"]]
 """A progress bar for so many texts."""
@@ -82,6 +85,13 @@ class SharedVectors:
             instruction = None
         keys = [key_of(text, instruction) for text in texts]
         distinct = dict(zip(keys, texts, strict=True))
+        for _ in range(_ATTEMPTS):
+            with suppress(LostRows):
+                return self._read(design, keys, distinct, instruction)
+        raise UnmaskError(f"'{self.source.cache.folder}': the disk does not give back what was written to it.")
+
+    def _read(self, design: Design, keys: Sequence[bytes], distinct: Mapping[bytes, str], instruction: str | None) -> Vectors:
+        """Vectors from the disk, where missing ones are put first. Raises LostRows if a block was damaged since."""
         shelves = [self.source.sizes, *(self.source.shelf(one) for one in self.designs)]
         missing = {key: text for key, text in distinct.items() if any(key not in shelf for shelf in shelves)}
         if missing:

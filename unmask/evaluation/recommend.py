@@ -94,7 +94,7 @@ def recommend(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambd
         raise UnmaskError("A recommendation draws items of local folders; compare designs on mteb's tasks by `unmask compare`.")
     if len(plan.designs) < 2:
         raise UnmaskError("One design needs no recommendation: give two or more.")
-    alive, rounds, cache = dict(plan.designs), list[Round](), VectorCache(store.folder / "vectors")
+    alive, rounds, cache = dict(plan.designs), list[Round](), VectorCache.beside(store.folder)
     loaded = cache_once(partial(load_checked, plan, say))
     paid: dict[Lane, int] = {}
     first: dict[Lane, int] = {}

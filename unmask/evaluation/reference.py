@@ -10,6 +10,7 @@ from unmask.encoding import Tally, Vectors
 from unmask.errors import UnmaskError
 from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.readings import WORD_LEVEL
+from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
 from unmask.evaluation.tasks import Task
 from unmask.loading import Source, pick_device
@@ -19,8 +20,6 @@ from unmask.persistence import hardware, versions
 
 def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say: Callable[[str], None]) -> list[Result]:
     """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks, as a row to compare with."""
-    from unmask.evaluation.mteb_adapter import evaluate
-
     source = Source(name)
     revision = model_revision(source)
     loaded: list[Any] = []
@@ -41,28 +40,34 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
         if store.get(conditions) is None:
             say(f"{name} on {task.name}")
             loaded = loaded or [_sentence_transformer(name)]
-            model, tally, widths = loaded[0], Tally(), [0]
-
-            def encode(
-                texts: Sequence[str], _: str | None, model: Any = model, tally: Tally = tally, widths: list[int] = widths
-            ) -> Vectors:
-                tally.texts += len(texts)
-                vectors: Vectors = model.encode(list(texts), batch_size=64, convert_to_numpy=True)
-                widths[0] = vectors.shape[1]
-                return vectors
 
             def give_up(error: Exception, conditions: Conditions = conditions, task: Task = task) -> None:
                 store.fail(failed(conditions, name, task, error))
 
-            outcome = attempted(partial(evaluate, task, name, encode), give_up)
-            if outcome is None:
+            kept = attempted(partial(_score, loaded[0], conditions, task), give_up)
+            if kept is None:
                 continue
-            proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
-            store.add(*made_result(conditions, name, task, outcome, widths[0], tally, proof))
+            store.add(*kept)
         found = store.get(conditions)
         assert found is not None
         results.append(found)
     return results
+
+
+def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Items | None]:
+    from unmask.evaluation.mteb_adapter import evaluate
+
+    tally, widths = Tally(), [0]
+
+    def encode(texts: Sequence[str], _: str | None) -> Vectors:
+        tally.texts += len(texts)
+        vectors: Vectors = model.encode(list(texts), batch_size=64, convert_to_numpy=True)
+        widths[0] = vectors.shape[1]
+        return vectors
+
+    outcome = evaluate(task, conditions.model, encode)
+    proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
+    return made_result(conditions, conditions.model, task, outcome, widths[0], tally, proof)
 
 
 def _sentence_transformer(name: str) -> Any:

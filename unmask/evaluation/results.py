@@ -1,19 +1,26 @@
-"""Results: one design on one task, with what it depends on; kept as JSON lines, so that a re-run computes only what is missing."""
+"""Results: one design on one task, with what it depends on; kept as JSON lines, so that a re-run computes only what is missing.
+
+Every line carries its checksum. A line or a file of items that was damaged counts as missing: that is said, and the next run measures
+it again.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Iterator
+import json
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from unmask.arrays import load_arrays, save_arrays
 from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import Items
-from unmask.files import atomic
+from unmask.files import append_line, atomic, make_folder
+from unmask.seals import Damaged, is_sealed_line, open_line, sealed_line
 
 Line = TypeVar("Line", bound=BaseModel)
 SENTENCE_TRANSFORMERS = "sentence-transformers"
@@ -58,7 +65,7 @@ class Result(BaseModel):
     were cut to max_length; provenance: attention as proven, library versions, device.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: str
     design: str
@@ -105,7 +112,7 @@ class Cost(BaseModel):
     process (on a GPU: its tensors) held at most so far.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: str
     model_revision: str
@@ -119,20 +126,97 @@ class Cost(BaseModel):
     hardware: str
 
 
+class Lines(Generic[Line]):
+    """A file of JSON lines, each with its checksum.
+
+    A line that was damaged is passed over with a warning, and goes with the next line that is written. A line that a kill cut short is
+    not read: to a reader, it may be one that is being written.
+    """
+
+    def __init__(self, file: Path, kind: type[Line], lost: str) -> None:
+        """Read the file, if it is there; lost: what a damaged line means. Raises UnmaskError for a file of somebody else."""
+        self.file, self.read = file, list[Line]()
+        self._damaged = False
+        if not file.is_file():
+            return
+        content = file.read_bytes()
+        if not _is_ours(content):
+            raise UnmaskError(f"'{file}' was not written by unmask: give another folder.")
+        whole, _, unfinished = content.rpartition(b"\n")
+        if unfinished:
+            warnings.warn(f"{file} ends with an unfinished line: {lost}.", stacklevel=3)
+        for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+            try:
+                self.read.append(_parsed(line, kind, f"{file}, line {number}"))
+            except Damaged as error:
+                self._damaged = True
+                warnings.warn(f"{file}, line {number} is damaged ({error}): {lost}.", stacklevel=3)
+
+    def append(self, one: Line) -> None:
+        """Add a line, durably."""
+        if self._damaged:
+            self.write(self.read)
+        append_line(self.file, _line(one))
+        self.read.append(one)
+
+    def write(self, lines: Iterable[Line]) -> None:
+        """Replace all lines."""
+        self.read = list(lines)
+        with atomic(self.file) as scratch:
+            scratch.write_text("".join(f"{_line(one)}\n" for one in self.read), encoding="utf-8")
+        self._damaged = False
+
+
+_MARKS = (b'"model_revision"', b'"task_revision"', b'"peak_memory"', b'"checksum"')
+"""What lines of ours hold: one flipped bit leaves some of it."""
+
+
+def _is_ours(content: bytes) -> bool:
+    """Whether the content of a file is ours, be it damaged or cut short anywhere."""
+    begun = content.startswith(_START) or _START.startswith(content)
+    return any(mark in content for mark in _MARKS) or (begun and b"\n" not in content) or not content.strip(b"\0")
+
+
+_START = b'{"model":'
+
+
+def _line(one: BaseModel) -> str:
+    return sealed_line(one.model_dump(mode="json"))
+
+
+def _parsed(line: bytes, kind: type[Line], where: str) -> Line:
+    """A line. Raises Damaged, or UnmaskError for one that is as it was written, but by a newer version."""
+    content = open_line(line)
+    try:
+        return kind.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        reason = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        if is_sealed_line(line):
+            raise UnmaskError(
+                f"{where} was written by a newer version of unmask ({reason}). Use that version, or another folder."
+            ) from error
+        raise Damaged(reason) from error
+
+
 class ResultStore:
     """A folder with `results.jsonl` and, for each result, the items behind its score in `items/`.
 
-    Beside them `failures.jsonl`, the cells without a score, and `costs.jsonl`, what was spent. A line is written only after its items,
-    in one write; a line that a kill cut short is not read, and cut off before the next one.
+    Beside them `failures.jsonl`, the cells without a score, and `costs.jsonl`, what was spent. A line is written only after its items.
+    Damaged lines and items count as missing, with a warning.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the folder. Raises UnmaskError for results that are broken in another way than by a kill."""
+        """Open or create the folder. Raises UnmaskError for files of somebody else or of a newer version."""
         self.folder = folder
-        self._file, self._failed, self._costs = (folder / f"{name}.jsonl" for name in ("results", "failures", "costs"))
-        (folder / "items").mkdir(parents=True, exist_ok=True)
-        self._results = {result.conditions.key: result for result in _read(self._file, Result)}
-        self._failures = {failure.conditions.key: failure for failure in _read(self._failed, Failure)}
+        again = "what it held counts as missing, and `unmask compare` measures it again"
+        self._lines = Lines(folder / "results.jsonl", Result, again)
+        self._failed = Lines(folder / "failures.jsonl", Failure, again)
+        self._spent = Lines(folder / "costs.jsonl", Cost, "times and memory of these passes are not known any more")
+        make_folder(folder / "items")
+        self._results = {result.conditions.key: result for result in self._lines.read}
+        self._failures = {failure.conditions.key: failure for failure in self._failed.read}
+        self._items: dict[str, bool] = {}
 
     @property
     def results(self) -> list[Result]:
@@ -140,85 +224,71 @@ class ResultStore:
         return list(self._results.values())
 
     def get(self, conditions: Conditions) -> Result | None:
-        """The result under these conditions, if it has been measured and its items are there."""
+        """The result under these conditions, if it has been measured and its items are there and undamaged."""
         result = self._results.get(conditions.key)
-        return result if result is not None and self._items_file(result).is_file() else None
+        return result if result is not None and self._has_items(result) else None
+
+    def _has_items(self, result: Result) -> bool:
+        """Whether the items can be read; found out once, and told if they cannot."""
+        key = result.conditions.key
+        if key not in self._items:
+            try:
+                _read_items(self._items_file(result))
+            except Damaged as error:
+                told = f"{result.label} on {result.task} counts as missing, and `unmask compare` measures it again: {error}"
+                warnings.warn(told, stacklevel=3)
+                self._items[key] = False
+            else:
+                self._items[key] = True
+        return self._items[key]
 
     def add(self, result: Result, items: Items | None) -> None:
         """Keep a result: its items first, then its line."""
         arrays = {} if items is None else {f"column_{name}": column for name, column in items.columns.items()}
         if items is not None:
             arrays["metric"] = np.array(items.metric)
-        with atomic(self._items_file(result)) as scratch, scratch.open("wb") as stream:
-            np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]
-        _append(self._file, result)
+        save_arrays(self._items_file(result), arrays, compressed=True)
+        self._lines.append(result)
         self._results[result.conditions.key] = result
+        self._items[result.conditions.key] = True
         if self._failures.pop(result.conditions.key, None):
-            self._write_failures()
+            self._failed.write(self.failures)
 
     @property
     def failures(self) -> list[Failure]:
         """The cells that have no score, unless they were scored since."""
-        return [failure for key, failure in self._failures.items() if key not in self._results]
+        return [failure for failure in self._failures.values() if self.get(failure.conditions) is None]
 
     def fail(self, failure: Failure) -> None:
         """Keep why a cell has no score; what was kept of it before is replaced."""
         self._failures[failure.conditions.key] = failure
-        self._write_failures()
-
-    def _write_failures(self) -> None:
-        with atomic(self._failed) as scratch:
-            scratch.write_text("".join(f"{failure.model_dump_json()}\n" for failure in self.failures), encoding="utf-8")
+        self._failed.write(self.failures)
 
     @property
     def costs(self) -> list[Cost]:
         """What was spent, run after run."""
-        return list(_read(self._costs, Cost))
+        return list(self._spent.read)
 
     def spend(self, cost: Cost) -> None:
         """Keep what was spent."""
-        _append(self._costs, cost)
+        self._spent.append(cost)
 
     def items(self, result: Result) -> Items | None:
-        """The items behind a result's score, or None where the task has no single set of them."""
-        with np.load(self._items_file(result)) as saved:
-            if "metric" not in saved:
-                return None
-            columns = {name.removeprefix("column_"): saved[name] for name in saved.files if name != "metric"}
-            return Items(str(saved["metric"]), columns)
+        """The items behind a result's score, or None where the task has no single set of them. Raises Damaged."""
+        return _read_items(self._items_file(result))
 
     def _items_file(self, result: Result) -> Path:
         return self.folder / "items" / f"{result.conditions.key}.npz"
 
 
-def _append(file: Path, line: BaseModel) -> None:
-    with file.open("a+b") as lines:
-        _drop_torn(lines)
-        lines.write(line.model_dump_json().encode() + b"\n")
-        lines.flush()
-        os.fsync(lines.fileno())
-
-
-def _drop_torn(lines: BinaryIO) -> None:
-    """Cut off what a kill left of a line. Only who writes may: to a reader, it may be a line that is being written."""
-    size = lines.seek(0, os.SEEK_END)
-    lines.seek(max(0, size - 1))
-    if size and lines.read(1) != b"\n":
-        lines.seek(0)
-        lines.truncate(lines.read().rfind(b"\n") + 1)
-
-
-def _read(file: Path, kind: type[Line]) -> Iterator[Line]:
-    """The whole lines of a file."""
-    if not file.is_file():
-        return
-    whole, _, _ = file.read_bytes().rpartition(b"\n")
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            yield kind.model_validate_json(line)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            where = ".".join(map(str, problem["loc"]))
-            raise UnmaskError(
-                f"{file}, line {number}: {where}: {problem['msg']}. Move the folder away to start anew."
-            ) from error
+def _read_items(file: Path) -> Items | None:
+    arrays = load_arrays(file)
+    if "metric" not in arrays:
+        if arrays:
+            raise Damaged(f"'{file}' is damaged: it holds no metric.")
+        return None
+    columns = {name.removeprefix("column_"): column for name, column in arrays.items() if name != "metric"}
+    try:
+        return Items(str(arrays["metric"]), columns)
+    except ValueError as error:
+        raise Damaged(f"'{file}' is damaged: {error}") from error

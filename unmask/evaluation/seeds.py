@@ -173,6 +173,11 @@ def _spread(table: Scores) -> Spread | None:
     )
 
 
+def differ(table: Scores) -> bool:
+    """Whether scores are those of several seeds, (seed, task), and not the same for all of them."""
+    return table.ndim == 2 and bool(np.ptp(table, axis=0).round(DECIMALS).any())
+
+
 def _check(tables: Sequence[Scores]) -> None:
     """Raise ValueError where scores are not (seed, task) or (task,), on the same tasks, of seeds that differ."""
     shapes = " and ".join(str(table.shape) for table in tables)
@@ -188,7 +193,7 @@ def _check(tables: Sequence[Scores]) -> None:
                 "One seed: the variance of training cannot be told apart from the difference of designs. Train with more "
                 "seeds, best 3 or more, or ask wilcoxon or paired_bootstrap about these two embedders, not their designs."
             )
-        if not np.ptp(table, axis=0).round(DECIMALS).any():
+        if not differ(table):
             raise ValueError(
                 f"The {len(table)} seeds score the same on every task: a seed that changes nothing is no replicate."
             )

@@ -118,6 +118,8 @@ def find_task(spec: str) -> Task:
     if folder.is_dir():
         return _read_folder(folder, kind or None, limit)
     if folder.is_file():
+        if (read := _file(folder.parent, folder.stem)) not in (folder, None):
+            raise UnmaskError(f"'{folder}' would not be read, since '{read}' is: keep one of the two.")
         return _read_folder(folder.parent, kind or None, limit, split=folder.stem)
     if spec.startswith((".", "/", "~")) or kind:
         raise UnmaskError(f"There is no task folder '{path}'.")
@@ -201,13 +203,26 @@ def _infer_kind(folder: Path, stated: TaskFile) -> str:
         ("pair-classification", {"sentence1", "sentence2", "label"}),
         ("reranking", {"query", "positive", "negative"}),
         ("summarization", {"source", "references", "systems"}),
-        ("classification" if _file(folder, "train") else "clustering", {stated.text, stated.label}),
     ):
         if needed <= found:
             return kind
+    if {stated.text, stated.label} <= found:
+        return _kind_of_labelled(folder, file)
     raise UnmaskError(
         f"'{folder}' is no task: {file.name} has the columns {', '.join(sorted(found)) or '(none)'}, and no kind of task has those "
         f"(kinds: {', '.join(KINDS)})."
+    )
+
+
+def _kind_of_labelled(folder: Path, file: Path) -> str:
+    """Classification with a training file beside it, clustering of `all.jsonl`; anything else could be meant as either."""
+    if _file(folder, "train"):
+        return "classification"
+    if file.stem == "all":
+        return "clustering"
+    raise UnmaskError(
+        f"'{file}' has labelled texts, but there is no train.jsonl beside it to fit a classifier on. Add train.jsonl, or say what is "
+        f"meant: '{folder}:clustering' clusters these texts, '{folder}:classification' fits on one half of them and tests on the other."
     )
 
 
@@ -221,6 +236,17 @@ def _main_file(folder: Path, stated: TaskFile) -> Path:
         if file := _file(folder, stem):
             return file
     raise UnmaskError(f"'{folder}' has none of {', '.join(f'{stem}.jsonl' for stem in stems)}, so it is no task folder.")
+
+
+def _train_file(folder: Path, test: Path) -> Path | None:
+    """The training file of a task that is tested on another file. Raises UnmaskError if it is the same one."""
+    train = _file(folder, "train")
+    if train and train.samefile(test):
+        raise UnmaskError(
+            f"'{test}' holds the training rows of a task, and a test on those says nothing about new ones. Give '{folder}' for its "
+            f"test file, another file of it, or '{test}:clustering' to cluster labelled texts."
+        )
+    return train
 
 
 def _read_sts(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
@@ -238,8 +264,9 @@ def _read_labelled(file: Path, stated: TaskFile) -> list[Row]:
 
 
 def _read_classification(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
-    test = _read_labelled(_main_file(folder, stated), stated)
-    train_file = _file(folder, "train")
+    test_file = _main_file(folder, stated)
+    train_file = _train_file(folder, test_file)
+    test = _read_labelled(test_file, stated)
     if train_file:
         train = _read_labelled(train_file, stated)
     else:  # one file: its halves, by the seed
@@ -286,10 +313,11 @@ def _read_summarization(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
 
 
 def _read_word_level(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
-    train_file = _file(folder, "train")
+    test_file = _main_file(folder, stated)
+    train_file = _train_file(folder, test_file)
     if train_file is None:
         raise UnmaskError(f"'{folder}' has no train.jsonl, and a word-level probe has to be fitted on something.")
-    files = {"train": train_file, "test": _main_file(folder, stated)}
+    files = {"train": train_file, "test": test_file}
     return {
         part: [{"tokens": list(one.words), "tags": list(one.tags)} for one in read_sentences(file)]
         for part, file in files.items()

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import Items, score
+from unmask.evaluation.resampling import Items, Scores, score
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
-from unmask.evaluation.seeds import seed_test
+from unmask.evaluation.seeds import differ, seed_test
 from unmask.evaluation.statistics import PairedTest, bootstrap_tasks, difference_test, fewest_tasks, wilcoxon, with_holm
 from unmask.evaluation.trainings import runs_of, seed_scores
 
@@ -170,8 +170,19 @@ def _pairs(systems: Sequence[System], baseline: System | None) -> list[Pair]:
 def _over_tasks(pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells) -> list[PairedTest]:
     systems = dict.fromkeys(system for pair in pairs for system in pair)
     scores = {system: seed_scores([cells[system, task] for task in tasks]) for system in systems}
-    seeded = {system for system in systems if scores[system].ndim == 2}
-    return [seed_test(scores[a], scores[b]).test if seeded & {a, b} else wilcoxon(scores[a], scores[b]) for a, b in pairs]
+    return [_of_seeds(scores[a], scores[b]) for a, b in pairs]
+
+
+def _of_seeds(a: Scores, b: Scores) -> PairedTest:
+    """The test of two designs over tasks: `seed_test` where one was trained with seeds that differ, else `wilcoxon`.
+
+    Seeds that all score the same (a saturated task, a training that changes nothing) show no variance of training to test with.
+    """
+    if any(differ(table) for table in (a, b)):
+        return seed_test(*(table if differ(table) else np.atleast_2d(table).mean(axis=0) for table in (a, b))).test
+    test = wilcoxon(*(np.atleast_2d(table).mean(axis=0) for table in (a, b)))
+    seeded = any(table.ndim == 2 for table in (a, b))
+    return replace(test, test=f"{test.test} of means over seeds that score the same") if seeded else test
 
 
 def _over_items(
@@ -192,6 +203,11 @@ def _over_items(
         runs = list(zip(*(found[system, task] for task in used), strict=True))  # of each seed, its items on every task
         samples[system] = np.mean([bootstrap_tasks(run, resamples) for run in runs], axis=0)
         points[system] = np.mean([[score(one) for one in run] for run in runs], axis=0)
+    kept = _defined(list(samples.values()))
+    if not kept:
+        return [], []
+    used = [used[place] for place in kept]
+    samples, points = ({system: table[kept] for system, table in of.items()} for of in (samples, points))
     n = sum(found[pairs[0][0], task][0].n for task in used)
     seeded = {system for system in systems if len(found[system, used[0]]) > 1}
     tests = []
@@ -199,6 +215,13 @@ def _over_items(
         test = difference_test(samples[a], samples[b], points[a], points[b], n, normal=normal)
         tests.append(replace(test, test=f"{test.test} of means over seeds") if seeded & {a, b} else test)
     return used, tests
+
+
+def _defined(samples: Sequence[Scores]) -> list[int]:
+    """Places of the tasks that have a score on resamples enough: of all, or of none where too few resamples have one on each."""
+    has_score = np.logical_and.reduce([~np.isnan(table) for table in samples])
+    kept = [place for place, row in enumerate(has_score) if row.sum() > 1]
+    return kept if kept and has_score[kept].all(axis=0).sum() > 1 else []
 
 
 def _items(result: Result, store: ResultStore) -> list[Items]:
