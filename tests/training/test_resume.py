@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.training.running import At, die, killed, losses, recipe, run, same, weights
 from unmask.errors import UnmaskError
@@ -58,6 +60,21 @@ def test_a_run_killed_between_two_stages_goes_on(model: Path, tmp_path: Path) ->
     killed(lambda: run(made, tmp_path / "cut", None, At("2-contrastive", 1, die)))
     run(made, tmp_path / "cut", None, At("1-simcse", 1, pytest.fail))
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+
+
+def test_a_run_on_a_base_that_was_retrained_is_refused(model: Path, tmp_path: Path) -> None:
+    base = Path(shutil.copytree(model, tmp_path / "base"))
+    made = recipe(base, "simcse", simcse={"steps": 4})
+    killed(lambda: run(made, tmp_path / "cut", None, At("1-simcse", 3, die)))
+    tensors = load_file(base / "model.safetensors")
+    save_file({name: one + 0.05 for name, one in tensors.items()}, base / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        UnmaskError, match=rf"The base model '{base}' has changed since the run in .* began: its weights were \w+"
+    ):
+        run(made, tmp_path / "cut")
+    save_file(tensors, base / "model.safetensors", {"format": "pt"})
+    run(made, tmp_path / "cut")
+    assert json.loads((tmp_path / "cut" / "run.json").read_text())["base"]["model"] == str(base)
 
 
 @pytest.mark.parametrize("moment", ["optimizer", "state", "end"])

@@ -16,5 +16,8 @@ MaxLength = Annotated[
     typer.Option("--max-length", min=1, help="Most tokens of one text with its prompt: a saved embedder's own, or 512."),
 ]
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of one batch; chosen by device if not given.")]
-TrustRemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run Python code that comes with the model that you name, and with no other."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]

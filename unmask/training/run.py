@@ -15,7 +15,10 @@ from unmask.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.files import write_json
+from unmask.identity import identity_of
 from unmask.persistence import hardware, versions
+from unmask.seals import read_record, write_record
+from unmask.source import Source, lasting_name
 from unmask.training import processes
 from unmask.training.data import DataSet
 from unmask.training.leakage import find_leaks, without_leaks
@@ -29,6 +32,7 @@ Scored = tuple[Sequence[str], Sequence[tuple[int, int]]]  # texts of a task, and
 Score = Callable[[Embedder], dict[str, float]]
 DONE = "done.safetensors"
 DATA = "data.json"
+BASE = "base.json"
 
 
 @dataclass(frozen=True)
@@ -129,8 +133,9 @@ def _train_one(
     for name in recipe.stages:  # every row is checked before anything is loaded
         sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out, listener)
     _require_same_data(run.folder, seen)
+    base = _require_same_base(recipe, run.folder)
     trainee, trains = _through_stages(recipe, run, sets, score, listener)
-    record: dict[str, Any] = {"design": run.design.name, "seed": run.seed, "data": seen, "trains": trains}
+    record: dict[str, Any] = {"design": run.design.name, "seed": run.seed, "base": base, "data": seen, "trains": trains}
     trainee.backbone.set_attention(run.design.attention)
     trainee.rest()
     record |= {"hardware": hardware(trainee.backbone.device), "versions": versions()}
@@ -169,6 +174,22 @@ def _require_same_data(folder: Path, seen: dict[str, Any]) -> None:
     processes.wait()
     if processes.is_first():
         write_json(file, seen)
+
+
+def _require_same_base(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """The base model of a run by the content of its weights. Raises UnmaskError if they have changed since the run began."""
+    file = folder / BASE
+    said = {"model": lasting_name(recipe.model), "weights": identity_of(Source(recipe.model)).revision}
+    before = read_record(file) or said
+    if before["weights"] != said["weights"]:
+        raise UnmaskError(
+            f"The base model '{recipe.model}' has changed since the run in '{folder}' began: its weights were {before['weights']} "
+            f"and are {said['weights']} now. Bring the old base back, or give another folder."
+        )
+    processes.wait()
+    if processes.is_first():
+        write_record(file, said)
+    return said
 
 
 def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Listener) -> tuple[list[DataSet], dict[str, Any]]:
