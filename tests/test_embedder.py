@@ -269,3 +269,8 @@ def test_a_text_longer_than_the_model_has_positions_is_cut_to_them(pico: Callabl
     assert embedder.prompt.max_length == 512  # the pico model's positions
     with pytest.warns(UserWarning, match="1 of 1 texts were cut to 512 tokens"):
         assert np.isfinite(embedder.encode(["never ending " * 1000])).all()
+
+
+def test_vectors_whose_squares_overflow_are_normalised_all_the_same() -> None:
+    large = np.array([[3e30, 4e30], [3, 4]], np.float32)
+    np.testing.assert_allclose(normalized(large), [[0.6, 0.8], [0.6, 0.8]], rtol=1e-6)
