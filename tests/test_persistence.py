@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from tests.conftest import TEXTS, make_tokenizer
 from tests.families import FAMILIES
-from unmask import persistence
+from unmask import files, persistence
 from unmask.design import POOLINGS
 from unmask.embedder import Embedder, normalized
 from unmask.errors import UnmaskError
 from unmask.heads import HEADS, HeadOptions, build_head
-from unmask.persistence import FIT, SETTINGS, sentence_transformers_modules, versions
+from unmask.persistence import FIT, HEAD, SETTINGS, sentence_transformers_modules, versions
+from unmask.seals import SEAL, Damaged
 
 INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
 PLAIN = [
@@ -335,13 +336,36 @@ def test_an_empty_folder_is_filled_and_missing_parents_are_made(pico: Make, tmp_
 
 def test_a_folder_that_holds_something_else_is_refused(pico: Make, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("seven years")
-    for place in (tmp_path, tmp_path / "thesis.txt"):
-        with pytest.raises(UnmaskError, match="exists and is not a saved embedder, so it is not overwritten"):
-            pico().save_pretrained(place)
+    with pytest.raises(UnmaskError, match="exists and is not a saved embedder, so it is not overwritten"):
+        pico().save_pretrained(tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "seven years" and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("step", ["_write_tokenizer", "_write_fit", "_write_sentence_transformers", "_put_in_place"])
+@pytest.mark.parametrize("name", ["notes.md", "sub/data.bin", ".git"])
+def test_a_file_of_somebody_else_in_a_saved_embedder_is_not_removed(name: str, pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico(), tmp_path / "saved")
+    (folder / "README.md").write_text("a model card")
+    saved(pico(), folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("seven years")
+    with pytest.raises(UnmaskError, match="is not of the saved embedder in its folder, which is therefore not overwritten"):
+        saved(pico("causal/eol/last"), folder)
+    assert (folder / name).read_text() == "seven years"
+    assert Embedder.from_pretrained(folder, device="cpu").design.name == "causal/plain/mean"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(persistence, "write", lambda *_: pytest.fail("it was written"))
+    for place, message in ((tmp_path / "file", "is a file"), (tmp_path / "file" / "saved", "is a file, not a folder")):
+        with pytest.raises(UnmaskError, match=message):
+            pico().save_pretrained(place)
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("step", ["_write_tokenizer", "_write_fit", "_write_sentence_transformers", "seal"])
 def test_a_crash_while_writing_leaves_the_old_folder(
     step: str, pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +386,7 @@ def test_a_crash_at_the_last_step_leaves_the_old_folder(pico: Make, tmp_path: Pa
     old = pico("causal/plain/mean")
     folder = saved(old, tmp_path / "saved")
     rename = Path.replace
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)  # as on a system that cannot exchange two folders
 
     def crash(self: Path, target: Path) -> Path:
         if (self / SETTINGS).is_file() and target == folder and "eol" in (self / SETTINGS).read_text():
@@ -408,6 +433,83 @@ def test_an_adapter_that_is_merged_is_saved_as_a_model(pico_folder: Callable[[st
     assert (loaded.source.model, loaded.source.adapter) == (str(base), str(lora))
 
 
+# ---- damage -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sealed(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved embedder with everything that one may hold: weights, tokenizer, a trained head, what was fitted."""
+    name = "causal/eol/latent-attention/zscore"
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, name, head=head_of(name)).fit(TEXTS[:5])
+    return saved(embedder, tmp_path_factory.mktemp("sealed") / "saved")
+
+
+def test_what_is_saved_is_sealed_whole(sealed: Path) -> None:
+    listed = set(json.loads((sealed / SEAL).read_text())) - {"checksum"}
+    assert listed == {str(path.relative_to(sealed)) for path in sealed.rglob("*") if path.is_file()} - {SEAL}
+    assert {SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json"} <= listed
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.77, 0.999])
+@pytest.mark.parametrize("file", [SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json", SEAL])
+def test_a_bit_that_flips_is_noticed_when_an_embedder_is_loaded(file: str, share: float, sealed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
+    content = bytearray((folder / file).read_bytes())
+    content[int(share * len(content))] ^= 1
+    (folder / file).write_bytes(content)
+    with pytest.raises(UnmaskError) as caught:
+        Embedder.from_pretrained(folder, device="cpu")
+    assert "\n" not in str(caught.value)
+    if file != SETTINGS:  # a setting may also be refused for what it says
+        assert isinstance(caught.value, Damaged) and file in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+@pytest.mark.parametrize("file", [SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json"])
+def test_a_file_that_was_cut_or_lost_is_noticed(file: str, share: float, sealed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
+    content = (folder / file).read_bytes()
+    (folder / file).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(Damaged, match=file.replace(".", r"\.")):
+        Embedder.from_pretrained(folder, device="cpu")
+    if file != SETTINGS:
+        (folder / file).unlink()
+        with pytest.raises(Damaged, match="is missing"):
+            Embedder.from_pretrained(folder, device="cpu")
+
+
+def test_sentence_transformers_notices_damage_where_our_module_loads(sealed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
+    with (folder / FIT).open("r+b") as stream:
+        stream.seek(-3, 2)
+        stream.write(b"\x00\x07")
+    with pytest.raises(Damaged, match=FIT):
+        theirs(folder, trust=True)
+
+
+def test_a_fit_that_was_damaged_in_a_folder_without_a_seal_is_noticed(sealed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
+    (folder / SEAL).unlink()
+    assert Embedder.from_pretrained(folder, device="cpu").design.zscore  # an older version wrote no seal
+    (folder / FIT).write_bytes((folder / FIT).read_bytes()[:-8])
+    with pytest.raises(Damaged, match=FIT):
+        Embedder.from_pretrained(folder, device="cpu")
+
+
+def test_an_adapter_that_was_damaged_is_noticed(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    import peft
+    from transformers import AutoModel
+
+    base, lora = pico_folder("llama"), tmp_path / "adapter"
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
+    folder = saved(Embedder.from_pretrained(base, adapter=str(lora), device="cpu"), tmp_path / "saved")
+    weights = folder / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(Damaged, match="adapter_model"):
+        Embedder.from_pretrained(folder, device="cpu")
+
+
 # ---- reading what others wrote ------------------------------------------------------------------------------------------------
 
 
@@ -424,6 +526,7 @@ def test_settings_that_this_version_did_not_write_are_refused(
     changes: dict[str, Any], message: str, pico: Make, tmp_path: Path
 ) -> None:
     folder = saved(pico(), tmp_path / "saved")
+    (folder / SEAL).unlink()  # as an older version left it
     edit(folder / SETTINGS, **changes)
     with pytest.raises(UnmaskError) as error:
         Embedder.from_pretrained(folder, device="cpu")
@@ -433,6 +536,7 @@ def test_settings_that_this_version_did_not_write_are_refused(
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
 def test_broken_settings_are_refused(content: str, pico: Make, tmp_path: Path) -> None:
     folder = saved(pico(), tmp_path / "saved")
+    (folder / SEAL).unlink()
     (folder / SETTINGS).write_text(content)
     with pytest.raises(UnmaskError, match=r"unmask\.json is not what this version of unmask wrote"):
         Embedder.from_pretrained(folder, device="cpu")

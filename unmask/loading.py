@@ -16,6 +16,7 @@ from unmask.errors import UnmaskError
 from unmask.hub import first_line, hub_failure, no_long_wait
 from unmask.identity import note_source, require_same_base
 from unmask.models import resolve
+from unmask.seals import check_seal
 from unmask.source import Source as Source
 from unmask.source import adapter_folder, below, is_adapter, place_of, require_own_code
 from unmask.source import is_mixture as is_mixture
@@ -28,8 +29,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The decoder without its language-model head, on its device, and its tokenizer. Raises UnmaskError."""
-    folder = Path(place_of(source))
-    adapter = adapter_folder(source.adapter) if source.adapter else None
+    folder = Path(_intact(place_of(source)))
+    adapter = _intact(adapter_folder(source.adapter)) if source.adapter else None
     if is_mixture(folder) or (adapter and is_mixture(Path(adapter))):
         return _load_mixture(folder, adapter, source)
     base = source
@@ -37,7 +38,7 @@ def load(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         if adapter:
             raise UnmaskError(f"'{source.model}' is an adapter itself, so --adapter cannot be given with it.")
         base, adapter = base_of(folder, source), str(folder)
-    path = resolve(base.model)
+    path = str(folder) if base is source else _intact(resolve(base.model))
     device = pick_device(source.device)
     tokenizer = _load(path, base, "tokenizer")
     if tokenizer.pad_token is None:
@@ -57,6 +58,12 @@ def base_of(folder: Path, source: Source) -> Source:
     return base
 
 
+def _intact(path: str) -> str:
+    """The path itself. Raises Damaged for a folder with a seal, such as a saved embedder, in which a file has changed since."""
+    check_seal(Path(path).expanduser())
+    return path
+
+
 def _load_mixture(folder: Path, adapter: str | None, source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from unmask.mixture.folder import load_mixture
 
@@ -71,7 +78,7 @@ def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
 
     Raises UnmaskError, also for a model whose head was not saved with it and is not tied to its input embeddings.
     """
-    path = place_of(source)
+    path = _intact(place_of(source))
     if source.adapter or is_adapter(Path(path)):
         raise UnmaskError("A language model is read without an adapter: merge the adapter first.")
     device = pick_device(source.device)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
-import tempfile
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
@@ -26,10 +24,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.design import Design
 from unmask.errors import UnmaskError
 from unmask.features import Fit
+from unmask.files import atomic_folder, check_output
 from unmask.heads import Head, HeadOptions, build_head
 from unmask.identity import Pinned, attention_implementation, base_of_loaded, pinned
 from unmask.loading import Source, dtype_name, load
 from unmask.mixture.folder import save_mixture
+from unmask.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
 from unmask.source import lasting_name
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
+_ADDED = ("README.md", "training.png")  # what training adds to a saved embedder
 _PROBES = ("a", "", " two words\n", "ü 🎉")
 
 
@@ -72,14 +73,12 @@ class Settings(BaseModel):
 
     def trained_head(self, decoder: PreTrainedModel) -> Head | None:
         """The head that was trained and saved with this embedder, if its design has one."""
-        from safetensors.torch import load_file
-
         if self.head is None:
             return None
         config: Any = decoder.config.get_text_config(decoder=True)
         kind = Design.parse(self.design).pooling
         head = build_head(kind, config.hidden_size, config.num_hidden_layers, self.head)
-        head.load_state_dict(load_file(self._folder / HEAD))
+        head.load_state_dict(load_tensors(self._folder / HEAD))
         return head
 
     def completed(self, source: Source) -> Source:
@@ -129,8 +128,9 @@ def read_settings(folder: Path) -> Settings | None:
     if not file.is_file():
         return None
     try:
-        settings = Settings.model_validate_json(file.read_text(encoding="utf-8"))
+        settings = Settings.model_validate_json(file.read_bytes())
     except ValidationError as error:
+        check_seal(folder)
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"
         raise UnmaskError(f"{file} is not what this version of unmask wrote: {where}: {problem['msg']}.") from error
@@ -139,36 +139,32 @@ def read_settings(folder: Path) -> Settings | None:
 
 
 def save(embedder: Embedder, folder: Path) -> None:
-    """Write an embedder to a folder, which appears complete or not at all.
+    """Write an embedder to a folder, which appears complete or not at all, with a seal that notices later damage.
 
     A model with adapters that are not merged is saved as an adapter beside the name of its base model: merging rounds. Raises
     UnmaskError if the folder holds something other than a saved embedder.
     """
-    if folder.exists() and not (folder / SETTINGS).is_file() and (folder.is_file() or any(folder.iterdir())):
-        raise UnmaskError(f"'{folder}' exists and is not a saved embedder, so it is not overwritten.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    check_output(folder, folder=True)
+    if folder.exists() and any(folder.iterdir()):
+        _refuse_to_replace(folder)
+    with atomic_folder(folder, replaces=lambda _: True) as scratch:
         write(embedder, scratch)
-        for path in (scratch, *scratch.rglob("*")):  # mkdtemp and safetensors let nobody else read
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        _put_in_place(scratch, folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        seal(scratch)
 
 
-def _put_in_place(scratch: Path, folder: Path) -> None:
-    """Give a finished folder its name; what had that name goes only once that has worked."""
-    old = scratch.with_name(f"{scratch.name}-old")
-    if folder.exists():
-        folder.replace(old)
-    try:
-        scratch.replace(folder)
-    except BaseException:
-        if old.exists():
-            old.replace(folder)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+def _refuse_to_replace(folder: Path) -> None:
+    """Raise UnmaskError for a folder that is no saved embedder, or that also holds files which its saving did not write."""
+    if not (folder / SETTINGS).is_file():
+        raise UnmaskError(f"'{folder}' exists and is not a saved embedder, so it is not overwritten.")
+    written = read_record(folder / SEAL)
+    if written is None:  # an older version has saved it, or it is damaged
+        return
+    known = {*written, SEAL, *_ADDED}
+    for file in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+        if str(file.relative_to(folder)) not in known:
+            raise UnmaskError(
+                f"'{file}' is not of the saved embedder in its folder, which is therefore not overwritten: move it."
+            )
 
 
 def sentence_transformers_modules(embedder: Embedder) -> str:
@@ -204,6 +200,8 @@ def _renders_equal(embedder: Embedder) -> bool:
 
 
 def write(embedder: Embedder, folder: Path) -> None:
+    """Write the files of an embedder into a folder that exists. A seal that lies there is of what is overwritten, and goes."""
+    (folder / SEAL).unlink(missing_ok=True)
     """Write the files of an embedder into a folder that exists."""
     base = None
     if (mixture := mixture_of(embedder)) is not None:
@@ -263,10 +261,8 @@ def _write_adapter(embedder: Embedder, folder: Path, base: Pinned) -> None:
 
 
 def _write_head(head: Head | None, file: Path) -> None:
-    from safetensors.torch import save_file
-
     if head is not None:
-        save_file({name: weight.contiguous() for name, weight in head.state_dict().items()}, file)
+        save_tensors(file, head.state_dict())
 
 
 def _write_tokenizer(embedder: Embedder, folder: Path) -> None:
@@ -317,17 +313,13 @@ def _write_sentence_transformers(embedder: Embedder, folder: Path) -> None:
 
 
 def _write_fit(fit: Fit, file: Path) -> None:
-    from safetensors.torch import save_file
-
     if fit.tensors:
-        save_file(fit.tensors, file)
+        save_tensors(file, fit.tensors)
 
 
 def _read_fit(folder: Path, alpha: float | None) -> Fit:
-    from safetensors.torch import load_file
-
     file = folder / FIT
-    return Fit(alpha, **(load_file(file) if file.is_file() else {}))
+    return Fit(alpha, **(load_tensors(file) if file.is_file() else {}))
 
 
 def _write_json(file: Path, content: Any) -> None:
