@@ -20,6 +20,7 @@ from unmask.bulk import WRITERS, Done, Job, embed_file, read_texts
 from unmask.digests import digest_of_folder
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.files import only_writer_of
 from unmask.rows import READERS
 
 INPUTS = list(READERS)
@@ -58,6 +59,11 @@ def read_ids(file: Path) -> list[str]:
     if file.suffix == ".jsonl":
         return [json.loads(line)["id"] for line in file.read_text().splitlines()]
     return [str(one) for one in pq.read_table(file)["id"].to_pylist()]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """What lies in a folder, without the locks."""
+    return [file for file in folder.iterdir() if file.suffix != ".lock"]
 
 
 def manifest_of(file: Path) -> dict[str, Any]:
@@ -246,6 +252,53 @@ def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[st
     assert found["identity"] == parts and found["fingerprint"] not in parts.values()
 
 
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_manifest_names_the_bytes_that_it_describes(output: str, embedder: Embedder, tmp_path: Path) -> None:
+    file = tmp_path / f"vectors{output}"
+    for options in ({}, {"dim": 3}):
+        embed_file(embedder, Job(texts_in(tmp_path), file, **options))
+        assert manifest_of(file)["output"] == {"file": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize("stop", ["vectors", "manifest"])
+def test_a_kill_never_leaves_a_manifest_beside_other_vectors(
+    stop: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "vectors.npy"
+    embed_file(embedder, Job(texts_in(tmp_path), file))
+    rename = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if target.name == {"vectors": "vectors.npy", "manifest": "vectors.npy.manifest.json"}[stop]:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(embedder, Job(texts_in(tmp_path), file, dim=3))
+    assert np.load(file).shape[1] == (64 if stop == "vectors" else 3)
+    assert {one.name for one in files_in(tmp_path)} == {"texts.jsonl", "vectors.npy"}
+    monkeypatch.setattr(Path, "replace", rename)
+    embed_file(embedder, Job(texts_in(tmp_path), file, dim=3))
+    assert manifest_of(file)["output"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_two_runs_do_not_write_one_output_at_once(embedder: Embedder, tmp_path: Path) -> None:
+    texts, file = texts_in(tmp_path), tmp_path / "vectors.npy"
+    with only_writer_of(file), pytest.raises(UnmaskError, match="Another run is writing to"):
+        embed_file(embedder, Job(texts, file))
+    assert not file.exists()
+
+
+def test_the_manifest_is_of_the_texts_that_were_read(embedder: Embedder, tmp_path: Path) -> None:
+    texts, file = texts_in(tmp_path), tmp_path / "vectors.npy"
+    job, before = Job(texts, file), hashlib.sha256(texts.read_bytes()).hexdigest()
+    given = job.check()
+    write_rows(texts, [{"text": "something else"}])
+    assert embed_file(embedder, job, given).texts == 6
+    assert manifest_of(file)["input"]["sha256"] == before
+
+
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -297,7 +350,7 @@ def test_nothing_is_written_when_encoding_fails(embedder: Embedder, tmp_path: Pa
     for output in OUTPUTS:
         with pytest.raises(KeyboardInterrupt):
             embed_file(embedder, Job(texts, tmp_path / f"vectors{output}"))
-    assert {file.name for file in tmp_path.iterdir()} == {"texts.jsonl", "vectors.npy"}
+    assert {file.name for file in files_in(tmp_path)} == {"texts.jsonl", "vectors.npy"}
     assert (tmp_path / "vectors.npy").read_bytes() == before
 
 
@@ -313,7 +366,7 @@ def test_nothing_is_left_when_writing_fails(
     texts = texts_in(tmp_path)
     with pytest.raises(OSError, match="disk full"):
         embed_file(embedder, Job(texts, tmp_path / f"vectors{output}"))
-    assert list(tmp_path.iterdir()) == [texts]
+    assert files_in(tmp_path) == [texts]
 
 
 def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +377,7 @@ def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, m
     texts = texts_in(tmp_path)
     with pytest.raises(OSError, match="no versions"):
         embed_file(embedder, Job(texts, tmp_path / "vectors.npy"))
-    assert list(tmp_path.iterdir()) == [texts]
+    assert files_in(tmp_path) == [texts]
 
 
 @pytest.mark.parametrize(
@@ -334,6 +387,9 @@ def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, m
         ({"output": Path("vectors")}, r"not ''"),
         ({"output": Path("vectors.npy"), "id_column": "name"}, r"\.npy file has no room for ids"),
         ({"texts": Path("nowhere.txt")}, r"There is no file 'nowhere\.txt'"),
+        ({"column": "txet"}, r"line 1: column 'txet' \(str\) is missing; there is name, text"),
+        ({"id_column": "nmae", "output": Path("vectors.jsonl")}, r"line 1: column 'nmae' \(str or int\) is missing"),
+        ({"output": Path(__file__) / "vectors.npy"}, r"is a file, not a folder"),
         ({"texts": Path(__file__)}, r"files of rows end with \.jsonl, \.csv, \.tsv, \.parquet, \.txt, not '\.py'"),
     ],
 )
@@ -357,4 +413,4 @@ def test_a_file_without_a_row_is_refused(ending: str, embedder: Embedder, tmp_pa
         file.write_text("" if ending in (".txt", ".jsonl") else "text\n")
     with pytest.raises(UnmaskError, match="holds no row"):
         embed_file(embedder, Job(file, tmp_path / "vectors.npy"))
-    assert list(tmp_path.iterdir()) == [file]
+    assert files_in(tmp_path) == [file]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,6 +127,79 @@ def test_float16_rounds_and_refuses_what_overflows(plain: Embedder) -> None:
         finish(huge, None, False, "float16")
     assert np.isfinite(finish(huge, None, True, "float16")).all()
     assert finish(huge[:0], None, False, "float16").shape == (0, 2)
+
+
+def as_generator() -> Any:
+    return (text for text in TEXTS)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        tuple(TEXTS),
+        iter(TEXTS),
+        as_generator(),
+        np.array(TEXTS),
+        np.array(TEXTS, dtype=object),
+        pd.Series(TEXTS),
+        pd.Series(TEXTS, index=range(6, 0, -1)),
+        dict(enumerate(TEXTS)).values(),
+    ],
+    ids=lambda texts: type(texts).__name__,
+)
+def test_anything_that_yields_texts_in_an_order_is_a_list_of_texts(plain: Embedder, texts: Any) -> None:
+    np.testing.assert_array_equal(plain.encode(texts), plain.encode(TEXTS))
+
+
+def test_queries_and_a_reference_corpus_may_be_a_generator(pico: Callable[..., Embedder]) -> None:
+    one, other = (pico("causal/plain/mean/zscore").fit(texts) for texts in (TEXTS, as_generator()))
+    np.testing.assert_array_equal(one.encode_query(as_generator()), other.encode_query(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("one text", r"a list of texts, not one string"),
+        (b"one text", r"a list of texts, not one string"),
+        (None, r"a list of texts, not NoneType"),
+        (7, r"a list of texts, not int"),
+        ({"text": ["a"]}, r"a list of texts, not dict"),
+        ({"a", "b"}, r"a list of texts, not set"),
+        (np.array([["a", "b"]]), r"a list of texts, not ndarray"),
+        (np.array("a"), r"a list of texts, not ndarray"),
+        (pd.DataFrame({"text": ["a"]}), r"a list of texts, not DataFrame"),
+        (["a", None], r"Text 1 is NoneType, not str"),
+        (["a", "b", b"c"], r"Text 2 is bytes, not str"),
+        ((number for number in (1, 2)), r"Text 0 is int, not str"),
+        (pd.Series(["a", float("nan")], dtype=object), r"Text 1 is float, not str"),
+        ([["a"]], r"Text 0 is list, not str"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_no_list_of_texts_is_refused_before_anything_is_computed(
+    plain: Embedder, texts: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.embedder.encode_designs", lambda *_, **__: pytest.fail("it was computed"))
+    with pytest.raises(UnmaskError, match=message):
+        plain.encode(texts)
+
+
+@pytest.mark.parametrize("options", [{"dim": 65}, {"dim": 0}, {"dim": -1}, {"precision": "int4"}])
+def test_an_option_that_cannot_be_is_refused_before_the_texts_are_computed(
+    plain: Embedder, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import unmask.embedder
+
+    encode_designs, asked = unmask.embedder.encode_designs, []
+
+    def watched(backbone: Any, prompt: Any, fits: Any, texts: Any, **rest: Any) -> Any:
+        asked.extend(texts)
+        return encode_designs(backbone, prompt, fits, texts, **rest)
+
+    monkeypatch.setattr(unmask.embedder, "encode_designs", watched)
+    with pytest.raises(UnmaskError):
+        plain.encode(TEXTS, **options)
+    assert not asked
 
 
 @pytest.mark.parametrize("precision", ["int4", "float64", ""])

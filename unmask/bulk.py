@@ -15,17 +15,27 @@ from numpy.typing import NDArray
 
 from unmask.encoding import Tally
 from unmask.errors import UnmaskError
-from unmask.files import atomic, write_json
+from unmask.files import atomic, check_output, only_writer_of, remove, sync
 from unmask.identity import attention_implementation, identity_of_loaded
 from unmask.loading import dtype_name
 from unmask.persistence import versions
 from unmask.rows import field, read_rows
+from unmask.seals import hash_file
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder, Precision
     from unmask.features import Fit
 
 Ids = list[str]
+Rows = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a file of texts held when it was read: ids and texts by row, and the checksum of the file."""
+
+    rows: Rows
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -41,13 +51,23 @@ class Job:
     normalize: bool = False
     precision: Precision = "float32"
 
-    def check(self) -> None:
-        """Find mistakes before a model is loaded. Raises UnmaskError."""
+    @property
+    def manifest(self) -> Path:
+        """The file that says how the vectors were made."""
+        return Path(f"{self.output}.manifest.json")
+
+    def check(self) -> Given:
+        """Read every row, and find mistakes before a model is loaded. Raises UnmaskError."""
+        for file in (self.output, self.manifest):
+            check_output(file, [self.texts])
         if self.output.suffix not in WRITERS:
             raise UnmaskError(f"'{self.output}': vectors are written to {', '.join(WRITERS)}, not '{self.output.suffix}'.")
         if self.output.suffix == ".npy" and self.id_column:
             raise UnmaskError("A .npy file has no room for ids; write parquet or jsonl, or leave --id-column out.")
-        next(read_rows(self.texts), None)
+        given = Given(read_texts(self.texts, self.column, self.id_column), hash_file(self.texts))
+        if not given.rows:
+            raise UnmaskError(f"{self.texts} holds no row.")
+        return given
 
 
 @dataclass(frozen=True)
@@ -58,7 +78,7 @@ class Done:
     dim: int
 
 
-def read_texts(file: Path, column: str, id_column: str | None) -> list[tuple[str, str]]:
+def read_texts(file: Path, column: str, id_column: str | None) -> Rows:
     """(id, text) of every row. Raises UnmaskError, with file, line and column, for a row without them or an id that comes twice."""
     found, seen = [], set()
     for number, (line, row) in enumerate(read_rows(file)):
@@ -70,30 +90,41 @@ def read_texts(file: Path, column: str, id_column: str | None) -> list[tuple[str
     return found
 
 
-def embed_file(embedder: Embedder, job: Job) -> Done:
-    """Embed the texts of a job and write vectors and manifest; both files appear whole or not at all."""
-    rows = read_texts(job.texts, job.column, job.id_column)
-    if not rows:
-        raise UnmaskError(f"{job.texts} holds no row.")
-    tally = Tally()
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        vectors = embedder.encode(
-            [text for _, text in rows],
-            instruction=job.instruction,
-            dim=job.dim,
-            normalize=job.normalize,
-            precision=job.precision,
-            tally=tally,
-        )
-    manifest = _manifest(embedder, job, tally, vectors)
-    with atomic(job.output) as scratch:
-        WRITERS[job.output.suffix](scratch, [name for name, _ in rows], vectors)
-    write_json(Path(f"{job.output}.manifest.json"), manifest)
+def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done:
+    """Embed the texts of a job and write vectors and manifest. given: what `job.check` has read, so that it is not read again.
+
+    Both files appear whole or not at all. A manifest never lies beside other vectors than those that it describes.
+    """
+    given = given or job.check()
+    with only_writer_of(job.output):
+        tally = Tally()
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            vectors = embedder.encode(
+                [text for _, text in given.rows],
+                instruction=job.instruction,
+                dim=job.dim,
+                normalize=job.normalize,
+                precision=job.precision,
+                tally=tally,
+            )
+        _write(job, [name for name, _ in given.rows], vectors, _manifest(embedder, job, given, tally, vectors))
     return Done(*vectors.shape)
 
 
-def _manifest(embedder: Embedder, job: Job, tally: Tally, vectors: NDArray[Any]) -> dict[str, Any]:
+def _write(job: Job, ids: Ids, vectors: NDArray[Any], manifest: dict[str, Any]) -> None:
+    """Write both files beside their places; then the old manifest goes, the vectors come, and the new manifest last."""
+    with atomic(job.manifest) as described:
+        with atomic(job.output) as scratch:
+            WRITERS[job.output.suffix](scratch, ids, vectors)
+            sync(scratch)
+            written = {"output": {"file": str(job.output), "sha256": hash_file(scratch)}}
+            described.write_text(json.dumps({**manifest, **written}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            sync(described)
+            remove(job.manifest)
+
+
+def _manifest(embedder: Embedder, job: Job, given: Given, tally: Tally, vectors: NDArray[Any]) -> dict[str, Any]:
     identity = identity_of_loaded(embedder.backbone.model)
     return {
         "model": asdict(embedder.source) | {"fingerprint": identity.revision, "identity": identity.as_json()},
@@ -107,7 +138,7 @@ def _manifest(embedder: Embedder, job: Job, tally: Tally, vectors: NDArray[Any])
         "dtype": dtype_name(embedder.backbone.model),
         "attn_implementation": attention_implementation(embedder.backbone.model),
         "device": str(embedder.backbone.device),
-        "input": {"file": str(job.texts), "sha256": hashlib.sha256(job.texts.read_bytes()).hexdigest()},
+        "input": {"file": str(job.texts), "sha256": given.sha256},
         "options": {key: value for key, value in asdict(job).items() if key not in ("texts", "output")},
         "texts": tally.texts,
         "truncated": tally.truncated,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_LENGTH = 512
 DEFAULT_DESIGN = "prompteol"
 Precision = Literal["float32", "float16", "int8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 class Embedder:
@@ -134,9 +135,9 @@ class Embedder:
             head=head,
         )
 
-    def fit(self, texts: Sequence[str]) -> Embedder:
+    def fit(self, texts: Iterable[str]) -> Embedder:
         """Fit standardisation and alpha on a reference corpus, as far as the design needs it. Returns the embedder itself."""
-        fits = fit_designs(self.backbone, self.prompt, [self.design], texts, batch_tokens=self.batch_tokens)
+        fits = fit_designs(self.backbone, self.prompt, [self.design], as_texts(texts), batch_tokens=self.batch_tokens)
         self._fit = fits[self.design]
         return self
 
@@ -153,7 +154,7 @@ class Embedder:
 
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         instruction: str | None = None,
         instruction_name: str | None = None,
@@ -163,15 +164,19 @@ class Embedder:
         show_progress: bool | None = None,
         tally: Tally | None = None,
     ) -> NDArray[np.float32 | np.float16 | np.int8]:
-        """Vectors of texts, shape (text, dim), in their order.
+        """Vectors of texts, shape (text, dim), in their order. texts: a list, or anything that yields strings in an order.
 
         instruction: what the prompt's `{instruction}` says, or its name in `instructions`. dim: keep the first dimensions
         only (for Matryoshka-trained models). normalize: unit length. precision: float16, or int8 in which each vector is
         scaled by its own largest value, so that cosines survive. show_progress: None shows a bar on a terminal.
-        Warns if texts were cut to max_length; a `tally` counts them. Raises UnmaskError for texts that are no list of strings.
+        Warns if texts were cut to max_length; a `tally` counts them. Raises UnmaskError for texts that are no strings, and
+        for a dim or precision that there is not, before anything is computed.
         """
-        if isinstance(texts, str):
-            raise UnmaskError("encode takes a list of texts, not one string: encode([text]).")
+        texts = as_texts(texts)
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+        if dim is not None:
+            _require_width(dim, self.encode([]).shape[1])
         tally, already = tally or Tally(), tally.truncated if tally else 0
         with progress_bar("embedding", len(texts), show_progress) as advance:
             found = encode_designs(
@@ -188,11 +193,11 @@ class Embedder:
             warnings.warn(f"{cut} of {len(texts)} texts were cut to {self.prompt.max_length} tokens.", stacklevel=2)
         return finish(found[self.design], dim, normalize, precision)
 
-    def encode_query(self, texts: Sequence[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
+    def encode_query(self, texts: Iterable[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
         """As encode, with the instruction named "query" if there is one."""
         return self._encode_as("query", texts, options)
 
-    def encode_document(self, texts: Sequence[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
+    def encode_document(self, texts: Iterable[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
         """As encode, with the instruction named "document" if there is one."""
         return self._encode_as("document", texts, options)
 
@@ -208,7 +213,7 @@ class Embedder:
         save(self, Path(folder).expanduser())
 
     def _encode_as(
-        self, name: str, texts: Sequence[str], options: dict[str, object]
+        self, name: str, texts: Iterable[str], options: dict[str, object]
     ) -> NDArray[np.float32 | np.float16 | np.int8]:
         if name in self.instructions and "instruction" not in options:
             options = {"instruction_name": name, **options}
@@ -229,6 +234,23 @@ def as_design(design: str | Design) -> Design:
     return design if isinstance(design, Design) else Design.parse(design)
 
 
+def as_texts(texts: Iterable[str]) -> Sequence[str]:
+    """Texts as a list, of anything that yields strings in an order: a generator, an array, a column of a table.
+
+    Raises UnmaskError for what has no order or yields something else, and for one string, whose letters nobody means.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise UnmaskError("encode takes a list of texts, not one string: encode([text]).")
+    # of these, Python would take the keys, the names of the columns, or any order
+    if not isinstance(texts, Iterable) or isinstance(texts, (Mapping, Set)) or getattr(texts, "ndim", 1) != 1:
+        raise UnmaskError(f"encode takes a list of texts, not {type(texts).__name__}: encode([text, text]).")
+    found = texts if isinstance(texts, (list, tuple)) else list(texts)
+    for place, text in enumerate(found):
+        if not isinstance(text, str):
+            raise UnmaskError(f"Text {place} is {type(text).__name__}, not str.")
+    return found
+
+
 def default_batch_tokens(backbone: Backbone) -> int:
     """Tokens of one batch: enough to keep the device busy, few enough to stay in its caches (CPU) or memory (GPU)."""
     return 2048 if backbone.device.type == "cpu" else 32768
@@ -239,8 +261,7 @@ def finish(
 ) -> NDArray[np.float32 | np.float16 | np.int8]:
     """Cut, normalise and convert vectors. Raises UnmaskError for a dimension or precision that they do not have."""
     if dim is not None:
-        if not 1 <= dim <= vectors.shape[1]:
-            raise UnmaskError(f"dim must be between 1 and {vectors.shape[1]}, not {dim}.")
+        _require_width(dim, vectors.shape[1])
         vectors = vectors[:, :dim]
     if normalize:
         vectors = normalized(vectors)
@@ -253,7 +274,12 @@ def finish(
     if precision == "int8":
         largest = np.abs(vectors).max(axis=1, keepdims=True, initial=np.finfo(np.float32).tiny)
         return np.asarray(np.rint(vectors / largest * 127), np.int8)
-    raise unknown("precision", precision, ("float32", "float16", "int8"))
+    raise unknown("precision", precision, PRECISIONS)
+
+
+def _require_width(dim: int, width: int) -> None:
+    if not 1 <= dim <= width:
+        raise UnmaskError(f"dim must be between 1 and {width}, not {dim}.")
 
 
 def normalized(vectors: Vectors) -> Vectors:

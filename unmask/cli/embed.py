@@ -41,9 +41,11 @@ def embed(
     from unmask.bulk import Job, embed_file, read_texts
     from unmask.embedder import Embedder
     from unmask.errors import UnmaskError
+    from unmask.files import check_output
 
     job = Job(texts, output, column, id_column, instruction, dim, normalize, precision)
-    job.check()
+    check_output(output, [texts, fit_on, model, adapter])
+    given = job.check()
     corpus = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
     embedder = Embedder.from_pretrained(
         model,
@@ -60,5 +62,5 @@ def embed(
         if not embedder.design.needs_fit:
             raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
         embedder.fit(corpus)
-    done = embed_file(embedder, job)
+    done = embed_file(embedder, job, given)
     print(f"unmask: {done.texts} vectors of {done.dim} in {output}; {output}.manifest.json says how.", file=sys.stderr)
