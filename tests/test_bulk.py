@@ -255,8 +255,8 @@ def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[st
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_the_manifest_names_the_bytes_that_it_describes(output: str, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / f"vectors{output}"
-    for options in ({}, {"dim": 3}):
-        embed_file(embedder, Job(texts_in(tmp_path), file, **options))
+    for dim in (None, 3):
+        embed_file(embedder, Job(texts_in(tmp_path), file, dim=dim))
         assert manifest_of(file)["output"] == {"file": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
 
 

@@ -114,14 +114,13 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
 
 def _write(job: Job, ids: Ids, vectors: NDArray[Any], manifest: dict[str, Any]) -> None:
     """Write both files beside their places; then the old manifest goes, the vectors come, and the new manifest last."""
-    with atomic(job.manifest) as described:
-        with atomic(job.output) as scratch:
-            WRITERS[job.output.suffix](scratch, ids, vectors)
-            sync(scratch)
-            written = {"output": {"file": str(job.output), "sha256": hash_file(scratch)}}
-            described.write_text(json.dumps({**manifest, **written}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-            sync(described)
-            remove(job.manifest)
+    with atomic(job.manifest) as described, atomic(job.output) as scratch:
+        WRITERS[job.output.suffix](scratch, ids, vectors)
+        sync(scratch)
+        written = {"output": {"file": str(job.output), "sha256": hash_file(scratch)}}
+        described.write_text(json.dumps({**manifest, **written}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        sync(described)
+        remove(job.manifest)
 
 
 def _manifest(embedder: Embedder, job: Job, given: Given, tally: Tally, vectors: NDArray[Any]) -> dict[str, Any]:
