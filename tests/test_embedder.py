@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,15 +188,15 @@ def test_what_is_no_list_of_texts_is_refused_before_anything_is_computed(
 def test_an_option_that_cannot_be_is_refused_before_the_texts_are_computed(
     plain: Embedder, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import unmask.embedder
+    from unmask.encoding import encode_designs
 
-    encode_designs, asked = unmask.embedder.encode_designs, []
+    asked: list[str] = []
 
     def watched(backbone: Any, prompt: Any, fits: Any, texts: Any, **rest: Any) -> Any:
         asked.extend(texts)
         return encode_designs(backbone, prompt, fits, texts, **rest)
 
-    monkeypatch.setattr(unmask.embedder, "encode_designs", watched)
+    monkeypatch.setattr("unmask.embedder.encode_designs", watched)
     with pytest.raises(UnmaskError):
         plain.encode(TEXTS, **options)
     assert not asked

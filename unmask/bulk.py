@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,19 +96,15 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
 
     Both files appear whole or not at all. A manifest never lies beside other vectors than those that it describes.
     """
-    given = given or job.check()
+    given, tally = given or job.check(), Tally()
+    encode = partial(
+        embedder.encode, instruction=job.instruction, dim=job.dim, normalize=job.normalize, precision=job.precision
+    )
+    encode([])  # says what is wrong with the options
     with only_writer_of(job.output):
-        tally = Tally()
         with warnings.catch_warnings():
             warnings.simplefilter("default")
-            vectors = embedder.encode(
-                [text for _, text in given.rows],
-                instruction=job.instruction,
-                dim=job.dim,
-                normalize=job.normalize,
-                precision=job.precision,
-                tally=tally,
-            )
+            vectors = encode([text for _, text in given.rows], tally=tally)
         _write(job, [name for name, _ in given.rows], vectors, _manifest(embedder, job, given, tally, vectors))
     return Done(*vectors.shape)
 

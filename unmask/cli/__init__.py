@@ -18,6 +18,7 @@ from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
 from unmask.cli.mixtures import merge, mix
+from unmask.cli.outputs import Command
 from unmask.cli.probing import probe
 from unmask.cli.recommend import recommend
 from unmask.cli.report import report
@@ -68,7 +69,7 @@ for command, example in (
     (models, "unmask models"),
     (tasks, "unmask tasks"),
 ):
-    app.command(epilog=f"Example: {example}")(command)
+    app.command(cls=Command, epilog=f"Example: {example}")(command)
 app.add_typer(probe, name="probe")
 app.add_typer(recipes, name="recipes")
 app.add_typer(reproduce, name="reproduce")

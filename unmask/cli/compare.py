@@ -49,9 +49,9 @@ def compare(
     reference: Annotated[
         list[str] | None, typer.Option("--reference", "-r", help="sentence-transformers model to stand in the same table.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results; run again to add to them.")] = Path(
-        "report"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results; run again to add to them.")
+    ] = Path("report"),
     baseline: Annotated[
         str | None,
         typer.Option(

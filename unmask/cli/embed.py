@@ -14,7 +14,7 @@ from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revis
 def embed(
     texts: Annotated[Path, typer.Argument(help="txt (a text a line), jsonl, csv, tsv or parquet.")],
     model: Model,
-    output: Annotated[Path, typer.Option("--output", "-o", help="parquet, npy or jsonl.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="parquet, npy or jsonl.")],
     design: Annotated[
         str | None, typer.Option("--design", "-d", help="A design (see `unmask designs`); prompteol by default.")
     ] = None,
@@ -41,10 +41,8 @@ def embed(
     from unmask.bulk import Job, embed_file, read_texts
     from unmask.embedder import Embedder
     from unmask.errors import UnmaskError
-    from unmask.files import check_output
 
     job = Job(texts, output, column, id_column, instruction, dim, normalize, precision)
-    check_output(output, [texts, fit_on, model, adapter])
     given = job.check()
     corpus = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
     embedder = Embedder.from_pretrained(

@@ -21,9 +21,9 @@ def seeds(
     source: Annotated[
         Path, typer.Argument(help="Lessons, or rows of MMLU, BIG-Bench Hard, GSM8K or MBPP (told apart by columns).")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File of lessons (jsonl).")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File of lessons (jsonl).")],
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Lessons to draw.")] = 100,
-    held_out: Annotated[Path | None, typer.Option(help="File for other lessons, to test on.")] = None,
+    held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="File for other lessons, to test on.")] = None,
     held_out_number: Annotated[int, typer.Option(min=1, help="How many of these.")] = 24,
     seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
 ) -> None:
@@ -42,7 +42,10 @@ def specialise(
     model: Model,
     seeds: Annotated[Path, typer.Option(help="Lessons to begin from (see `unmask seeds`).")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for lessons.jsonl and report.json; the same command goes on.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Folder for lessons.jsonl and report.json; the same command goes on."
+        ),
     ],
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Instructions to keep.")] = 100,
     batch: Annotated[int, typer.Option(min=1, help="Texts that are written at once.")] = 16,
@@ -68,10 +71,13 @@ def specialise(
     from unmask.experts.bases import weights_of
     from unmask.experts.domain import load_domain
     from unmask.experts.seeds import read_seeds
-    from unmask.experts.specialise import Plan
+    from unmask.experts.specialise import FILES, Plan
     from unmask.experts.specialise import specialise as run
+    from unmask.files import check_output
     from unmask.loading import Source
 
+    for name in FILES:
+        check_output(output / name, [seeds, *(avoid or [])])
     found, chosen = read_seeds(seeds), load_domain(domain)
     forbidden = [f"{one.instruction} {one.input}".strip() for file in avoid or [] for one in read_seeds(file)]
     source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
@@ -130,7 +136,8 @@ def expert(
     lessons: Annotated[Path, typer.Argument(help="Rows of instruction, output and perhaps input (jsonl, csv or parquet).")],
     model: Model,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="New PEFT folder; the same command goes on if it was stopped.")
+        Path,
+        typer.Option("--output", "-o", metavar="FOLDER", help="New PEFT folder; the same command goes on if it was stopped."),
     ],
     r: Annotated[int, typer.Option(min=1, help="Rank of the LoRA.")] = 8,
     alpha: Annotated[float, typer.Option(help="Its scale is alpha / r.")] = 16,

@@ -19,7 +19,9 @@ def mine(
         str, typer.Argument(help="jsonl, csv, tsv, parquet, a folder of queries and documents, or hub:REPO[:CONFIG].")
     ],
     model: Model,
-    output: Annotated[Path, typer.Option("--output", "-o", help="jsonl with anchor, positive, negative_1, ...")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="jsonl with anchor, positive, negative_1, ...")
+    ],
     design: Annotated[
         str | None,
         typer.Option("--design", "-d", help="A design (see `unmask designs`). Default: a saved embedder's, or prompteol-z."),

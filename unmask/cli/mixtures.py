@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def mix(
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the mixture.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
     lessons: Annotated[list[str], typer.Option(help="NAME=FILE of a domain to learn the routing on; repeat.")],
     experts: Annotated[list[Path] | None, typer.Argument(help="PEFT folders of experts of one base model, in order.")] = None,
     joint: Annotated[
@@ -121,7 +121,7 @@ def _mix(
 
 def merge(
     experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts of one base model.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the merged model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the merged model.")],
     method: Annotated[
         Literal["linear", "ties", "dare"], typer.Option(help="How the task vectors (delta W) of the experts are added up.")
     ] = "linear",

@@ -1,19 +1,17 @@
 """Outputs: before a command does anything, its output is held against everything that it reads.
 
-`command` and `app.command(cls=Command)` do this for every command, so that a new one cannot forget it: it has to say of each
+`app.command(cls=Command)` does this for every command, so that a new one cannot forget it: it has to say of each
 text option whether it names something to read (tests/test_outputs.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer.core import TyperCommand
-
-if TYPE_CHECKING:
-    from click import Context, Parameter
 
 # what a command writes: FILE or FOLDER, as its metavar says
 OUTPUTS = ("output", "held_out", "file")
@@ -39,18 +37,18 @@ FILE, FOLDER = "FILE", "FOLDER"
 class Command(TyperCommand):
     """A command that refuses an output which is one of its inputs, or which cannot be written, before it does anything."""
 
-    def invoke(self, ctx: Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         """Check, then run."""
         check_outputs(self.params, ctx.params)
         return super().invoke(ctx)
 
 
-def check_outputs(parameters: list[Parameter], given: dict[str, Any]) -> None:
+def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:
     """Raise UnmaskError if a command's output is one of its inputs, or cannot be written."""
     from unmask.files import check_output
 
     for parameter in parameters:
-        output = given.get(parameter.name or "")
+        output = given.get(parameter.name)
         if parameter.name not in OUTPUTS or output is None:
             continue
         inputs = [path for name, value in given.items() if name != parameter.name for path in _paths(name, value)]
@@ -66,21 +64,25 @@ def _paths(name: str, value: Any) -> Iterator[Path]:
             yield from _paths(name, one)
     elif isinstance(value, Path):
         yield value
-    elif isinstance(value, str) and name in READ and not _comes_with_us(value):
-        before_limit = value.rpartition("#")[0]
-        for text in (value, value.partition("=")[2], before_limit, value.rpartition(":")[0], before_limit.rpartition(":")[0]):
-            path = Path(text).expanduser()
-            if text and "\0" not in text and path.exists():
+    elif isinstance(value, str) and name in READ:
+        whole = value.rpartition("#")[0] or value
+        for text in (value, value.partition("=")[2], whole, whole.rpartition(":")[0]):
+            path = Path(os.path.expanduser(text))  # noqa: PTH111 (Path.expanduser fails on ~nobody)
+            if text and not _comes_with_us(name, text) and os.path.exists(path):  # noqa: PTH110 (Path.exists fails on a long name)
                 yield path
                 if name == "task" and path.is_file():  # one split of a task, which stands for its folder
                     yield path.parent
 
 
-def _comes_with_us(name: str) -> bool:
-    """Whether a bundled model, a recipe or a domain of this package has this name: a folder of that name is then not read."""
+def _comes_with_us(name: str, value: str) -> bool:
+    """Whether this is a bundled model, a recipe, a domain or tasks of this package, whatever lies here under that name."""
     from unmask.models import BUNDLED
 
-    return name in BUNDLED or name == "starter" or any(Path(__file__).parents[1].glob(f"*/*/{name}.toml"))
+    if name == "recipe":
+        return not value.endswith(".toml")
+    if name == "domain":
+        return (Path(__file__).parents[1] / "experts" / "domains" / f"{value}.toml").is_file()
+    return value in BUNDLED or value == "starter"
 
 
 def _refuse_part_of(output: Path, inputs: list[Path]) -> None:

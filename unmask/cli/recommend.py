@@ -25,7 +25,10 @@ def recommend(
     task: Annotated[list[str], typer.Option("--task", "-t", help="FOLDER, FOLDER:kind, FOLDER#200, or `starter`; repeat.")],
     designs: Annotated[str, typer.Option("--designs", "-d", help="Designs to choose from, with commas between.")] = DESIGNS,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for the results; the same command goes on if it was stopped.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Folder for the results; the same command goes on if it was stopped."
+        ),
     ] = Path("recommendation"),
     max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,

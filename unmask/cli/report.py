@@ -11,7 +11,8 @@ import typer
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder that `unmask compare -o` wrote.", show_default=False)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the report; by default `report` in that folder.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the report; by default `report` in that folder."),
     ] = None,
 ) -> None:
     """Show a comparison: one HTML page to look at, figures as SVG and PNG, every number as CSV, JSON and LaTeX."""

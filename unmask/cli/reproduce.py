@@ -10,14 +10,19 @@ import typer
 
 from unmask.cli.learning import showing
 from unmask.cli.options import Device, Dtype, TrustRemoteCode
+from unmask.cli.outputs import Command
 from unmask.cli.train import Data, Settings, root_of
 
 reproduce = typer.Typer(help="Measure a paper's tables and figures anew.", no_args_is_help=True)
 
 
-@reproduce.command("self-moe", epilog="Example: unmask reproduce self-moe --scale small -m smollm2 --data DATA -o self-moe")
+@reproduce.command(
+    "self-moe", cls=Command, epilog="Example: unmask reproduce self-moe --scale small -m smollm2 --data DATA -o self-moe"
+)
 def self_moe(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the study; the same command goes on.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study; the same command goes on.")
+    ],
     scale: Annotated[str, typer.Option(help="smoke (seconds), small (hours on a laptop) or paper (a GPU).")],
     model: Annotated[
         list[str] | None, typer.Option("--model", "-m", help="Base model; repeat. The scale's if not given.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.learning import showing
+from unmask.cli.outputs import Command
 from unmask.errors import UnmaskError
 from unmask.terminal import say
 
@@ -32,7 +33,9 @@ recipes = typer.Typer(help="List, show, copy and check training recipes.", no_ar
 
 def train(
     recipe: Name,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; the same command resumes it.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the run; the same command resumes it.")
+    ],
     scale: Scale = None,
     settings: Settings = None,
     data: Data = None,
@@ -94,7 +97,7 @@ def _covered(stage: str, kinds: Sequence[Coverage]) -> None:
         console(stderr=True).print(coverage_table(stage, kinds))
 
 
-@recipes.command("list")
+@recipes.command("list", cls=Command)
 def list_recipes() -> None:
     """Recipes of this package, and the scales that they can be run at."""
     from unmask.reporting.tables import recipe_table
@@ -104,7 +107,7 @@ def list_recipes() -> None:
     console().print(recipe_table([(load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()]))
 
 
-@recipes.command("show")
+@recipes.command("show", cls=Command)
 def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
     """The file of a recipe; with a scale, every setting that would be used, as JSON."""
     from unmask.training.recipe import load_recipe, recipe_file
@@ -116,8 +119,8 @@ def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
         print(json.dumps(resolved, indent=2))
 
 
-@recipes.command("copy")
-def copy(recipe: Name, file: Annotated[Path, typer.Argument(help="Where to write it.")]) -> None:
+@recipes.command("copy", cls=Command)
+def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")]) -> None:
     """Copy a recipe to a file, to change it there."""
     from unmask.training.recipe import recipe_file
 
@@ -127,7 +130,7 @@ def copy(recipe: Name, file: Annotated[Path, typer.Argument(help="Where to write
     _say(f"wrote {file}; train with: unmask train {file} --scale small -o FOLDER")
 
 
-@recipes.command("check")
+@recipes.command("check", cls=Command)
 def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Data = None) -> None:
     """Check a recipe and every row of its data, without loading a model."""
     from unmask.training.recipe import load_recipe

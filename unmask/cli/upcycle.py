@@ -14,7 +14,7 @@ from unmask.cli.options import AsJson, Device, Dtype, Revision, TrustRemoteCode
 
 def upcycle(
     model: Annotated[str, typer.Argument(help="Hub id, folder or bundled name of a dense model (see `unmask models`).")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder for the mixture.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
     experts: Annotated[int, typer.Option(min=2, help="Copies of each MLP.")] = 8,
     top_k: Annotated[int, typer.Option(help="How many experts a token visits.")] = 2,
     every: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from unmask.cli.outputs import Command
 from unmask.cli.probing.analyses import clusters, layers, pairs, prompts, states
 from unmask.cli.probing.probes import geometry, head, masked, prefix, words
 
@@ -25,4 +26,4 @@ for command, example in (
     (layers, "layers -m smollm2 -d mean -t starter -o layers"),
     (states, "states -m smollm2 --texts texts.txt --limit 200 -o states"),
 ):
-    probe.command(epilog=f"Example: unmask probe {example}")(command)
+    probe.command(cls=Command, epilog=f"Example: unmask probe {example}")(command)

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from unmask.design import Design
     from unmask.probing.subject import Subject
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the result (json) and its figure (png, svg).")]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and its figure (png, svg).")
+]
 Pairs = Annotated[Path, typer.Argument(help="Rows of sentence1, sentence2 and, for gold scores, score.")]
 TextsOrOurs = Annotated[
     Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")

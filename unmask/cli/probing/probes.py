@@ -92,7 +92,9 @@ def prefix(
         Path | None, typer.Option(help="Rows of prefix, query, same, different; 48 of this package if not given.")
     ] = None,
     layer: Layer = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the result (json) and a figure.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and a figure.")
+    ] = None,
     adapter: Adapter = None,
     revision: Revision = None,
     dtype: Dtype = "auto",
@@ -239,7 +241,9 @@ def head(
     texts: Annotated[
         Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Draw the shares to this png, svg or pdf.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Draw the shares to this png, svg or pdf.")
+    ] = None,
     column: Column = "text",
     limit: Limit = None,
     dtype: Dtype = "auto",

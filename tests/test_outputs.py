@@ -1,0 +1,284 @@
+"""No command takes an output that is one of its inputs, or that cannot be written: each is refused before anything is done.
+
+The cases come from the tree of commands, so that a new command and a new option are in them by existing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+import typer
+
+from unmask.cli import app, main
+from unmask.cli.outputs import FILE, FOLDER, OUTPUTS, READ, Command, check_outputs
+from unmask.errors import UnmaskError
+
+# text options that name nothing on the disk; a new one belongs here or into READ
+NOT_READ = {
+    "baseline",
+    "choice",
+    "column",
+    "design",
+    "designs",
+    "device",
+    "document_instruction",
+    "dtype",
+    "engine",
+    "id_column",
+    "instruction",
+    "label",
+    "mask_token",
+    "ray_address",
+    "revision",
+    "scale",
+    "settings",
+    "tags",
+    "tokens",
+}
+# how an option writes its path
+FORMS = {"lessons": ("NAME={}",), "ability": ("NAME={}",), "task": ("{}", "{}#20", "{}:sts", "{}:sts#20")}
+
+
+def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+GROUP = typer.main.get_command(app)
+COMMANDS = dict(leaves(GROUP))
+WRITING = {path: command for path, command in COMMANDS.items() if any(one.name in OUTPUTS for one in command.params)}
+
+
+def hints(command: Any) -> dict[str, Any]:
+    return {name: hint for name, hint in get_type_hints(command.callback).items() if name != "return"}
+
+
+def is_path(hint: Any) -> bool:
+    return hint is Path or any(is_path(part) for part in get_args(hint))
+
+
+def is_text(hint: Any) -> bool:
+    return hint is str or any(is_text(part) for part in get_args(hint) if get_origin(hint) is not Literal)
+
+
+def reads(command: Any, output: str) -> list[Any]:
+    """The parameters of a command that may name something to read, or another output."""
+    return [one for one in command.params if one.name != output and (is_path(hints(command).get(one.name)) or one.name in READ)]
+
+
+def forms(command: Any, name: str) -> tuple[str, ...]:
+    return FORMS.get(name, ("{}",)) if is_text(hints(command)[name]) else ("{}",)
+
+
+def arguments(command: Any, given: dict[str, list[str]]) -> list[str]:
+    """A command line with these values, and any value for what else is required."""
+    options, positional = [], []
+    for one in command.params:
+        values = given.get(one.name) or ([f"nowhere-{one.name}"] if one.required else [])
+        if one.param_type_name == "argument":
+            positional += values
+        else:
+            options += [part for value in values for part in (one.opts[0], value)]
+    return [*options, "--", *positional]
+
+
+CASES = [
+    (path, output.name, given.name, form)
+    for path, command in WRITING.items()
+    for output in command.params
+    if output.name in OUTPUTS
+    for given in reads(command, output.name)
+    for form in forms(command, given.name)
+]
+
+
+def of_files(path: tuple[str, ...], output: str, given: str) -> bool:
+    """Whether a command writes a file here, and may read a folder there."""
+    kind = next(one.metavar for one in COMMANDS[path].params if one.name == output)
+    return kind == FILE and given not in (*OUTPUTS, "recipe")
+
+
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Refused:
+    """Run a command in an empty folder; its one sentence of refusal. whole: by the program's own door, which is slower."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def invoke(path: tuple[str, ...], given: dict[str, list[str]], whole: bool = False) -> str:
+        typed = [*path, *arguments(COMMANDS[path], given)]
+        if not whole:
+            with pytest.raises(UnmaskError) as error:
+                GROUP.main(typed, standalone_mode=False)
+            assert "\n" not in str(error.value)
+            return str(error.value)
+        monkeypatch.setattr(sys, "argv", ["unmask", *typed])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capfd.readouterr()
+        assert (stop.value.code, out) == (2, ""), err
+        assert err.startswith("unmask: ") and err.count("\n") == 1, err
+        return err
+
+    return invoke
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def content(place: Path, folder: bool) -> Path:
+    """Something to read: a file of rows, or a folder with one."""
+    if folder:
+        place.mkdir()
+    (place / "test.jsonl" if folder else place).write_text('{"text": "seven years"}\n')
+    return place
+
+
+def other_names(place: Path) -> dict[str, Path]:
+    """Other names of a file or a folder."""
+    names = {"detour": place.parent / "here" / ".." / place.name, "link": place.parent / f"link{place.suffix}"}
+    names["link"].symlink_to(place)
+    if place.is_file():
+        names["hard link"] = place.parent / f"hard{place.suffix}"
+        os.link(place, names["hard link"])
+    return {"itself": place, "relative": Path(os.path.relpath(place)), **names}
+
+
+# ---- nothing is forgotten -----------------------------------------------------------------------------------------------------
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len(COMMANDS) > 25 and len(WRITING) > 15 and len(CASES) > 60
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_checks_its_outputs(path: tuple[str, ...]) -> None:
+    assert isinstance(COMMANDS[path], Command)
+    for one in COMMANDS[path].params:
+        assert ("-o" in one.opts or one.metavar in (FILE, FOLDER)) == (one.name in OUTPUTS), one.name
+        assert one.name not in OUTPUTS or (is_path(hints(COMMANDS[path])[one.name]) and one.metavar in (FILE, FOLDER)), one.name
+
+
+@pytest.mark.parametrize("path", WRITING, ids=" ".join)
+def test_every_text_option_is_known_to_name_something_or_nothing(path: tuple[str, ...]) -> None:
+    unknown = {name for name, hint in hints(COMMANDS[path]).items() if is_text(hint)} - NOT_READ - set(READ)
+    assert not unknown, f"say in READ or NOT_READ whether these name something to read: {unknown}"
+
+
+# ---- an output is no input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("path", "output", "given", "form"), CASES, ids=lambda value: str(value).replace("/", ""))
+def test_an_output_that_is_an_input_is_refused(
+    path: tuple[str, ...], output: str, given: str, form: str, refused: Refused, tmp_path: Path
+) -> None:
+    kind = next(one.metavar for one in COMMANDS[path].params if one.name == output)
+    ending = ".toml" if given == "recipe" else "" if kind == FOLDER else ".jsonl"
+    place = content(tmp_path / f"input{ending}", folder=not ending)
+    names = other_names(place)
+    before = everything(tmp_path)
+    for name in names.values():
+        assert "is an input" in refused(path, {output: [str(name)], given: [form.format(place)]})
+    assert "is an input" in refused(path, {output: [str(place)], given: [form.format(names["link"])]})
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "output", "given"),
+    sorted({case[:3] for case in CASES if of_files(*case[:3])}),
+    ids=lambda value: str(value).replace("/", ""),
+)
+def test_a_file_of_a_folder_that_is_read_is_not_written_over(
+    path: tuple[str, ...], output: str, given: str, refused: Refused, tmp_path: Path
+) -> None:
+    folder = content(tmp_path / "folder", folder=True)
+    before = everything(tmp_path)
+    form = forms(COMMANDS[path], given)[0]
+    assert "is a file of the input" in refused(path, {output: [str(folder / "test.jsonl")], given: [form.format(folder)]})
+    assert everything(tmp_path) == before
+
+
+def test_a_task_named_by_its_split_is_its_folder(refused: Refused, tmp_path: Path) -> None:
+    folder = content(tmp_path / "task", folder=True)
+    assert "is an input" in refused(("compare",), {"output": [str(folder)], "task": [str(folder / "test.jsonl")]})
+
+
+def test_the_files_that_specialise_writes_are_none_that_it_reads(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    lessons = content(tmp_path / "out" / "lessons.jsonl", folder=False)
+    before = everything(tmp_path)
+    for option in ("seeds", "avoid"):
+        given = {"domain": ["math"], "model": ["pico"], "output": [str(tmp_path / "out")]}
+        assert "is an input" in refused(
+            ("specialise",), {"seeds": [str(tmp_path / "x.jsonl")], **given, option: [str(lessons)]}
+        )
+    assert everything(tmp_path) == before
+
+
+# ---- what cannot be written ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", WRITING, ids=" ".join)
+def test_an_output_that_cannot_be_written_is_refused_first(path: tuple[str, ...], refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    before = everything(tmp_path)
+    for output in (one for one in COMMANDS[path].params if one.name in OUTPUTS):
+        assert "is a file, not a folder" in refused(path, {output.name: [str(tmp_path / "file" / "a" / "b.jsonl")]})
+        wrong = tmp_path / ("file" if output.metavar == FOLDER else "folder")
+        assert "the output is a" in refused(path, {output.name: [str(wrong)]}, whole=True)
+    assert everything(tmp_path) == before
+
+
+# ---- what is harmless ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        (("upcycle",), {"model": "smollm2", "output": "smollm2"}),
+        (("train",), {"recipe": "llm2vec", "output": "llm2vec"}),
+        (("specialise",), {"domain": "math", "output": "math"}),
+        (("compare",), {"task": ["starter"], "output": "starter", "model": ["pico"]}),
+        (("compare",), {"designs": ["mean"], "output": "mean", "task": ["starter"]}),
+        (("train",), {"recipe": "llm2vec", "data": Path(), "output": "runs"}),
+        (("compare",), {"task": ["tasks/mine"], "output": "."}),
+        (("embed",), {"texts": Path("a.jsonl"), "output": "b.jsonl", "model": "pico"}),
+        (("probe", "prefix"), {"model": ["pico:causal"], "output": "pico"}),
+    ],
+    ids=str,
+)
+def test_a_name_that_is_no_path_is_no_input(
+    path: tuple[str, ...], given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = given["output"] if given["output"] not in (".", "b.jsonl") else "tasks/mine"
+    Path(folders).mkdir(parents=True)
+    check_outputs(COMMANDS[path].params, {**given, "output": Path(given["output"])})
+
+
+def test_a_folder_with_the_name_of_a_model_of_ours_is_read_where_it_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("smollm2").mkdir()
+    with pytest.raises(UnmaskError, match="is an input"):
+        check_outputs(COMMANDS["upcycle",].params, {"model": "./smollm2", "output": Path("smollm2")})
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "~nobody-here/x", "[a]", "naïve 🎉", ""])
+def test_any_text_may_be_given(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_outputs(COMMANDS["compare",].params, {"model": [name], "task": [name], "output": Path("report")})
