@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,12 +16,15 @@ from unmask.backbone import Backbone
 from unmask.batching import collate, plan
 from unmask.design import Design
 from unmask.errors import UnmaskError
-from unmask.features import Fit, Raw, fit, vectors
+from unmask.features import Fit, Raw, check_corpus, fit, vectors
 from unmask.tokens import PromptTokenizer, TokenizedText
 
 Vectors = NDArray[np.float32]
 _NAMED = 5  # rows that an error names
 Progress = Callable[[int], None]
+GiveUp = Callable[[Design, UnmaskError], None]
+"""Told of a design that cannot be had, and why."""
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -95,21 +99,54 @@ def fit_designs(
     texts: Sequence[str],
     *,
     batch_tokens: int,
+    give_up: GiveUp | None = None,
 ) -> dict[Design, Fit]:
-    """Fit what the designs need (standardisation, alpha) on one pass over a reference corpus. Raises UnmaskError."""
-    fits = {design: Fit() for design in designs}
+    """Fit what the designs need (standardisation, alpha) on one pass over a reference corpus.
+
+    A corpus that is too small for a design is found out before the pass. give_up: told of a design that cannot be fitted, and why; it
+    is left out, and the others are fitted. Without it, raises UnmaskError.
+    """
+    fits = {design: Fit() for design in designs if not design.needs_fit}
     needy = [design for design in designs if design.needs_fit]
     if not needy:
         return fits
     tokenized = list(tokenizer.tokenize(texts))
-    parts: dict[Design, list[Raw]] = {design: [] for design in needy}
-    for batch in plan([len(text.ids) for text in tokenized], batch_tokens):
-        for design, raw in _read(backbone, [tokenized[index] for index in batch], needy, tokenizer).items():
-            for part in (raw.hidden, raw.routing):
-                if part is not None:
-                    require_finite(part.float().cpu().numpy(), batch, backbone.dtype, "reference text")
-            parts[design].append(raw)
-    return fits | {design: fit(design, _together(raws)) for design, raws in parts.items()}
+    sample = _read(backbone, tokenized[:1] or list(tokenizer.tokenize(["a"])), needy, tokenizer)
+    large_enough = dict(_each(needy, lambda design: check_corpus(design, sample[design], len(texts)), give_up))
+    raws = _reference_pass(backbone, tokenizer, list(large_enough), tokenized, batch_tokens)
+    return fits | dict(_each(list(raws), lambda design: _fit(design, raws[design], backbone.dtype), give_up))
+
+
+def _each(designs: Sequence[Design], work: Callable[[Design], Made], give_up: GiveUp | None) -> Iterator[tuple[Design, Made]]:
+    """What the work gives of each design, without those that were given up."""
+    for design in designs:
+        try:
+            yield design, work(design)
+        except UnmaskError as error:
+            if give_up is None:
+                raise
+            give_up(design, error)
+
+
+def _reference_pass(
+    backbone: Backbone, tokenizer: PromptTokenizer, designs: list[Design], texts: list[TokenizedText], batch_tokens: int
+) -> dict[Design, tuple[list[int], list[Raw]]]:
+    """What is read of the reference texts for each design, batch by batch, with the order in which they were read."""
+    read: dict[Design, tuple[list[int], list[Raw]]] = {design: ([], []) for design in designs}
+    for batch in plan([len(text.ids) for text in texts], batch_tokens) if designs else ():
+        for design, raw in _read(backbone, [texts[index] for index in batch], designs, tokenizer).items():
+            read[design][0].extend(batch)
+            read[design][1].append(raw)
+    return read
+
+
+def _fit(design: Design, read: tuple[list[int], list[Raw]], dtype: torch.dtype) -> Fit:
+    order, raws = read
+    raw = _together(raws)
+    for part in (raw.hidden, raw.routing):
+        if part is not None:
+            require_finite(part.float().numpy(), order, dtype, "reference text")
+    return fit(design, raw)
 
 
 def require_finite(values: NDArray[np.floating], rows: Sequence[int], dtype: torch.dtype, what: str = "text") -> None:

@@ -84,10 +84,7 @@ def fit(design: Design, raw: Raw) -> Fit:
     fitted = Fit()
     if not design.needs_fit:
         return fitted
-    present = [part for part in (raw.hidden, raw.routing) if part is not None]
-    least = 3 if design.alpha == "auto" else 2  # alpha is a ratio of deviations over pairs, and two texts are one pair
-    if len(present[0]) < least:
-        raise UnmaskError(f"A reference corpus needs at least {least} texts.")
+    check_corpus(design, raw, len(next(part for part in (raw.hidden, raw.routing) if part is not None)))
     if design.zscore:
         fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
     if design.whiten is not None:
@@ -97,6 +94,17 @@ def fit(design: Design, raw: Raw) -> Fit:
         standard = fitted.standardise(raw)
         fitted = replace(fitted, alpha=balanced_alpha(_present(standard.hidden), _present(standard.routing)))
     return fitted
+
+
+def check_corpus(design: Design, raw: Raw, texts: int) -> None:
+    """Raise UnmaskError for fewer reference texts than a design needs. raw: what was read of any text, for its width."""
+    least = 3 if design.alpha == "auto" else 2  # alpha is a ratio of deviations over pairs, and two texts are one pair
+    if texts < least:
+        raise UnmaskError(f"A reference corpus needs at least {least} texts.")
+    if design.whiten is not None:
+        for part in (raw.hidden, raw.routing):
+            if part is not None:
+                _kept(texts, part.shape[1], design.whiten)
 
 
 def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
@@ -140,14 +148,7 @@ def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor |
     if part is None:
         return None, None
     texts, dim = part.shape
-    kept = dim if keep == "all" else keep
-    if kept > dim:
-        raise UnmaskError(f"Whitening cannot keep {kept} dimensions of vectors that have {dim}.")
-    if texts <= kept:
-        raise UnmaskError(
-            f"Whitening to {kept} dimensions needs more than {kept} reference texts, not {texts}: "
-            "bring a larger corpus (--fit-on), or keep fewer dimensions (whiten:N)."
-        )
+    kept = _kept(texts, dim, keep)
     wide = part.double()
     mean = wide.mean(dim=0)
     # eigenvalues ascend
@@ -158,6 +159,19 @@ def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor |
         raise UnmaskError(f"The reference texts vary in fewer than half of the {kept} dimensions that whitening would keep.")
     # rows side by side, as they will be when read from a file: products of another layout have other bits
     return mean.float(), (directions / (values + eps).sqrt()).float().contiguous()
+
+
+def _kept(texts: int, dim: int, keep: int | Literal["all"]) -> int:
+    """How many dimensions are kept. Raises UnmaskError where vectors have fewer, or where the texts are too few to fit them."""
+    kept = dim if keep == "all" else keep
+    if kept > dim:
+        raise UnmaskError(f"Whitening cannot keep {kept} dimensions of vectors that have {dim}.")
+    if texts <= kept:
+        raise UnmaskError(
+            f"Whitening to {kept} dimensions needs more than {kept} reference texts, not {texts}: "
+            "bring a larger corpus (--fit-on), or keep fewer dimensions (whiten:N)."
+        )
+    return kept
 
 
 def _standardise(part: Tensor | None, mean: Tensor | None, std: Tensor | None, whiten: Tensor | None) -> Tensor | None:

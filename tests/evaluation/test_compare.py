@@ -21,12 +21,13 @@ from unmask.embedder import Embedder
 from unmask.encoding import encode_tokenized, fit_designs
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
-from unmask.evaluation import passes, reference
+from unmask.evaluation import mteb_adapter, passes, reference
 from unmask.evaluation.cells import model_revision
 from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.reference import compare_reference
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.tasks import LocalTask, find_task, resolve_tasks
+from unmask.evaluation.vectors import LostRows, Shelf
 from unmask.files import fingerprint
 from unmask.loading import Source
 from unmask.models import BUNDLED
@@ -539,3 +540,84 @@ def test_the_bundled_reference_solves_the_starter_tasks(tmp_path: Path) -> None:
         "starter-sts": 0.6,
     }
     assert all(result.dim == 384 for result in results)
+
+
+# --- what cannot be fitted, what is no number, what was damaged -------------------------------------------------------
+
+
+def test_what_cannot_be_fitted_is_a_failed_cell_and_nothing_is_computed_for_it(
+    folder: Path, tasks: list[LocalTask], reads: list[int], tmp_path: Path
+) -> None:
+    store = ResultStore(tmp_path / "one")
+    compare(plan_of(folder, "mean", tasks), store)
+    alone = reads.copy()
+    reads.clear()
+    store = ResultStore(tmp_path / "all")  # 20 reference texts, 64 dimensions
+    results = compare(plan_of(folder, "causal/plain/mean/whiten,mean,causal/plain/last/whiten:99", tasks), store)
+    assert [result.label for result in results] == ["mean"] * 2
+    assert reads == [1, *alone], "one text for the width of vectors; the reference texts are not read for nothing"
+    told = {(failure.label, failure.task): failure.error for failure in store.failures}
+    for task in tasks:
+        assert (
+            "Whitening to 64 dimensions needs more than 64 reference texts, not 20"
+            in told["causal/plain/mean/whiten", task.name]
+        )
+        assert "cannot keep 99 dimensions of vectors that have 64" in told["causal/plain/last/whiten:99", task.name]
+
+
+def test_a_corpus_that_one_design_cannot_be_fitted_on_does_not_stop_the_others(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path
+) -> None:
+    store = ResultStore(tmp_path)
+    alike = plan_of(folder, "causal/plain/mean/whiten:3,causal/plain/mean/zscore", tasks[:1], reference=["a text"] * 9)
+    assert [result.label for result in compare(alike, store)] == ["causal/plain/mean/zscore"]
+    assert "vary in fewer than half of the 3 dimensions" in store.failures[0].error
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
+def test_a_score_that_is_no_number_is_a_failed_cell(
+    score: float, folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = mteb_adapter.evaluate
+
+    def evaluate(task: Any, name: str, *given: Any) -> Any:
+        found = original(task, name, *given)
+        scores = found.scores | {"ami": score}
+        return replace(found, scores=scores, main_score=score if "last" in name else found.main_score)
+
+    monkeypatch.setattr(mteb_adapter, "evaluate", evaluate)
+    store = ResultStore(tmp_path)
+    [result] = compare(plan_of(folder, "mean,last", tasks[:1]), store)
+    assert (result.label, "ami" in result.scores) == ("mean", False)
+    assert store.failures[0].error == f"the cosine_spearman is {score}, so this is no result"
+    assert len(ResultStore(tmp_path).results) == 1, "the folder can be read again"
+
+
+def test_vectors_that_are_damaged_during_a_run_are_computed_again(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = compare(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "whole"))
+    original, done = Shelf.get, []
+
+    def get(self: Shelf, keys: Any) -> Any:
+        for block in self.folder.glob("00000000.npz"):
+            if block not in done:  # the first block of each shelf, just before it is read
+                done.append(block)
+                block.write_bytes(block.read_bytes()[:-9])
+        return original(self, keys)
+
+    monkeypatch.setattr(Shelf, "get", get)
+    said: list[str] = []
+    assert scores(compare(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "damaged"), said.append)) == scores(
+        expected
+    )
+    assert done and any("blocks of vectors were damaged" in line for line in said)
+
+
+def test_a_disk_that_never_gives_back_what_was_written_is_told(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shelf, "_rows", lambda self, block: (_ for _ in ()).throw(LostRows("gone")))
+    store = ResultStore(tmp_path)
+    assert compare(plan_of(folder, "mean", tasks[:1]), store) == []
+    assert "the disk does not give back what was written to it" in store.failures[0].error

@@ -14,9 +14,9 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.evaluation.seeds import seed_test
-from unmask.evaluation.statistics import paired_bootstrap
+from unmask.evaluation.statistics import paired_bootstrap, wilcoxon
 from unmask.evaluation.trainings import DEVIATION, SeedMean, mean_over_seeds, one_seed, runs_of, seed_scores, training
-from unmask.evaluation.verdict import comparisons, display_name, ranked, recommendations
+from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked, recommendations
 
 MEAN, LAST = "causal/plain/mean", "causal/plain/last"
 TASKS = [f"t{number}" for number in range(8)]
@@ -233,3 +233,45 @@ def test_with_few_tasks_the_items_of_all_seeds_are_drawn_alike(change: Callable[
     )
     assert found[0].outcome.interval == pytest.approx(expected.interval)
     assert found[0].outcome.test == f"{expected.test} of means over seeds"
+
+
+# --- what a test over seeds cannot have ------------------------------------------------------------------------------
+
+
+def test_seeds_that_score_the_same_are_tested_over_tasks_alone(tmp_path: Path) -> None:
+    models = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    values = scores_of("a")
+    same = [result(model, task, value) for model in models for task, value in zip(TASKS, values, strict=True)]
+    plain = [result("smollm2", task, value - 0.1) for task, value in zip(TASKS, values, strict=True)]
+    [test] = comparisons(mean_over_seeds([*same, *plain]), ResultStore(tmp_path / "store"))
+    assert test.outcome.test.endswith("of means over seeds that score the same")
+    expected = wilcoxon(values, values - 0.1)
+    assert test.outcome.p == expected.p
+    assert test.outcome.difference == pytest.approx(expected.difference)
+
+
+def test_a_design_whose_seeds_differ_is_tested_beside_one_whose_seeds_do_not(tmp_path: Path) -> None:
+    differing = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    equal = some_runs(tmp_path / "equal", LAST, [0, 1])
+    values = scores_of("a")
+    results = [one for model in differing for one in scored(model)]
+    results += [result(model, task, value, LAST) for model in equal for task, value in zip(TASKS, values, strict=True)]
+    [test] = comparisons(mean_over_seeds(results), ResultStore(tmp_path / "store"))
+    expected = seed_test(np.array([scores_of(model) for model in differing]), values)
+    assert test.outcome.p == pytest.approx(expected.test.p)
+
+
+def test_a_task_whose_score_is_undefined_on_resamples_is_left_out(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    rare = Items("average-precision", {"predicted": np.arange(2000.0), "label": np.eye(1, 2000, 7)[0]})
+    usual = Items("mean", {"value": np.linspace(0, 1, 40)})
+    results = []
+    for model in ("one", "other"):
+        for task, items in (("t0", usual), ("t1", rare)):
+            results.append(result(model, task))
+            store.add(results[-1], items)
+    [test] = comparisons(results, store)
+    assert test.tasks in (("t0", "t1"), ("t0",))
+    assert _defined([np.array([[1.0, 2.0, 3.0], [np.nan] * 3]), np.ones((2, 3))]) == [0]
+    assert _defined([np.full((2, 3), np.nan), np.ones((2, 3))]) == []
+    assert _defined([np.array([[1.0, np.nan, 1], [np.nan, 1, np.nan]]), np.ones((2, 3))]) == [0]

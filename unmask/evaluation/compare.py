@@ -182,6 +182,11 @@ class Grid:
             self.store.fail(failure)
             self.say(f"{label} on {task.name} failed: {failure.error}")
 
+    def give_up_design(self, group: Mapping[str, Design], tasks: Sequence[Task], design: Design, error: Exception) -> None:
+        """Keep why a design that cannot be fitted has no score on any of these tasks."""
+        for task in tasks:
+            self.give_up([label for label, missing in self.missing(group, task).items() if missing == design], task, error)
+
     def attempt(self, label: str, task: Task, work: Callable[[], tuple[Result, Items | None]]) -> None:
         """Keep what scoring a cell gives, or why it failed."""
         if kept := attempted(work, partial(self.give_up, [label], task)):
@@ -215,10 +220,13 @@ def _fill(grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, ca
             continue
         own = {design: saved for design in wanted if (saved := plan.own_fit(design))}
         others = [design for design in wanted if design not in own]
-        fits = own | fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget)
+        give_up = partial(grid.give_up_design, group, tasks)
+        fits = own | fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget, give_up=give_up)
         source = Pass(backbone, prompts[prompt], fits, cache, name, budget)
+        fitted = {label: design for label, design in group.items() if design in fits}
         for task in tasks:
-            _score_group(grid, source, task, grid.missing(group, task))
+            if missing := grid.missing(fitted, task):
+                _score_group(grid, source, task, missing)
     if cache.damaged:
         grid.say(f"{cache.damaged} blocks of vectors were damaged, and were computed again")
 
