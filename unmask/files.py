@@ -73,7 +73,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
     """Hold a folder that grows in place for one run. Raises UnmaskError if another run holds it."""
     make_folder(folder)
     with _held(folder / ".lock", folder):
-        _sweep(scratch for pattern in ("", "*/", "*/*/") for scratch in folder.glob(f"{pattern}.*.{_SCRATCH}"))
+        _sweep(scratch for pattern in ("", "*/", "*/*/", "*/*/*/") for scratch in folder.glob(f"{pattern}.*.{_SCRATCH}"))
         yield
 
 

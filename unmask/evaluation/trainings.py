@@ -18,6 +18,7 @@ from pydantic import Field
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Result
+from unmask.seals import Damaged, open_line
 
 DEVIATION = "deviation over seeds"
 """Name under which the result of several seeds keeps the standard deviation of its main score."""
@@ -152,9 +153,6 @@ def _name(folders: Sequence[Path]) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return open_line(file.read_bytes())
+    except Damaged as error:
         raise UnmaskError(f"{file} is not what `unmask train` wrote: {error}.") from error
-    if not isinstance(content, dict):
-        raise UnmaskError(f"{file} is not what `unmask train` wrote: it holds no object.")
-    return content

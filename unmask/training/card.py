@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
+from unmask.files import atomic
+from unmask.seals import read_record
 from unmask.training.recipe import Recipe
-from unmask.training.run import Run
+from unmask.training.run import RECORD, Run
 
 _ROWS = 12  # of a curve
 
 
 def write_card(recipe: Recipe, run: Run) -> None:
     """Write README.md (and the curves as a picture) into a trained embedder's folder, from what the run recorded."""
-    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
-    curves = {place.name: json.loads((place / "log.json").read_text("utf-8")) for place in stage_folders(run.folder)}
-    draw_curves(curves, run.result / "training.png")
+    record = read_record(run.folder / RECORD)
+    if record is None:
+        return
+    curves = {place.name: _log(place / "log.json") for place in stage_folders(run.folder)}
+    with atomic(run.result / "training.png") as scratch:
+        draw_curves(curves, scratch)
     plain = "UnmaskModule" not in (run.result / "modules.json").read_text(encoding="utf-8")
-    (run.result / "README.md").write_text(card(recipe, record, curves, plain), encoding="utf-8")
+    with atomic(run.result / "README.md") as scratch:
+        scratch.write_text(card(recipe, record, curves, plain), encoding="utf-8")
+
+
+def _log(file: Path) -> list[dict[str, Any]]:
+    """The log of a stage; an empty one if the file was damaged."""
+    try:
+        return list(json.loads(file.read_text(encoding="utf-8")))
+    except ValueError:
+        warnings.warn(f"'{file}' is damaged, so the card has no curve of this stage.", stacklevel=2)
+        return []
 
 
 def stage_folders(folder: Path) -> list[Path]:
@@ -91,4 +107,4 @@ def draw_curves(curves: dict[str, list[dict[str, Any]]], file: Path) -> None:
             other = axes.twinx()
             other.plot(*zip(*scores, strict=True), color="tab:orange", marker="o", markersize=3, linewidth=1)
             other.set_ylabel("mean score x 100", color="tab:orange")
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, dpi=110, format="png")

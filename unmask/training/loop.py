@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import random
-import shutil
 import statistics
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,17 +21,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Sampler, SequentialSampler
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from unmask.errors import UnmaskError
-from unmask.files import atomic, write_json
+from unmask.files import remove, sync
+from unmask.seals import Damaged, check_seal, load_tensors, save_tensors, seal
 from unmask.training import processes
 from unmask.training.recipe import Stage
 from unmask.training.sharding import is_sharded, whole
 
 Evaluate = Callable[[], dict[str, float]]
 WEIGHTS = "trainable.safetensors"
-COMPLETE = "complete"  # written last into a checkpoint, when every process has written its part
+COMPLETE = "complete"  # the seal of a checkpoint, written last, when every process has written its part
+_KEPT = 2  # checkpoints, besides the best one: if the last is damaged, the one before it is used
 _EXPLODED = 10.0  # times the median of the last losses
 _AT_LEAST = 1.0  # a loss near zero may rise to this times _EXPLODED: a harder data set is no explosion
 _MEMORY = 50
@@ -75,7 +77,7 @@ class Loop(Trainer):  # type: ignore[misc]
             train_dataset=Places(rows),
             eval_dataset=Places([]) if evaluate_with else None,  # Trainer asks for one; scores come from tasks
             data_collator=collate,
-            callbacks=list(callbacks),
+            callbacks=[_Moved(), *callbacks],
         )
         self.is_distributed_loading_by_transformers = is_sharded(model)  # Trainer then wraps nothing around shards
         self.objective, self.evaluate_with = objective, evaluate_with
@@ -140,7 +142,13 @@ class Loop(Trainer):  # type: ignore[misc]
         super()._save_checkpoint(model, trial)
         processes.wait()
         if self.args.should_save:
-            (Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}" / COMPLETE).touch()
+            folder = Path(str(self.args.output_dir))
+            seal(folder / f"checkpoint-{self.state.global_step}", COMPLETE)
+            sync(folder)
+            best = f"checkpoint-{self.state.best_global_step}"
+            for place in checkpoints(folder)[:-_KEPT]:  # those before are whole and durable
+                if place.name != best:
+                    remove(place)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or str(self.args.output_dir))
@@ -152,6 +160,15 @@ class Loop(Trainer):  # type: ignore[misc]
 
     def _load_best_model(self) -> None:
         load_trainable(self.model, Path(str(self.state.best_model_checkpoint)) / WEIGHTS)
+
+
+class _Moved(TrainerCallback):  # type: ignore[misc]
+    """Finds the best checkpoint in the folder of the run, wherever that was when training stopped: it is recorded by its path."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        best = Path(str(args.output_dir)) / f"checkpoint-{state.best_global_step}"
+        if state.best_global_step and best.is_dir():
+            state.best_model_checkpoint = str(best)
 
 
 @contextmanager
@@ -168,7 +185,7 @@ def untouched_randomness() -> Iterator[None]:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Checkpoints in a stage's folder, the earliest first, whether they are complete or not."""
-    return sorted(folder.glob("checkpoint-*"), key=lambda place: int(place.name.rpartition("-")[2]))
+    return sorted(folder.glob("checkpoint-*"), key=_step)
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -177,31 +194,44 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 def resumable(folder: Path) -> Path | None:
-    """The last complete checkpoint of a stage, once the incomplete ones are removed, to be resumed from.
+    """The last checkpoint of a stage from which training can be resumed. Those that cannot be used are removed.
 
-    The best checkpoint is recorded by its path; it is made to lie in this folder, wherever that was when training stopped.
+    A checkpoint is used if it is complete and not damaged, and if the best one so far, which it names, is there as well.
     """
     if processes.is_first():
+        whole = {place.name for place in checkpoints(folder) if _is_whole(place)}
+        usable = [place.name for place in checkpoints(folder) if place.name in whole and _best_before(place) in {None, *whole}]
         for place in checkpoints(folder):
-            if not (place / COMPLETE).is_file():
-                shutil.rmtree(place)
-        if last := last_checkpoint(folder):
-            _relocate(last / "trainer_state.json", folder)
+            if place.name not in whole or not usable or _step(place) > _step(folder / usable[-1]):
+                remove(place)
     processes.wait()
     return last_checkpoint(folder)
 
 
-def _relocate(file: Path, folder: Path) -> None:
-    state = json.loads(file.read_text(encoding="utf-8"))
-    if best := state.get("best_model_checkpoint"):
-        state["best_model_checkpoint"] = str(folder / Path(best).name)
-        write_json(file, state)
+def _is_whole(checkpoint: Path) -> bool:
+    if not (checkpoint / COMPLETE).is_file():
+        return False  # of a run that was killed while it wrote it
+    try:
+        check_seal(checkpoint, COMPLETE)
+    except Damaged as error:
+        warnings.warn(f"A checkpoint cannot be used, so training goes on from an earlier state: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def _best_before(checkpoint: Path) -> str | None:
+    """Name of the best checkpoint so far, which training would return to at its end."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    best = state.get("best_model_checkpoint")
+    return Path(best).name if best else None
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
 
 
 def save_trainable(model: nn.Module, file: Path) -> None:
     """Write every parameter that trains, bit for bit: the first process does. With weights in shards, all have to call this."""
-    from safetensors.torch import save_file
-
     first, training = processes.is_first(), {}
     for name, weight in model.named_parameters():
         if weight.requires_grad:
@@ -209,15 +239,12 @@ def save_trainable(model: nn.Module, file: Path) -> None:
             if first:  # on its own device the whole of all weights may have no room
                 training[name] = full.cpu().contiguous()
     if first:
-        with atomic(file) as scratch:
-            save_file(training, scratch)
+        save_tensors(file, training)
 
 
 def load_trainable(model: nn.Module, file: Path) -> None:
-    """Read what `save_trainable` wrote. Raises UnmaskError if it belongs to another run."""
-    from safetensors.torch import load_file
-
-    saved = load_file(file)
+    """Read what `save_trainable` wrote. Raises UnmaskError if it belongs to another run, Damaged if it is not what was written."""
+    saved = load_tensors(file)
     training = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     if saved.keys() != training.keys():
         raise UnmaskError(f"{file} belongs to a run that trained other weights than this one.")
@@ -257,7 +284,7 @@ def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool,
         disable_tqdm=True,
         save_strategy="steps" if saves else "no",
         save_steps=every,
-        save_total_limit=2,
+        save_total_limit=None,  # older ones go when the new one is sealed, not before
         eval_strategy="steps" if evaluating else "no",
         eval_steps=every,
         load_best_model_at_end=evaluating,

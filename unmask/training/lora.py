@@ -30,9 +30,9 @@ class LoraOptions(BaseModel):
     ["q_proj", "v_proj", "experts.down_proj"], as the coverage table names them.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    r: int = Field(default=16, ge=1)
+    r: int = Field(default=16, ge=1, le=1_000_000)
     alpha: float = Field(default=32, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     targets: Literal["all"] | Annotated[tuple[str, ...], Field(min_length=1)] = EVERY

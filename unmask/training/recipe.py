@@ -20,9 +20,11 @@ from unmask.heads import HeadOptions
 from unmask.training.data import DataSource
 from unmask.training.lora import LoraOptions
 
+MOST_STEPS, MOST = 10_000_000, 1_000_000_000  # what is larger was mistyped
+
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Stage(_Table):
@@ -34,18 +36,18 @@ class Stage(_Table):
     """
 
     data: tuple[str, ...] = Field(min_length=1)
-    steps: int = Field(ge=1)
-    batch: int = Field(default=32, ge=1)
-    accumulate: int = Field(default=1, ge=1)
+    steps: int = Field(ge=1, le=MOST_STEPS)
+    batch: int = Field(default=32, ge=1, le=MOST)
+    accumulate: int = Field(default=1, ge=1, le=MOST)
     lr: float = Field(gt=0)
-    warmup: int = Field(default=0, ge=0)
+    warmup: int = Field(default=0, ge=0, le=MOST_STEPS)
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
-    max_length: int = Field(default=128, ge=2)
+    max_length: int = Field(default=128, ge=2, le=MOST)
     checkpointing: bool = False
-    evaluate_every: int = Field(default=0, ge=0)
-    save_every: int = Field(default=100, ge=1)
+    evaluate_every: int = Field(default=0, ge=0, le=MOST)
+    save_every: int = Field(default=100, ge=1, le=MOST)
 
     @model_validator(mode="after")
     def _divisible(self) -> Stage:
@@ -142,12 +144,12 @@ class Recipe(_Table):
     source: str = ""
     model: str
     designs: tuple[str, ...] = Field(min_length=1)
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(default=(0,), min_length=1)
     dtype: str = "auto"
     train: Literal["lora", "full", "head"] = "lora"
     merge: bool = True
     shard: bool = False
-    max_length: int = Field(default=512, ge=2)
+    max_length: int = Field(default=512, ge=2, le=MOST)
     stages: tuple[str, ...] = Field(min_length=1)
     lora: LoraOptions = LoraOptions()
     head: HeadOptions | None = None

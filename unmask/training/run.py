@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,10 @@ from pydantic import ValidationError
 from unmask.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.files import write_json
+from unmask.files import remove, write_json
 from unmask.identity import identity_of
 from unmask.persistence import hardware, versions
-from unmask.seals import read_record, write_record
+from unmask.seals import Damaged, check_seal, load_tensors, read_record, write_record
 from unmask.source import Source, lasting_name
 from unmask.training import processes
 from unmask.training.data import DataSet
@@ -31,8 +32,7 @@ from unmask.training.trainee import Trainee
 Scored = tuple[Sequence[str], Sequence[tuple[int, int]]]  # texts of a task, and the places of those that it compares
 Score = Callable[[Embedder], dict[str, float]]
 DONE = "done.safetensors"
-DATA = "data.json"
-BASE = "base.json"
+DATA, RECORD, RECIPE, BASE = "data.json", "run.json", "recipe.json", "base.json"
 
 
 @dataclass(frozen=True)
@@ -112,19 +112,46 @@ def _is(recipe: Recipe, saved: dict[str, Any]) -> bool:
 
 
 def _claim(recipe: Recipe, folder: Path) -> None:
-    file = folder / "recipe.json"
-    said = json.loads(recipe.model_dump_json(by_alias=True))
-    # a run that got no further than its data left nothing that another recipe could be mixed up with
-    begun = file.is_file() and any(folder.glob(f"**/{DATA}"))
-    if begun and not _is(recipe, json.loads(file.read_text(encoding="utf-8"))):
-        raise UnmaskError(f"'{folder}' holds a run of another recipe or other settings: give another folder.")
-    write_json(file, said)
+    """Write the recipe into its folder. Raises UnmaskError if steps were made there with another one."""
+    saved, said = read_record(folder / RECIPE), json.loads(recipe.model_dump_json(by_alias=True))
+    if _is_begun(folder):
+        if saved is not None:
+            same = _is(recipe, saved)
+        else:  # damaged, or lost: each run has noted which recipe it is of
+            notes = [read_record(file) or {} for file in folder.glob(f"**/{DATA}")]
+            same = all(note.get("recipe") == _digest(recipe) for note in notes)
+        if not same:
+            raise UnmaskError(f"'{folder}' holds a run of another recipe or other settings: give another folder.")
+    write_record(folder / RECIPE, said)
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a folder holds anything that training made: what only read its data left nothing to be mixed up."""
+    made = ("model/unmask.json", f"stages/*/{DONE}", "stages/*/checkpoint-*")
+    return any(any(folder.glob(f"{depth}{pattern}")) for depth in ("", "*/") for pattern in made)
+
+
+def _digest(recipe: Recipe) -> str:
+    return hashlib.sha256(recipe.model_dump_json(by_alias=True).encode()).hexdigest()[:16]
+
+
+def _is_done(run: Run) -> bool:
+    """Whether a run is finished and its result is what was written; a damaged one is made again from what its stages left."""
+    if not (run.result / "unmask.json").is_file():
+        return False
+    try:
+        check_seal(run.result)
+    except Damaged as error:
+        warnings.warn(f"The result is made again: {error}", stacklevel=2)
+        return False
+    return read_record(run.folder / RECORD) is not None
 
 
 def _train_one(
     recipe: Recipe, run: Run, root: Path, score: Score | None, listener: Listener, held_out: Mapping[str, Scored]
 ) -> None:
-    if (run.result / "unmask.json").is_file():
+    require_same_tasks(run.folder, held_out)
+    if _is_done(run):
         listener.say(f"{run.design.name}, seed {run.seed}: done before, in {run.result}")
         return
     require_shardable(recipe, run.design)
@@ -132,7 +159,7 @@ def _train_one(
     sets, seen = {}, {}
     for name in recipe.stages:  # every row is checked before anything is loaded
         sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out, listener)
-    _require_same_data(run.folder, seen)
+    _require_same_data(run.folder, seen, recipe)
     base = _require_same_base(recipe, run.folder)
     trainee, trains = _through_stages(recipe, run, sets, score, listener)
     record: dict[str, Any] = {"design": run.design.name, "seed": run.seed, "base": base, "data": seen, "trains": trains}
@@ -141,7 +168,7 @@ def _train_one(
     record |= {"hardware": hardware(trainee.backbone.device), "versions": versions()}
     record["scores"] = score(trainee.embedder) if score else {}
     if processes.is_first():
-        write_json(run.folder / "run.json", record)
+        write_record(run.folder / RECORD, record)
         trainee.save(run.result)  # the last of all: where it lies, the run is done
 
 
@@ -153,8 +180,7 @@ def _through_stages(
     trains = {}
     for number, name in enumerate(recipe.stages, start=1):
         place = run.folder / "stages" / f"{number}-{name}"
-        anew = recipe.shard and not (place / DONE).is_file()
-        processes.wait()  # all have looked before the first one writes
+        anew = not _is_finished(place) and recipe.shard
         covered = run_stage(name, recipe.stage(name), trainee, sets[name], place, run.seed, score, listener)
         if anew:  # shards cannot be merged: a trainee without them takes over what this stage left
             processes.wait()
@@ -164,23 +190,45 @@ def _through_stages(
     return trainee, trains
 
 
-def _require_same_data(folder: Path, seen: dict[str, Any]) -> None:
-    """Raise UnmaskError if a run was begun with other rows: its schedule would not be the one that it goes on with."""
+def require_same_tasks(folder: Path, held_out: Mapping[str, Scored]) -> None:
+    """Raise UnmaskError if steps were made on data that were checked for leaks into other tasks."""
+    record = read_record(folder / DATA) if _is_begun(folder) else None
+    sets = [one for stage in (record or {}).values() if isinstance(stage, dict) for one in stage.values()]
+    before = {task for one in sets for task in one["leaks"]}
+    if sets and before != set(held_out):
+        then, now = (", ".join(sorted(tasks)) or "no task" for tasks in (before, held_out))
+        raise UnmaskError(
+            f"'{folder}' holds a run whose rows were checked for leaks into {then}, and now they are checked for leaks into {now}: "
+            "give another folder, or use --keep-leaks, or leave it out, as before."
+        )
+
+
+def _require_same_data(folder: Path, seen: dict[str, Any], recipe: Recipe) -> None:
+    """Raise UnmaskError if steps were made with other rows: the schedule would not be the one that the run goes on with.
+
+    If the note of the rows is damaged, nothing says which rows the steps saw, and the stages are begun anew.
+    """
     file = folder / DATA
-    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else seen
-    changed = [f"{stage}: {name}" for stage, sets in seen.items() for name in sets if before[stage].get(name) != sets[name]]
+    before = read_record(file) if _is_begun(folder) else seen
+    changed = [
+        f"{stage}: {name}" for stage, sets in seen.items() for name in sets if before and before[stage].get(name) != sets[name]
+    ]
     if changed:
         raise UnmaskError(f"The data changed since the run in '{folder}' began ({', '.join(changed)}): give another folder.")
     processes.wait()
     if processes.is_first():
-        write_json(file, seen)
+        if before is None:
+            warnings.warn(f"Nothing says which rows the stages in '{folder}' saw, so they are begun anew.", stacklevel=2)
+            remove(folder / "stages")
+        write_record(file, {**seen, "recipe": _digest(recipe)})
+    processes.wait()
 
 
 def _require_same_base(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """The base model of a run by the content of its weights. Raises UnmaskError if they have changed since the run began."""
     file = folder / BASE
     said = {"model": lasting_name(recipe.model), "weights": identity_of(Source(recipe.model)).revision}
-    before = read_record(file) or said
+    before = (read_record(file) if _is_begun(folder) else None) or said
     if before["weights"] != said["weights"]:
         raise UnmaskError(
             f"The base model '{recipe.model}' has changed since the run in '{folder}' began: its weights were {before['weights']} "
@@ -223,10 +271,11 @@ def run_stage(
     """Run one stage, or take over what it left if it is done; the trainee then holds its weights, not yet merged."""
     from unmask.training.loop import checkpoints, load_trainable, save_trainable
 
+    done = _is_finished(folder)
     trainee.backbone.set_attention(attention_of(name, trainee.embedder.design.attention))
     covered = trainee.begin(name, seed)
     ready = prepare(name, stage, trainee, sets, seed)
-    if (folder / DONE).is_file():
+    if done:
         listener.say(f"  {name}: done before")
         load_trainable(ready.module, folder / DONE)
         return covered
@@ -238,8 +287,21 @@ def run_stage(
     processes.wait()  # a process may still be reading the best checkpoint
     if processes.is_first():
         for checkpoint in checkpoints(folder):  # optimizer states are as large as what trained, twice
-            shutil.rmtree(checkpoint)
+            remove(checkpoint)
     return covered
+
+
+def _is_finished(folder: Path) -> bool:
+    """Whether a stage left its weights. Damaged ones are removed, and the stage is run again."""
+    file, found = folder / DONE, True
+    if processes.is_first():
+        try:
+            found = file.is_file() and bool(load_tensors(file))
+        except Damaged as error:
+            warnings.warn(f"The stage is run again: {error}", stacklevel=2)
+            remove(file)
+            found = False
+    return bool(processes.agreed(found))
 
 
 def _loop(

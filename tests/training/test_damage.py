@@ -1,0 +1,139 @@
+"""What a run left is damaged, cut or lost: it is noticed, told, and made again to the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.running import ROOT, At, die, killed, recipe, run, same, weights
+from unmask.errors import UnmaskError
+from unmask.seals import seal
+from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, last_checkpoint, resumable
+from unmask.training.run import DATA, DONE, RECIPE, RECORD, train
+
+
+def flip(file: Path) -> None:
+    """One bit, in the middle."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    """The second half is gone."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.fixture(scope="module")
+def stopped(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed in its second stage, with checkpoints 2 and 4."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    killed(lambda: run(made(model), folder, None, At("2-simcse", 5, die)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run(made(model), folder)
+    return folder
+
+
+def made(model: Path) -> Any:
+    return recipe(model, "mntp", "simcse")
+
+
+LAST, FIRST = "stages/2-simcse/checkpoint-4", "stages/2-simcse/checkpoint-2"
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+@pytest.mark.parametrize(
+    ("files", "told", "said"),
+    [
+        ([f"{LAST}/{WEIGHTS}"], "A checkpoint cannot be used", "resumed from checkpoint-2"),
+        ([f"{LAST}/optimizer.pt"], "A checkpoint cannot be used", "resumed from checkpoint-2"),
+        ([f"{LAST}/trainer_state.json", f"{FIRST}/{WEIGHTS}"], "A checkpoint cannot be used", "not resumed"),
+        ([f"stages/1-mntp/{DONE}"], "The stage is run again", "not mntp: done before"),
+        ([RECIPE], "recipe.json' is damaged", "resumed from checkpoint-4"),
+        ([DATA], "Nothing says which rows", "not resumed"),
+    ],
+    ids=lambda given: Path(given[0]).name if isinstance(given, list) else "",
+)
+def test_what_is_damaged_is_made_again(
+    damage: Any, files: list[str], told: str, said: str, stopped: Path, whole: Path, model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(stopped, folder)
+    for file in files:
+        damage(folder / file)
+    lines: list[str] = []
+    with pytest.warns(UserWarning, match=told):
+        run(made(model), folder, say=lines.append)
+    assert any(said.removeprefix("not ") in line for line in lines) is not said.startswith("not ")
+    assert same(weights(folder), weights(whole))
+
+
+def test_a_finished_run_whose_record_is_damaged_is_finished_again(whole: Path, model: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    flip(tmp_path / "run" / RECORD)
+    with pytest.warns(UserWarning, match="run.json"):
+        run(made(model), tmp_path / "run", None, At("1-mntp", 1, pytest.fail))
+    assert json.loads((tmp_path / "run" / RECORD).read_text())["seed"] == 0
+    assert same(weights(tmp_path / "run"), weights(whole))
+
+
+def checkpoint(folder: Path, step: int, best: int | None = None) -> Path:
+    place = folder / f"checkpoint-{step}"
+    place.mkdir(parents=True)
+    (place / WEIGHTS).write_bytes(b"weights")
+    state = {"best_model_checkpoint": best and f"/elsewhere/checkpoint-{best}"}
+    (place / "trainer_state.json").write_text(json.dumps(state))
+    seal(place, COMPLETE)
+    return place
+
+
+def test_a_checkpoint_whose_best_is_damaged_is_not_resumed_from(tmp_path: Path) -> None:
+    """Training would go back to the best one at its end, and fail there for ever."""
+    for step, best in ((2, None), (4, 4), (6, 4)):
+        checkpoint(tmp_path, step, best)
+    assert resumable(tmp_path) == tmp_path / "checkpoint-6"
+    flip(tmp_path / "checkpoint-4" / WEIGHTS)
+    with pytest.warns(UserWarning, match="cannot be used"):
+        assert resumable(tmp_path) == tmp_path / "checkpoint-2"
+    assert [place.name for place in checkpoints(tmp_path)] == ["checkpoint-2"]
+
+
+def test_a_checkpoint_of_an_older_version_is_used(tmp_path: Path) -> None:
+    (checkpoint(tmp_path, 2) / COMPLETE).write_text("")
+    assert resumable(tmp_path) == last_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+
+
+def test_rows_checked_against_other_tasks_are_another_run(model: Path, tmp_path: Path) -> None:
+    one = recipe(model, "mntp", mntp={"steps": 1})
+    train(one, tmp_path / "run", ROOT)
+    held_out: Any = {"task": (["A man plays a guitar."], [])}
+    with pytest.raises(UnmaskError, match=r"checked for leaks into no task, and now .* into task: .*--keep-leaks"):
+        train(one, tmp_path / "run", ROOT, held_out=held_out)
+    train(one, tmp_path / "other", ROOT, held_out=held_out)
+    with pytest.raises(UnmaskError, match=r"leaks into task, and now .* no task"):
+        train(one, tmp_path / "other", ROOT)
+    train(one, tmp_path / "other", ROOT, held_out=held_out)
+
+
+def test_data_may_change_while_no_step_was_made(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.training.trainee import Trainee
+
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps({"text": f"Sentence number {number}."}) for number in range(20)))
+    one = recipe(model, "mntp", mntp={"steps": 1}, data={"text": {"path": str(file)}})
+    with monkeypatch.context() as broken:
+        broken.setattr(Trainee, "load", None)
+        with pytest.raises(TypeError, match="not callable"):
+            run(one, tmp_path / "run")
+    assert (tmp_path / "run" / DATA).is_file()
+    file.write_text("\n".join(json.dumps({"text": f"Another sentence, {number}."}) for number in range(20)))
+    run(one, tmp_path / "run")
