@@ -58,7 +58,11 @@ def convert_with(monkeypatch: pytest.MonkeyPatch, converter: Callable[[Bundled, 
 def leftovers(cache: Path) -> list[str]:
     """What lies in the cache beside whole models and locks."""
     whole = {path.name for path in (cache / "models").iterdir() if (path / "model.safetensors").is_file()}
-    return [path.name for path in (cache / "models").iterdir() if path.name not in whole and path.suffix != ".lock"]
+    return [
+        path.name
+        for path in (cache / "models").iterdir()
+        if path.name not in whole and path.suffix not in (".lock", ".checked")
+    ]
 
 
 # ---- what is installed --------------------------------------------------------------------------------------------------------
@@ -126,6 +130,36 @@ def test_a_model_is_ready_once_it_has_been_converted(name: str, cache: Path, mon
     assert BUNDLED[name].ready and leftovers(cache) == []
     monkeypatch.setattr(models, "_convert", lambda *_: pytest.fail("converted twice"))
     assert resolve(name) == str(BUNDLED[name].path)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_converted_model_that_was_damaged_is_converted_again(
+    damage: str, file: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert_with(monkeypatch, slow_conversion, "smollm2")
+    place = Path(resolve("smollm2")) / file
+    before = place.read_bytes()
+    if damage == "lose":
+        place.unlink()
+    else:
+        place.write_bytes(before[:-1] if damage == "cut" else bytes([before[0] ^ 1]) + before[1:])
+    with pytest.warns(UserWarning, match=f"damaged, so it is converted again: .*{file}"):
+        assert resolve("smollm2") == str(place.parent)
+    assert place.read_bytes() == before
+    assert (cache / "conversions").read_text() == "smollm2\n" * 2 and leftovers(cache) == []
+
+
+def test_a_short_file_of_an_older_version_is_noticed(cache: Path) -> None:
+    folder = Path(resolve("pico"))
+    (folder / "checksums.json").unlink()
+    assert resolve("pico") == str(folder), "without a seal, as an older version wrote it"
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])
+    with pytest.warns(UserWarning, match="damaged, so it is converted again"):
+        resolve("pico")
+    assert weights.read_bytes() == whole and (folder / "checksums.json").is_file()
 
 
 def test_a_converted_model_outlives_its_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,3 +124,11 @@ def test_tensors_of_an_older_version_are_read(tmp_path: Path) -> None:
     save_file(TENSORS, tmp_path / "old.safetensors")
     assert load_tensors(tmp_path / "old.safetensors").keys() == TENSORS.keys()
     assert json.loads(sealed_line({}))  # a line is plain JSON
+
+
+def test_equal_tensors_are_equal_bytes(tmp_path: Path) -> None:
+    tensors = {"b": torch.arange(3.0), "a é": torch.ones(2, 2)}
+    for place in range(8):  # a random order would not be the same eight times
+        save_tensors(tmp_path / str(place), tensors, {"one": "1", "two": "2", "three": "3"})
+    assert len({(tmp_path / str(place)).read_bytes() for place in range(8)}) == 1
+    assert load_tensors(tmp_path / "0").keys() == tensors.keys()

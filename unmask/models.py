@@ -1,17 +1,22 @@
 """Bundled names: small real models that come from the package index, so that nothing needs a model hub.
 
 A GGUF file takes half a minute to read and can be neither trained nor saved, so it is converted once to safetensors in the
-user's cache (`UNMASK_CACHE`, else `XDG_CACHE_HOME/unmask`, else `~/.cache/unmask`), under a lock and an atomic rename.
+user's cache (`UNMASK_CACHE`, else `XDG_CACHE_HOME/unmask`, else `~/.cache/unmask`), under a lock. It appears whole and sealed; if it
+was damaged since, it is converted again.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
@@ -19,7 +24,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from unmask.errors import UnmaskError
+from unmask.files import atomic_folder, make_folder, remove
 from unmask.pico import write_pico
+from unmask.seals import Damaged, check_seal, is_sealed, read_record, seal, write_record
 
 
 @dataclass(frozen=True)
@@ -187,22 +194,70 @@ def cache_folder() -> Path:
 def _prepare(model: Bundled) -> Path:
     from filelock import FileLock
 
-    if model.ready:
+    if not model.is_made:
+        if not model.installed:
+            raise UnmaskError(f"The bundled model '{model.name}' is not installed: {model.install_command}")
+        return model.path
+    if _is_whole(model.path):
         return model.path
     if not model.installed:
         raise UnmaskError(f"The bundled model '{model.name}' is not installed: {model.install_command}")
-    model.path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(model.path.parent)
     with FileLock(f"{model.path}.lock"):
-        if not model.ready:  # another process may have converted it while this one waited
+        if not _is_whole(model.path):  # another process may have converted it while this one waited
             for abandoned in model.path.parent.glob(f".{model.name}-*"):  # by a process that was killed
                 shutil.rmtree(abandoned, ignore_errors=True)
+            if model.path.exists():
+                remove(model.path)
             scratch = Path(tempfile.mkdtemp(prefix=f".{model.name}-", dir=model.path.parent))
             try:
                 (model.build or partial(_convert, model))(scratch)
-                (scratch / "converted").replace(model.path)
+                with atomic_folder(model.path) as folder:
+                    for file in (scratch / "converted").iterdir():
+                        file.replace(folder / file.name)
+                    seal(folder)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
     return model.path
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a converted model is there and what was written.
+
+    Its files are read whole where their sizes or times changed, and once a day: that takes seconds for a model of 500 MB.
+    """
+    if not folder.is_dir():
+        return False
+    files = [(str(file), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file()]
+    state = {"files": [[file, stat.st_size, stat.st_mtime_ns] for file, stat in files], "day": date.today().isoformat()}
+    note = folder.with_name(f"{folder.name}.checked")
+    if read_record(note) == state:
+        return True
+    try:
+        check_seal(folder)
+        whole = is_sealed(folder) or _opens(folder)
+    except Damaged as error:
+        warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {error}", stacklevel=2)
+        return False
+    if whole:
+        with suppress(OSError):  # a cache that may only be read
+            write_record(note, state)
+    return whole
+
+
+def _opens(folder: Path) -> bool:
+    """Whether the files of an older version, which have no seal, are whole: a short one cannot be opened."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, "np"):
+                pass
+        json.loads((folder / "config.json").read_bytes())
+    except (SafetensorError, OSError, ValueError) as error:
+        warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {folder}: {error}", stacklevel=2)
+        return False
+    return any(folder.glob("*.safetensors"))
 
 
 def _convert(model: Bundled, scratch: Path) -> None:

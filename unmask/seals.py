@@ -131,6 +131,19 @@ def save_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic(file) as scratch:
         save_file(plain, scratch, {"format": "pt", **(metadata or {}), _KEY: _digest_of_tensors(plain)})
+        _order_header(scratch)
+
+
+def _order_header(file: Path) -> None:
+    """Give the metadata of a safetensors file an order: the library writes them in a random one, and equal tensors to other bytes."""
+    with file.open("r+b") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        ordered = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(ordered) <= length:  # what is left over was and is filled with spaces
+            stream.seek(8)
+            stream.write(ordered.ljust(length))
 
 
 def load_tensors(file: Path) -> dict[str, Tensor]:

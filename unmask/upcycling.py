@@ -20,7 +20,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
+from unmask.files import atomic_folder
 from unmask.routers import find_routers
+from unmask.seals import seal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -248,21 +250,12 @@ def save_upcycled(
     done: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
 ) -> None:
     """Write the mixture, its tokenizer and a model card to a new folder, which appears whole. Raises UnmaskError if it exists."""
-    import shutil
-    import tempfile
-
     check_free(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with atomic_folder(folder) as scratch:
         done.model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         (scratch / "README.md").write_text(_card(done, source, options), encoding="utf-8")
-        for path in (scratch, *scratch.rglob("*")):  # mkdtemp and safetensors let nobody else read
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        scratch.replace(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        seal(scratch)
 
 
 def check_free(folder: Path) -> None:

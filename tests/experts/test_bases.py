@@ -53,7 +53,7 @@ def retrain(base: Path) -> None:
 
 def test_an_expert_on_a_base_that_was_retrained_is_not_taken_over(base: Path, tmp_path: Path) -> None:
     expert(base, tmp_path / "done")
-    killed(lambda: expert(base, tmp_path / "cut", At(".cut-training", 1, die)))
+    killed(lambda: expert(base, tmp_path / "cut", At(".cut-training", 2, die)))
     assert expert(base, tmp_path / "done", At(".done-training", 1, pytest.fail)).losses
     retrain(base)
     for name in ("done", "cut"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.learning import domains_of
+from unmask.cli.learning import Drawn, domains_of
 from unmask.cli.options import AsJson, Device, Dtype, TrustRemoteCode
 from unmask.errors import UnmaskError
 
@@ -55,7 +55,7 @@ def evaluate_lm(
     ] = False,
     batch: Annotated[int, typer.Option(min=1, help="Items of a pass, for abilities.")] = 8,
     max_length: Annotated[int, typer.Option(min=2, help="Most tokens of a lesson.")] = 512,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Drawn = 0,
     dtype: Dtype = "auto",
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
@@ -69,6 +69,7 @@ def evaluate_lm(
         raise UnmaskError("A model was given twice.")
     if not lessons and not ability:
         raise UnmaskError("Name what is to be evaluated: --lessons NAME=FILE, or --ability NAME.")
+    _require_choices(model, choice or [])
     domains = domains_of(lessons or [])
     asked = _abilities(ability or [], limit, seed, learned or [])
     code = {"run_code": run_code or allow_unsandboxed_code, "unsandboxed": allow_unsandboxed_code}
@@ -105,6 +106,21 @@ def _announce(asked: Mapping[str, Any], code: Mapping[str, bool]) -> None:
 
     if how := require_code_to_run(asked, **code):
         print(f"unmask: {how}", file=sys.stderr)
+
+
+def _require_choices(models: list[str], choices: list[str]) -> None:
+    """Raise UnmaskError for a choice that a mixture does not have, or that no model could make, before a model is loaded."""
+    from unmask.mixture.choices import check_choice
+    from unmask.mixture.folder import SETTINGS, read_settings
+    from unmask.models import resolve
+
+    folders = [Path(resolve(name)) for name in models] if choices else []
+    mixtures = [folder for folder in folders if (folder / SETTINGS).is_file()]
+    if choices and not mixtures:
+        raise UnmaskError("--choice is another way to use a mixture, and no model here is one.")
+    for folder in mixtures:
+        for choice in choices:
+            check_choice(choice, read_settings(folder).experts)
 
 
 def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callable[[], Any]]]:

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.learning import Accumulate, Average, Batch, MaxLength, Rate, Seed, Steps, showing
+from unmask.cli.learning import (
+    LAST_SEED,
+    MOST_TEXTS,
+    MOST_TOKENS,
+    Accumulate,
+    Average,
+    Batch,
+    Drawn,
+    MaxLength,
+    Rate,
+    Seed,
+    Steps,
+    showing,
+)
 from unmask.cli.options import Device, Dtype, Model, Revision, TrustRemoteCode
 
 if TYPE_CHECKING:
@@ -25,15 +38,18 @@ def seeds(
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Lessons to draw.")] = 100,
     held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="File for other lessons, to test on.")] = None,
     held_out_number: Annotated[int, typer.Option(min=1, help="How many of these.")] = 24,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 0,
+    seed: Drawn = 0,
 ) -> None:
     """Draw lessons (instruction, input, output) from a set of tasks, and others that no training sees."""
     from unmask.experts.seeds import read_seeds, split, write_lessons
+    from unmask.files import only_writer_of
 
     learned, tested = split(read_seeds(source), number, held_out_number if held_out else 0, seed)
-    for file, lessons in ((output, learned), (held_out, tested)):
+    # the other lessons first: where the output lies, both do
+    for file, lessons in ((held_out, tested), (output, learned)):
         if file is not None:
-            write_lessons(lessons, file)
+            with only_writer_of(file):
+                write_lessons(lessons, file)
             print(f"unmask: {len(lessons)} lessons in {file}", file=sys.stderr)
 
 
@@ -47,21 +63,21 @@ def specialise(
             "--output", "-o", metavar="FOLDER", help="Folder for lessons.jsonl and report.json; the same command goes on."
         ),
     ],
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Instructions to keep.")] = 100,
-    batch: Annotated[int, typer.Option(min=1, help="Texts that are written at once.")] = 16,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, max=MOST_TEXTS, help="Instructions to keep.")] = 100,
+    batch: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Texts that are written at once.")] = 16,
     avoid: Annotated[
         list[Path] | None, typer.Option(help="Lessons or tasks to be tested on, which none may be near to; repeat.")
     ] = None,
-    instruction_tokens: Annotated[int, typer.Option(min=8, help="Most tokens of an instruction.")] = 128,
-    response_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a response.")] = 256,
+    instruction_tokens: Annotated[int, typer.Option(min=8, max=MOST_TOKENS, help="Most tokens of an instruction.")] = 128,
+    response_tokens: Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Most tokens of a response.")] = 256,
     writers: Annotated[
-        int, typer.Option(min=1, help="Copies of the model that write at once, by Ray; the lessons are the same.")
+        int, typer.Option(min=1, max=10_000, help="Copies of the model that write at once, by Ray; the lessons are the same.")
     ] = 1,
     ray_address: Annotated[str | None, typer.Option(help="Of a Ray cluster; this machine if not given.")] = None,
     engine: Annotated[
         str, typer.Option(help="transformers, or vllm: faster, but not to the same bits when resumed.")
     ] = "transformers",
-    seed: Annotated[int, typer.Option(help="Of what is written.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of what is written.")] = 0,
     revision: Revision = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -71,18 +87,20 @@ def specialise(
     from unmask.experts.bases import weights_of
     from unmask.experts.domain import load_domain
     from unmask.experts.seeds import read_seeds
-    from unmask.experts.specialise import FILES, Plan
+    from unmask.experts.specialise import FILES, Plan, check_run, record_of
     from unmask.experts.specialise import specialise as run
     from unmask.files import check_output
     from unmask.loading import Source
 
+    output = output.expanduser()
     for name in FILES:
         check_output(output / name, [seeds, *(avoid or [])])
+    plan = Plan(number, batch, instruction_tokens, response_tokens, seed=seed)
     found, chosen = read_seeds(seeds), load_domain(domain)
     forbidden = [f"{one.instruction} {one.input}".strip() for file in avoid or [] for one in read_seeds(file)]
     source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    plan = Plan(number, batch, instruction_tokens, response_tokens, seed=seed)
-
+    weights = weights_of(source)
+    check_run(output, record_of(model, engine, chosen, found, plan, forbidden, weights))
     begun: dict[str, tuple[float, int]] = {}
 
     def said(what: str, done: int, wanted: int) -> None:
@@ -91,17 +109,7 @@ def specialise(
         left = f", {(now - start) / (done - before) * (wanted - done) / 60:.1f} min left" if before < done < wanted else ""
         print(f"  {what}: {done} of {wanted}{left}", file=sys.stderr, flush=True)
 
-    done = run(
-        _writer(source, engine, writers, ray_address),
-        model,
-        chosen,
-        found,
-        output.expanduser(),
-        plan,
-        forbidden,
-        said,
-        weights_of(source),
-    )
+    done = run(_writer(source, engine, writers, ray_address), model, chosen, found, output, plan, forbidden, said, weights)
     print(f"{done.kept} lessons in {output}: {done.written} instructions were written, {done.instructions} of them kept.")
     for why, count in sorted(done.dropped.items(), key=lambda one: -one[1]):
         print(f"  dropped: {why}: {count}")
@@ -154,12 +162,15 @@ def expert(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Train one LoRA expert on the responses of one domain: a plain PEFT folder that a mixture takes, and anything else that reads PEFT."""
+    from unmask.errors import in_one_sentence
     from unmask.experts.expert import train_expert
     from unmask.experts.learning import Learning
     from unmask.experts.lessons import read_lessons
     from unmask.loading import Source
     from unmask.training.lora import LoraOptions
 
+    with in_one_sentence():
+        lora = LoraOptions(r=r, alpha=alpha)
     learning = Learning(steps, lr, batch, accumulate, min(4, steps - 1), max_length, average, seed)
     source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     with showing() as callbacks:
@@ -167,7 +178,7 @@ def expert(
             source,
             read_lessons(lessons),
             output.expanduser(),
-            lora=LoraOptions(r=r, alpha=alpha),
+            lora=lora,
             learning=learning,
             callbacks=callbacks,
         )

@@ -14,13 +14,15 @@ from unmask.errors import UnmaskError
 if TYPE_CHECKING:
     from unmask.experts.lessons import Lesson
 
-Steps = Annotated[int, typer.Option(min=1, help="Optimiser steps.")]
-Batch = Annotated[int, typer.Option(min=1, help="Lessons of one step.")]
-Accumulate = Annotated[int, typer.Option(min=1, help="Passes that a step is split into; lessens memory.")]
+MOST_STEPS, MOST_TEXTS, MOST_TOKENS, LAST_SEED = 10_000_000, 1_000_000, 1_000_000_000, 2**32 - 1
+Steps = Annotated[int, typer.Option(min=1, max=MOST_STEPS, help="Optimiser steps.")]
+Batch = Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Lessons of one step.")]
+Accumulate = Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Passes that a step is split into; lessens memory.")]
 Rate = Annotated[float, typer.Option(help="Peak learning rate.")]
-MaxLength = Annotated[int, typer.Option(min=2, help="Most tokens of a lesson.")]
+MaxLength = Annotated[int, typer.Option(min=2, max=MOST_TOKENS, help="Most tokens of a lesson.")]
 Average = Annotated[Literal["example", "token"], typer.Option(help="What the loss is a mean of.")]
-Seed = Annotated[int, typer.Option(help="Of initial weights and the order of lessons.")]
+Seed = Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of initial weights and the order of lessons.")]
+Drawn = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Of what is drawn.")]
 
 
 def domains_of(given: list[str]) -> dict[str, list[Lesson]]:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from unmask.cli.learning import LAST_SEED, MOST_TEXTS
 from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
 
 DEFAULT_DESIGN = "prompteol-z"  # a ratio of cosines means little among vectors that all point one way
@@ -27,14 +28,17 @@ def mine(
         typer.Option("--design", "-d", help="A design (see `unmask designs`). Default: a saved embedder's, or prompteol-z."),
     ] = None,
     corpus: Annotated[str | None, typer.Option(help="File of further texts to find negatives in.")] = None,
-    negatives: Annotated[int, typer.Option(min=1, help="Negatives of each pair.")] = 1,
+    negatives: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Negatives of each pair.")] = 1,
     ratio: Annotated[
-        float, typer.Option(help="A negative's similarity stays below this share of the positive's; 0 for no such limit.")
+        float,
+        typer.Option(
+            min=0, max=1, help="A negative's similarity stays below this share of the positive's; 0 for no such limit."
+        ),
     ] = 0.95,
-    margin: Annotated[float, typer.Option(help="And this far below it.")] = 0.0,
-    skip: Annotated[int, typer.Option(min=0, help="Ranks left out at the top.")] = 0,
+    margin: Annotated[float, typer.Option(min=0, max=2, help="And this far below it.")] = 0.0,
+    skip: Annotated[int, typer.Option(min=0, max=MOST_TEXTS, help="Ranks left out at the top.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Most pairs, sampled by the seed.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of the sample.")] = 0,
     instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says for anchors.")] = None,
     document_instruction: Annotated[str | None, typer.Option(help="And for positives and negatives.")] = None,
     max_length: Annotated[
@@ -50,7 +54,7 @@ def mine(
     """Find hard negatives for pairs: texts that the model ranks high for an anchor, and that are not right."""
     from unmask.embedder import Embedder
     from unmask.errors import UnmaskError
-    from unmask.files import atomic
+    from unmask.files import atomic, only_writer_of
     from unmask.persistence import read_settings
     from unmask.training.data import DataSource, read_pairs, read_sentences
     from unmask.training.mining import Mining
@@ -77,7 +81,7 @@ def mine(
     )
     mined = run(embedder, data, how, [example.texts[0] for example in more])
     found = mined.dataset
-    with atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
+    with only_writer_of(output), atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
         for example in found.examples:
             row = dict(zip(found.columns, example.texts, strict=True))
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")

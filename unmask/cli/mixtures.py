@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from unmask.cli.learning import Accumulate, Average, Batch, MaxLength, Seed, domains_of, showing
+from unmask.cli.learning import (
+    LAST_SEED,
+    MOST_STEPS,
+    Accumulate,
+    Average,
+    Batch,
+    MaxLength,
+    Seed,
+    domains_of,
+    showing,
+)
 from unmask.cli.options import Device, Dtype, Revision, TrustRemoteCode
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, in_one_sentence
 
 if TYPE_CHECKING:
     from unmask.experts.mixing import Ingredients
@@ -48,12 +58,13 @@ def mix(
         Literal["random", "prototypes"],
         typer.Option(help="Router before it learns: small random weights, or the mean states of the experts' own domains."),
     ] = "random",
-    balance: Annotated[float, typer.Option(min=0, help="Weight of the load-balancing loss.")] = 0.0,
+    balance: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss.")] = 0.0,
     balance_over: Annotated[
         Literal["pass", "step"], typer.Option(help="What the balance is counted over; a pass may hold but one domain.")
     ] = "step",
     steps: Annotated[
-        int | None, typer.Option(min=0, help="Optimiser steps: 48, or 192 with --joint; 0 leaves the router as it starts.")
+        int | None,
+        typer.Option(min=0, max=MOST_STEPS, help="Optimiser steps: 48, or 192 with --joint; 0 leaves the router as it starts."),
     ] = None,
     batch: Batch = 8,
     accumulate: Accumulate = 1,
@@ -81,9 +92,11 @@ def mix(
         raise UnmaskError("--joint makes experts of its own: name the base model (--base) and lessons, and no other experts.")
     if not joint and not experts:
         raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
+    with in_one_sentence():
+        lora = LoraOptions(r=r, alpha=alpha)
     source = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     _mix(
-        LoraOptions(r=r, alpha=alpha) if joint else Ingredients(tuple(experts or ()), shared, start_from),
+        lora if joint else Ingredients(tuple(experts or ()), shared, start_from),
         (domains_of(lessons), output.expanduser(), Routing(router, top_k, renormalise, level), source),
         RouterOptions(train_top_k, start, Balance(balance, balance_over)),
         {"batch": batch, "accumulate": accumulate, "max_length": max_length, "average": average, "seed": seed},
@@ -108,7 +121,7 @@ def _mix(
     usual = LEARNING if isinstance(made_of, Ingredients) else JOINT
     steps = usual.steps if steps is None else steps
     warmup = max(0, min(usual.warmup, steps - 1))
-    learning = replace(usual, steps=steps, lr=lr or usual.lr, warmup=warmup, **learned)
+    learning = replace(usual, steps=steps, lr=usual.lr if lr is None else lr, warmup=warmup, **learned)
     with showing() as callbacks:
         common: dict[str, Any] = {"learning": learning, "options": options, "callbacks": callbacks}
         if isinstance(made_of, Ingredients):  # noqa: SIM108
@@ -126,10 +139,11 @@ def merge(
         Literal["linear", "ties", "dare"], typer.Option(help="How the task vectors (delta W) of the experts are added up.")
     ] = "linear",
     weight: Annotated[
-        list[float] | None, typer.Option(help="Of each expert, in order; repeat. 1 / n for linear, else 1, if not given.")
+        list[float] | None,
+        typer.Option(min=-1000, max=1000, help="Of each expert, in order; repeat. 1 / n for linear, else 1, if not given."),
     ] = None,
-    density: Annotated[float, typer.Option(help="Share of each task vector that ties and dare keep.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of what dare keeps.")] = 0,
+    density: Annotated[float, typer.Option(max=1, help="Share of each task vector that ties and dare keep.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of what dare keeps.")] = 0,
     base: Annotated[str | None, typer.Option(help="Base model, if the experts do not name it.")] = None,
     revision: Revision = None,
     dtype: Dtype = "auto",
@@ -137,20 +151,26 @@ def merge(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Merge experts into the weights of their base model: one plain language model, the same for every token."""
+    from unmask.files import atomic_folder, only_writer_of
     from unmask.loading import Source, load_language_model
     from unmask.mixture.experts import read_expert, require_alike
     from unmask.mixture.folder import base_of_experts
-    from unmask.mixture.merging import merge_experts
+    from unmask.mixture.merging import check_merge, merge_experts
+    from unmask.seals import seal
 
     output = output.expanduser()
-    if output.exists():
-        raise UnmaskError(f"'{output}' exists: give a new folder.")
+    check_merge(len(experts), method, weight, density)
     found = [read_expert(folder) for folder in experts]
     require_alike(found)
     given = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     source = base_of_experts(found, given)
-    model, tokenizer = load_language_model(source)
-    merge_experts(model, found, method, weights=weight, density=density, seed=seed)
-    model.save_pretrained(output)
-    tokenizer.save_pretrained(output)
+    with only_writer_of(output):
+        if output.exists():
+            raise UnmaskError(f"'{output}' exists: give a new folder.")
+        model, tokenizer = load_language_model(source)
+        merge_experts(model, found, method, weights=weight, density=density, seed=seed)
+        with atomic_folder(output) as scratch:
+            model.save_pretrained(scratch)
+            tokenizer.save_pretrained(scratch)
+            seal(scratch)
     print(f"unmask: {len(found)} experts merged ({method}) into {output}", file=sys.stderr)

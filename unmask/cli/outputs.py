@@ -13,6 +13,8 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from unmask.cli.numbers import check_numbers
+
 # what a command writes: FILE or FOLDER, as its metavar says
 OUTPUTS = ("output", "held_out", "file")
 # text options that name a file, a folder, a model or a task, with what may stand around its path: NAME=FILE, FOLDER:kind#200
@@ -35,10 +37,11 @@ FILE, FOLDER = "FILE", "FOLDER"
 
 
 class Command(TyperCommand):
-    """A command that refuses an output which is one of its inputs, or which cannot be written, before it does anything."""
+    """A command that refuses numbers that are none, and an output which is an input or cannot be written, before it does anything."""
 
     def invoke(self, ctx: Any) -> Any:
         """Check, then run."""
+        check_numbers(ctx, self.params)
         check_outputs(self.params, ctx.params)
         return super().invoke(ctx)
 

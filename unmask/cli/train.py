@@ -44,11 +44,14 @@ def train(
     ] = False,
 ) -> None:
     """Train an embedder by a recipe: resumable, with live loss, TensorBoard files, scores and a model card."""
+    from unmask.files import check_output
     from unmask.training.recipe import load_recipe, scales
 
     if scale is None and (known := scales(recipe)):
         raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(known)}.")
-    _run(load_recipe(recipe, scale, settings or []), output, root_of(data), keep_leaks)
+    root, plan = root_of(data), load_recipe(recipe, scale, settings or [])
+    check_output(output, [plan.model, *(root / one.path for one in plan.data.values())], folder=True)
+    _run(plan, output.expanduser(), root, keep_leaks)
 
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:

@@ -9,22 +9,27 @@ from typing import Annotated
 
 import typer
 
+from unmask.cli.learning import LAST_SEED
 from unmask.cli.options import AsJson, Device, Dtype, Revision, TrustRemoteCode
 
 
 def upcycle(
     model: Annotated[str, typer.Argument(help="Hub id, folder or bundled name of a dense model (see `unmask models`).")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
-    experts: Annotated[int, typer.Option(min=2, help="Copies of each MLP.")] = 8,
-    top_k: Annotated[int, typer.Option(help="How many experts a token visits.")] = 2,
+    experts: Annotated[int, typer.Option(min=2, max=4096, help="Copies of each MLP.")] = 8,
+    top_k: Annotated[int, typer.Option(min=2, max=4096, help="How many experts a token visits.")] = 2,
     every: Annotated[
         int, typer.Option(min=1, help="Each n-th layer becomes a mixture, where the architecture can say so.")
     ] = 1,
-    noise: Annotated[float, typer.Option(min=0, help="Noise on each expert, as a share of its weights' deviation.")] = 0.01,
-    drop: Annotated[float, typer.Option(min=0, help="Share of each expert's neurons to draw anew (Drop-Upcycling).")] = 0.0,
-    router_std: Annotated[float, typer.Option(help="Deviation of the new routers' weights.")] = 0.02,
-    aux_loss: Annotated[float, typer.Option(min=0, help="Weight of the load-balancing loss in training.")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Of routers, noise and drop.")] = 0,
+    noise: Annotated[
+        float, typer.Option(min=0, max=10, help="Noise on each expert, as a share of its weights' deviation.")
+    ] = 0.01,
+    drop: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of each expert's neurons to draw anew (Drop-Upcycling).")
+    ] = 0.0,
+    router_std: Annotated[float, typer.Option(min=0, max=10, help="Deviation of the new routers' weights.")] = 0.02,
+    aux_loss: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss in training.")] = 0.01,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of routers, noise and drop.")] = 0,
     revision: Revision = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
@@ -32,6 +37,7 @@ def upcycle(
     as_json: AsJson = False,
 ) -> None:
     """Copy a dense model's MLPs into experts with a new router: a standard mixture of experts, proven equal, ready to train."""
+    from unmask.files import only_writer_of
     from unmask.loading import Source, dtype_name, load_language_model
     from unmask.upcycling import UpcycleOptions, check_free, save_upcycled, sizes
     from unmask.upcycling import upcycle as run
@@ -40,10 +46,11 @@ def upcycle(
     output = output.expanduser()
     check_free(output)
     source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    dense, tokenizer = load_language_model(source)
-    before = sum(parameter.numel() for parameter in dense.parameters())
-    done = run(dense, options)
-    save_upcycled(done, tokenizer, output, model, options)
+    with only_writer_of(output):
+        dense, tokenizer = load_language_model(source)
+        before = sum(parameter.numel() for parameter in dense.parameters())
+        done = run(dense, options)
+        save_upcycled(done, tokenizer, output, model, options)
     total, active = sizes(done.model, top_k)
     if as_json:
         said = {"folder": str(output), "architecture": done.target.model_type, "dtype": dtype_name(done.model)}

@@ -6,6 +6,7 @@ routing by domain; over all passes of a step it does not (arXiv 2501.11873), so 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +26,11 @@ class Balance:
 
     weight: float = 0.0
     over: Over = "step"
+
+    def __post_init__(self) -> None:
+        """Raise UnmaskError for a weight that is none."""
+        if not 0 <= self.weight < math.inf:
+            raise UnmaskError(f"The weight of the load-balancing loss is at least 0 and finite, not {self.weight}.")
 
 
 class BalanceLoss:

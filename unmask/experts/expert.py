@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -14,15 +13,15 @@ import torch
 from torch import nn
 
 from unmask.decoder import body_of, find_layers
-from unmask.errors import UnmaskError
-from unmask.experts.bases import require_same_weights, weights_of
+from unmask.experts.bases import weights_of
 from unmask.experts.learning import Learning, learn
 from unmask.experts.lessons import Lesson, tokenize_lessons
-from unmask.experts.records import content_of, write_or_check
-from unmask.files import write_json
-from unmask.identity import pinned
+from unmask.experts.records import claim, content_of, finished, is_own, working_folder
+from unmask.files import atomic_folder, only_writer_of, remove
+from unmask.identity import Pinned, pinned
 from unmask.loading import Source, load_language_model
 from unmask.persistence import versions
+from unmask.seals import seal, write_record
 from unmask.source import lasting_name
 from unmask.training.lora import LoraOptions, add_lora, weight_kinds
 from unmask.training.trainee import cast_inputs
@@ -54,6 +53,7 @@ def train_expert(
     theta_spec = theta_0 + B A with r 8, alpha 16 on all linear maps (Self-MoE, arXiv 2406.12034, section 2.1). The folder loads with
     plain peft on the base model. Raises UnmaskError for a folder that holds another expert, and as training does.
     """
+    folder = Path(os.path.realpath(folder))
     record = {
         "base": lasting_name(source.model),
         "revision": source.revision,
@@ -62,13 +62,27 @@ def train_expert(
         "lora": lora.model_dump(mode="json"),
         "learning": asdict(learning),
     }
-    work = folder.with_name(f".{folder.name}-training")
-    if (done := _read(folder)) is not None:
-        before = require_same_weights(done, record, folder)
-        if {name: before[name] for name in record} != record:
-            raise UnmaskError(f"'{folder}' holds an expert of other lessons or settings: give another folder.")
-        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed after its last step
-        return Trained(folder, tuple(done["losses"]))
+    work = working_folder(folder, "training")
+    with only_writer_of(folder):
+        done = finished(folder, RECORD, record, "expert")
+        if done is None:
+            adapter, log = _train(source, lessons, work, record, lora, learning, callbacks)
+            done = {**record, "losses": [entry["loss"] for entry in log if "loss" in entry], "versions": versions()}
+            _write(adapter, pinned(source, adapter), folder, done)
+        remove(work)
+    return Trained(folder, tuple(done["losses"]))
+
+
+def _train(
+    source: Source,
+    lessons: Sequence[Lesson],
+    work: Path,
+    record: dict[str, Any],
+    lora: LoraOptions,
+    learning: Learning,
+    callbacks: Sequence[Any],
+) -> tuple[Any, list[dict[str, Any]]]:
+    """A model with its trained adapter, and the log of each step; its checkpoints lie in `work`."""
     model, tokenizer = load_language_model(source)
     model.requires_grad_(False)
     torch.manual_seed(learning.seed)
@@ -77,7 +91,7 @@ def train_expert(
     tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
     precise = model.dtype == torch.float32
     cast_inputs(adapter, precise)
-    write_or_check(work / RECORD, record)
+    claim(work, RECORD, record)  # last: what cannot be trained leaves nothing behind
     log = learn(
         model,
         {"lessons": tokens},
@@ -87,25 +101,17 @@ def train_expert(
         nullcontext if precise else lambda: torch.autocast(model.device.type, model.dtype),
         callbacks,
     )
-    losses = [entry["loss"] for entry in log if "loss" in entry]
-    base, config = pinned(source, model), adapter.peft_config["default"]
+    return adapter, log
+
+
+def _write(adapter: Any, base: Pinned, folder: Path, record: dict[str, Any]) -> None:
+    config = adapter.peft_config["default"]
     config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
-    adapter.save_pretrained(work / "expert", save_embedding_layers=False)
-    (work / "expert" / "README.md").unlink(missing_ok=True)  # peft's own template, with nothing in it
-    write_json(work / "expert" / RECORD, {**record, "losses": losses, "versions": versions()})
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    (work / "expert").replace(folder)
-    shutil.rmtree(work)
-    return Trained(folder, tuple(losses))
-
-
-def _read(folder: Path) -> dict[str, Any] | None:
-    file = folder / RECORD
-    if not folder.exists():
-        return None
-    if not file.is_file():
-        raise UnmaskError(f"'{folder}' exists and is no expert that was trained here, so it is not overwritten.")
-    return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
+        adapter.save_pretrained(scratch, save_embedding_layers=False)
+        (scratch / "README.md").unlink(missing_ok=True)  # peft's own template, with nothing in it
+        write_record(scratch / RECORD, record)
+        seal(scratch)
 
 
 def linear_kinds(model: nn.Module, layers: nn.ModuleList, lora: LoraOptions) -> Any:

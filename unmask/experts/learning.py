@@ -7,7 +7,7 @@ answers, and a router then collapses onto the experts of the others.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.lessons import LessonTokens
 from unmask.training.recipe import Stage
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
@@ -39,13 +39,31 @@ class Learning:
     seed: int = 0
     save_every: int = 50
 
+    def __post_init__(self) -> None:
+        """Raise UnmaskError for numbers that are no training. No step at all is one: the model stays as it begins."""
+        if self.steps:
+            self.stage  # noqa: B018 (it checks)
+        if not 0 <= self.seed < 2**32:
+            raise UnmaskError(f"seed is from 0 to {2**32 - 1}, not {self.seed}.")
+
     @property
     def stage(self) -> Stage:
-        """The same, as the loop of every training wants it. Raises ValueError for what is no training."""
+        """The same, as the loop of every training wants it. Raises UnmaskError for what is no training."""
         values = {
             name: getattr(self, name) for name in ("steps", "lr", "batch", "accumulate", "warmup", "max_length", "save_every")
         }
-        return Stage.model_validate(values | {"data": ("lessons",), "max_grad_norm": 1.0})
+        with in_one_sentence():
+            return Stage.model_validate(values | {"data": ("lessons",), "max_grad_norm": 1.0})
+
+
+def share_of(batch: int, domains: Collection[str]) -> int:
+    """Examples of each domain in a batch. Raises UnmaskError if the domains cannot share it equally."""
+    share, rest = divmod(batch, len(domains))
+    if rest or not share:
+        raise UnmaskError(
+            f"A batch of {batch} cannot hold the same number of examples of {len(domains)} domains: choose a multiple of {len(domains)}."
+        )
+    return share
 
 
 def schedule(domains: Mapping[str, Sequence[LessonTokens]], steps: int, batch: int, seed: int) -> list[LessonTokens]:
@@ -53,9 +71,7 @@ def schedule(domains: Mapping[str, Sequence[LessonTokens]], steps: int, batch: i
 
     Raises UnmaskError for a domain without lessons, and for a batch that the domains cannot share equally.
     """
-    share, rest = divmod(batch, len(domains))
-    if rest or not share:
-        raise UnmaskError(f"A batch of {batch} cannot hold the same number of examples of {len(domains)} domains.")
+    share = share_of(batch, domains)
     streams = {}
     for name, lessons in domains.items():
         if not lessons:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UnmaskError
-from unmask.experts.bases import require_same_weights, weights_of
+from unmask.experts.bases import weights_of
 from unmask.experts.expert import LORA
 from unmask.experts.joint import fresh_mixture, write_experts
 from unmask.experts.learning import Learning
 from unmask.experts.lessons import Lesson
-from unmask.experts.records import content_of, write_or_check
+from unmask.experts.records import claim, content_of, finished, is_own, working_folder
 from unmask.experts.router import LEARNING, RouterOptions, train_router
-from unmask.files import write_json
-from unmask.loading import Source, is_mixture
+from unmask.files import atomic_folder, only_writer_of, remove
+from unmask.loading import Source
 from unmask.mixture.experts import read_expert
 from unmask.mixture.folder import EXPERTS, ROUTERS, base_of_experts, build_mixture, read_settings, save_mixture
 from unmask.mixture.gating import Routing
 from unmask.mixture.model import Mixture
 from unmask.persistence import versions
+from unmask.seals import load_tensors, seal, write_record
 from unmask.source import lasting_name
 from unmask.training.lora import LoraOptions
 
@@ -74,6 +74,7 @@ def mix(
     """
     options = options or RouterOptions()
     found = [read_expert(one) for one in ingredients.experts]
+    options.check(routing, [one.name for one in found], domains, learning)
     if found:
         source = base_of_experts(found, source)
     record = _record(source, domains, routing, learning, options) | {
@@ -109,6 +110,7 @@ def mix_jointly(
         )
     record = _record(source, domains, routing, learning, options) | {"lora": lora.model_dump(mode="json")}
     names = [f"expert{place}" for place in range(len(domains))]
+    options.check(routing, names, domains, learning)
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
         return *fresh_mixture(source, names, routing, lora, learning.seed), names
@@ -124,14 +126,12 @@ def take_over(mixture: Mixture, folder: Path) -> tuple[str, ...]:
 
     Raises UnmaskError for a mixture of another kind of router, or without an expert in common.
     """
-    from safetensors.torch import load_file
-
     settings = read_settings(folder)
     ours, theirs = [expert.name for expert in mixture.experts], list(settings.experts)
     both = [name for name in ours if name in theirs]
     if not both:
         raise UnmaskError(f"'{folder}' has none of the experts {', '.join(ours)}: its are {', '.join(theirs)}.")
-    rows = load_file(folder / ROUTERS)
+    rows = load_tensors(folder / ROUTERS)
     weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
     if settings.routing.router != mixture.routing.router or rows.keys() != weights.keys():
         raise UnmaskError(f"'{folder}' has routers of the kind '{settings.routing.router}', not '{mixture.routing.router}'.")
@@ -165,35 +165,23 @@ def _trained(
     finish: Callable[[Mixture, Path], None],
 ) -> Mixed:
     """A mixture that is trained and saved, or that was before."""
-    work = folder.with_name(f".{folder.name}-mixing")
-    if folder.exists():
-        done = _taken_over(folder, record)
-        shutil.rmtree(work, ignore_errors=True)  # of a run that was killed after its last step
-        return done
-    mixture, tokenizer, fresh = build()  # first: what cannot be built leaves nothing behind
-    write_or_check(work / RECORD, record)
-    losses = train_router(
-        mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
-    )
-    finish(mixture, work)
-    scratch = work / "mixture"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    save_mixture(mixture, scratch)
-    write_json(scratch / RECORD, {**record, "losses": losses, "versions": versions()})
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    scratch.replace(folder)
-    shutil.rmtree(work)
-    return Mixed(folder, losses)
-
-
-def _taken_over(folder: Path, record: dict[str, Any]) -> Mixed:
-    if not is_mixture(folder) or not (folder / RECORD).is_file():
-        raise UnmaskError(f"'{folder}' exists and is no mixture that was made here, so it is not overwritten.")
-    done = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    before = require_same_weights(done, record, folder)
-    if {name: before[name] for name in record} != json.loads(json.dumps(record)):
-        raise UnmaskError(f"'{folder}' holds a mixture of other experts, lessons or settings: give another folder.")
+    folder = Path(os.path.realpath(folder))
+    work = working_folder(folder, "mixing")
+    with only_writer_of(folder):
+        done = finished(folder, RECORD, record, "mixture")
+        if done is None:
+            mixture, tokenizer, fresh = build()
+            claim(work, RECORD, record)  # after building: what cannot be built leaves nothing behind
+            losses = train_router(
+                mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
+            )
+            finish(mixture, work)
+            done = {**record, "losses": losses, "versions": versions()}
+            with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
+                save_mixture(mixture, scratch)
+                write_record(scratch / RECORD, done)
+                seal(scratch)
+        remove(work)
     return Mixed(folder, tuple(done["losses"]))
 
 

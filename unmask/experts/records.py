@@ -1,26 +1,99 @@
-"""Records: what a run was of, so that it is gone on with, taken over, or refused."""
+"""Run records. A record says what a run was started with, so that the next command can resume it, reuse it, or refuse it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.experts.bases import require_same_weights
 from unmask.experts.lessons import Lesson
-from unmask.files import write_json
+from unmask.files import remove
+from unmask.seals import Damaged, check_seal, read_record, write_record
+
+STEPS = "checkpoint-*"
+
+
+def claim(work: Path, name: str, record: dict[str, Any]) -> None:
+    """Write the record of a run into its working folder, before its first step.
+
+    Raises UnmaskError if the folder holds steps of a run that was started with something else. Steps that no record belongs to are
+    removed; the record of a run that made no step is replaced.
+    """
+    file, said = work / name, plain(record)
+    if any(work.glob(STEPS)):
+        before = read_record(file)
+        if before is None:
+            warnings.warn(f"Nothing says what the steps in '{work}' belong to, so they are made anew.", stacklevel=2)
+            remove(work)
+        else:
+            require_same(before, said, work)
+    write_record(file, said)
 
 
 def write_or_check(file: Path, record: dict[str, Any]) -> None:
-    """Write what a run is of, or raise UnmaskError if the run that was begun here is of something else."""
-    said = json.loads(json.dumps(record))
-    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else said
-    if require_same_weights(before, said, file.parent) != said:
-        raise UnmaskError(f"'{file.parent}' holds a run of other lessons or settings that was not finished: remove it first.")
-    write_json(file, said)
+    """Write what a folder is of, or raise UnmaskError if it is of something else."""
+    before = read_record(file)
+    if before is not None:
+        require_same(before, record, file.parent)
+    write_record(file, plain(record))
+
+
+def require_same(before: dict[str, Any], record: dict[str, Any], folder: Path) -> None:
+    """Raise UnmaskError if a run that was begun was started with something else."""
+    if require_same_weights(before, plain(record), folder) != plain(record):
+        raise another_run(folder)
+
+
+def another_run(folder: Path) -> UnmaskError:
+    """Error for a folder whose steps were made with something else."""
+    return UnmaskError(
+        f"'{folder}' holds a run of other lessons or settings that was not finished: remove it, or use its settings again."
+    )
+
+
+def finished(folder: Path, name: str, record: dict[str, Any], what: str) -> dict[str, Any] | None:
+    """The record of what was made in a folder before; None if it is to be made, because nothing is there or its files are damaged.
+
+    what: for errors, "expert" or "mixture". Raises UnmaskError if the folder holds something else.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if not (folder / name).is_file():
+        raise UnmaskError(f"'{folder}' exists and is no {what} that was trained here, so it is not overwritten.")
+    done = read_record(folder / name)
+    if done is None:
+        raise UnmaskError(f"'{folder / name}' is damaged, so nothing says what '{folder}' is: remove it to train it again.")
+    before = require_same_weights(done, plain(record), folder)
+    if {key: before.get(key) for key in record} != plain(record):
+        raise UnmaskError(
+            f"'{folder}' holds {'an' if what[0] in 'aeiou' else 'a'} {what} of other lessons or settings: give another folder."
+        )
+    try:
+        check_seal(folder)
+    except Damaged as error:
+        warnings.warn(f"It is trained again: {error}", stacklevel=2)
+        return None
+    return done
+
+
+def is_own(name: str) -> Callable[[Path], bool]:
+    """Whether a folder that is in the way holds a record of this name: what is there is then made again."""
+    return lambda folder: (folder / name).is_file()
+
+
+def working_folder(folder: Path, what: str) -> Path:
+    """Where a run works until its result is whole: beside the folder of the result."""
+    return folder.with_name(f".{folder.name}-{what}")
+
+
+def plain(record: dict[str, Any]) -> dict[str, Any]:
+    """A record as it is after it was written and read."""
+    return json.loads(json.dumps(record))  # type: ignore[no-any-return]
 
 
 def content_of(lessons: Sequence[Lesson]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ without renormalising it acts at a fraction of its strength while the router is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.errors import UnmaskError
 from unmask.experts.balance import Balance, BalanceLoss
-from unmask.experts.learning import Learning, learn
+from unmask.experts.learning import Learning, learn, share_of
 from unmask.experts.lessons import Lesson, tokenize_lessons
 from unmask.experts.prototypes import start_from_prototypes
+from unmask.mixture.gating import Routing
 from unmask.mixture.model import Mixture
 
 if TYPE_CHECKING:
@@ -38,6 +39,36 @@ class RouterOptions:
     balance: Balance = field(default_factory=Balance)
     joint: bool = False
 
+    def during(self, routing: Routing, experts: int) -> Routing:
+        """The routing while the router learns."""
+        return replace(routing, top_k=min(self.train_top_k or experts, experts))
+
+    def check(self, routing: Routing, experts: Sequence[str], domains: Collection[str], learning: Learning) -> None:
+        """Raise UnmaskError for a router that would learn nothing, or not what its lessons are given for."""
+        number = len(experts)
+        for name, top_k in (("top-k", routing.top_k), ("train-top-k", self.train_top_k or 1)):
+            if top_k > number:
+                raise UnmaskError(f"{name} is at most the number of experts, {number}, not {top_k}.")
+        without = [name for name in experts if name not in domains]
+        if without and self.start == "prototypes":
+            raise UnmaskError(f"A prototype is made of the domain of the same name, and the expert '{without[0]}' has none.")
+        if not learning.steps:
+            return
+        if number == 1:
+            raise UnmaskError(
+                "A mixture of one expert has nothing to route: the gate of its only expert is always 1. Give more experts, or leave the "
+                "router as it is (--steps 0)."
+            )
+        self.during(routing, number).require_gradient()
+        share_of(learning.batch, domains)
+        if self.balance.weight and routing.top_k >= number:
+            raise UnmaskError(f"With {number} experts and as many chosen for each token there is nothing to balance.")
+        if without and len(without) < number:
+            raise UnmaskError(
+                f"The expert '{without[0]}' has no lessons and others have, so the router would learn never to choose it: add "
+                f"--lessons {without[0]}=FILE."
+            )
+
 
 def train_router(
     mixture: Mixture,
@@ -57,7 +88,7 @@ def train_router(
     routers (and, jointly, the experts) would train.
     """
     options, before = options or RouterOptions(), mixture.routing
-    during = replace(before, top_k=min(options.train_top_k or len(mixture.experts), len(mixture.experts)))
+    during = options.during(before, len(mixture.experts))
     during.require_gradient()
     tokens = {name: tokenize_lessons(tokenizer, lessons, learning.max_length) for name, lessons in domains.items()}
     if options.start == "prototypes":

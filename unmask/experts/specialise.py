@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
+from unmask.experts.bases import WEIGHTS
 from unmask.experts.domain import BLANK, STOP, Domain
 from unmask.experts.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
 from unmask.experts.generation import Job, Sampling, Text, Writers
 from unmask.experts.lessons import Lesson
-from unmask.experts.records import content_of, write_or_check
+from unmask.experts.records import another_run, content_of, plain, require_same
 from unmask.experts.seeds import write_lessons
-from unmask.files import atomic, write_json
+from unmask.files import append_line, atomic, only_run_in, write_json
+from unmask.seals import Damaged, open_line, read_record, sealed_line, write_record
 
 INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (
     "instructions.jsonl",
@@ -53,6 +57,14 @@ class Plan:
     top_p: float = 0.98
     patience: int = 6
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise UnmaskError for numbers that write nothing."""
+        for name in ("number", "batch", "instruction_tokens", "response_tokens", "patience"):
+            if getattr(self, name) < 1:
+                raise UnmaskError(f"{name} is at least 1, not {getattr(self, name)}.")
+        if not (0 <= self.temperature < math.inf and 0 < self.top_p <= 1 and self.seed >= 0):
+            raise UnmaskError("temperature and seed are at least 0, and top_p is above 0 and at most 1.")
 
 
 @dataclass(frozen=True)
@@ -88,40 +100,119 @@ def specialise(
     forbidden: texts of evaluations, which no instruction may be near to. Raises UnmaskError for fewer than five seeds, and for a
     folder that holds another run.
     """
+    record = record_of(model, writer.engine, domain, seeds, plan, forbidden, weights)
+    with only_run_in(folder):
+        check_run(folder, record)
+        write_record(folder / RECORD, record)
+        batches = Batches(folder, _digest(record))
+        dropped: Counter[str] = Counter()
+        wanted, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped, progress)
+        lessons = _responses(writer, domain, seeds, wanted, batches, plan, dropped, progress)
+        write_lessons(lessons, folder / LESSONS)
+        found = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
+        write_json(folder / REPORT, {**record, **found.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]})
+    return found
+
+
+def record_of(
+    model: str,
+    engine: str,
+    domain: Domain,
+    seeds: Sequence[Lesson],
+    plan: Plan,
+    forbidden: Sequence[str],
+    weights: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What a run is started with. Raises UnmaskError for fewer than five seeds."""
     if len(seeds) < _SOLVED:
         raise UnmaskError(f"{_SOLVED} seeds stand in each prompt, and there are {len(seeds)}.")
-    avoided = hashlib.sha256("\0".join(forbidden).encode()).hexdigest()[:16]
-    record = {
+    return {
         "model": model,
         **(weights or {}),
-        "engine": writer.engine,
+        "engine": engine,
         "domain": domain.model_dump(mode="json"),
         "seeds": content_of(seeds),
         "plan": asdict(plan),
-        "avoided": avoided,
+        "avoided": hashlib.sha256("\0".join(forbidden).encode()).hexdigest()[:16],
     }
-    write_or_check(folder / RECORD, record)
-    dropped: Counter[str] = Counter()
-    wanted, written = _instructions(writer, domain, seeds, folder / INSTRUCTIONS, plan, forbidden, dropped, progress)
-    lessons = _responses(writer, domain, seeds, wanted, folder / RESPONSES, plan, dropped, progress)
-    write_lessons(lessons, folder / LESSONS)
-    found = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
-    write_json(folder / REPORT, {**record, **found.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]})
-    return found
+
+
+def check_run(folder: Path, record: dict[str, Any]) -> None:
+    """Raise UnmaskError if a folder holds batches of another run. Changes nothing."""
+    file, before = folder / INSTRUCTIONS, read_record(folder / RECORD)
+    if not file.is_file() or not file.stat().st_size:
+        return  # it wrote nothing, so nothing of it could be mixed up with this one
+    if before is not None:
+        require_same(before, record, folder)
+    next(Batches(folder, _digest(record)).read(INSTRUCTIONS, repair=False), None)
+
+
+def _digest(record: dict[str, Any]) -> str:
+    # weights name a model better than its name does, which may be typed in several ways
+    named = {key: value for key, value in plain(record).items() if key != "model" or WEIGHTS not in record}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches that a run has written, one a line, each with its checksum and the run that it belongs to."""
+
+    folder: Path
+    run: str
+
+    def read(self, name: str, answered: str = "", repair: bool = True) -> Iterator[list[Text]]:
+        """Batches that were written to their end. From a damaged one on, they are cut off and written anew.
+
+        answered: what instructions the batches respond to; responses to others are written anew as well. Raises UnmaskError for
+        batches of another run.
+        """
+        file = self.folder / name
+        lines = file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
+        for number, line in enumerate(lines):
+            try:
+                texts = self._texts(line, answered)
+            except Damaged as error:
+                if repair:
+                    warnings.warn(f"'{file}', line {number + 1}: {error}. It is written anew, with what follows.", stacklevel=2)
+                    with atomic(file) as scratch:
+                        scratch.write_bytes(b"".join(whole + b"\n" for whole in lines[:number]))
+                return
+            yield texts
+
+    def add(self, name: str, texts: Sequence[Text], answered: str = "") -> None:
+        """Write a batch, durably."""
+        said = {"run": self.run, "answered": answered, "texts": [asdict(text) for text in texts]}
+        append_line(self.folder / name, sealed_line(said))
+
+    def _texts(self, line: bytes, answered: str) -> list[Text]:
+        try:
+            content = json.loads(line)
+            if isinstance(content, list):
+                return [Text(**text) for text in content]  # of an older version
+            content = open_line(line)
+            if content["run"] != self.run:
+                raise another_run(self.folder)
+            if content["answered"] != answered:
+                raise Damaged("it responds to other instructions")
+            return [Text(**text) for text in content["texts"]]
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, UnmaskError):
+                raise
+            raise Damaged(f"it is damaged ({error})") from error
 
 
 def _instructions(
     writer: Writers,
     domain: Domain,
     seeds: Sequence[Lesson],
-    file: Path,
+    batches: Batches,
     plan: Plan,
     forbidden: Sequence[str],
     dropped: Counter[str],
     progress: Callable[[str, int, int], None],
 ) -> tuple[list[Lesson], int]:
     novelty, never = Novelty(_asked(seed) for seed in seeds), Novelty(forbidden)
-    known = list(_written(file))
+    known = list(batches.read(INSTRUCTIONS))
     kept: list[Lesson] = []
     limit = plan.patience * -(-plan.number // plan.batch)
     batch = 0
@@ -130,7 +221,7 @@ def _instructions(
             wave = range(batch, min(limit, batch + writer.width))
             for texts in writer.write_all([_brainstorm(domain, seeds, plan, number) for number in wave]):
                 known.append(texts)
-                _append(file, texts)
+                batches.add(INSTRUCTIONS, texts)
         for place, text in enumerate(known[batch]):
             lesson = parse_instruction(text.text)
             why = "cut off" if not text.ended else refuse_instruction(lesson, domain, novelty, never)
@@ -149,21 +240,22 @@ def _responses(
     domain: Domain,
     seeds: Sequence[Lesson],
     wanted: Sequence[Lesson],
-    file: Path,
+    batches: Batches,
     plan: Plan,
     dropped: Counter[str],
     progress: Callable[[str, int, int], None],
 ) -> list[Lesson]:
-    known = list(_written(file))
+    answered = content_of(wanted)["content"]
+    known = list(batches.read(RESPONSES, answered))
     kept: list[Lesson] = []
-    batches = -(-len(wanted) // plan.batch)
-    for batch in range(batches):
+    count = -(-len(wanted) // plan.batch)
+    for batch in range(count):
         part = _part(wanted, plan, batch)
         if batch >= len(known):
-            wave = range(batch, min(batches, batch + writer.width))
+            wave = range(batch, min(count, batch + writer.width))
             for texts in writer.write_all([_respond(domain, seeds, wanted, plan, number) for number in wave]):
                 known.append(texts)
-                _append(file, texts)
+                batches.add(RESPONSES, texts, answered)
         for lesson, text in zip(part, known[batch], strict=True):
             why = "cut off" if not text.ended else refuse_response(text.text, domain)
             if why is None:
@@ -206,22 +298,6 @@ def _number(seed: int, *of: object) -> int:
 
 def _asked(lesson: Lesson) -> str:
     return f"{lesson.instruction} {lesson.input}".strip()
-
-
-def _written(file: Path) -> Iterator[list[Text]]:
-    """Batches that were written to their end; a line that a kill cut short is written anew."""
-    if not file.is_file():
-        return
-    *whole, _ = file.read_text(encoding="utf-8").split("\n")
-    with atomic(file) as scratch:
-        scratch.write_text("".join(f"{line}\n" for line in whole), encoding="utf-8")
-    for line in whole:
-        yield [Text(**text) for text in json.loads(line)]
-
-
-def _append(file: Path, texts: Sequence[Text]) -> None:
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps([asdict(text) for text in texts], ensure_ascii=False) + "\n")
 
 
 def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -27,15 +27,25 @@ from unmask.mixture.gating import Force, Routing, gates
 from unmask.mixture.model import Mixture
 
 NAMED = ("learned", "all", "renormalised", "random", "uniform")
+_RANKED = re.compile(r"top-([1-9]\d{0,5})")
+
+
+def check_choice(choice: str, experts: Sequence[str]) -> None:
+    """Raise UnmaskError for a choice that a mixture of these experts does not have."""
+    ranked = _RANKED.fullmatch(choice)
+    if ranked and int(ranked[1]) > len(experts):
+        raise UnmaskError(f"'{choice}' needs {ranked[1]} experts; this mixture has {len(experts)}.")
+    if not ranked and choice not in (*NAMED, *experts):
+        raise unknown("choice", choice, [*NAMED, "top-2", *experts])
 
 
 @contextmanager
 def chosen(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[None]:
     """Let a mixture choose in this way for the time of a `with`. Raises UnmaskError for a name that there is not."""
     number, before = len(mixture.experts), mixture.routing
-    ranked = re.fullmatch(r"top-([1-9]\d*)", choice)
-    if ranked and int(ranked[1]) > number:
-        raise UnmaskError(f"'{choice}' asks for more experts than the {number} that there are.")
+    names = [expert.name for expert in mixture.experts]
+    check_choice(choice, names)
+    ranked = _RANKED.fullmatch(choice)
     if ranked or choice in ("learned", "all", "renormalised"):
         changed = {"all": {"top_k": number}, "renormalised": {"renormalise": True}, "learned": {}}
         mixture.routing = replace(before, **({"top_k": int(ranked[1])} if ranked else changed[choice]))  # type: ignore[arg-type]
@@ -44,9 +54,6 @@ def chosen(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[None]:
         finally:
             mixture.routing = before
         return
-    names = [expert.name for expert in mixture.experts]
-    if choice not in ("random", "uniform", *names):
-        raise unknown("choice", choice, [*NAMED, "top-2", *names])
     force = {"random": dealt_out(before, seed), "uniform": alike}.get(choice)
     with mixture.forced(force) if force else mixture.only(choice):
         yield

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unmask.errors import UnmaskError
 from unmask.mixture.stack import Factors
+from unmask.seals import Damaged, check_seal, save_tensors
 from unmask.source import base_name, lasting_name
 
 _PREFIX = "base_model.model."
@@ -41,12 +42,10 @@ class Expert:
 
 def read_expert(folder: Path, name: str | None = None) -> Expert:
     """Read a PEFT folder. Raises UnmaskError for one that is no plain LoRA."""
-    from peft.utils import load_peft_weights
-
-    file = folder / "adapter_config.json"
-    if not file.is_file():
+    if not (folder / "adapter_config.json").is_file():
         raise UnmaskError(f"'{folder}' is no expert: it has no adapter_config.json.")
-    config = json.loads(file.read_text(encoding="utf-8"))
+    check_seal(folder)
+    config = _config(folder / "adapter_config.json")
     if config.get("peft_type") != "LORA":
         raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and a mixture stacks LoRA.")
     for key, what in _UNREADABLE.items():
@@ -56,7 +55,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
             )
     if config.get("bias", "none") != "none":
         raise UnmaskError(f"'{folder}' cannot be an expert: it trains biases, which a gated stack of LoRA cannot hold.")
-    weights = load_peft_weights(str(folder), device="cpu")
+    weights = _weights(folder)
     return Expert(
         name or folder.name,
         folder,
@@ -72,6 +71,30 @@ def _base(name: str, folder: Path) -> str:
         return base_name(name, folder) if name else ""
     except UnmaskError:
         return name
+
+
+def _config(file: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise Damaged(f"'{file}' is damaged: it is not JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise Damaged(f"'{file}' is damaged: it holds no settings.")
+    for key in ("r", "lora_alpha"):
+        value = config.get(key)
+        if config.get("peft_type") == "LORA" and not (isinstance(value, int | float) and 0 < value < math.inf):
+            raise UnmaskError(f"'{file}' cannot be used: {key} is a number above 0, not {value!r}.")
+    return config
+
+
+def _weights(folder: Path) -> dict[str, Tensor]:
+    from peft.utils import load_peft_weights
+    from safetensors import SafetensorError
+
+    try:
+        return load_peft_weights(str(folder), device="cpu")  # type: ignore[no-any-return]
+    except (SafetensorError, RuntimeError, EOFError) as error:
+        raise Damaged(f"The weights in '{folder}' are damaged: {error}.") from error
 
 
 def _scale(config: Mapping[str, Any]) -> float:
@@ -96,7 +119,6 @@ def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[
 def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
     """Write factors as a PEFT folder of scale alpha / rank, for the base model that the expert names."""
     from peft import LoraConfig
-    from safetensors.torch import save_file
 
     config = LoraConfig(r=expert.rank, lora_alpha=alpha, target_modules=sorted(expert.factors), task_type="CAUSAL_LM")
     config.base_model_name_or_path = lasting_name(expert.base) if expert.base else None
@@ -104,9 +126,9 @@ def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
     config.save_pretrained(folder)
     weights = {}
     for name, (down, up) in expert.factors.items():
-        weights[f"{_PREFIX}{name}.lora_A.weight"] = down.contiguous()
-        weights[f"{_PREFIX}{name}.lora_B.weight"] = (up * (expert.rank / alpha)).contiguous()
-    save_file(weights, folder / "adapter_model.safetensors")
+        weights[f"{_PREFIX}{name}.lora_A.weight"] = down
+        weights[f"{_PREFIX}{name}.lora_B.weight"] = up * (expert.rank / alpha)
+    save_tensors(folder / "adapter_model.safetensors", weights)
 
 
 def require_alike(experts: Sequence[Expert]) -> None:

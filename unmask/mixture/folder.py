@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.errors import UnmaskError
+from unmask.files import inside
 from unmask.identity import pinned, recorded_base, require_same_base
 from unmask.loading import Source, base_of, load_language_model
 from unmask.mixture.experts import Expert, read_expert, require_alike
 from unmask.mixture.gating import Routing
 from unmask.mixture.model import Mixture
+from unmask.seals import check_seal, load_tensors, save_tensors
 from unmask.source import same_place
 
 if TYPE_CHECKING:
@@ -79,12 +81,9 @@ def base_of_experts(experts: Sequence[Expert], source: Source) -> Source:
 
 def save_mixture(mixture: Mixture, folder: Path) -> None:
     """Write a mixture into a folder that exists."""
-    from safetensors.torch import save_file
-
     for expert in [*mixture.experts, mixture.shared] if mixture.shared else mixture.experts:
-        shutil.copytree(expert.folder, folder / EXPERTS / expert.name)
-    weights = {name: router.weight.detach().cpu().contiguous() for name, router in mixture.routers.items()}
-    save_file(weights, folder / ROUTERS)
+        shutil.copytree(expert.folder, inside(folder / EXPERTS, expert.name), ignore=shutil.ignore_patterns(".lock", ".git"))
+    save_tensors(folder / ROUTERS, {name: router.weight for name, router in mixture.routers.items()})
     names = tuple(expert.name for expert in mixture.experts)
     base = pinned(mixture.source, mixture.model)
     settings = Settings(
@@ -102,17 +101,16 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
     """Read what `save_mixture` wrote; `source` says how the base is loaded, and which one if it names a base with the mixture as its
     adapter. Raises UnmaskError, also for a base that has changed.
     """  # fmt: skip
-    from safetensors.torch import load_file
-
+    check_seal(folder)
     settings = read_settings(folder)
-    experts = [read_expert(folder / EXPERTS / name, name) for name in settings.experts]
-    shared = read_expert(folder / EXPERTS / settings.shared, settings.shared) if settings.shared else None
+    experts = [read_expert(inside(folder / EXPERTS, name), name) for name in settings.experts]
+    shared = read_expert(inside(folder / EXPERTS, settings.shared), settings.shared) if settings.shared else None
     base = replace(source, adapter=None, merge=False) if source.adapter else base_of(folder, source)
     model, tokenizer = load_language_model(base)
     mixture = Mixture(model, experts, settings.routing, shared=shared, source=base)
     if not (folder / ROUTERS).is_file():
         raise UnmaskError(f"'{folder}' is a mixture without its routers ({ROUTERS}).")
-    mixture.load_routers(load_file(folder / ROUTERS))
+    mixture.load_routers(load_tensors(folder / ROUTERS))
     return mixture, tokenizer
 
 
@@ -120,7 +118,7 @@ def read_settings(folder: Path) -> Settings:
     """What a mixture is made of. Raises UnmaskError."""
     file = folder / SETTINGS
     try:
-        return Settings.model_validate_json(file.read_text(encoding="utf-8"))
+        return Settings.model_validate_json(file.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"

@@ -42,20 +42,27 @@ def merge_experts(
     does not read or that is outside 0 to 1.
     """
     require_alike(experts)
-    shares = list(weights) if weights is not None else [1 / len(experts) if method == "linear" else 1.0] * len(experts)
-    if len(shares) != len(experts):
-        raise UnmaskError(f"{len(shares)} weights were given for {len(experts)} experts.")
-    if not 0 < density <= 1:
-        raise UnmaskError(f"The density is above 0 and at most 1, not {density}.")
-    if method == "linear" and density != 1:
-        raise UnmaskError("'linear' keeps whole task vectors, so a density would change nothing.")
+    check_merge(len(experts), method, weights, density)
+    shares = list(weights) if weights else [1 / len(experts) if method == "linear" else 1.0] * len(experts)
     with torch.no_grad():
         for name in experts[0].factors:
             linear = model.get_submodule(name)
             vectors = [_task_vector(expert, name, linear) for expert in experts]
             change = _merged(vectors, torch.tensor(shares), method, density, [_seed(seed, name, one.name) for one in experts])
+            if not bool(change.isfinite().all()):
+                raise UnmaskError(f"The merged change of {name} is not finite: use smaller weights.")
             linear.weight.copy_(linear.weight.float() + change.to(linear.weight.device))
     return model
+
+
+def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float) -> None:
+    """Raise UnmaskError for options that a method does not read, or that are outside of what it takes."""
+    if weights and len(weights) != experts:
+        raise UnmaskError(f"{len(weights)} weights were given for {experts} experts.")
+    if not 0 < density <= 1:
+        raise UnmaskError(f"The density is above 0 and at most 1, not {density}.")
+    if method == "linear" and density != 1:
+        raise UnmaskError("'linear' keeps whole task vectors, so a density would change nothing.")
 
 
 def _task_vector(expert: Expert, name: str, linear: nn.Module) -> Tensor:

@@ -146,13 +146,13 @@ class Mixture:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the experts as they were, the routers, and what belongs together, into a new folder. Raises UnmaskError if it exists."""
+        from unmask.files import atomic_folder, only_writer_of
         from unmask.mixture.folder import save_mixture
+        from unmask.seals import seal
 
-        folder = Path(folder)
-        if folder.exists():
-            raise UnmaskError(f"'{folder}' exists: give a new folder.")
-        folder.mkdir(parents=True)
-        save_mixture(self, folder)
+        with only_writer_of(Path(folder)), atomic_folder(Path(folder)) as scratch:
+            save_mixture(self, scratch)
+            seal(scratch)
 
     @contextmanager
     def forced(self, force: Force) -> Iterator[None]:

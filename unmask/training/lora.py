@@ -33,7 +33,7 @@ class LoraOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     r: int = Field(default=16, ge=1, le=1_000_000)
-    alpha: float = Field(default=32, gt=0)
+    alpha: float = Field(default=32, gt=0, le=1_000_000)
     dropout: float = Field(default=0.0, ge=0, lt=1)
     targets: Literal["all"] | Annotated[tuple[str, ...], Field(min_length=1)] = EVERY
 

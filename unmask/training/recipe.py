@@ -39,7 +39,7 @@ class Stage(_Table):
     steps: int = Field(ge=1, le=MOST_STEPS)
     batch: int = Field(default=32, ge=1, le=MOST)
     accumulate: int = Field(default=1, ge=1, le=MOST)
-    lr: float = Field(gt=0)
+    lr: float = Field(gt=0, le=1_000_000)
     warmup: int = Field(default=0, ge=0, le=MOST_STEPS)
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     weight_decay: float = Field(default=0.0, ge=0)
