@@ -16,6 +16,7 @@ from unmask.files import remove
 from unmask.seals import Damaged, check_seal, read_record, write_record
 
 STEPS = "checkpoint-*"
+_OTHER = {"expert": "an expert of other lessons", "mixture": "a mixture of other experts, lessons"}
 
 
 def claim(work: Path, name: str, record: dict[str, Any]) -> None:
@@ -70,9 +71,7 @@ def finished(folder: Path, name: str, record: dict[str, Any], what: str) -> dict
         raise UnmaskError(f"'{folder / name}' is damaged, so nothing says what '{folder}' is: remove it to train it again.")
     before = require_same_weights(done, plain(record), folder)
     if {key: before.get(key) for key in record} != plain(record):
-        raise UnmaskError(
-            f"'{folder}' holds {'an' if what[0] in 'aeiou' else 'a'} {what} of other lessons or settings: give another folder."
-        )
+        raise UnmaskError(f"'{folder}' holds {_OTHER[what]} or settings: give another folder.")
     try:
         check_seal(folder)
     except Damaged as error:
