@@ -10,7 +10,7 @@ import pytest
 
 from tests.tiny import encode_words, labelled, write_rows
 from unmask.evaluation import mteb_adapter
-from unmask.evaluation.mteb_adapter import evaluate
+from unmask.evaluation.mteb_adapter import evaluate, labels
 from unmask.evaluation.tasks import LocalTask, find_task
 
 
@@ -49,3 +49,29 @@ def test_scores_are_those_of_mteb_alone(task: LocalTask, looks: list[Any], monke
     assert fast.items is not None and slow.items is not None
     np.testing.assert_array_equal(fast.items.columns["value"], slow.items.columns["value"])
     assert 3 * few < len(looks), "a look at each label of each experiment is what is spared"
+
+
+@pytest.mark.parametrize("kept", [("music", "sport"), ("music", "town"), ("sport", "town"), ("town",)])
+def test_a_test_part_that_lacks_a_class_is_scored(kept: tuple[str, ...], tmp_path: Path) -> None:
+    rows = labelled(0, 60) + [{"text": f"street house n{number}", "label": "town"} for number in range(30)]
+    write_rows(tmp_path / "train.jsonl", rows)
+    test = labelled(60, 24) + [{"text": f"house street n{number}", "label": "town"} for number in range(40, 52)]
+    write_rows(tmp_path / "test.jsonl", [row for row in test if row["label"] in kept])
+    found = find_task(str(tmp_path))
+    outcome = evaluate(found, "words", encode_words)
+    assert outcome.items is not None
+    assert outcome.main_score == pytest.approx(outcome.items.columns["value"].mean())
+    assert outcome.main_score > 0.5
+
+
+@pytest.mark.parametrize("names", [{0: 0, 1: 2, 2: 3}, {0: "a", 1: "b", 2: "c"}])
+def test_other_numbers_for_the_same_labels_change_no_score(names: dict[int, Any]) -> None:
+    from mteb.abstasks import AbsTaskClassification
+
+    def scores(gold: list[Any], predicted: list[Any]) -> dict[str, Any]:
+        found = labels._scoring(None, lambda *given: AbsTaskClassification._calculate_scores(None, *given))  # type: ignore[arg-type]
+        return dict(found(gold, np.array(predicted)))
+
+    gold, predicted = [0, 1, 0, 1, 1, 0], [0, 1, 1, 1, 2, 2]
+    renamed = scores([names[one] for one in gold], [names[one] for one in predicted])
+    assert renamed == scores(gold, predicted)
