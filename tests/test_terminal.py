@@ -14,8 +14,9 @@ from rich.console import Console, RenderableType
 
 from tests.reporting.synthetic import Folder
 from unmask import terminal
+from unmask.evaluation.advice import Recommendation
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.verdict import Recommendation, comparisons
+from unmask.evaluation.verdict import comparisons
 from unmask.progress import progress_bar
 from unmask.reporting import tables
 from unmask.studies.self_moe.tables import Sheet

@@ -66,7 +66,7 @@ def test_power_of_no_difference_is_the_size_of_the_test() -> None:
         assert found.difference == pytest.approx(0)
         assert found.tasks_needed is None
         assert power_statement(*scores(0, n), power=0.0501).tasks_needed is None  # as often as not, chance alone reaches that
-        assert found.text.endswith("; there is no difference to look for with more.")
+        assert found.text.endswith(f" is none: there is nothing to look for with more than {n} tasks.")
 
 
 def test_more_tasks_than_the_needed_reach_the_power_and_fewer_do_not() -> None:
@@ -105,18 +105,18 @@ def test_the_sentence_says_what_was_found() -> None:
     found = power_statement(*scores(0.5, 12, 0.024))
     assert found.effect == pytest.approx(0.5)
     assert found.text == (
-        f"With 12 tasks this difference (+1.2 points, deviation 2.4) is seen in {100 * found.power_now:.0f} % of such studies; "
-        f"80 % would need about {found.tasks_needed} tasks."
+        f"A difference like this (+1.2 points, deviation 2.4) takes about {found.tasks_needed} tasks to be seen in 80 % of studies; "
+        "here are 12."
     )
-    assert "; 90 % needs about " in power_statement(*scores(2.0), power=0.9).text
+    assert " to be seen in 90 % of studies; " in power_statement(*scores(2.0), power=0.9).text
     corrected = power_statement(*scores(-0.5, 12, 0.024), comparisons=3).text
-    assert "(-1.2 points" in corrected and "studies after correction for 3 comparisons; " in corrected
+    assert "(-1.2 points" in corrected and "studies, corrected for 3 comparisons; " in corrected
 
 
 def test_a_difference_too_small_to_be_shown_names_no_number() -> None:
     found = power_statement(*scores(0.03))
     assert found.tasks_needed is None
-    assert found.text.endswith(f"; 80 % would need more than {MOST_TASKS} tasks.")
+    assert f" takes more than {MOST_TASKS} tasks to be seen in 80 % of studies; " in found.text
     large = power_statement(*scores(0.092)).tasks_needed  # Noether: 989
     assert large is not None and 930 < large <= MOST_TASKS
 

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -92,6 +92,7 @@ def test_equal_scores_share_their_ranks_whatever_floating_point_makes_of_them() 
     assert critical_differences(scores).mean_ranks == {"a": 1.5, "b": 1.5, "c": 3.0}
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(6, 12), st.integers(3, 6))
 def test_cliques_are_the_maximal_runs_without_a_pair_that_differs(seed: int, n: int, k: int) -> None:
     random = np.random.default_rng(seed)

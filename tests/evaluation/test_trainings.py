@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from unmask.errors import UnmaskError
+from unmask.evaluation.advice import recommendations
 from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.evaluation.seeds import seed_test
 from unmask.evaluation.statistics import paired_bootstrap, wilcoxon
 from unmask.evaluation.trainings import DEVIATION, SeedMean, mean_over_seeds, one_seed, runs_of, seed_scores, training
-from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked, recommendations
+from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked
 
 MEAN, LAST = "causal/plain/mean", "causal/plain/last"
 TASKS = [f"t{number}" for number in range(8)]

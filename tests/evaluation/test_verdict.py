@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 
 from unmask.errors import UnmaskError
+from unmask.evaluation.advice import recommendations
 from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.evaluation.statistics import holm, paired_bootstrap, wilcoxon
-from unmask.evaluation.verdict import Comparison, comparisons, display_name, ranked, recommendations
+from unmask.evaluation.verdict import Comparison, comparisons, display_name, ranked
 
 DESIGNS = {"mean": 0.5, "last": 0.45, "echo": 0.8}
 TASKS = ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]
@@ -144,7 +146,9 @@ def test_designs_with_the_same_vectors_do_not_differ(tasks: int, tmp_path: Path)
     results = [add(store, "mean", task, model=model) for model in ("m", "copy") for task in TASKS[:tasks]]
     [found] = comparisons(results, store)
     assert (found.outcome.difference, found.outcome.p, found.outcome.p_holm, found.outcome.effect) == (0, 1, 1, 0)
-    assert found.outcome.interval == (0, 0)
+    low, high = found.outcome.interval
+    assert low == -high < 0, "what these items or tasks do not show, others may"
+    assert found.better is None
 
 
 def test_only_tasks_that_all_were_scored_on_are_compared(tmp_path: Path) -> None:
@@ -218,7 +222,7 @@ def test_a_clear_lead_is_told_with_its_interval(tmp_path: Path) -> None:
     lead = 100 * (results[1].main_score - results[0].main_score)
     start = f"{100 * results[1].main_score:.1f}, {lead:.1f} ahead of mean-label [{low:.1f}, {high:.1f}]"
     evidence = f"on 1 task of 40 items, difference in standard errors {-test.outcome.effect:.2f}"
-    assert found.reason == f"{start} {evidence}; better than every other design (p < 0.05, Holm over 1 pair)"
+    assert found.reason == f"{start} {evidence}; better than every other design (p < 0.05; p and interval: Holm over 1 pair)"
 
 
 def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
@@ -226,18 +230,61 @@ def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     results = [add(store, design, "t0", model=model) for design, model in (("echo", "m"), ("echo", "n"), ("last", "m"))]
     [found] = recommendations(results, store)
-    assert " on 1 task of 40 items, difference in standard errors 0.00; " in found.reason
-    assert "; cannot be told apart from n echo-label (p >= 0.05, Holm over 3 pairs)" in found.reason
-    assert "last-label" not in found.reason
+    assert "79.8, tied with n echo-label (the same score [-" in found.reason
+    assert "]): not told apart on 1 task of 40 items (p >= 0.05; p and interval: Holm over 3 pairs)" in found.reason
+    assert "; better than m last-label; none of them is clearly cheaper (10 tokens a text)" in found.reason
+    assert "ahead" not in found.reason and found.tied == (("n", "echo"),)
 
 
 def test_a_cheaper_design_that_is_as_good_is_named_with_its_cost(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     results = [add(store, "echo", "t0", tokens=200), add(store, "echo", "t0", model="n", tokens=100)]
     [found] = recommendations(results, store)
-    assert found.reason.endswith("; n echo-label computes 50% of its tokens")
+    assert found.system == ("n", "echo"), "of two with the same score the cheaper one comes first"
+    store.add(results[1].model_copy(update={"main_score": results[1].main_score - 0.001}), store.items(results[1]))
+    results = store.results
+    [found] = recommendations(results, store)
+    assert found.system == ("m", "echo")
+    assert found.reason.endswith("; the cheapest of them is n echo-label, 10 tokens a text, not 20")
     results[1] = results[1].model_copy(update={"tokens": 190})
-    assert "tokens" not in recommendations(results, store)[0].reason
+    assert "none of them is clearly cheaper" in recommendations(results, store)[0].reason
+
+
+def test_what_it_would_take_is_said_of_ties_alone(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    value, noise = values_of("mean", "t0", 400), np.random.default_rng(0).normal(0, 0.1, 400)
+    results = []
+    for design, moved in (("mean", 0), ("echo", noise + 0.004 - noise.mean()), ("last", np.full(400, -0.3))):
+        result = add(store, design, "t0").model_copy(update={"n": 400, "main_score": float((value + moved).mean())})
+        store.add(result, Items("mean", {"value": value + moved}))
+        results.append(result)
+    [found] = recommendations(results, store)
+    [needed] = re.findall(
+        r"telling mean-label from echo-label takes about ([\d,]+) items like these \(80% power\)", found.reason
+    )
+    # two-sided normal at 0.05 / 3: ((2.394 + 0.842) x 0.1 / 0.004)^2
+    assert int(needed.replace(",", "")) == pytest.approx((2.394 + 0.842) ** 2 * noise.var() / 0.004**2, rel=0.1)
+    [clear] = recommendations([results[0], results[2]], store)
+    assert "takes about" not in clear.reason
+
+
+def test_against_a_baseline_nothing_is_said_of_other_pairs(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, list(DESIGNS), TASKS[:2])
+    [found] = recommendations(results, store, ("m", "last"))
+    assert found.system == ("m", "echo")
+    assert "better than last-label [" in found.reason and "Holm over 2 comparisons with last-label" in found.reason
+    assert found.reason.endswith("; 1 other not tested against it")
+    assert "every other" not in found.reason
+
+
+def test_what_is_said_of_two_designs_does_not_hang_on_a_reference_row(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, ["mean", "last", "echo"], TASKS[:2])
+    alone = {(test.a, test.b): test.outcome for test in comparisons(results, store)}
+    results += [add(store, REFERENCE, task, model=model) for model in ("minilm", "e5") for task in TASKS[:2]]
+    beside = comparisons(results, store)
+    assert len(beside) == 10
+    assert {pair: test.outcome for test in beside if (pair := (test.a, test.b)) in alone} == alone
+    assert {test.family for test in beside} == {"3 pairs", "7 pairs with a reference"}
 
 
 def test_what_was_not_tested_is_not_called_better(tmp_path: Path) -> None:
@@ -303,9 +350,9 @@ def test_a_system_is_called_by_its_label_and_its_model_where_there_are_several(t
 def test_six_tasks_of_a_kind_are_told_by_tasks(tmp_path: Path) -> None:
     results, store = grid(tmp_path, ["mean", "echo"], TASKS[:6])
     reason = recommendations(results, store)[0].reason
-    evidence, verdict = reason.split("; ")
+    evidence, verdict = reason.split("; ", 1)
     assert evidence.endswith(" on 6 tasks, matched rank-biserial correlation 1.00")
-    assert verdict == "better than every other design (p < 0.05, Holm over 1 pair)"
+    assert verdict == "better than every other design (p < 0.05; p and interval: Holm over 1 pair)"
     [test] = comparisons(results, store)
     assert isinstance(test, Comparison) and test.outcome.p == pytest.approx(2 / 64)
 
@@ -322,7 +369,9 @@ def test_many_designs_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> N
     one = add(store, "good", "t0")
     alike = [one.model_copy(update={"design": letter, "label": f"{letter}-label"}) for letter in "abcdefgh"]
     (found,) = recommendations(alike, store)
-    assert "from b-label, c-label, d-label, e-label and 3 more (p" in found.reason
+    assert re.search(
+        r"tied with b-label \(.*?\), c-label \(.*?\), d-label \(.*?\), e-label \(.*?\) and 3 more: not", found.reason
+    )
 
 
 def test_a_family_that_counting_could_not_serve_is_tested_by_the_normal(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.reporting.synthetic import Folder, add_costs, add_failure, large, ranked_by, small
+from unmask.evaluation.advice import Recommendation
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.verdict import Recommendation, ranked
+from unmask.evaluation.verdict import ranked
 from unmask.reporting import standing
 from unmask.reporting.report import write_report
 
@@ -55,5 +56,4 @@ def large_report(tmp_path_factory: pytest.TempPathFactory) -> Written:
         patch.setattr(standing, "comparisons", lambda results, store: [])
         patch.setattr(standing, "recommendations", leads)
         patch.setattr(standing, "_ranks", ranked_by)
-        patch.setattr(standing, "_power", lambda *_: "9 tasks would be needed.")
         return written(folder, of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.reporting.synthetic import Folder
-from unmask.evaluation.resampling import Items
+from unmask.evaluation.intervals import score_interval
+from unmask.evaluation.resampling import Items, score
 from unmask.evaluation.results import ResultStore
-from unmask.reporting import standing as module
 from unmask.reporting.grid import Grid, read_grid
 from unmask.reporting.standing import Standing, comparable, standing
 
@@ -54,18 +54,12 @@ def test_a_twin_of_the_best_is_tied_with_it(tmp_path: Path) -> None:
     assert found.tied == {TWIN}
 
 
-@dataclass
-class _Test:
-    p: float
-
-
-@pytest.mark.parametrize(("p", "marked"), [(0.024, {ECHO}), (0.026, {ECHO, MEAN, LAST})])
-def test_marks_are_corrected_for_the_number_of_others(
-    p: float, marked: set[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "difference_test", lambda *_, **__: _Test(p))
-    _, found = stood(tmp_path, Folder(DESIGNS, {"sts-0": "sts"}))
-    assert {system for system, _ in found.marks} == marked
+def test_marks_say_of_a_single_task_what_the_tests_of_all_pairs_say(tmp_path: Path) -> None:
+    near = {f"near-{place}": (f"causal/plain/mean@{place}", 0.5 + 0.02 * place) for place in range(1, 9)}
+    _, found = stood(tmp_path, Folder(near, {"sts-0": "sts"}))
+    assert {system for (system, _), mark in found.marks.items() if mark == "tied"} == found.tied
+    assert 0 < len(found.tied) < 7
+    assert found.advice[0].tied == found.lead.tied
 
 
 def test_without_items_only_the_best_is_marked(tmp_path: Path) -> None:
@@ -102,12 +96,20 @@ def test_v_measure_lies_within_its_interval(tmp_path: Path) -> None:
     for task in ("topics", "others"):
         items = Items("v-measure", {"assigned": random.integers(0, 20, (60, 1)), "label": random.integers(0, 20, (60, 1))})
         result, _ = Folder({}, {}).result("mean", MEAN[1], task, "clustering", np.full(60, 0.5))
-        store.add(result, items)
+        store.add(result.model_copy(update={"main_score": score(items), "interval": score_interval(items)}), items)
     grid = read_grid(tmp_path)
     found = standing(grid)
     low, high = found.intervals[MEAN]
-    assert low < 0.5 < high
-    assert (low + high) / 2 == pytest.approx(0.5, abs=0.02)
+    assert low < dict(found.order)[MEAN] < high
+    assert (low + high) / 2 == pytest.approx(dict(found.order)[MEAN], abs=0.02)
+
+
+def test_an_interval_without_a_width_is_made_anew(tmp_path: Path) -> None:
+    """As older versions left them: a bootstrap of twenty outcomes that are all alike."""
+    grid, found = stood(tmp_path, Folder({"sure": ("causal/plain/mean", 9.0)}, {"sts-0": "sts"}))
+    assert grid.store.results[0].interval == (1.0, 1.0)
+    assert grid.results[0].interval == pytest.approx((0.839, 1.0), abs=1e-3)
+    assert found.intervals == {grid.systems[0]: grid.results[0].interval}
 
 
 def test_systems_without_the_task_that_most_have_are_not_ranked(tmp_path: Path) -> None:
@@ -138,16 +140,13 @@ def test_advice_does_not_hang_on_the_tasks_of_a_reference_row(tmp_path: Path) ->
     assert [one.system for one in found.advice] == [MEAN]
 
 
-@pytest.mark.parametrize("name", ["ranks", "power"])
-def test_what_is_not_defined_is_left_out(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_are_not_defined_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise ValueError("too few tasks")
 
-    monkeypatch.setitem(
-        sys.modules, f"unmask.evaluation.{name}", SimpleNamespace(critical_differences=refuse, power_statement=refuse)
-    )
+    monkeypatch.setitem(sys.modules, "unmask.evaluation.ranks", SimpleNamespace(critical_differences=refuse))
     _, found = stood(tmp_path, Folder(DESIGNS, SIX))
-    assert getattr(found, name) is None
+    assert found.ranks is None
 
 
 def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,14 +156,7 @@ def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monke
         asked.append(scores)
         return "the ranks"
 
-    def power(*scores: Any) -> SimpleNamespace:
-        asked.append(scores)
-        return SimpleNamespace(text="9 tasks would be needed.")
-
     monkeypatch.setitem(sys.modules, "unmask.evaluation.ranks", SimpleNamespace(critical_differences=ranks))
-    monkeypatch.setitem(sys.modules, "unmask.evaluation.power", SimpleNamespace(power_statement=power))
     grid, found = stood(tmp_path, Folder(DESIGNS, SIX))
-    scores = {name: [grid.cells[system, task].main_score for task in SIX] for system, name in grid.names.items()}
-    assert asked == [scores, (scores["echo"], scores["mean"])]
+    assert asked == [{name: [grid.cells[system, task].main_score for task in SIX] for system, name in grid.names.items()}]
     assert str(found.ranks) == "the ranks"
-    assert found.power == "9 tasks would be needed."

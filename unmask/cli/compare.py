@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unmask.evaluation.compare import Plan
     from unmask.evaluation.results import Failure, Result, ResultStore
     from unmask.evaluation.tasks import Task
-    from unmask.evaluation.verdict import Comparison
+    from unmask.evaluation.verdict import Comparison, System
     from unmask.loading import Source
 
     Tested = tuple[list[Result], list[Comparison]]
@@ -100,7 +100,7 @@ def compare(
         if as_json:
             print(json.dumps(content, indent=2, ensure_ascii=False))
         else:
-            _print(results, tested, store, output)
+            _print(results, tested, store, output, baseline)
     if any(failure.applies for failure in failures):
         raise typer.Exit(1)
 
@@ -191,7 +191,7 @@ def _as_json(results: list[Result], tests: list[Comparison], failures: list[Fail
     }
 
 
-def _print(results: list[Result], tested: list[Tested], store: ResultStore, output: Path) -> None:
+def _print(results: list[Result], tested: list[Tested], store: ResultStore, output: Path, baseline: str | None) -> None:
     from unmask.evaluation.readings import sharing
     from unmask.evaluation.trainings import one_seed
     from unmask.reporting.tables import shared_readings
@@ -199,7 +199,7 @@ def _print(results: list[Result], tested: list[Tested], store: ResultStore, outp
 
     console = open_console()
     for part, tests in tested:
-        _print_standing(console, part, tests, store)
+        _print_standing(console, part, tests, store, next((one.system for one in part if one.label == baseline), None))
     if note := one_seed(results):
         console.print(note, style="dim")
     if shared := sharing(results):
@@ -216,16 +216,18 @@ def _print(results: list[Result], tested: list[Tested], store: ResultStore, outp
     )
 
 
-def _print_standing(console: Console, results: list[Result], tests: list[Comparison], store: ResultStore) -> None:
+def _print_standing(
+    console: Console, results: list[Result], tests: list[Comparison], store: ResultStore, baseline: System | None
+) -> None:
     """The ranked table, a test for each pair, and what follows for each kind of task."""
-    from unmask.evaluation.verdict import recommendations
+    from unmask.evaluation.advice import recommendations
     from unmask.reporting.tables import WIDE, advice, differences, ranking
 
     wide = console.width >= WIDE
     console.print(ranking(results, console.width))
     if tests:
         console.print(differences(results, tests, decimals=int(wide), most=(console.width - 26) // (7 if wide else 6) + 1))
-    console.print(advice(recommendations(results, store), results))
+    console.print(advice(recommendations(results, store, baseline), results))
 
 
 def _reference_texts(file: Path | None) -> list[str]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from unmask.encoding import Tally
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import Items, bootstrap, interval, undefined
+from unmask.evaluation.intervals import score_interval
+from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Failure, Result
 from unmask.evaluation.tasks import Task
 from unmask.identity import identity_of
@@ -31,12 +32,7 @@ def made_result(
     if not isfinite(outcome.main_score):
         raise UnmaskError(f"the {outcome.metric} is {outcome.main_score}, so this is no result")
     items = outcome.items
-    bounds = None
-    if items is not None and items.n > 1:
-        samples = bootstrap(items, _RESAMPLES)
-        if undefined(samples) < _RESAMPLES:
-            bounds = interval(samples, around=outcome.main_score if items.metric == "v-measure" else None)
-            bounds = bounds if all(map(isfinite, bounds)) else None
+    bounds = score_interval(items, resamples=_RESAMPLES) if items is not None and items.n > 1 else None
     result = Result(
         model=conditions.model,
         design=conditions.design,

@@ -23,7 +23,8 @@ class Power:
 
     difference, deviation: mean and standard deviation of a - b over the tasks; effect: the one over the other;
     tasks_needed: about how many tasks see it with the power asked for, None where there is no difference or `MOST_TASKS`
-    do not; power_now: share of studies of n such tasks in which the test is significant; text: the same in a sentence.
+    do not; power_now: share of studies of n such tasks in which the test is significant, if the true difference is the one found, so
+    that it says nothing that p does not; text: what it takes, in a sentence.
     """
 
     n: int
@@ -67,7 +68,7 @@ def power_statement(
         effect=effect,
         power_now=now,
         tasks_needed=needed,
-        text=_sentence(len(differences), difference, deviation, now, needed, power, comparisons),
+        text=_sentence(len(differences), difference, deviation, needed, power, comparisons),
     )
 
 
@@ -126,16 +127,10 @@ def _p_values(n: int) -> Scores:
     return np.asarray(np.minimum(p, 1.0))
 
 
-def _sentence(
-    n: int, difference: float, deviation: float, now: float, needed: int | None, power: float, comparisons: int
-) -> str:
-    family = f" after correction for {comparisons} comparisons" if comparisons > 1 else ""
-    seen = (
-        f"With {n} tasks this difference ({100 * difference:+.1f} points, deviation {100 * deviation:.1f}) is seen in "
-        f"{100 * now:.0f} % of such studies{family}"
-    )
+def _sentence(n: int, difference: float, deviation: float, needed: int | None, power: float, comparisons: int) -> str:
+    family = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
+    this = f"A difference like this ({100 * difference:+.1f} points, deviation {100 * deviation:.1f})"
     if not difference:
-        return f"{seen}; there is no difference to look for with more."
-    if needed is None:
-        return f"{seen}; {100 * power:.0f} % would need more than {MOST_TASKS} tasks."
-    return f"{seen}; {100 * power:.0f} % {'would need' if needed > n else 'needs'} about {needed} tasks."
+        return f"{this} is none: there is nothing to look for with more than {n} tasks."
+    wanted = f"more than {MOST_TASKS}" if needed is None else f"about {needed}"
+    return f"{this} takes {wanted} tasks to be seen in {100 * power:.0f} % of studies{family}; here are {n}."

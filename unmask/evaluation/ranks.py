@@ -11,7 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from unmask.evaluation.resampling import Scores
-from unmask.evaluation.statistics import DECIMALS, FEWEST_TASKS, PairedTest, fewest_tasks, wilcoxon, with_holm
+from unmask.evaluation.statistics import (
+    DECIMALS,
+    FEWEST_TASKS,
+    PairedTest,
+    fewest_tasks,
+    told_apart,
+    wilcoxon,
+    with_holm,
+)
 
 
 class Omnibus(NamedTuple):
@@ -71,7 +79,7 @@ def critical_differences(scores: Mapping[str, Sequence[float]], level: float = 0
     means = dict(zip(scores, ranks.mean(axis=0), strict=True))
     order = sorted(means, key=lambda design: means[design])
     pairs = list(combinations(order, 2))
-    outcomes = with_holm([wilcoxon(scores[a], scores[b]) for a, b in pairs])
+    outcomes = with_holm([wilcoxon(scores[a], scores[b]) for a, b in pairs], level)
     tests = dict(zip(pairs, outcomes, strict=True))
     friedman, iman_davenport = _omnibus(ranks)
     return Ranks(
@@ -79,7 +87,7 @@ def critical_differences(scores: Mapping[str, Sequence[float]], level: float = 0
         friedman=friedman,
         iman_davenport=iman_davenport,
         tests=tests,
-        cliques=_cliques(order, {pair for pair, test in tests.items() if (test.p_holm or 0) < level}),
+        cliques=_cliques(order, {pair for pair, test in tests.items() if told_apart(test, level)}),
         nemenyi=float(studentized_range.ppf(1 - level, k, np.inf) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))),
         n=n,
         fewest=fewest_tasks(len(pairs), level),

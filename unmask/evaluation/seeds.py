@@ -13,6 +13,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import ArrayLike
 
+from unmask.evaluation.intervals import Bounds
 from unmask.evaluation.resampling import Scores
 from unmask.evaluation.statistics import DECIMALS, PairedTest, wilcoxon
 
@@ -82,14 +83,20 @@ def seed_test(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> SeedTest:
     means = [np.atleast_2d(table).mean(axis=0) for table in tables]
     over_tasks = wilcoxon(*means, resamples=1, level=level)
     squares = _squares([table for table in tables if table.ndim == 2], means[0] - means[1])
-    p_both, half = squares.p(over_tasks.difference), squares.half_interval(level)
+    p_both, difference = squares.p(over_tasks.difference), over_tasks.difference
+
+    def bounds(level: float) -> Bounds:
+        half = squares.half_interval(level)
+        return difference - half, difference + half
+
     counts = " and ".join(f"{len(table)} seeds" if table.ndim == 2 else "no training" for table in tables)
     return SeedTest(
         test=replace(
             over_tasks,
             test=f"{over_tasks.test} of means over {counts}, and t over tasks and seeds: the larger p",
             p=max(over_tasks.p, p_both),
-            interval=(over_tasks.difference - half, over_tasks.difference + half),
+            interval=bounds(level),
+            bounds=bounds,
         ),
         p_tasks=over_tasks.p,
         p_both=p_both,

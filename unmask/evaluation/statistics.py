@@ -2,21 +2,26 @@
 
 Two questions, two tests. `wilcoxon` asks about tasks in general, and has one score a task; `paired_bootstrap` asks
 about these tasks, and has their items. Both are two-sided, and say what they did: test, n, effect size, interval.
-Whoever runs several of them corrects the lot with `with_holm`.
+Whoever runs several of them corrects the lot with `with_holm`, and asks `told_apart` what may be said of a pair.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from unmask.evaluation.resampling import METRICS, Items, Scores, bootstrap, interval, score, undefined
+from unmask.evaluation.intervals import Bounds, difference_interval, normal_interval
+from unmask.evaluation.resampling import METRICS, Items, Scores, bootstrap, score, undefined
 
 FEWEST_TASKS = 6
 """Tasks that a signed-rank test needs: the smallest p of n tasks is 2/2^n, 0.0625 for 5 and 0.03125 for 6."""
+
+SIGNIFICANT = 0.05
+"""The level of every family of tests."""
 
 DECIMALS = 12
 """Decimals that differences are rounded to: 0.3 - 0.2 and 0.2 - 0.1 are a tie, whatever floating point makes of it."""
@@ -27,7 +32,8 @@ class PairedTest:
     """Outcome of comparing a with b on the same tasks or items.
 
     `difference` is the mean of a - b, and `interval` the bounds of it at `level`; `p` is two-sided, and `p_holm` is p
-    corrected for the family of comparisons, None before `with_holm`. `effect` is positive where a is better.
+    corrected for the family of comparisons, None before `with_holm`, which corrects `interval` and `level` alike. `effect` is
+    positive where a is better. `bounds` gives the interval at another level.
     """
 
     test: str
@@ -38,8 +44,20 @@ class PairedTest:
     p_holm: float | None
     effect: float
     effect_name: str
-    interval: tuple[float, float]
+    interval: Bounds
     level: float
+    bounds: Callable[[float], Bounds] | None = field(default=None, compare=False, repr=False)
+
+
+def told_apart(test: PairedTest, level: float = SIGNIFICANT) -> bool:
+    """Whether a and b may be said to differ: the p, corrected if it is of a family, is below the level, and the interval leaves out 0.
+
+    This is the one rule for tables, marks, sentences and recommendations; `with_holm` sees to it that the interval of a pair that is
+    not told apart holds 0, so that what is printed side by side agrees.
+    """
+    p = test.p if test.p_holm is None else test.p_holm
+    low, high = test.interval
+    return p < level and not low <= 0 <= high
 
 
 def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> PairedTest:
@@ -57,6 +75,7 @@ def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int 
     dropped = len(differences) - len(nonzero)
     zeros = f", {dropped} zero difference{'s' if dropped > 1 else ''} dropped" if dropped else ""
     means = bootstrap(Items("mean", {"value": differences}), resamples, seed)
+    bounds = partial(difference_interval, means, float(differences.mean()), len(differences))
     return PairedTest(
         test=f"Wilcoxon signed-rank (two-sided, exact{zeros})",
         n=len(differences),
@@ -66,8 +85,9 @@ def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int 
         p_holm=None,
         effect=effect,
         effect_name="matched rank-biserial correlation",
-        interval=interval(means, level),
+        interval=bounds(level),
         level=level,
+        bounds=bounds,
     )
 
 
@@ -87,6 +107,7 @@ def paired_bootstrap(
         [score(items) for items in b],
         n=sum(items.n for items in a),
         level=level,
+        smallest=min(items.n for items in a),
     )
 
 
@@ -108,6 +129,7 @@ def difference_test(
     *,
     level: float = 0.95,
     normal: bool = False,
+    smallest: int | None = None,
 ) -> PairedTest:
     """Test of the difference a - b averaged over the tasks, from paired bootstrap samples.
 
@@ -116,9 +138,9 @@ def difference_test(
     resamples, centred on the observed one, p = 2 min(#(d <= 0) + 1, #(d >= 0) + 1) / (m + 1), at most 1 (Davison and
     Hinkley, 1997, 4.2). Effect: the difference in standard errors, the standard deviation of d; infinite where every
     resample shows one and the same difference other than zero. With `normal`, p = 2 P(Z >= |effect|) of a standard normal
-    Z, which has no smallest value: for families of so many pairs that counting would take a hundred thousand resamples. A
-    resample on which any task's score is undefined is left out, and counted in the test's name. Raises ValueError where
-    shapes do not match or fewer than 2 resamples are left.
+    Z, which has no smallest value, and the interval is of that normal: for families of so many pairs that counting would take a
+    hundred thousand resamples. A resample on which any task's score is undefined is left out, and counted in the test's name.
+    Raises ValueError where shapes do not match or fewer than 2 resamples are left.
     """
     table_a, table_b = np.asarray(samples_a, dtype=np.float64), np.asarray(samples_b, dtype=np.float64)
     scores_a, scores_b = np.asarray(point_a, dtype=np.float64), np.asarray(point_b, dtype=np.float64)
@@ -134,6 +156,12 @@ def difference_test(
     difference = float(np.round((scores_a - scores_b).mean(), DECIMALS))
     differences = _centred(differences, difference)
     effect = _in_standard_errors(difference, differences)
+    bounds = partial(
+        normal_interval if normal else difference_interval,
+        differences,
+        difference,
+        len(table_a) * (smallest or n // len(table_a)),
+    )
     fewer = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
     counted = min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1))
     return PairedTest(
@@ -146,8 +174,9 @@ def difference_test(
         p_holm=None,
         effect=effect,
         effect_name="difference in standard errors",
-        interval=interval(differences, level),
+        interval=bounds(level),
         level=level,
+        bounds=bounds,
     )
 
 
@@ -166,10 +195,29 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def with_holm(tests: Sequence[PairedTest]) -> list[PairedTest]:
-    """The same tests with `p_holm`, corrected for all of them as one family."""
+def with_holm(tests: Sequence[PairedTest], level: float = SIGNIFICANT) -> list[PairedTest]:
+    """The same tests with `p_holm`, corrected for all of them as one family, and intervals of the same correction.
+
+    Holm multiplies the k-th smallest p of m by m - k + 1, and stops at the first that is not significant. The interval of a test
+    before has the confidence 1 - level / (m - k + 1), that of the c others 1 - level / c (Guilbaud, 2008). The interval of a pair that
+    is not told apart holds 0: where test and bootstrap disagree, it is widened.
+    """
     corrected = holm([test.p for test in tests])
-    return [replace(test, p_holm=p) for test, p in zip(tests, corrected, strict=True)]
+    order = np.argsort([test.p for test in tests], kind="stable")
+    steps = {int(place): len(tests) - k for k, place in enumerate(order)}
+    left = sum(p >= level for p in corrected)
+    return [
+        _corrected(test, p, level, left if p >= level else steps[place])
+        for place, (test, p) in enumerate(zip(tests, corrected, strict=True))
+    ]
+
+
+def _corrected(test: PairedTest, p: float, level: float, comparisons: int) -> PairedTest:
+    confidence = 1 - level / comparisons
+    low, high = test.bounds(confidence) if test.bounds else test.interval
+    if p >= level:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return replace(test, p_holm=p, interval=(low, high), level=confidence if test.bounds else test.level)
 
 
 def fewest_tasks(comparisons: int = 1, level: float = 0.05) -> int:

@@ -1,9 +1,9 @@
-"""Verdict: which design is better than which, and what to use for which kind of task."""
+"""Verdict: which design is better than which."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import isfinite
 from pathlib import Path
@@ -15,13 +15,22 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.resampling import Items, Scores, score
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.seeds import differ, seed_test
-from unmask.evaluation.statistics import PairedTest, bootstrap_tasks, difference_test, fewest_tasks, wilcoxon, with_holm
+from unmask.evaluation.statistics import (
+    DECIMALS,
+    SIGNIFICANT,
+    PairedTest,
+    bootstrap_tasks,
+    difference_test,
+    fewest_tasks,
+    told_apart,
+    wilcoxon,
+    with_holm,
+)
 from unmask.evaluation.trainings import runs_of, seed_scores
 
 System = tuple[str, str]
-SIGNIFICANT = 0.05
+Pair = tuple[System, System]
 _RESAMPLES, _MOST_RESAMPLES = 2000, 20_000
-_NAMED = 4  # designs in a sentence, before it becomes a list
 
 
 @dataclass(frozen=True)
@@ -38,44 +47,54 @@ class Comparison:
     family: str
     left_out: dict[str, str]
 
+    @property
+    def better(self) -> System | None:
+        """The system that is better; None where the two are not told apart (`statistics.told_apart`)."""
+        if not told_apart(self.outcome):
+            return None
+        return self.a if self.outcome.difference > 0 else self.b
+
+    def seen_from(self, system: System) -> PairedTest:
+        """The outcome with `system` as a."""
+        if system == self.a:
+            return self.outcome
+        low, high = self.outcome.interval
+        turned = {"difference": -self.outcome.difference, "effect": -self.outcome.effect, "interval": (-high, -low)}
+        return replace(self.outcome, **turned, bounds=None)  # type: ignore[arg-type]
+
     def as_json(self) -> dict[str, Any]:
         """For `--json` and the saved file."""
         systems = {side: dict(zip(("model", "design"), system, strict=True)) for side, system in (("a", self.a), ("b", self.b))}
-        outcome = asdict(self.outcome)
+        outcome = {name: value for name, value in vars(self.outcome).items() if name != "bounds"}
         if not isfinite(self.outcome.effect):
             outcome["effect"] = None  # JSON has no infinity: every resample showed one and the same difference
-        return {**systems, "tasks": list(self.tasks), **outcome, "family": self.family, "left_out": self.left_out}
+        said = {"told_apart": self.better is not None, "family": self.family, "left_out": self.left_out}
+        return {**systems, "tasks": list(self.tasks), **outcome, **said}
 
 
-@dataclass(frozen=True)
-class Recommendation:
-    """What to use for a kind of task, and why."""
-
-    kind: str
-    system: System
-    score: float
-    reason: str
-
-
-def comparisons(results: Sequence[Result], store: ResultStore, baseline: System | None = None) -> list[Comparison]:
+def comparisons(
+    results: Sequence[Result], store: ResultStore, baseline: System | None = None, *, over_items: bool = False
+) -> list[Comparison]:
     """A paired test for each pair of systems, or of each with the baseline (as b), Holm-corrected over all of these.
 
     Where there are tasks enough for one of them to be significant after the correction (`fewest_tasks`: 6 for one pair, 11 for 28),
     Wilcoxon's signed-rank test over tasks, and `seed_test` for means over seeds (`mean_over_seeds`). With fewer tasks it could
     find nothing, whatever the scores: then a paired bootstrap over the items within each task, which is about these tasks
-    and, of trained designs, these embedders. A baseline that was chosen beforehand makes k - 1 comparisons of k (k - 1) / 2.
+    and, of trained designs, these embedders; always so with `over_items`. A baseline that was chosen beforehand makes k - 1
+    comparisons of k (k - 1) / 2. Pairs with a reference row (a sentence-transformers model) are a family of their own: what is said of
+    two designs does not hang on what stands beside them for comparison.
 
     Empty where there is nothing to test: one system, no task that all were scored on, or no items. Raises UnmaskError for a baseline
     that is not among the systems.
     """
     tasks = _common_tasks(results)
     by_cell = {(result.system, result.task): result for result in results}
-    systems = list(dict.fromkeys(result.system for result in results))
-    pairs = _pairs(systems, baseline)
+    pairs = _pairs(list(dict.fromkeys(result.system for result in results)), baseline)
     if not pairs or not tasks:
         return []
-    left_out = _not_scored(results)
-    if len(tasks) >= fewest_tasks(len(pairs), SIGNIFICANT):
+    families = [[pair for pair in pairs if _has_reference(pair) is with_reference] for with_reference in (False, True)]
+    left_out = not_scored(results)
+    if not over_items and len(tasks) >= max(fewest_tasks(len(family), SIGNIFICANT) for family in families if family):
         tests = _over_tasks(pairs, tasks, by_cell)
     else:
         used, tests = _over_items(pairs, tasks, by_cell, store)
@@ -83,43 +102,41 @@ def comparisons(results: Sequence[Result], store: ResultStore, baseline: System 
         tasks = used
     if not tests:
         return []
-    count, what = len(pairs), "pair" if baseline is None else "comparison"
-    family = _count(count, what) + (f" with {display_name(baseline, results)}" if baseline else "")
-    return [
-        Comparison(a, b, tuple(tasks), outcome, family, left_out)
-        for (a, b), outcome in zip(pairs, with_holm(tests), strict=True)
-    ]
+    outcomes = dict(zip(pairs, tests, strict=True))
+    corrected = {pair: one for family in families for pair, one in _corrected(family, outcomes)}
+    names = {pair: _family(family, baseline, results) for family in families for pair in family}
+    return [Comparison(a, b, tuple(tasks), corrected[a, b], names[a, b], left_out) for a, b in pairs]
 
 
-def recommendations(results: Sequence[Result], store: ResultStore) -> list[Recommendation]:
-    """The best design of each kind of task, with its lead over the runner-up and what cannot be told apart from it.
+def _has_reference(pair: Pair) -> bool:
+    return SENTENCE_TRANSFORMERS in (pair[0][1], pair[1][1])
 
-    Reference rows (sentence-transformers models) are no candidates: the question is how to read the LLM. Each kind is tested for
-    itself, over all pairs: the best design is known only from the scores, so that it is no baseline. Raises UnmaskError for a kind
-    without a task that all the designs were scored on.
-    """
-    candidates = [result for result in results if result.design != SENTENCE_TRANSFORMERS]
-    found = []
-    for kind in dict.fromkeys(result.kind for result in candidates):
-        of_kind = [result for result in candidates if result.kind == kind]
-        order = ranked(of_kind)
-        if not order:
-            raise UnmaskError(f"No {kind} task was scored for every design: {_listed(_not_scored(of_kind))}. Score them too.")
-        best, best_score = order[0]
-        reason = _reason(order, of_kind, comparisons(of_kind, store))
-        found.append(Recommendation(kind, best, best_score, reason))
-    return found
+
+def _corrected(family: Sequence[Pair], outcomes: Mapping[Pair, PairedTest]) -> Iterator[tuple[Pair, PairedTest]]:
+    return zip(family, with_holm([outcomes[pair] for pair in family]), strict=True)
+
+
+def _family(family: Sequence[Pair], baseline: System | None, results: Sequence[Result]) -> str:
+    if baseline:
+        return f"{counted(len(family), 'comparison')} with {display_name(baseline, results)}"
+    return counted(len(family), "pair") + " with a reference" * _has_reference(family[0])
 
 
 def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
-    """Systems by their mean main score over the tasks that all of them were scored on, best first."""
+    """Systems by their mean main score over the tasks that all of them were scored on, best first; of equal ones, the cheapest first."""
     tasks = set(_common_tasks(results))
     scores: dict[System, list[float]] = {}
     for result in results:
         if result.task in tasks:
             scores.setdefault(result.system, []).append(result.main_score)
     means = [(system, float(np.mean(values))) for system, values in scores.items()]
-    return sorted(means, key=lambda item: -item[1])
+    return sorted(means, key=lambda item: (-round(item[1], DECIMALS), tokens_per_text(results, item[0])))
+
+
+def tokens_per_text(results: Sequence[Result], system: System) -> float:
+    """Tokens that a system computed for a text, on average over its results."""
+    own = [result for result in results if result.system == system]
+    return sum(result.tokens for result in own) / max(1, sum(result.texts for result in own))
 
 
 def display_name(system: System, results: Sequence[Result]) -> str:
@@ -143,11 +160,10 @@ def _common_tasks(results: Sequence[Result]) -> list[str]:
     return [task for task, those in scored.items() if those == systems]
 
 
-Pair = tuple[System, System]
 Cells = dict[tuple[System, str], Result]
 
 
-def _not_scored(results: Sequence[Result]) -> dict[str, str]:
+def not_scored(results: Sequence[Result]) -> dict[str, str]:
     """Tasks that some of the systems lack, and which these are."""
     systems = dict.fromkeys(result.system for result in results)
     cells = {(result.system, result.task) for result in results}
@@ -195,7 +211,7 @@ def _over_items(
     if not used:
         return [], []
     # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the number of pairs: 0.02 can be reached
-    resamples = max(_RESAMPLES, 100 * len(pairs))
+    resamples = max(_RESAMPLES, 100 * (sum(not _has_reference(pair) for pair in pairs) or len(pairs)))
     if normal := resamples > _MOST_RESAMPLES:
         resamples = _RESAMPLES
     samples, points = {}, {}
@@ -208,11 +224,11 @@ def _over_items(
         return [], []
     used = [used[place] for place in kept]
     samples, points = ({system: table[kept] for system, table in of.items()} for of in (samples, points))
-    n = sum(found[pairs[0][0], task][0].n for task in used)
+    sizes = [found[pairs[0][0], task][0].n for task in used]
     seeded = {system for system in systems if len(found[system, used[0]]) > 1}
     tests = []
     for a, b in pairs:
-        test = difference_test(samples[a], samples[b], points[a], points[b], n, normal=normal)
+        test = difference_test(samples[a], samples[b], points[a], points[b], sum(sizes), normal=normal, smallest=min(sizes))
         tests.append(replace(test, test=f"{test.test} of means over seeds") if seeded & {a, b} else test)
     return used, tests
 
@@ -230,65 +246,11 @@ def _items(result: Result, store: ResultStore) -> list[Items]:
     return items if len(items) == len(runs_of(result)) else []
 
 
-def _reason(order: Sequence[tuple[System, float]], results: Sequence[Result], tests: Sequence[Comparison]) -> str:
-    (best, top), rest = order[0], order[1:]
-    if not rest:
-        return f"the only design that was compared, {_points(top)}"
-    against = {_other(test, best): test for test in tests if best in (test.a, test.b)}
-    runner_up, second = rest[0]
-    text = f"{_points(top)}, {_points(top - second)} ahead of {display_name(runner_up, results)}"
-    if not tests:
-        return f"{text}; not tested: no task has the items behind its score"
-    lead = against[runner_up]
-    text += _evidence(lead, 1 if lead.a == best else -1)
-    left_out = f"; left out: {_listed(lead.left_out)}" if lead.left_out else ""
-    ties = [system for system, _ in rest if (against[system].outcome.p_holm or 0) >= SIGNIFICANT]
-    if not ties:
-        return f"{text}; better than every other design (p < {SIGNIFICANT}, Holm over {lead.family}){left_out}"
-    told = f"cannot be told apart from {_names(ties, results)} (p >= {SIGNIFICANT}, Holm over {lead.family})"
-    return f"{text}; {told}{_cheaper(best, ties, results)}{left_out}"
-
-
-def _names(systems: Sequence[System], results: Sequence[Result]) -> str:
-    """The first few by name; the tables have all."""
-    names = [display_name(system, results) for system in systems]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-def _evidence(test: Comparison, sign: int) -> str:
-    """Interval, amount of data and size of an effect, seen from a (sign 1) or from b (sign -1)."""
-    outcome = test.outcome
-    low, high = sorted(sign * bound for bound in outcome.interval)
-    amount = _count(len(test.tasks), "task") + (f" of {outcome.n} items" if outcome.unit == "items" else "")
-    return f" [{_points(low)}, {_points(high)}] on {amount}, {outcome.effect_name} {sign * outcome.effect + 0.0:.2f}"
-
-
-def _listed(left_out: dict[str, str]) -> str:
+def listed(left_out: Mapping[str, str]) -> str:
+    """Tasks that were left out, each with the reason."""
     return ", ".join(f"{task} ({why})" for task, why in left_out.items())
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 task, 2 tasks."""
     return f"{number} {what}" + ("" if number == 1 else "s")
-
-
-def _cheaper(best: System, ties: Sequence[System], results: Sequence[Result]) -> str:
-    """Name the cheapest of the designs that are not told apart, if it computes clearly fewer tokens a text."""
-    cost = {system: _tokens_per_text(results, system) for system in (best, *ties)}
-    cheapest = min(ties, key=lambda system: cost[system])
-    if not cost[best] or cost[cheapest] > 0.8 * cost[best]:
-        return ""
-    return f"; {display_name(cheapest, results)} computes {cost[cheapest] / cost[best]:.0%} of its tokens"
-
-
-def _tokens_per_text(results: Sequence[Result], system: System) -> float:
-    own = [result for result in results if result.system == system]
-    return sum(result.tokens for result in own) / max(1, sum(result.texts for result in own))
-
-
-def _other(test: Comparison, system: System) -> System:
-    return test.b if test.a == system else test.a
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:.1f}"

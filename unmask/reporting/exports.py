@@ -161,7 +161,14 @@ def failure_rows(grid: Grid) -> list[Row]:
 def advice_rows(grid: Grid, found: Standing) -> list[Row]:
     """One row a kind of task: what to use, and why."""
     return [
-        {"kind": one.kind, "name": grid.names[one.system], "score": one.score, "reason": one.reason} for one in found.advice
+        {
+            "kind": one.kind,
+            "name": grid.names[one.system],
+            "score": one.score,
+            "tied": [grid.names[system] for system in one.tied],
+            "reason": one.reason,
+        }
+        for one in found.advice
     ]
 
 
@@ -186,7 +193,7 @@ def latex(grid: Grid, found: Standing) -> str:
     metrics = dict.fromkeys(METRIC_NAMES.get(one.metric, one.metric) for one in grid.tasks.values())
     note = (
         f"Main score $\\times$ 100 ({escape_latex(', '.join(metrics))}); mean over {len(found.common)} tasks that every design has. "
-        "Bold: best of its task. Underlined: not told apart from it (paired bootstrap over items, Bonferroni)."
+        "Bold: best of its task. Underlined: not told apart from it (paired bootstrap over items, Holm over all pairs)."
     )
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {note}", ""])
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from unmask.design import Design
 from unmask.errors import UnmaskError
+from unmask.evaluation.intervals import NO_WIDTH, score_interval
 from unmask.evaluation.readings import apart
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Failure, Result, ResultStore
 from unmask.evaluation.results import Cost as PassCost
@@ -108,7 +109,7 @@ def read_grid(folder: Path) -> Grid:
     """The grid of a folder that `unmask compare` wrote. Raises UnmaskError where there is nothing to report."""
     require_results(folder)
     store = ResultStore(folder)
-    kept = [result for result in store.results if store.get(result.conditions) is not None]
+    kept = [_with_width(result, store) for result in store.results if store.get(result.conditions) is not None]
     if not kept:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
     texts, words = apart(_told_apart(kept))
@@ -121,6 +122,13 @@ def read_grid(folder: Path) -> Grid:
     costs = store.costs
     lost = len(store.results) - len(kept)
     return Grid(store, texts or words, list(failures.values()), costs, lost, words if texts else [])
+
+
+def _with_width(result: Result, store: ResultStore) -> Result:
+    """The result with an interval that has a width: where all items came out alike, older versions kept one that has none."""
+    if result.interval is None or result.interval[1] - result.interval[0] > NO_WIDTH or (items := store.items(result)) is None:
+        return result
+    return result.model_copy(update={"interval": score_interval(items)})
 
 
 def design_of(result: Result) -> Design | None:

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from unmask.evaluation.advice import cheapest_words
+from unmask.evaluation.intervals import Bounds
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System
 from unmask.reporting.figures import front, main_price, priced
 from unmask.reporting.grid import Cost, Grid
-from unmask.reporting.standing import Bounds, Mark, Standing, candidates
+from unmask.reporting.standing import Mark, Standing, candidates
 from unmask.reporting.tables import METRIC_NAMES
 
 _LEVELS = 10
@@ -133,7 +135,7 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
     rows = {cell: f"r{place}" for place, cell in enumerate((s, t) for s in order for t in grid.tasks if (s, t) in grid.cells)}
     price = main_price(grid, found)
     efficient = set(front(priced(grid, found, price)))
-    outcome = found.tests[0].outcome if found.tests else None
+    test = next(iter(found.lead.tests.values()), None) or (found.tests[0] if found.tests else None)
     return {
         "models": _models(grid),
         "names": grid.names,
@@ -143,9 +145,11 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "leader": _standing_row(grid, found, [system for system, _ in found.order].index(found.leader), efficient),
         "designs": [grid.names[system] for system, _ in candidates(found.order)],
         "references": [(grid.names[system], mean) for system, mean in found.order if system[1] == SENTENCE_TRANSFORMERS],
-        "tied": [grid.names[system] for system, _ in found.order if system in found.tied],
-        "outcome": outcome,
-        "pairs": len(found.tests),
+        "tied": [(grid.names[system], dict(found.order)[system]) for system in found.lead.tied],
+        "outcome": test.outcome if test else None,
+        "families": " and over ".join(dict.fromkeys(one.family for one in found.tests)),
+        "worse": [grid.names[system] for system in found.lead.worse],
+        "cheapest": cheapest_words(found.lead, grid.results) if found.tied else "",
         "common": len(found.common),
         "columns": columns,
         "kinds": grid.kinds,
@@ -158,7 +162,7 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "words": _words(grid),
         "timed": price.what,
         "ranks": found.ranks,
-        "power": found.power,
+        "needed": found.lead.needed,
         "timed_any": any(grid.cost(system).milliseconds_per_text for system in order),
         "attention": _distinct(str(result.provenance.get("attention", "not recorded")) for result in grid.results),
         "hardware": _distinct(str(result.provenance.get("hardware", "not recorded")) for result in grid.results),
@@ -196,6 +200,7 @@ def _card(grid: Grid, found: Standing, place: int) -> dict[str, Any]:
         "interval": found.advice_intervals.get(one.kind),
         "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
         "tasks": len(tasks),
+        "tied": len(one.tied),
         "reason": re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, one.reason.removeprefix(f"{100 * one.score:.1f}, ")),
         "cost": _cost_words(grid.cost(one.system)),
     }

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from unmask.evaluation.advice import Recommendation
 from unmask.evaluation.results import Result
+from unmask.evaluation.statistics import SIGNIFICANT
 from unmask.evaluation.trainings import DEVIATION
-from unmask.evaluation.verdict import SIGNIFICANT, Comparison, Recommendation, System, display_name, ranked
+from unmask.evaluation.verdict import Comparison, System, display_name, ranked
 from unmask.terminal import table as empty_table
 from unmask.terminal import two_lines, visible
 
@@ -114,7 +116,8 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], de
     unit = f"{outcome.n} {outcome.unit}" + (
         f" of {_count(len(comparisons[0].tasks), 'task')}" if outcome.unit == "items" else ""
     )
-    note = f"* p < {SIGNIFICANT}: {outcome.test} on {unit}, Holm-corrected over {comparisons[0].family}."
+    families = ", and over ".join(dict.fromkeys(test.family for test in comparisons))
+    note = f"* p < {SIGNIFICANT}: {outcome.test} on {unit}, Holm-corrected over {families}."
     if outcome.unit == "items":
         note += " Too few tasks for a test over tasks: it says which design is better on these tasks, not on tasks in general."
     if len(order) < len({result.system for result in results}):
@@ -124,7 +127,7 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], de
 
 def advice(recommendations: Sequence[Recommendation], results: Sequence[Result]) -> RenderableType:
     """What to use for each kind of task, and why."""
-    lines: list[RenderableType] = [Text("Recommended", style="italic")]
+    lines: list[RenderableType] = [Text("What to use", style="italic")]
     for one in recommendations:
         line = Text(f"  {one.kind}: ", style="default")
         line.append(display_name(one.system, results), style="bold")
@@ -172,8 +175,9 @@ def _difference(row: System, column: System, by_pair: dict[tuple[System, System]
     if test is None:  # not of the family, which has a baseline
         return ""
     sign = 1 if (row, column) in by_pair else -1
-    star = "*" if (test.outcome.p_holm or 0) < SIGNIFICANT else " "
-    return f"{100 * sign * test.outcome.difference:+.{decimals}f}{star}"
+    star = "*" if test.better else " "
+    text = f"{100 * sign * test.outcome.difference:+.{decimals}f}"
+    return f"{text if text.strip('+-0.') else text[1:]}{star}"  # a difference of 0 has no sign
 
 
 def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:

@@ -1,0 +1,112 @@
+"""Nothing that is printed contradicts anything else that is printed: one rule decides what is said of two designs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.reporting.synthetic import Folder
+from tests.reporting.test_page import Parsed
+from unmask.evaluation.advice import recommendations
+from unmask.evaluation.results import ResultStore
+from unmask.evaluation.verdict import comparisons
+from unmask.reporting.grid import Grid, read_grid
+from unmask.reporting.page import render
+from unmask.reporting.standing import Standing, standing
+from unmask.reporting.tables import advice, differences
+from unmask.terminal import console
+
+
+def grid_of(folder: Path, seed: int, designs: int, tasks: int, n: int, kind: str) -> Grid:
+    """Designs whose scores are near each other, or equal; of items that are right or wrong, graded, or all right."""
+    random, store = np.random.default_rng(seed), ResultStore(folder)
+    of = Folder({}, {}, n=n)
+    truth = np.sort(random.normal(0.7, random.choice([0, 0.02, 0.2]), designs))
+    for task in range(tasks):
+        shared = random.random(n)
+        for place in range(designs):
+            graded = np.clip(truth[place] + 0.3 * (shared - 0.5) + random.normal(0, 0.1, n), 0, 1)
+            value = {"graded": graded, "binary": (graded > 0.6).astype(float), "perfect": np.ones(n)}[kind]
+            prompt = ("plain", "eol", "echo")[place % 3]
+            kinds = "sts" if task % 2 else "retrieval"
+            store.add(*of.result(f"d{place}", f"causal/{prompt}/mean@{place + 1}", f"task-{task}", kinds, value))
+    return read_grid(folder)
+
+
+def shown(grid: Grid, found: Standing) -> tuple[str, str]:
+    """The page's text, and the terminal's at 80 columns."""
+    page = " ".join(
+        re.sub(r"<[^>]+>", " ", re.sub(r"<(script|style)>.*?</\1>", "", render(grid, found, {}, []), flags=re.DOTALL)).split()
+    )
+    screen = console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    tests = comparisons(grid.results, grid.store)
+    if tests:
+        screen.print(differences(grid.results, tests, 0, 9))
+    screen.print(advice(recommendations(grid.results, grid.store), grid.results))
+    return page, " ".join(screen.export_text().split())
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 5),
+    st.sampled_from([1, 2, 7]),
+    st.integers(4, 40),
+    st.sampled_from(["graded", "binary", "perfect"]),
+)
+def test_no_text_says_better_of_a_pair_that_the_test_does_not_tell_apart(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, designs: int, tasks: int, n: int, kind: str
+) -> None:
+    grid = grid_of(tmp_path_factory.mktemp("grid"), seed, designs, tasks, n, kind)
+    found = standing(grid)
+    page, screen = shown(grid, found)
+    head = page.partition("What to use")[0]
+
+    # the heading, the table and the heat map
+    assert ("ties with" in head) == bool(found.tied)
+    assert ("It is better than" in head) == (not found.tied)
+    for system, against in found.against.items():
+        low, high = against.interval
+        assert low < high
+        assert against.tied == (low <= 0 <= high) == (system in found.tied)
+        assert against.tied or against.p_holm < 0.05
+    if tasks == 1:
+        assert {system for (system, _), mark in found.marks.items() if mark == "tied"} == found.tied
+    assert page.count("not told apart </") == 0
+    assert page.count("What it would take") == bool(found.lead.needed)
+
+    # what is advised
+    for one in found.advice:
+        assert ("tied with" in one.reason) == bool(one.tied)
+        assert not one.tied or ("ahead" not in one.reason and "every other" not in one.reason)
+        assert one.reason in screen.replace("  ", " ") or len(one.reason) > 60
+    for text in (page, screen):
+        assert not re.search(r"(?<!\d)0\.0 ahead", text)
+        assert "of such studies" not in text
+        for low, high in re.findall(r"ahead of [^\[;]*\[([^,]+), ([^\]]+)\]", text):
+            assert float(low) >= 0 and float(high) > 0, "no sign but plus"
+    assert not re.search(r"\[100\.0, 100\.0\]|\[0\.0, 0\.0\]", page)
+
+
+def test_three_perfect_designs_are_shown_as_a_tie_with_the_cheapest_named(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, 0, 3, 1, 20, "perfect")
+    found = standing(grid)
+    page, screen = shown(grid, found)
+    assert "d0 ties with 2 others" in page, "d0 computes the fewest tokens"
+    assert "It scores 100.0 [83.9, 100.0]" in page
+    assert "tied with d1 (the same score [-22.3, 22.3]), d2 (the same score [-22.3, 22.3])" in screen
+    assert "takes about" not in screen, "there is no difference to look for"
+    assert Parsed(render(grid, found, {}, [])).all("h1")
+
+
+def test_the_star_of_the_terminal_is_the_rule_of_the_page(tmp_path: Path) -> None:
+    grid = grid_of(tmp_path, 4, 5, 1, 40, "binary")
+    tests = comparisons(grid.results, grid.store)
+    _, screen = shown(grid, standing(grid))
+    table = screen.partition("* p <")[0].partition("differs")[2]
+    assert table.count("*") == sum(test.better is not None for test in tests)
