@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import re
 import shutil
@@ -14,10 +15,14 @@ from typing import Any
 import pytest
 
 from tests.reporting.conftest import Written
-from tests.reporting.synthetic import SCRIPT, SPECIAL, small
+from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, small
+from unmask import terminal
+from unmask.errors import UnmaskError
 from unmask.evaluation.results import ResultStore
+from unmask.reporting import exports
 from unmask.reporting.exports import escape_latex, latex
 from unmask.reporting.grid import read_grid
+from unmask.reporting.report import write_report
 from unmask.reporting.standing import standing
 
 
@@ -113,3 +118,46 @@ def test_latex_compiles_and_prints_the_names_as_they_are(upright: bool, tmp_path
         printed = re.sub(r"\s", "", (tmp_path / "table.txt").read_text(encoding="utf-8"))
         for name in (SCRIPT, SPECIAL):  # LaTeX's plain fonts draw an underscore as a rule, which is no text
             assert name.replace("_", "") in printed.replace("\u201d", '"').replace("\u02dc", "~").replace("\u02c6", "^")
+
+
+@pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-x", "@sum", "\tx"])
+def test_no_cell_of_a_csv_is_a_formula(name: str, tmp_path: Path) -> None:
+    file = exports._write_csv(tmp_path / "x.csv", [{"name": name, "score": -1.5, "model": "a=b"}])
+    with file.open(encoding="utf-8", newline="") as stream:
+        [row] = csv.DictReader(stream)
+    assert row == {"name": f"'{name}", "score": "-1.5", "model": "a=b"}
+
+
+def test_the_files_that_an_export_may_write_are_listed(small_report: Written) -> None:
+    assert {file.name for file in (small_report.page.parent / "data").iterdir()} <= set(exports.FILES)
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "a\x00b", "a\nb", "[red]", "\u202eabc", "😀", "$x^2$", "<b>", "a\tb"])
+def test_a_report_shows_every_name(name: str, tmp_path: Path) -> None:
+    of = Folder({name: (name, 0.9), "mean": ("causal/plain/mean", 0.1)}, {f"sts {name}": "sts", "other": "sts"}, model=name)
+    of.write(tmp_path)
+    page = write_report(tmp_path, tmp_path / "report")
+    written = [page, *(page.parent / "figures").glob("*.svg"), page.parent / "data" / "results.tex"]
+    assert len(written) > 2
+    for file in written:
+        text = file.read_text(encoding="utf-8")
+        assert not any(ord(character) < 32 or character in "\x7f\u202e" for character in text if character not in "\n\r\t")
+    assert html.escape(terminal.visible(name, keep="\n\t")).replace("&#x27;", "&#39;") in page.read_text(encoding="utf-8")
+
+
+def test_a_report_replaces_no_file_of_somebody_else(tmp_path: Path) -> None:
+    small().write(tmp_path / "results")
+    for name in ("data/results.csv", "figures/ranking.png", "report.html"):
+        out = tmp_path / name.replace("/", "-")
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_text("mine")
+        with pytest.raises(UnmaskError, match="was not written by unmask, and the report would replace it"):
+            write_report(tmp_path / "results", out)
+        assert [file.name for file in out.rglob("*") if file.is_file()] == [Path(name).name]
+    out = tmp_path / "out"
+    (out / "data").mkdir(parents=True)
+    (out / "data" / "mine.csv").write_text("mine")
+    write_report(tmp_path / "results", out)
+    (out / "report.html").unlink()  # as after a kill: what is there is ours
+    write_report(tmp_path / "results", out)
+    assert (out / "data" / "mine.csv").read_text() == "mine"

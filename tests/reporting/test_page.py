@@ -22,6 +22,7 @@ from unmask.cli import app
 from unmask.evaluation.results import ResultStore
 from unmask.reporting.page import amount, listed, points
 from unmask.reporting.report import write_report
+from unmask.seals import open_line, sealed_line
 
 VOID = {"meta", "wbr", "br", "path", "use", "line"}
 
@@ -263,7 +264,8 @@ def test_lengths_of_vectors_are_written_as_numbers(tmp_path: Path) -> None:
         {"narrow": ("causal/echo/mean", 0.6), "wide": ("causal/plain/mean@all", 0.4)}, {"sts-0": "sts", "topics": "clustering"}
     )
     of.write(tmp_path)
-    lines = (tmp_path / "results.jsonl").read_text().replace('"dim":1152', '"dim":57600')
-    (tmp_path / "results.jsonl").write_text(lines)
+    lines = [open_line(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    wide = [sealed_line(line | {"dim": 57600 if line["dim"] == 1152 else line["dim"]}) for line in lines]
+    (tmp_path / "results.jsonl").write_text("".join(f"{line}\n" for line in wide))
     html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
     assert "10,000" in html and "mathdefault" not in html

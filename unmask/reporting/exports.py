@@ -12,6 +12,7 @@ from unmask.files import atomic, write_json
 from unmask.reporting.grid import Grid
 from unmask.reporting.standing import Standing
 from unmask.reporting.tables import METRIC_NAMES
+from unmask.terminal import visible
 
 Row = dict[str, Any]
 _ROTATE_FROM = 7
@@ -33,6 +34,11 @@ _LATEX = {
     "|": r"\textbar{}",
     "\n": " ",
 }
+TABLES = ("results", "designs", "comparisons", "failures", "words")
+FILES = (*(f"{name}.csv" for name in TABLES), "report.json", "results.tex")
+"""What an export may write."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes a cell for a formula by."""
 
 
 def export(grid: Grid, found: Standing, folder: Path) -> list[Path]:
@@ -200,7 +206,8 @@ def latex(grid: Grid, found: Standing) -> str:
 
 def escape_latex(text: str) -> str:
     """Text that LaTeX prints as it stands."""
-    return "".join(_LATEX.get(character, character) for character in text)
+    shown = (character if character in _LATEX else visible(character) for character in text)
+    return "".join(_LATEX.get(character, character) for part in shown for character in part)
 
 
 def _head(name: str, upright: bool) -> str:
@@ -221,10 +228,15 @@ def _passes(grid: Grid) -> list[Row]:
     return [one.model_dump() for one in grid.costs]
 
 
+def _no_formula(value: Any) -> Any:
+    """A text that a spreadsheet shows and does not run: with an apostrophe before what could begin a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
 def _write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     with atomic(file) as scratch, scratch.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({column: _no_formula(value) for column, value in row.items()} for row in rows)
     return file

@@ -22,6 +22,7 @@ from unmask.reporting.figures import front, main_price, priced
 from unmask.reporting.grid import Cost, Grid
 from unmask.reporting.standing import Mark, Standing, candidates
 from unmask.reporting.tables import METRIC_NAMES
+from unmask.terminal import visible
 
 _LEVELS = 10
 DASH, MINUS = "\u2013", "\u2212"
@@ -77,7 +78,7 @@ def render(grid: Grid, found: Standing, charts: Mapping[str, str], data: Sequenc
         "breakable": breakable,
     }
     script = _own("report.js")
-    return page.get_template("report.html").render(
+    html = page.get_template("report.html").render(
         style=Markup(_own("report.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -85,6 +86,7 @@ def render(grid: Grid, found: Standing, charts: Mapping[str, str], data: Sequenc
         data=[file.name for file in data],
         **_content(grid, found),
     )
+    return visible(html, keep="\n\r\t")
 
 
 def points(score: float | None) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.files import atomic, only_run_in
+from unmask.errors import UnmaskError
+from unmask.files import atomic, check_output, make_folder, only_run_in
 from unmask.progress import progress_bar
-from unmask.reporting.exports import export
+from unmask.reporting.exports import FILES, export
 from unmask.reporting.figures import draw
 from unmask.reporting.grid import read_grid, require_results
 from unmask.reporting.page import render
@@ -26,17 +27,36 @@ TITLES = {
 def write_report(folder: Path, output: Path) -> Path:
     """Write `report.html`, `figures/` and `data/` to `output`, from the results in `folder`; the page.
 
-    Raises UnmaskError where there is nothing to report, and while a comparison is writing to the folder.
+    Raises UnmaskError where there is nothing to report, while a comparison is writing to the folder, and where a file of somebody else
+    would be replaced.
     """
     require_results(folder)
+    check_output(output, folder=True)
+    _refuse_foreign(output)
     with only_run_in(folder):
         return _write(folder, output)
+
+
+_MARKER = ".unmask-report"
+
+
+def _refuse_foreign(output: Path) -> None:
+    """Raise UnmaskError if a file of somebody else stands where the report would be written."""
+    page = output / "report.html"
+    if (output / _MARKER).is_file() or (page.is_file() and b"<title>unmask report" in page.read_bytes()):
+        return
+    figures = [output / "figures" / f"{name}.{kind}" for name in TITLES for kind in ("svg", "png")]
+    for file in (page, *figures, *(output / "data" / name for name in FILES)):
+        if file.exists():
+            raise UnmaskError(f"'{file}' was not written by unmask, and the report would replace it: give another folder (-o).")
 
 
 def _write(folder: Path, output: Path) -> Path:
     grid = read_grid(folder)
     with progress_bar("resampling", len(grid.cells)) as advance:
         found = standing(grid, advance)
+    make_folder(output)
+    (output / _MARKER).touch()
     data = export(grid, found, output / "data")
     charts = {}
     with drawing():

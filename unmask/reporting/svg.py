@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from unmask.terminal import visible
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -70,7 +72,7 @@ def as_svg(figure: Figure) -> str:
     """A figure as the text of an SVG file."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return stream.getvalue()
+    return visible(stream.getvalue(), keep="\n\r\t")  # a control character in a name is no XML
 
 
 def inline(svg: str, name: str, title: str) -> str:
