@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from unmask.terminal import tell
+
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder that `unmask compare -o` wrote.", show_default=False)],
@@ -18,4 +20,4 @@ def report(
     """Show a comparison: one HTML page to look at, figures as SVG and PNG, every number as CSV, JSON and LaTeX."""
     from unmask.reporting.report import write_report
 
-    print(f"Saved to {write_report(folder, output or folder / 'report')}; it opens in any browser, without a network.")
+    tell(f"Saved to {write_report(folder, output or folder / 'report')}; it opens in any browser, without a network.")
