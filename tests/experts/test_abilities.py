@@ -15,7 +15,7 @@ from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.harness import accuracy, draw_items, draw_tests, learned_of
 from unmask.experts.abilities.sandbox import Program, isolation, passes
-from unmask.experts.abilities.tests import TESTS, Item, read_items, said
+from unmask.experts.abilities.tests import TESTS, Item, is_right, read_items, said
 from unmask.experts.speakers import load_speaker
 from unmask.loading import Source
 
@@ -38,7 +38,7 @@ def test_items_of_real_files(name: str, data: Path) -> None:
     assert [item.key for item in items] == [item.key for item in again] != [item.key for item in other]
     for item in items:
         if item.program is None:
-            assert item.choices[int(item.target)] if item.choices else item.target
+            assert item.choices[int(str(item.target))] if item.choices else item.target
     shots = {"bbh": ("\nQ:", 4), "gsm8k": ("Question: ", 9), "mbpp": ("[BEGIN]", 4)}.get(name)
     if shots:
         assert all(item.prompt.count(shots[0]) == shots[1] for item in items), "the shots and the question"
@@ -84,6 +84,45 @@ def test_answers_are_read_where_they_stand() -> None:
     assert said(TESTS["gsm8k"], " It is 7.") == ""
     assert said(TESTS["bbh"], " First ... So the answer is (A).") == "(A)"
     assert said(TESTS["bbh"], " the answer is no. So the answer is valid.") == "valid"
+
+
+def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: Path) -> None:
+    def write(name: str, rows: list[dict[str, Any]]) -> Path:
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return tmp_path / name
+
+    solution = r"It is $\boxed{\dfrac{1}{2}}$, so \boxed{\text{Fred's } 1,000^\circ}."
+    file = write("test.jsonl", [{"problem": "How warm?", "solution": solution}])
+    with pytest.raises(UnmaskError, match=r"examples of test.jsonl are read from .*train.jsonl"):
+        read_items("math", file)
+    write("train.jsonl", [{"problem": f"p{number}", "solution": f"s{number}"} for number in range(6)])
+    [item] = read_items("math", file)
+    assert item.prompt.startswith("Problem:\np0\n\nSolution:\ns0\n\n") and item.prompt.endswith(
+        "Problem:\nHow warm?\n\nSolution:"
+    )
+    assert item.prompt.count("Problem:") == 5 and item.target == "Fred's1000" and item.key == "How warm?"
+    math = TESTS["math"]
+    assert is_right(math, r" so \boxed{3} and $\boxed{\frac{1}{2}}$.", r"\frac{1}{2}")
+    assert not is_right(math, r" it is \frac{1}{2}", r"\frac{1}{2}") and not is_right(math, r"\boxed{1", "1")
+    with pytest.raises(UnmaskError, match="line 1: the solution has no answer"):
+        read_items("math", write("none.jsonl", [{"problem": "a", "solution": "b"}]))
+
+    write("train.jsonl", [{"question": f"q{number}", "answer": [f"a{number}"]} for number in range(6)])
+    trivia = write(
+        "trivia.jsonl", [{"question": "Who?", "answer": {"value": "X", "aliases": ["The Beatles!", "Beatles, The"]}}]
+    )
+    [item] = read_items("triviaqa", trivia)
+    assert item.prompt.startswith("Question: q0\nAnswer: a0\n\n") and item.prompt.endswith("\n\nQuestion: Who?\nAnswer:")
+    assert item.target == ("beatles",) and item.prompt.count("Question:") == 6
+    for text, right in ((" the beatles", True), (" The Beatles!", True), (" Beatle", False), ("", False), (" The", False)):
+        assert is_right(TESTS["triviaqa"], text, item.target) is right
+    [item] = read_items("nq", write("nq.jsonl", [{"question": "when was it", "answer": ["1999", "in 1999"]}]))
+    assert item.prompt.startswith("Answer these questions:\n\nQ: q0?\nA: a0\n") and item.prompt.endswith(
+        "\nQ: when was it?\nA:"
+    )
+    assert item.target == ("1999", "in 1999")
+    with pytest.raises(UnmaskError, match="line 1: 'answer' is no list of texts"):
+        read_items("nq", write("bad.jsonl", [{"question": "when", "answer": []}]))
 
 
 def test_what_was_learned_is_left_out(data: Path) -> None:
@@ -255,7 +294,7 @@ def test_abilities_on_the_command_line(base: Path, data: Path) -> None:
     assert "percent" in CliRunner().invoke(app, given, catch_exceptions=False).stdout
     for wrong, why in (
         (["--ability", "pika"], "Did you mean 'piqa'"),
-        (["--ability", f"triviaqa={data / FILES['piqa']}"], "by the harness's own name only"),
+        (["--ability", f"triviaqa={data / FILES['piqa']}"], "it needs the columns question, answer"),
         (["--ability", f"mmlu={data / FILES['piqa']}"], "it needs the columns subject"),
         ([], "Name what is to be evaluated"),
     ):

@@ -123,21 +123,143 @@ def test_what_was_made_is_not_made_again_and_a_kill_loses_nothing(whole: Path, t
         run(load_plan("smoke", [*LITTLE, "ablations=[]", "lora.r=2"]), tmp_path / "cut")
 
 
-def test_rows_are_asked_what_they_can(data: Path, tmp_path: Path) -> None:
-    from unmask.experts.abilities.harness import accuracy, draw_items
+def file_of(folder: Path, name: str, number: int) -> str:
+    """A file of a test of two choices, of so many items."""
+    rows = [
+        {"goal": f"Goal {one} of {name}", "sol1": f"do {one}", "sol2": f"leave {one} alone", "label": one % 2}
+        for one in range(number)
+    ]
+    (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return f"{name}.jsonl"
 
-    asked = ['abilities.piqa="piqa/valid.jsonl"', 'abilities.hellaswag="hellaswag/validation.jsonl"', "limit=6"]
-    plan = load_plan("smoke", [*LITTLE, "ablations=[]", "sizes=[]", *asked])
-    source = Source("pico", dtype="float32")
-    found = study(plan, source, data, tmp_path, lambda _: None, lambda *_: None)
-    assert set(found.abilities) == set(found.main) - {ORACLE, "MiXSE, renormalised"}
-    speaker, tokenizer = load_speaker(Source(str(tmp_path / "experts/math"), dtype="float32"))
-    right = accuracy(speaker, tokenizer, "piqa", draw_items("piqa", data / "piqa/valid.jsonl", 6, 0))
-    assert found.abilities["expert math"]["piqa"].tolist() == (100 * right).tolist()
-    [sheet] = [sheet for sheet in sheets(found) if sheet.title == "Abilities"]
-    assert sheet.columns == ("", "piqa", "hellaswag", "average", "less base") and len(sheet.rows) == len(found.abilities)
-    with pytest.raises(UnmaskError, match="run_code=true"):
-        study(load_plan("smoke", [*LITTLE, 'abilities.mbpp="mbpp/all.jsonl"']), source, data, tmp_path / "code", print, print)
+
+def asked(plan: list[str], folder: Path, data: Path) -> tuple[Findings, list[str]]:
+    """What a study found, and what it said that it measures."""
+    said: list[str] = []
+    settings = [*LITTLE, 'ablations=["layer routers"]', *plan]
+    found = study(load_plan("smoke", settings), Source("pico", dtype="float32"), data, folder, said.append, lambda *_: None)
+    return found, [one.removeprefix("measuring ") for one in said if one.startswith("measuring ")]
+
+
+EVERY_ROW = [
+    BASE, *(f"expert {name}" for name in DOMAINS), INSTANCE, "TIES", "DARE", "linear", MIXSE,
+    "MiXSE, renormalised", "MiXSE, top-2", "MiXSE, all", "MiXSE, random", "MiXSE, uniform",
+    "layer routers", "MiXSE of 2", "MiXSE of 3", "instance merging 2", "MiXSE 2",
+]  # fmt: skip
+
+
+def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every model of the study is asked, and shown; what is there is not measured again; other items are other items."""
+    from unmask.experts.abilities.harness import accuracies
+    from unmask.studies.self_moe import measuring
+
+    piqa, more = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"', f'abilities.piqa="{file_of(tmp_path, "more", 5)}"'
+    study_folder = tmp_path / "study"
+    found, _ = asked([], study_folder, tmp_path)
+    assert found.abilities == {}
+
+    limit = 7
+
+    def stopped(*given: Any, **named: Any) -> Any:
+        nonlocal limit
+        limit -= 1
+        if not limit:
+            raise KeyboardInterrupt
+        return accuracies(*given, **named)
+
+    monkeypatch.setattr(measuring, "accuracies", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        asked([piqa], study_folder, tmp_path)
+    monkeypatch.setattr(measuring, "accuracies", accuracies)
+    found, said = asked([piqa], study_folder, tmp_path)
+    assert said == [f"{row}: piqa" for row in EVERY_ROW[6:]], "it goes on where it was stopped"
+    assert list(found.abilities) == EVERY_ROW
+    assert all(len(values["piqa"]) == 3 for values in found.abilities.values())
+    [main, others] = [sheet for sheet in sheets(found) if sheet.title.startswith("Abilities")]
+    assert [row[0] for row in main.rows] == [row for row in EVERY_ROW if row in found.main]
+    assert [row[0] for row in others.rows] == [BASE, *(row for row in EVERY_ROW if row not in found.main)]
+    assert [row["model"] for row in found.as_json()["abilities"]] == EVERY_ROW
+
+    found, said = asked([piqa], study_folder, tmp_path)
+    assert said == [] and list(found.abilities) == EVERY_ROW
+    found, said = asked([], study_folder, tmp_path)
+    assert said == [] and list(found.abilities) == EVERY_ROW, "what was measured stays in the report"
+    found, said = asked([more, "limit=4"], study_folder, tmp_path)
+    assert said == [f"{row}: piqa" for row in EVERY_ROW]
+    assert all(len(values["piqa"]) == 4 for values in found.abilities.values())
+
+
+def test_damaged_and_older_values_are_measured_again(tmp_path: Path) -> None:
+    piqa = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"'
+    first, _ = asked([piqa], tmp_path / "study", tmp_path)
+    values = tmp_path / "study/values"
+    (values / "TIES.json").write_bytes((values / "TIES.json").read_bytes()[:40])
+    (values / "MiXSE-usage.json").write_text("")
+    (values / "overhead.json").write_text("")
+    (values / "DARE-abilities.json").write_text('{"piqa": [100.0, 0.0]}')  # of which items, it does not say
+    with pytest.warns(UserWarning, match="is damaged"):
+        again, said = asked([piqa], tmp_path / "study", tmp_path)
+    assert said == ["TIES", "DARE: piqa", "where the tokens of MiXSE go"]
+    for row, right in first.abilities.items():
+        assert again.abilities[row]["piqa"].tolist() == right["piqa"].tolist()
+    assert {domain: values.tolist() for domain, values in again.main["TIES"].items()} == {
+        domain: values.tolist() for domain, values in first.main["TIES"].items()
+    }
+    assert again.usage == first.usage
+
+
+def test_rows_are_asked_as_they_are(tmp_path: Path) -> None:
+    from unmask.experts.abilities.harness import accuracy
+    from unmask.experts.abilities.tests import read_items
+    from unmask.mixture.choices import chosen
+    from unmask.mixture.folder import load_mixture
+
+    name = file_of(tmp_path, "many", 24)
+    found, _ = asked([f'abilities.piqa="{name}"', "sizes=[]"], tmp_path / "study", tmp_path)
+    items, folder = read_items("piqa", tmp_path / name), tmp_path / "study"
+    for row, model in (("expert math", folder / "experts/math"), ("layer routers", folder / "mixtures/layer-routers")):
+        speaker, tokenizer = load_speaker(Source(str(model), dtype="float32"))
+        assert found.abilities[row]["piqa"].tolist() == (100 * accuracy(speaker, tokenizer, "piqa", items)).tolist()
+    mixture, tokenizer = load_mixture(folder / "mixtures/MiXSE", Source("pico", dtype="float32"))
+    for choice in ("top-2", "all", "random", "renormalised"):
+        with chosen(mixture, choice):
+            right = accuracy(mixture.model.eval(), tokenizer, "piqa", items)
+        assert found.abilities[f"MiXSE, {choice}"]["piqa"].tolist() == (100 * right).tolist()
+
+
+def test_tests_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+    piqa = file_of(tmp_path, "few", 3)
+    no_math = [f'abilities.piqa="{piqa}"', 'abilities.math="math/test.jsonl"', "abilities.math=false"]
+    for settings, why in (
+        (['abilities.mbpp=""'], "run_code=true"),
+        (
+            ['abilities.math="math/test.jsonl"'],
+            r"math/test.jsonl' for the ability 'math'.*--set abilities.math=''\), or .*=false",
+        ),
+        (['abilities.nothing=""'], "nothing"),
+    ):
+        with pytest.raises(UnmaskError, match=why):
+            asked(settings, tmp_path / "study", tmp_path)
+    assert not list((tmp_path / "study").glob("[a-z]*"))
+    assert load_plan("smoke", no_math).asked == {"piqa": piqa}
+    paper = load_plan("paper").asked
+    assert {"math", "triviaqa", "nq"} <= paper.keys()
+
+
+@pytest.mark.parametrize("name", ["../math", "a/b", "..", "instance"])
+def test_domains_and_models_give_plain_names_to_folders(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=r"not a plain file name|cannot be called 'instance'"):
+        load_plan("smoke", [f"seeds={{'{name}' = 'starter:math', b = 'starter:coding'}}", "number=2"])
+
+
+def test_a_folder_is_called_after_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.cli.reproduce import _called
+
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    assert [_called(name) for name in (".", "../model", "x/y", "smollm2")] == ["model", "model", "y", "smollm2"]
 
 
 def test_plans(tmp_path: Path) -> None:

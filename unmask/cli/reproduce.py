@@ -34,6 +34,7 @@ def self_moe(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Self-MoE: main table, ablations, routing by domain, number of experts and of lessons, overhead (arXiv 2406.12034)."""
+    from unmask.files import inside
     from unmask.loading import Source
     from unmask.studies.self_moe.plan import load_plan
     from unmask.studies.self_moe.report import write_report
@@ -45,7 +46,7 @@ def self_moe(
     plan = load_plan(scale, settings or [])
     source = Source("", dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     for name in model or plan.models:
-        folder = output.expanduser() / Path(name).name
+        folder = inside(output.expanduser(), _called(name))
 
         def say(what: str, name: str = name) -> None:
             tell(f"{name}: {what}")
@@ -63,3 +64,9 @@ def self_moe(
         for sheet in sheets(found):
             console().print(sheet.rich())
         print(f"Report: {folder / 'report.md'}")
+
+
+def _called(model: str) -> str:
+    """The last part of a model's name, or of its folder's, however that was given (`.`, `../x`)."""
+    place = Path(model).expanduser()
+    return place.resolve().name if place.exists() else place.name

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError, unknown
 from unmask.experts.abilities.sandbox import Program, passes, require_sandbox
-from unmask.experts.abilities.tests import TESTS, Item, Test, read_items, said
+from unmask.experts.abilities.tests import TESTS, Item, Test, is_right, read_items
 from unmask.experts.lessons import Lesson
 from unmask.experts.seeds import lettered
 
@@ -49,7 +49,7 @@ def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, l
     """Items of each test by its file, or as the harness fetches them, without those that are lessons. Raises UnmaskError."""
     known = learned_of(learned)
     for name in files:
-        _find(name)
+        find_test(name)
     return {name: draw_items(name, file, limit, seed, known) if file else Fetched(known) for name, file in files.items()}
 
 
@@ -116,7 +116,7 @@ def accuracies(
 ) -> dict[str, NDArray[np.float64]]:
     """`accuracy` of each test by its items. Raises UnmaskError, before anything is measured, as that does."""
     require_code_to_run(asked, run_code, unsandboxed)
-    tests = {name: _find(name) for name in asked}
+    tests = {name: find_test(name) for name in asked}
     given = {
         name: _fetched(name, tests[name], limit, items or Fetched())
         if tests[name].asked == "code" and (items is None or isinstance(items, Fetched))
@@ -134,7 +134,7 @@ def accuracies(
 
 def require_code_to_run(names: Iterable[str], run_code: bool, unsandboxed: bool = False) -> str:
     """How code that models write is run, in words; nothing if no test asks for code. Raises UnmaskError if it may not be run."""
-    code = [name for name in names if _find(name).asked == "code"]
+    code = [name for name in names if find_test(name).asked == "code"]
     if not code:
         return ""
     if not run_code:
@@ -142,7 +142,8 @@ def require_code_to_run(names: Iterable[str], run_code: bool, unsandboxed: bool 
     return f"code that models write runs {require_sandbox(unsandboxed)}"
 
 
-def _find(name: str) -> Test:
+def find_test(name: str) -> Test:
+    """A test of ability by its name. Raises UnmaskError for one that there is not."""
     if name not in TESTS:
         raise unknown("ability", name, TESTS)
     return TESTS[name]
@@ -181,7 +182,7 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
             item, written = items[doc["place"]], str(results[0])
             if item.program is not None:
                 return {"acc": float(judged(item.program(written)))}
-            return {"acc": float(said(test, written) == item.target)}
+            return {"acc": float(is_right(test, written, item.target))}
 
     asked = Dataset.from_list([{"place": place, "prompt": item.prompt} for place, item in enumerate(items)])
     config: dict[str, Any] = {

@@ -117,8 +117,8 @@ def require_sandbox(unsandboxed: bool = False) -> Isolation:
     if not found.whole and not unsandboxed:
         raise UnmaskError(
             f"Code that a model writes is run in a sandbox, and there is none here: {found.why} Install bubblewrap (Debian and Ubuntu: "
-            "apt-get install bubblewrap), which needs user namespaces. Or accept the risk with --allow-unsandboxed-code: the code can "
-            "then read, change and send away whatever you can."
+            "apt-get install bubblewrap), which needs user namespaces. Or accept the risk with --allow-unsandboxed-code (in a study: "
+            "--set unsandboxed_code=true): the code can then read, change and send away whatever you can."
         )
     return found
 

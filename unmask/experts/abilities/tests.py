@@ -9,7 +9,8 @@
 | mbpp | 3: tasks 2, 3, 4 | code passes the tests | task_id, text, code, test_list; tasks 11 to 510 are the test |
 | hellaswag, piqa | 0 | likeliest ending, by its length | context, endings, label; goal, sol1, sol2, label |
 | truthfulqa | 0 | likeliest answer (MC1) | question, best_answer, incorrect_answers |
-| math, triviaqa, nq | 4, 5, 5 | text of the answer | by the harness's name only |
+| math | 4 | what stands in the last \\boxed{} | problem, solution; train.jsonl beside it |
+| triviaqa, nq | 5 | one of the answers | question, answer (a list, or a table with `aliases`); train.jsonl beside it |
 
 Shots of the four targets are the paper's (Self-MoE, arXiv 2406.12034, section 3.1), the others the harness's usual ones.
 """
@@ -37,14 +38,14 @@ _MBPP_TEST: Final = range(11, 511)
 class Item:
     """One question as the model sees it.
 
-    prompt: with all shots. choices: continuations to choose from; target: place of the right one, or the right text; program: puts what
+    prompt: with all shots. choices: continuations to choose from; target: place of the right one, or the right texts; program: puts what
     the model wrote beside the tests that judge it. key: what the item is, to tell it from lessons.
     """
 
     prompt: str
     key: str
     choices: tuple[str, ...] = ()
-    target: int | str = 0
+    target: int | str | tuple[str, ...] = 0
     program: Callable[[str], Program] | None = None
 
 
@@ -53,17 +54,18 @@ class Test:
     """A test: how it is asked, and where its answer stands in what the model writes.
 
     hub: its name in the harness, the metric and the filter that count there. dataset: of a test of code, its name and part on the hub (the
-    harness does not run those). needed: columns of a local file. by_length: a choice counts by its likelihood per character. stop:
-    strings that end an answer.
+    harness does not run those). needed: columns of a local file. by_length: a choice counts by its likelihood per character. answer, find:
+    where the answer stands, by a pattern or by a function. stop: strings that end an answer.
     """
 
     asked: Asked
     hub: tuple[str, str, str]
     shots: int
-    needed: tuple[str, ...] = ()
-    read: Callable[[Path], list[Item]] | None = None
+    needed: tuple[str, ...]
+    read: Callable[[Path], list[Item]]
     by_length: bool = False
     answer: str = ""
+    find: Callable[[str], str] | None = None
     stop: tuple[str, ...] = ()
     max_new_tokens: int = 256
     dataset: tuple[str, str | None] = ("", None)
@@ -72,8 +74,6 @@ class Test:
 def read_items(name: str, file: Path) -> list[Item]:
     """The items of a local file, in its order. Raises UnmaskError for another layout."""
     test = TESTS[name]
-    if test.read is None:
-        raise UnmaskError(f"'{name}' is run by the harness's own name only: leave the file out.")
     rows = list(read_rows(file))
     if not rows or not set(test.needed) <= rows[0][1].keys():
         raise UnmaskError(f"{file} is no file of '{name}': it needs the columns {', '.join(test.needed)}.")
@@ -82,8 +82,16 @@ def read_items(name: str, file: Path) -> list[Item]:
 
 def said(test: Test, text: str) -> str:
     """The answer in what a model wrote: the last match, or nothing."""
+    if test.find is not None:
+        return test.find(text)
     found = re.findall(test.answer, text)
     return found[-1].strip().rstrip(".").replace(",", "") if found else ""
+
+
+def is_right(test: Test, text: str, target: int | str | tuple[str, ...]) -> bool:
+    """Whether a model wrote the right text, or one of several."""
+    answer = said(test, text)
+    return bool(answer) and answer in target if isinstance(target, tuple) else answer == target
 
 
 def _mmlu(file: Path) -> list[Item]:
@@ -209,6 +217,73 @@ def _truthfulqa(file: Path) -> list[Item]:
     return items
 
 
+def _math(file: Path) -> list[Item]:
+    shots = _beside(file, "train.jsonl")
+    head = "".join(
+        f"Problem:\n{field(shots, line, row, 'problem')}\n\nSolution:\n{field(shots, line, row, 'solution')}\n\n"
+        for line, row in list(read_rows(shots))[:4]
+    )
+    items = []
+    for line, row in read_rows(file):
+        problem, solution = field(file, line, row, "problem"), field(file, line, row, "solution")
+        if not (right := boxed(solution)):
+            raise UnmaskError(f"{file}, line {line}: the solution has no answer in \\boxed{{}}.")
+        items.append(Item(f"{head}Problem:\n{problem}\n\nSolution:", problem, target=right))
+    return items
+
+
+def boxed(text: str) -> str:
+    r"""What stands in the last \boxed{} of a solution, in one of the ways to write it (Minerva's rules, the most frequent ones)."""
+    _, mark, rest = text.rpartition("\\boxed{")
+    depth, inner = 1, ""
+    for char in rest:
+        depth += {"{": 1, "}": -1}.get(char, 0)
+        if depth == 0:
+            break
+        inner += char
+    if not mark or depth:
+        return ""
+    for given, wanted in (("dfrac", "frac"), ("tfrac", "frac"), ("\\left", ""), ("\\right", ""), ("\\!", ""), ("\\,", "")):
+        inner = inner.replace(given, wanted)
+    inner = re.sub(r"\\(?:text|mbox|textbf)\{(.*?)\}", r"\1", inner)
+    inner = re.sub(r"(?<=\d),(?=\d{3})|\^\\circ|\^\{\\circ\}|\\?[$%]|\s", "", inner)
+    return inner.rstrip(".")
+
+
+def _questions(form: str, head: str, between: str) -> Callable[[Path], list[Item]]:
+    """Reads questions with several right answers, five of train.jsonl as shots."""
+
+    def read(file: Path) -> list[Item]:
+        shots = _beside(file, "train.jsonl")
+        shown = [
+            form.format(field(shots, line, row, "question")) + f" {_answers(shots, line, row)[0]}"
+            for line, row in list(read_rows(shots))[:5]
+        ]
+        items = []
+        for line, row in read_rows(file):
+            question = field(file, line, row, "question")
+            right = tuple(dict.fromkeys(map(plain_answer, _answers(file, line, row))))
+            items.append(Item(head + between.join([*shown, form.format(question)]), question, target=right))
+        return items
+
+    return read
+
+
+def _answers(file: Path, line: int, row: Row) -> list[str]:
+    """The right answers of a question: a list, or a table that holds them."""
+    given = row.get("answer")
+    found = given.get("aliases") if isinstance(given, dict) else given
+    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+        raise UnmaskError(f"{file}, line {line}: 'answer' is no list of texts, and no table whose 'aliases' are one.")
+    return found
+
+
+def plain_answer(text: str) -> str:
+    """A short answer without what does not count: case, punctuation, articles, and all after the first line."""
+    words = re.sub(r"[^\w\s]", "", text.strip().split("\n")[0].casefold()).split()
+    return " ".join(word for word in words if word not in ("a", "an", "the")) or " ".join(words)
+
+
 def _beside(file: Path, name: str) -> Path:
     found = file.with_name(name)
     if not found.is_file():
@@ -239,8 +314,19 @@ TESTS: Final[dict[str, Test]] = {
     "hellaswag": Test("choice", ("hellaswag", "acc_norm", "none"), 0, ("context", "endings", "label"), _hellaswag, by_length=True),
     "piqa": Test("choice", ("piqa", "acc_norm", "none"), 0, ("goal", "sol1", "sol2", "label"), _piqa, by_length=True),
     "truthfulqa": Test("choice", ("truthfulqa_mc1", "acc", "none"), 0, ("question", "best_answer", "incorrect_answers"), _truthfulqa),
-    "math": Test("text", ("minerva_math", "exact_match", "none"), 4),
-    "triviaqa": Test("text", ("triviaqa", "exact_match", "remove_whitespace"), 5),
-    "nq": Test("text", ("nq_open", "exact_match", "remove_whitespace"), 5),
+    "math": Test(
+        "text", ("minerva_math", "exact_match", "none"), 4, ("problem", "solution"), _math,
+        find=boxed, stop=("Problem:",), max_new_tokens=512,
+    ),
+    "triviaqa": Test(
+        "text", ("triviaqa", "exact_match", "remove_whitespace"), 5, ("question", "answer"),
+        _questions("Question: {}\nAnswer:", "", "\n\n"),
+        find=plain_answer, stop=("\n", ".", ","), max_new_tokens=32,
+    ),
+    "nq": Test(
+        "text", ("nq_open", "exact_match", "remove_whitespace"), 5, ("question", "answer"),
+        _questions("Q: {}?\nA:", "Answer these questions:\n\n", "\n"),
+        find=plain_answer, stop=("\n", ".", ","), max_new_tokens=32,
+    ),
 }  # fmt: skip
 TARGETS: Final = ("mmlu", "bbh", "gsm8k", "humaneval")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.experts.abilities.harness import Items, draw_tests
+from unmask.experts.abilities.harness import Items, draw_tests, find_test, require_code_to_run
 from unmask.experts.abilities.tests import TESTS
 from unmask.experts.bases import weights_of
 from unmask.experts.domain import load_domain
@@ -17,6 +17,7 @@ from unmask.experts.seeds import read_seeds, split, write_lessons
 from unmask.experts.speakers import load_speaker
 from unmask.experts.specialise import LESSONS, specialise
 from unmask.experts.specialise import Plan as Writing
+from unmask.files import inside
 from unmask.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import Plan
@@ -40,11 +41,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Asked:
-    """Tests of ability: their items (None: the harness's own, the first `limit`), and whether code may run."""
+    """Tests of ability: their items (`Fetched`: the harness's own, the first `limit`), and whether code may run, and without a sandbox."""
 
     items: Mapping[str, Items]
     limit: int | None
     run_code: bool
+    unsandboxed: bool = False
 
 
 def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[str], None]) -> Drawn:
@@ -53,8 +55,8 @@ def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[st
     for name, file in plan.seeds.items():
         wanted = plan.number if plan.lessons == "seeds" else _SEEDS
         seeds, tested = split(read_seeds(_file(file, root)), wanted, plan.held_out, plan.seed)
-        held_out[name] = _kept(folder / f"{name}.held-out.jsonl", tested)
-        given[name] = _kept(folder / f"{name}.seeds.jsonl", seeds)
+        held_out[name] = _kept(inside(folder, f"{name}.held-out.jsonl"), tested)
+        given[name] = _kept(inside(folder, f"{name}.seeds.jsonl"), seeds)
     learned = dict(given)
     if plan.lessons == "written":
         writer = Writer(*load_speaker(source))
@@ -62,22 +64,35 @@ def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[st
         for name, seeds in given.items():
             writing = Writing(plan.number, batch=64, seed=plan.seed)
             found = specialise(
-                writer, source.model, load_domain(name), seeds, folder / name, writing, forbidden, weights=weights_of(source)
+                writer, source.model, load_domain(name), seeds, inside(folder, name), writing, forbidden, weights=weights_of(source)
             )
             say(f"{name}: {found.kept} lessons of {found.written} instructions that were written")
-            learned[name] = read_lessons(folder / name / LESSONS)
+            learned[name] = read_lessons(inside(folder, name) / LESSONS)
     return Drawn(learned, held_out, given)
 
 
-def ask(plan: Plan, root: Path, drawn: Drawn) -> Asked:
-    """Items of the tests of ability, without those that were learned. Raises UnmaskError for code that may not be run."""
-    if not plan.run_code and (code := [name for name in plan.abilities if name in TESTS and TESTS[name].asked == "code"]):
+def check_tests(plan: Plan, root: Path) -> None:
+    """Raise UnmaskError, before hours of work, for tests that there are not, lack their files or may not run code."""
+    for name, given in plan.abilities.items():
+        find_test(name)
+        if given and not (root / given).is_file():
+            raise UnmaskError(
+                f"There is no '{root / given}' for the ability '{name}'. Give the folder of the data sets (--data), have the harness "
+                f"fetch its own (--set abilities.{name}=''), or leave the test out (--set abilities.{name}=false)."
+            )
+    if not plan.run_code and (code := [name for name, given in plan.asked.items() if TESTS[name].asked == "code"]):
         raise UnmaskError(
-            f"'{code[0]}' runs code that the models write, in a sandbox: allow it with --set run_code=true, or leave it out."
+            f"'{code[0]}' runs code that the models write, in a sandbox: allow it with --set run_code=true, or leave it out "
+            f"(--set abilities.{code[0]}=false)."
         )
+    require_code_to_run(plan.asked, plan.run_code, plan.unsandboxed_code)
+
+
+def ask(plan: Plan, root: Path, drawn: Drawn) -> Asked:
+    """Items of the tests of ability, without those that were learned."""
     learned = [lesson for some in (drawn.learned, drawn.seeds) for lessons in some.values() for lesson in lessons]
-    files = {name: _file(given, root) if given else None for name, given in plan.abilities.items()}
-    return Asked(draw_tests(files, plan.limit, plan.seed, learned), plan.limit, plan.run_code)
+    files = {name: root / given if given else None for name, given in plan.asked.items()}
+    return Asked(draw_tests(files, plan.limit, plan.seed, learned), plan.limit, plan.run_code, plan.unsandboxed_code)
 
 
 def _file(given: str, root: Path) -> Path:

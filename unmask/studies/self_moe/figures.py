@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unmask.files import atomic
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ def draw_figures(found: Findings, folder: Path) -> list[Path]:
     written = []
     for name, figure in (("routing", _routing(found)), ("growth", _growth(found)), ("overhead", _overhead(found))):
         if figure is not None:
-            folder.mkdir(parents=True, exist_ok=True)
             file = folder / f"{name}.png"
-            figure.savefig(file, dpi=150, bbox_inches="tight")
+            with atomic(file) as scratch:
+                figure.savefig(scratch, format="png", dpi=150, bbox_inches="tight")
             written.append(file)
     return written
 

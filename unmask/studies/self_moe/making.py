@@ -10,11 +10,10 @@ from typing import Any
 from unmask.experts.expert import train_expert
 from unmask.experts.lessons import Lesson
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
+from unmask.files import inside
 from unmask.loading import Source
 from unmask.studies.self_moe.drawing import Drawn
-from unmask.studies.self_moe.plan import VARIANTS, Plan, Variant
-
-INSTANCE = "instance"
+from unmask.studies.self_moe.plan import INSTANCE, VARIANTS, Plan, Variant
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Maker:
 
     def _place(self, kind: str, name: str, number: int) -> Path:
         """Where something of so many lessons lies; what the plan's own number makes lies in front."""
-        return self.folder / (kind if number >= self.plan.number else f"{kind}-{number}") / name
+        return inside(self.folder / (kind if number >= self.plan.number else f"{kind}-{number}"), name)
 
     def _announce(self, folder: Path) -> None:
         if not folder.exists():

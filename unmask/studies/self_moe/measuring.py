@@ -1,8 +1,11 @@
-"""Measuring: the held-out responses' likelihood under every row of the tables, and where tokens go. Each is measured once and kept."""
+"""Measuring: the held-out responses' likelihood under every row of the tables, abilities, and where tokens go. Each is kept.
+
+A row is measured where something of it is missing: a study that stands can be asked more, and one that was stopped goes on.
+"""
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,16 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.experts.abilities.harness import accuracies
+from unmask.errors import UnmaskError
+from unmask.experts.abilities.harness import Fetched, Items, accuracies
 from unmask.experts.likelihood import likelihoods
 from unmask.experts.speakers import load_speaker
 from unmask.experts.usage import measure_usage
-from unmask.files import write_json
 from unmask.loading import Source, load_language_model
 from unmask.mixture.choices import chosen
 from unmask.mixture.experts import read_expert
 from unmask.mixture.folder import load_mixture
 from unmask.mixture.merging import Method, merge_experts
+from unmask.seals import read_record, write_record
 from unmask.studies.self_moe.drawing import Asked, Lessons
 
 Values = dict[str, NDArray[np.float64]]
@@ -32,7 +36,7 @@ class Meter:
     """Measures models on the held-out lessons, each at most once.
 
     asked: tests of ability, for whole models. folder: where values are kept, one file a row, named by the row; they are those of the
-    artefacts that lie beside it.
+    artefacts that lie beside it. rows: the rows that were called for, in order.
     """
 
     def __init__(
@@ -46,11 +50,13 @@ class Meter:
     ) -> None:
         self.source, self.held_out, self.max_length, self.folder, self.say = source, held_out, max_length, folder, say
         self.asked = asked or Asked({}, None, False)
+        self.tests = {name: _named(items, self.asked.limit) for name, items in self.asked.items.items()}
+        self.rows: list[str] = []
 
     def model(self, row: str, folder: Path | None) -> Values:
         """A base model (no folder), an expert or a mixture as it was saved."""
         if self._lacks(row):
-            self._keep(row, *load_speaker(replace(self.source, model=str(folder or self.source.model))))
+            self._measure(row, *load_speaker(replace(self.source, model=str(folder or self.source.model))))
         return self._values(row)
 
     def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:
@@ -58,57 +64,107 @@ class Meter:
         if self._lacks(row):
             model, tokenizer = load_language_model(self.source)
             merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
-            self._keep(row, model.eval(), tokenizer)
+            self._measure(row, model.eval(), tokenizer)
         return self._values(row)
 
-    def choices(self, row: str, folder: Path, choices: Sequence[str]) -> dict[str, Values]:
-        """A mixture used in other ways than it was saved in; and where its tokens go."""
+    def choices(self, row: str, folder: Path, choices: Sequence[str], *, abilities: bool = False) -> dict[str, Values]:
+        """A mixture used in other ways than it was saved in, and asked for its abilities if wanted; and where its tokens go."""
         names = {choice: f"{row}, {choice}" for choice in choices}
+        lacking = {choice for choice, name in names.items() if self._lacks(name, abilities)}
         usage = f"{row}, usage"
-        if any(not self._file(name).is_file() for name in (usage, *names.values())):
+        if lacking or self._read(usage) is None:
             mixture, tokenizer = load_mixture(folder, self.source)
             mixture.model.eval()
-            if self._lacks(usage, f"where the tokens of {row} go"):
-                found = measure_usage(mixture, tokenizer, self.held_out, self.max_length)
-                write_json(self._file(usage), found.as_json())
-            for choice, name in names.items():
-                if self._lacks(name):
-                    self._keep(name, mixture.model, tokenizer, partial(chosen, mixture, choice))
+            if self._read(usage) is None:
+                self.say(f"measuring where the tokens of {row} go")
+                write_record(self._file(usage), measure_usage(mixture, tokenizer, self.held_out, self.max_length).as_json())
+            for choice in choices:
+                if choice in lacking:
+                    self._measure(names[choice], mixture.model, tokenizer, partial(chosen, mixture, choice), abilities)
         return {choice: self._values(name) for choice, name in names.items()}
 
     def usage(self, row: str) -> dict[str, Any]:
         """What `choices` found of where tokens go."""
-        return json.loads(self._file(f"{row}, usage").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        return self._kept(f"{row}, usage")
 
-    def abilities(self, row: str) -> Values:
-        """What a row that was measured before got right, 100 for each item that it did; nothing for rows that are not asked."""
-        file = self._file(f"{row}, abilities")
-        return self._values(f"{row}, abilities") if file.is_file() else {}
+    def abilities(self) -> dict[str, Values]:
+        """What the rows so far got right, 100 for each item that they did: the tests that all rows were asked alike."""
+        kept = {row: self._right(row) for row in self.rows}
+        kept = {row: right for row, right in kept.items() if right}
+        alike = [
+            (name, one["items"])
+            for name, one in next(iter(kept.values()), {}).items()
+            if all(right.get(name, {}).get("items") == one["items"] for right in kept.values())
+        ]
+        if not alike:
+            return {}
+        return {row: {name: np.array(right[name]["right"]) for name, _ in alike} for row, right in kept.items()}
 
     def oracle(self, experts: Mapping[str, Values]) -> Values:
         """Each domain under its own expert."""
         return {domain: experts[domain][domain] for domain in self.held_out}
 
-    def _lacks(self, row: str, what: str | None = None) -> bool:
-        """Whether a row is still to be measured, which is then said."""
-        missing = not self._file(row).is_file()
-        if missing:
-            self.say(f"measuring {what or row}")
-        return missing
+    def _lacks(self, row: str, abilities: bool = True) -> bool:
+        """Whether something of a row is still to be measured, which is then said."""
+        if abilities:
+            self.rows.append(row)
+        tests = self._lacking(row) if abilities else []
+        if self._read(row) is None:
+            self.say(f"measuring {row}")
+            return True
+        if tests:
+            self.say(f"measuring {row}: {', '.join(tests)}")
+        return bool(tests)
 
-    def _keep(self, row: str, speaker: Any, tokenizer: Any, using: Callable[[], Any] | None = None) -> None:
-        if self.asked.items and using is None:
-            right = accuracies(speaker, tokenizer, self.asked.items, run_code=self.asked.run_code, limit=self.asked.limit)
-            self._write(f"{row}, abilities", {name: 100 * values for name, values in right.items()})
-        with (using or nullcontext)():
-            self._write(row, likelihoods(speaker, tokenizer, self.held_out, max_length=self.max_length))
+    def _measure(
+        self, row: str, speaker: Any, tokenizer: Any, using: Callable[[], Any] = nullcontext, abilities: bool = True
+    ) -> None:
+        """What a row lacks, each test kept as soon as it is measured."""
+        for name in self._lacking(row) if abilities else ():
+            with using():
+                found = accuracies(
+                    speaker, tokenizer, {name: self.asked.items[name]}, limit=self.asked.limit,
+                    run_code=self.asked.run_code, unsandboxed=self.asked.unsandboxed,
+                )  # fmt: skip
+            right = {"items": self.tests[name], "right": (100 * found[name]).tolist()}
+            write_record(self._file(f"{row}, abilities"), {**self._right(row), name: right})
+        if self._read(row) is None:
+            with using():
+                values = likelihoods(speaker, tokenizer, self.held_out, max_length=self.max_length)
+            write_record(self._file(row), {name: some.tolist() for name, some in values.items()})
 
-    def _write(self, row: str, values: Values) -> None:
-        write_json(self._file(row), {name: some.tolist() for name, some in values.items()})
+    def _lacking(self, row: str) -> list[str]:
+        """Tests that a row was not asked yet, or not these items of them."""
+        right = self._right(row) if self.tests else {}
+        return [name for name, items in self.tests.items() if right.get(name, {}).get("items") != items]
+
+    def _right(self, row: str) -> dict[str, dict[str, Any]]:
+        """What is kept of a row's abilities; not what does not say of which items it is."""
+        kept = self._read(f"{row}, abilities") or {}
+        return {name: one for name, one in kept.items() if isinstance(one, dict)}
 
     def _values(self, row: str) -> Values:
-        said = json.loads(self._file(row).read_text(encoding="utf-8"))
-        return {domain: np.array(values) for domain, values in said.items()}
+        return {domain: np.array(values) for domain, values in self._kept(row).items()}
+
+    def _read(self, row: str) -> dict[str, Any] | None:
+        return read_record(self._file(row))
+
+    def _kept(self, row: str) -> dict[str, Any]:
+        kept = self._read(row)
+        if kept is None:
+            raise UnmaskError(f"'{self._file(row)}' was removed or damaged while the study ran: run it again.")
+        return kept
 
     def _file(self, row: str) -> Path:
         return self.folder / f"{row.replace(' ', '-').replace(',', '')}.json"
+
+
+def _named(items: Items, limit: int | None) -> str:
+    """Which items a test is asked with: by their content, or as the first ones that the harness fetches."""
+    if items is None or isinstance(items, Fetched):
+        return f"by name, {'all' if limit is None else limit}"
+    digest = hashlib.sha256()
+    for item in items:
+        program = item.program("") if item.program else None
+        digest.update(repr((item.prompt, item.choices, item.target, program)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]

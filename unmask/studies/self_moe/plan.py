@@ -14,6 +14,7 @@ from unmask.errors import UnmaskError, unknown
 from unmask.experts.balance import Balance
 from unmask.experts.learning import Average, Learning
 from unmask.experts.router import RouterOptions
+from unmask.files import inside
 from unmask.mixture.gating import Routing
 from unmask.training.lora import LoraOptions
 from unmask.training.recipe import merged, parse_setting
@@ -54,6 +55,7 @@ VARIANTS: Final[dict[str, Variant]] = {
     "joint top-1": Variant("new experts learn with the router", options=RouterOptions(train_top_k=1, joint=True)),
     "joint top-2": Variant("the same, two at a time", Routing(top_k=2), RouterOptions(train_top_k=2, joint=True)),
 }
+INSTANCE: Final = "instance"
 RENORMALISED: Final = "renormalised"
 CHOICES: Final = (RENORMALISED, "top-2", "all", "random", "uniform")
 """Other ways to use the trained router of MiXSE."""
@@ -87,8 +89,9 @@ class Plan(_Table):
 
     seeds: a file of tasks or lessons for each domain, below the data folder or `starter:NAME`. lessons: these themselves, or what the model
     writes after 100 of them. number: lessons of a domain; held_out: those it is tested on, never learned; sizes: other numbers, for
-    the curve over data. abilities: tests of the main table's rows by their files below the data folder (empty: by the harness's own
-    name), `limit` items each, those of code only with run_code. ablations: mixtures beside the main one, all of them if not said.
+    the curve over data. abilities: tests by their files below the data folder (empty: by the harness's own name; false: left out),
+    `limit` items each; those of code only with run_code, in a sandbox, and without one only with unsandboxed_code. ablations:
+    mixtures beside the main one, all of them if not said.
     """
 
     models: tuple[str, ...] = Field(min_length=1)
@@ -99,9 +102,10 @@ class Plan(_Table):
     batch: int = Field(ge=1)
     max_length: int = Field(ge=16)
     sizes: tuple[int, ...] = ()
-    abilities: dict[str, str] = {}
+    abilities: dict[str, str | Literal[False]] = {}
     limit: int | None = Field(default=None, ge=1)
     run_code: bool = False
+    unsandboxed_code: bool = False
     ablations: tuple[str, ...] = tuple(name for name in VARIANTS if name != MIXSE)
     expert: ExpertPlan
     router: RouterPlan
@@ -109,6 +113,11 @@ class Plan(_Table):
     ties_density: float = 0.2
     dare_density: float = 0.5
     seed: int = 0
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """The tests of ability that are not left out."""
+        return {name: given for name, given in self.abilities.items() if given is not False}
 
     def expert_learning(self, lessons: int) -> Learning:
         """How so many lessons are learned by LoRA."""
@@ -145,6 +154,10 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> Plan:
     except ValidationError as error:
         problem = error.errors()[0]
         raise UnmaskError(f"self-moe: {'.'.join(map(str, problem['loc']))}: {problem['msg']}.") from error
+    for name in plan.seeds:
+        inside(Path(), name)  # a domain gives its name to folders
+        if name == INSTANCE:
+            raise UnmaskError(f"self-moe: a domain cannot be called '{name}': that is the expert of all domains together.")
     for name in plan.ablations:
         if name not in VARIANTS or name == MIXSE:
             raise unknown("ablation", name, [other for other in VARIANTS if other != MIXSE])

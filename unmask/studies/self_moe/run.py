@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,14 +13,15 @@ from unmask.experts.records import content_of, write_or_check
 from unmask.files import only_run_in, write_json
 from unmask.loading import Source, pick_device
 from unmask.persistence import hardware, versions
+from unmask.seals import read_record, write_record
 from unmask.source import lasting_name
-from unmask.studies.self_moe.drawing import Asked, Drawn, ask, draw
+from unmask.studies.self_moe.drawing import ask, check_tests, draw
 from unmask.studies.self_moe.making import Maker
 from unmask.studies.self_moe.measuring import Meter, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, Plan
 
-_MORE = ("abilities", "limit", "run_code")  # may be asked of a study that stands
+_MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # may be asked of a study that stands
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 
 
@@ -30,7 +30,7 @@ class Findings:
     """What the study has found so far, each table as values by row, each row as likelihoods by domain, lesson by lesson.
 
     usage: where tokens go, by mixture; growing: mixtures of 0, 1, .. experts; sizes: by number of lessons, instance and MiXSE;
-    abilities: what rows of the main table got right, item by item.
+    abilities: what each row of any table got right, item by item.
     """
 
     main: dict[str, Values] = field(default_factory=dict)
@@ -72,6 +72,7 @@ def study(
     """Run the plan on one base model; go on where it was stopped. Raises UnmaskError."""
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
+        check_tests(plan, root)
         drawn = draw(plan, source, root, folder / "lessons", say)
         record = {
             "plan": plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", *_MORE}),
@@ -81,9 +82,11 @@ def study(
             "held_out": {name: content_of(lessons) for name, lessons in drawn.held_out.items()},
         }
         write_or_check(folder / "study.json", record)
+        maker = Maker(plan, source, drawn, folder, say, callbacks)
+        meter = Meter(source, drawn.held_out, plan.max_length, folder / "values", say, ask(plan, root, drawn))
         findings = Findings()
-        asked = ask(plan, root, drawn)
-        for _ in _parts(plan, source, drawn, folder, say, callbacks, findings, asked):
+        for _ in _parts(plan, maker, meter, findings):
+            findings.abilities = meter.abilities()
             write(findings, folder)
             write_json(
                 folder / "results.json",
@@ -92,19 +95,8 @@ def study(
         return findings
 
 
-def _parts(
-    plan: Plan,
-    source: Source,
-    drawn: Drawn,
-    folder: Path,
-    say: Callable[[str], None],
-    callbacks: Sequence[Any],
-    found: Findings,
-    asked: Asked,
-) -> Iterator[None]:
+def _parts(plan: Plan, maker: Maker, meter: Meter, found: Findings) -> Iterator[None]:
     """Fill the findings, table by table."""
-    maker = Maker(plan, source, drawn, folder, say, callbacks)
-    meter = Meter(source, drawn.held_out, plan.max_length, folder / "values", say, asked)
     experts = maker.experts(plan.number)
     found.main[BASE] = meter.model(BASE, None)
     own = {name: meter.model(f"expert {name}", place) for name, place in experts.items()}
@@ -118,12 +110,11 @@ def _parts(
     yield
     mixture = maker.mixture(MIXSE, plan.number)
     found.main[MIXSE] = meter.model(MIXSE, mixture)
-    used = meter.choices(MIXSE, mixture, CHOICES)
+    used = meter.choices(MIXSE, mixture, CHOICES, abilities=True)
     found.main[f"{MIXSE}, {RENORMALISED}"] = used.pop(RENORMALISED)
     found.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
     found.usage[MIXSE] = meter.usage(MIXSE)
-    found.overhead = _overhead(folder, mixture, source)
-    found.abilities = {row: values for row in found.main if (values := meter.abilities(row))}
+    found.overhead = _overhead(maker.folder, mixture, maker.source)
     yield
     for name in plan.ablations:
         place = maker.mixture(name, plan.number)
@@ -159,9 +150,11 @@ def _growing(maker: Maker, meter: Meter, plan: Plan, found: Findings, own: dict[
 
 def _overhead(folder: Path, mixture: Path, source: Source) -> dict[str, Any]:
     file = folder / "values" / "overhead.json"
-    if not file.is_file():
-        write_json(file, measure_overhead(mixture, source).as_json())
-    return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    found = read_record(file)
+    if found is None:
+        found = measure_overhead(mixture, source).as_json()
+        write_record(file, found)
+    return found
 
 
 def about(row: str) -> str:

@@ -46,7 +46,7 @@ def sheets(found: Findings) -> Iterator[Sheet]:
     if found.main:
         yield _likelihoods("Main table", found, found.main)
     if found.abilities:
-        yield _abilities(found)
+        yield from _abilities(found)
     if found.ablations:
         yield _likelihoods("Ablations", found, found.ablations)
     if found.usage:
@@ -81,18 +81,24 @@ def _likelihoods(title: str, found: Findings, values: dict[str, Values]) -> Shee
     return Sheet(title, ("", *domains, "average", "less base", "less instance"), rows, note)
 
 
-def _abilities(found: Findings) -> Sheet:
-    """Percent of items that rows of the main table got right."""
+def _abilities(found: Findings) -> Iterator[Sheet]:
+    """Percent of items that rows got right: those of the main table, and all others."""
     rows = compare_likelihoods(found.abilities, BASE)
     tests = tuple(rows[0].domains)
-    cells = []
-    for row in rows:
-        value, low, high = row.difference
-        less = "" if row.model == BASE else f"{value:+.1f} ± {(high - low) / 2:.1f}"
-        cells.append((row.model, *(f"{row.domains[test]:.1f}" for test in tests), f"{row.average:.1f}", less))
     numbers = ", ".join(f"{test} {len(found.abilities[BASE][test])}" for test in tests)
     note = f"Percent of items that are right ({numbers}); differences with half of their 95 % intervals (paired bootstrap over items)."
-    return Sheet("Abilities", ("", *tests, "average", "less base"), tuple(cells), note)
+    others = [row for row in rows if row.model not in found.main]
+    for title, shown in (
+        ("Abilities", [row for row in rows if row.model in found.main]),
+        ("Abilities of ablations, fewer experts and fewer lessons", [rows[0], *others] if others else []),
+    ):
+        cells = []
+        for row in shown:
+            value, low, high = row.difference
+            less = "" if row.model == BASE else f"{value:+.1f} ± {(high - low) / 2:.1f}"
+            cells.append((row.model, *(f"{row.domains[test]:.1f}" for test in tests), f"{row.average:.1f}", less))
+        if cells:
+            yield Sheet(title, ("", *tests, "average", "less base"), tuple(cells), note)
 
 
 def _difference(row: Row, against: str) -> str:
