@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from unmask.studies.self_moe.tables import sheets
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 LITTLE = ["number=4", "held_out=4", "sizes=[2]", "router.steps=2", "expert.steps=2"]
+ABLATIONS = 'ablations=["layer routers", "shared expert", "joint top-2"]'
 
 
 def run(plan: Plan, folder: Path, *callbacks: Any) -> Findings:
@@ -35,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a whole run by the command line."""
     folder = tmp_path_factory.mktemp("study")
     given = ["reproduce", "self-moe", "--scale", "smoke", "-o", str(folder), "--dtype", "float32"]
-    for setting in [*LITTLE, 'ablations=["layer routers", "shared expert", "joint top-2"]']:
+    for setting in [*LITTLE, ABLATIONS]:
         given += ["--set", setting]
     done = CliRunner().invoke(app, given, catch_exceptions=False)
     assert done.exit_code == 0 and "Main table" in done.stdout and "Overhead of 4 experts" in done.stdout
@@ -123,6 +125,12 @@ def test_what_was_made_is_not_made_again_and_a_kill_loses_nothing(whole: Path, t
         run(load_plan("smoke", [*LITTLE, "ablations=[]", "lora.r=2"]), tmp_path / "cut")
 
 
+@pytest.fixture
+def standing(whole: Path, tmp_path: Path) -> Path:
+    """The folder of a whole run, to be changed."""
+    return Path(shutil.copytree(whole, tmp_path / "study"))
+
+
 def file_of(folder: Path, name: str, number: int) -> str:
     """A file of a test of two choices, of so many items."""
     rows = [
@@ -136,7 +144,7 @@ def file_of(folder: Path, name: str, number: int) -> str:
 def asked(plan: list[str], folder: Path, data: Path) -> tuple[Findings, list[str]]:
     """What a study found, and what it said that it measures."""
     said: list[str] = []
-    settings = [*LITTLE, 'ablations=["layer routers"]', *plan]
+    settings = [*LITTLE, ABLATIONS, *plan]
     found = study(load_plan("smoke", settings), Source("pico", dtype="float32"), data, folder, said.append, lambda *_: None)
     return found, [one.removeprefix("measuring ") for one in said if one.startswith("measuring ")]
 
@@ -144,21 +152,20 @@ def asked(plan: list[str], folder: Path, data: Path) -> tuple[Findings, list[str
 EVERY_ROW = [
     BASE, *(f"expert {name}" for name in DOMAINS), INSTANCE, "TIES", "DARE", "linear", MIXSE,
     "MiXSE, renormalised", "MiXSE, top-2", "MiXSE, all", "MiXSE, random", "MiXSE, uniform",
-    "layer routers", "MiXSE of 2", "MiXSE of 3", "instance merging 2", "MiXSE 2",
+    "layer routers", "shared expert", "joint top-2", "MiXSE of 2", "MiXSE of 3", "instance merging 2", "MiXSE 2",
 ]  # fmt: skip
 
 
 def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    standing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every model of the study is asked, and shown; what is there is not measured again; other items are other items."""
     from unmask.experts.abilities.harness import accuracies
     from unmask.studies.self_moe import measuring
 
     piqa, more = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"', f'abilities.piqa="{file_of(tmp_path, "more", 5)}"'
-    study_folder = tmp_path / "study"
-    found, _ = asked([], study_folder, tmp_path)
-    assert found.abilities == {}
+    found, said = asked([], standing, tmp_path)
+    assert found.abilities == {} and said == []
 
     limit = 7
 
@@ -171,9 +178,9 @@ def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
 
     monkeypatch.setattr(measuring, "accuracies", stopped)
     with pytest.raises(KeyboardInterrupt):
-        asked([piqa], study_folder, tmp_path)
+        asked([piqa], standing, tmp_path)
     monkeypatch.setattr(measuring, "accuracies", accuracies)
-    found, said = asked([piqa], study_folder, tmp_path)
+    found, said = asked([piqa], standing, tmp_path)
     assert said == [f"{row}: piqa" for row in EVERY_ROW[6:]], "it goes on where it was stopped"
     assert list(found.abilities) == EVERY_ROW
     assert all(len(values["piqa"]) == 3 for values in found.abilities.values())
@@ -182,25 +189,25 @@ def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
     assert [row[0] for row in others.rows] == [BASE, *(row for row in EVERY_ROW if row not in found.main)]
     assert [row["model"] for row in found.as_json()["abilities"]] == EVERY_ROW
 
-    found, said = asked([piqa], study_folder, tmp_path)
+    found, said = asked([piqa], standing, tmp_path)
     assert said == [] and list(found.abilities) == EVERY_ROW
-    found, said = asked([], study_folder, tmp_path)
+    found, said = asked([], standing, tmp_path)
     assert said == [] and list(found.abilities) == EVERY_ROW, "what was measured stays in the report"
-    found, said = asked([more, "limit=4"], study_folder, tmp_path)
+    found, said = asked([more, "limit=4"], standing, tmp_path)
     assert said == [f"{row}: piqa" for row in EVERY_ROW]
     assert all(len(values["piqa"]) == 4 for values in found.abilities.values())
 
 
-def test_damaged_and_older_values_are_measured_again(tmp_path: Path) -> None:
+def test_damaged_and_older_values_are_measured_again(standing: Path, tmp_path: Path) -> None:
     piqa = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"'
-    first, _ = asked([piqa], tmp_path / "study", tmp_path)
-    values = tmp_path / "study/values"
+    first, _ = asked([piqa], standing, tmp_path)
+    values = standing / "values"
     (values / "TIES.json").write_bytes((values / "TIES.json").read_bytes()[:40])
     (values / "MiXSE-usage.json").write_text("")
     (values / "overhead.json").write_text("")
     (values / "DARE-abilities.json").write_text('{"piqa": [100.0, 0.0]}')  # of which items, it does not say
     with pytest.warns(UserWarning, match="is damaged"):
-        again, said = asked([piqa], tmp_path / "study", tmp_path)
+        again, said = asked([piqa], standing, tmp_path)
     assert said == ["TIES", "DARE: piqa", "where the tokens of MiXSE go"]
     for row, right in first.abilities.items():
         assert again.abilities[row]["piqa"].tolist() == right["piqa"].tolist()
@@ -210,15 +217,15 @@ def test_damaged_and_older_values_are_measured_again(tmp_path: Path) -> None:
     assert again.usage == first.usage
 
 
-def test_rows_are_asked_as_they_are(tmp_path: Path) -> None:
+def test_rows_are_asked_as_they_are(standing: Path, tmp_path: Path) -> None:
     from unmask.experts.abilities.harness import accuracy
     from unmask.experts.abilities.tests import read_items
     from unmask.mixture.choices import chosen
     from unmask.mixture.folder import load_mixture
 
     name = file_of(tmp_path, "many", 24)
-    found, _ = asked([f'abilities.piqa="{name}"', "sizes=[]"], tmp_path / "study", tmp_path)
-    items, folder = read_items("piqa", tmp_path / name), tmp_path / "study"
+    found, _ = asked([f'abilities.piqa="{name}"'], standing, tmp_path)
+    items, folder = read_items("piqa", tmp_path / name), standing
     for row, model in (("expert math", folder / "experts/math"), ("layer routers", folder / "mixtures/layer-routers")):
         speaker, tokenizer = load_speaker(Source(str(model), dtype="float32"))
         assert found.abilities[row]["piqa"].tolist() == (100 * accuracy(speaker, tokenizer, "piqa", items)).tolist()

@@ -64,7 +64,14 @@ def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[st
         for name, seeds in given.items():
             writing = Writing(plan.number, batch=64, seed=plan.seed)
             found = specialise(
-                writer, source.model, load_domain(name), seeds, inside(folder, name), writing, forbidden, weights=weights_of(source)
+                writer,
+                source.model,
+                load_domain(name),
+                seeds,
+                inside(folder, name),
+                writing,
+                forbidden,
+                weights=weights_of(source),
             )
             say(f"{name}: {found.kept} lessons of {found.written} instructions that were written")
             learned[name] = read_lessons(inside(folder, name) / LESSONS)
