@@ -245,6 +245,7 @@ def test_an_unknown_key_is_refused_with_the_keys_that_there_are(tmp_path: Path) 
         ("limit = -3", "limit: Input should be greater than or equal to 2"),
         ("limit = ", "no TOML"),
         ('split = "dev"', "has none of dev.jsonl"),
+        ('split = "../other/test"', "is not a plain file name"),
     ],
 )
 def test_a_wrong_value_in_task_toml_is_refused(toml: str, message: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from unmask.experts.lessons import read_lessons
 from unmask.experts.likelihood import response_likelihood
 from unmask.experts.speakers import load_speaker
 from unmask.loading import Source
+from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import MIXSE, VARIANTS, Plan, load_plan, scales
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, rows_of, study
 from unmask.studies.self_moe.tables import sheets
@@ -259,6 +260,11 @@ def test_tests_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
 def test_domains_and_models_give_plain_names_to_folders(name: str, tmp_path: Path) -> None:
     with pytest.raises(UnmaskError, match=r"not a plain file name|cannot be called 'instance'"):
         load_plan("smoke", [f"seeds={{'{name}' = 'starter:math', b = 'starter:coding'}}", "number=2"])
+
+
+def test_starter_lessons_are_ours() -> None:
+    with pytest.raises(UnmaskError, match="not a plain file name"):
+        starter_lessons("../../secret")
 
 
 def test_a_folder_is_called_after_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from unmask import rows as rows_of
 from unmask.errors import UnmaskError, unknown
 from unmask.evaluation import columns
 from unmask.evaluation.columns import Column, read_columns
+from unmask.files import inside
 from unmask.probing.sentences import read_sentences
 from unmask.rows import Row, read_rows
 
@@ -227,7 +228,8 @@ def _kind_of_labelled(folder: Path, file: Path) -> str:
 
 
 def _file(folder: Path, stem: str) -> Path | None:
-    return next((folder / f"{stem}{ending}" for ending in rows_of.READERS if (folder / f"{stem}{ending}").is_file()), None)
+    places = (inside(folder, f"{stem}{ending}") for ending in rows_of.READERS)
+    return next((place for place in places if place.is_file()), None)
 
 
 def _main_file(folder: Path, stated: TaskFile) -> Path:
@@ -290,7 +292,7 @@ def _read_retrieval(folder: Path, stated: TaskFile) -> dict[str, list[Row]]:
         "corpus-id": columns.id_of("document", corpus, corpus_file),
         "score": columns.gain,
     }
-    qrels = read_columns(folder / f"qrels_{stated.split or 'test'}.tsv", judged)
+    qrels = read_columns(inside(folder, f"qrels_{stated.split or 'test'}.tsv"), judged)
     asked = {row["query-id"] for row in qrels if row["score"] > 0}
     return {"corpus": corpus, "queries": [row for row in queries if row["_id"] in asked], "qrels": qrels}
 

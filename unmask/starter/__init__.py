@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unmask.files import inside
+
 _HERE = Path(__file__).parent
 
 
@@ -19,4 +21,4 @@ def reference_texts() -> list[str]:
 
 def starter_lessons(domain: str) -> Path:
     """A file of a few lessons of knowledge, reasoning, math or coding; it need not exist."""
-    return _HERE / "lessons" / f"{domain}.jsonl"
+    return inside(_HERE / "lessons", f"{domain}.jsonl")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from unmask.errors import UnmaskError, unknown
+from unmask.files import inside
 from unmask.rows import Row, field, read_rows
 
 Rows = Iterator[tuple[int, Row]]
@@ -52,7 +53,7 @@ def _judged(folder: Path, split: str) -> Rows:
     """
     documents = _by_id(folder / "corpus.jsonl")
     queries = _by_id(folder / "queries.jsonl")
-    judgements = folder / f"qrels_{split}.tsv"
+    judgements = inside(folder, f"qrels_{split}.tsv")
     for line, row in read_rows(judgements):
         if float(field(judgements, line, row, "score")) <= 0:
             continue
