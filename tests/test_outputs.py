@@ -69,9 +69,10 @@ def is_text(hint: Any) -> bool:
     return hint is str or any(is_text(part) for part in get_args(hint) if get_origin(hint) is not Literal)
 
 
-def reads(command: Any, output: str) -> list[Any]:
-    """The parameters of a command that may name something to read, or another output."""
-    return [one for one in command.params if one.name != output and (is_path(hints(command).get(one.name)) or one.name in READ)]
+def reads(command: Any) -> list[Any]:
+    """The parameters of a command that may name something to read."""
+    known = hints(command)
+    return [one for one in command.params if one.name not in OUTPUTS and (is_path(known.get(one.name)) or one.name in READ)]
 
 
 def forms(command: Any, name: str) -> tuple[str, ...]:
@@ -95,7 +96,7 @@ CASES = [
     for path, command in WRITING.items()
     for output in command.params
     if output.name in OUTPUTS
-    for given in reads(command, output.name)
+    for given in reads(command)
     for form in forms(command, given.name)
 ]
 
@@ -103,7 +104,7 @@ CASES = [
 def of_files(path: tuple[str, ...], output: str, given: str) -> bool:
     """Whether a command writes a file here, and may read a folder there."""
     kind = next(one.metavar for one in COMMANDS[path].params if one.name == output)
-    return kind == FILE and given not in (*OUTPUTS, "recipe")
+    return kind == FILE and given != "recipe"
 
 
 Refused = Callable[..., str]
@@ -208,6 +209,17 @@ def test_a_file_of_a_folder_that_is_read_is_not_written_over(
     form = forms(COMMANDS[path], given)[0]
     assert "is a file of the input" in refused(path, {output: [str(folder / "test.jsonl")], given: [form.format(folder)]})
     assert everything(tmp_path) == before
+
+
+def test_two_outputs_are_two_files(refused: Refused, tmp_path: Path) -> None:
+    lessons = content(tmp_path / "lessons.jsonl", folder=False)
+    for other in ("one.jsonl", "../here/one.jsonl"):
+        given = {"source": [str(lessons)], "output": ["one.jsonl"], "held_out": [other]}
+        assert "is given for two outputs" in refused(("seeds",), given)
+    assert not list(Path.cwd().iterdir())
+    Path("one.jsonl").write_text("old")
+    os.link("one.jsonl", "two.jsonl")
+    assert "is given for two outputs" in refused(("seeds",), {**given, "held_out": ["two.jsonl"]})
 
 
 def test_a_task_named_by_its_split_is_its_folder(refused: Refused, tmp_path: Path) -> None:

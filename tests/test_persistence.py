@@ -235,6 +235,13 @@ def test_instructions_are_saved_and_used_by_both(name: str, pico: Make, tmp_path
     assert_equal(vectors(embedder), model.encode(MIXED))
 
 
+def test_sentence_transformers_may_save_over_a_folder_that_is_sealed(pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico("causal/eol/last"), tmp_path / "saved")
+    before = vectors(Embedder.from_pretrained(folder, device="cpu"))
+    theirs(folder, trust=True).save_pretrained(str(folder))
+    assert np.array_equal(before, vectors(Embedder.from_pretrained(folder, device="cpu")))
+
+
 def test_a_model_that_sentence_transformers_saved_is_the_same_again(pico: Make, tmp_path: Path) -> None:
     embedder = pico("causal/instruction/mean@2/zscore", instructions=INSTRUCTIONS)
     query = embedder.encode_query(TEXTS)

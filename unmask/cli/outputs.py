@@ -14,6 +14,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from unmask.cli.numbers import check_numbers
+from unmask.errors import UnmaskError
 
 # what a command writes: FILE or FOLDER, as its metavar says
 OUTPUTS = ("output", "held_out", "file")
@@ -54,10 +55,13 @@ def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:
         output = given.get(parameter.name)
         if parameter.name not in OUTPUTS or output is None:
             continue
-        inputs = [path for name, value in given.items() if name != parameter.name for path in _paths(name, value)]
+        inputs = [path for name, value in given.items() if name not in OUTPUTS for path in _paths(name, value)]
         check_output(output, inputs, folder=parameter.metavar == FOLDER)
         if parameter.metavar == FILE:
             _refuse_part_of(output, inputs)
+        others = [given[name] for name in OUTPUTS if name != parameter.name and given.get(name) is not None]
+        if any(_is_same(output, other) for other in others):
+            raise UnmaskError(f"'{output}' is given for two outputs, and the second would overwrite the first: give two files.")
 
 
 def _paths(name: str, value: Any) -> Iterator[Path]:
@@ -88,10 +92,12 @@ def _comes_with_us(name: str, value: str) -> bool:
     return value in BUNDLED or value == "starter"
 
 
+def _is_same(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other) or (one.exists() and other.exists() and one.samefile(other))
+
+
 def _refuse_part_of(output: Path, inputs: list[Path]) -> None:
     """Raise UnmaskError for a file that exists inside a folder which the command reads: it may be what is read."""
-    from unmask.errors import UnmaskError
-
     place = output.expanduser().resolve()
     for folder in inputs:
         if place.exists() and folder.expanduser().is_dir() and folder.expanduser().resolve() in place.parents:
