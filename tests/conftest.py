@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 _CHECKED = ("unmask.pooling", "unmask.routing", "unmask.features", "unmask.heads", "unmask.backbone")
@@ -33,6 +35,24 @@ torch.set_num_threads(1)
 
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
+
+# Files whose tests train, start processes or simulate: together four fifths of the time. `make fast` leaves them out.
+SLOW = (
+    "abuse/", "experts/test_kills", "experts/test_mixing", "experts/test_training", "experts/test_generation", "studies/",
+    "training/test_resume", "training/test_run", "training/test_sharding", "training/test_distributed", "training/test_train_cli",
+    "evaluation/test_kills", "evaluation/test_mteb_tasks", "evaluation/test_power", "evaluation/test_recommend",
+    "test_benchmark_scripts",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
+
+
+settings.register_profile("unmask", deadline=None)  # a busy machine is no fault
+settings.load_profile("unmask")
 
 TEXTS = [
     "A man plays a guitar.",
@@ -104,3 +124,10 @@ def data() -> Path:
 def _seeded() -> Iterator[None]:
     torch.manual_seed(0)
     yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _light_collections() -> None:
+    """Spare the garbage collector what imports left: millions of objects, which every training step of a test would visit anew."""
+    gc.collect()
+    gc.freeze()

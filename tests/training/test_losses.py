@@ -58,7 +58,7 @@ def result(model: nn.Module, loss: Tensor) -> tuple[float, list[Tensor]]:
 
 
 def assert_same(one: tuple[float, Sequence[Tensor]], other: tuple[float, Sequence[Tensor]], tolerance: float = 1e-6) -> None:
-    assert one[0] == pytest.approx(other[0], abs=tolerance)
+    assert one[0] == pytest.approx(other[0], rel=tolerance, abs=tolerance)
     assert len(one[1]) == len(other[1]) > 0
     for mine, theirs in zip(one[1], other[1], strict=True):
         torch.testing.assert_close(mine, theirs, atol=tolerance, rtol=1e-4)
