@@ -568,3 +568,11 @@ def test_no_task_at_all_is_refused() -> None:
 def test_real_sets_are_read_as_what_they_are(name: str, kind: str, size: int, data: Path) -> None:
     task = read(data / name)
     assert (task.kind, task.size) == (kind, size)
+
+
+def test_a_folder_may_be_named_like_a_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_task(tmp_path / "sts", "sts")
+    monkeypatch.chdir(tmp_path)
+    for spec in ("sts", "sts:sts", "sts#10"):
+        [task] = resolve_tasks([spec])
+        assert task.kind == "sts"

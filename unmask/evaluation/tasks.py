@@ -114,7 +114,7 @@ def find_task(spec: str) -> Task:
     path, mark, kind = spec.rpartition(":")
     if mark and kind not in KINDS and Path(path).expanduser().is_dir() and not Path(spec).expanduser().is_dir():
         raise unknown("kind of task", kind, KINDS)
-    path, kind = (path, kind) if kind in KINDS else (spec, "")
+    path, kind = (path, kind) if mark and kind in KINDS else (spec, "")
     folder = Path(path).expanduser()
     if folder.is_dir():
         return _read_folder(folder, kind or None, limit)
@@ -400,8 +400,8 @@ def _expanded(spec: str, say: Callable[[str], None]) -> Sequence[Task]:
 
 def is_path(spec: str) -> bool:
     """Whether this is a file or folder, or is written like one."""
-    path, _, kind = spec.rpartition(":")
-    names = [spec, path] if kind in KINDS else [spec]
+    path, mark, kind = spec.rpartition(":")
+    names = [spec, path] if mark and kind in KINDS else [spec]
     return spec.startswith((".", "/", "~")) or any(Path(name).expanduser().exists() for name in names)
 
 
