@@ -1,0 +1,110 @@
+"""Cut a command at one of its writes, run it again, and compare what it leaves with what an undisturbed run leaves."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.abuse.examples import EXAMPLES
+from tests.abuse.forking import Ran, command, run
+from tests.abuse.power import CUT, LOSSES, Disk, Loss
+
+ALL = os.environ.get("UNMASK_PROOFS") == "all"
+"""Whether this is `make proofs`: every case, or so many that it takes an hour, instead of a sample that takes a minute."""
+FIRST, MORE = 20, 20
+"""Cuts in a whole sweep: so many from the first on, and so many of the others."""
+UNTOLD = ("*.lock", ".lock", ".unmask-made")
+"""Files that tell nothing of a result."""
+
+
+@dataclass
+class Case:
+    """Work in a folder that it starts from. timed: patterns of files that tell seconds, and differ from run to run."""
+
+    name: str
+    work: Callable[[], object]
+    start: Path
+    place: Path
+    timed: tuple[str, ...] = ()
+    operations: int = 0
+    undisturbed: dict[str, bytes] = field(default_factory=dict)
+    again: Ran | None = None
+
+    @property
+    def here(self) -> Path:
+        return self.place / "here"
+
+    def begin(self) -> None:
+        """Put the folder back to the start."""
+        shutil.rmtree(self.here, ignore_errors=True)
+        shutil.copytree(self.start, self.here, symlinks=True)
+
+    def run(self, cut: int | None = None, loss: Loss = "names") -> Ran:
+        disk = Disk(self.here, self.place / "notes" / "disk", loss)
+        return run(self.work, self.here, self.place / "notes", disk, cut)
+
+    def measure(self) -> None:
+        """Run undisturbed, and then once more over what that left."""
+        self.begin()
+        done = self.run()
+        assert done.code == 0, done.err
+        self.operations = int((self.place / "notes" / "disk").read_text())
+        self.undisturbed = self.state()
+        self.again = self.run()
+        assert self.again.code in (0, 2), self.again.err
+        assert self.state() == self.undisturbed, "the same command once more changes what it left"
+
+    def state(self) -> dict[str, bytes]:
+        """What the folder holds, without what tells nothing of a result."""
+        found = {}
+        for path in sorted(self.here.rglob("*")):
+            name = str(path.relative_to(self.here))
+            if path.is_file() and not any(fnmatch.fnmatch(path.name, pattern) for pattern in UNTOLD):
+                timed = any(fnmatch.fnmatch(path.name, pattern) for pattern in self.timed)
+                found[name] = b"" if timed else path.read_bytes()
+        return found
+
+    def recovers(self, cut: int, loss: Loss) -> str | None:
+        """Cut the work at an operation and do it again; what went wrong, if anything did."""
+        self.begin()
+        died = self.run(cut, loss)
+        where = f"{self.name}: {loss} lost before operation {cut} {(self.place / 'notes' / 'disk').read_text()}"
+        if died.code != CUT:
+            return f"{where}: not reached, exit code {died.code}\n{died.err}"
+        after = self.run()
+        assert self.again is not None
+        complete = after.code == self.again.code and after.sentence == self.again.sentence
+        if after.code != 0 and not complete:
+            return f"{where}: the command cannot go on, exit code {after.code}\n{after.err}"
+        return self._difference(where)
+
+    def _difference(self, where: str) -> str | None:
+        state = self.state()
+        if state == self.undisturbed:
+            return None
+        missing, more = self.undisturbed.keys() - state.keys(), state.keys() - self.undisturbed.keys()
+        changed = [name for name in state.keys() & self.undisturbed.keys() if state[name] != self.undisturbed[name]]
+        return f"{where}: missing {sorted(missing)}, too many {sorted(more)}, changed {sorted(changed)}"
+
+
+def case_of(path: tuple[str, ...], start: Path, place: Path) -> Case:
+    """The case of a command's example."""
+    example = EXAMPLES[path]
+    return Case(" ".join(path), command(*example.line(path)), start, place, example.timed)
+
+
+def cuts(operations: int, seed: str) -> list[tuple[int, Loss]]:
+    """Where to cut: a few places with one loss each, or in `make proofs` all (of more than 40: the first 20, and 20 others)."""
+    chance = random.Random(seed)
+    if not ALL:
+        chosen = sorted(chance.sample(range(1, operations + 1), min(3, operations)))
+        return [(cut, LOSSES[(cut + place) % 3]) for place, cut in enumerate(chosen)]
+    places = list(range(1, operations + 1))
+    if operations > FIRST + MORE:
+        places = [*places[:FIRST], *sorted(chance.sample(places[FIRST:], MORE))]
+    return [(cut, loss) for cut in places for loss in LOSSES]
