@@ -132,3 +132,19 @@ def test_equal_tensors_are_equal_bytes(tmp_path: Path) -> None:
         save_tensors(tmp_path / str(place), tensors, {"one": "1", "two": "2", "three": "3"})
     assert len({(tmp_path / str(place)).read_bytes() for place in range(8)}) == 1
     assert load_tensors(tmp_path / "0").keys() == tensors.keys()
+
+
+def test_the_seal_and_the_card_of_a_folder_below_are_content(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "README.md").write_text("A card.")
+    seal(tmp_path / "below")
+    (tmp_path / "README.md").write_text("A card.")
+    seal(tmp_path)
+    (tmp_path / "README.md").write_text("Edited.")
+    check_seal(tmp_path)
+    for file in ("README.md", "checksums.json"):
+        before = (tmp_path / "below" / file).read_text()
+        (tmp_path / "below" / file).write_text(before + " ")
+        with pytest.raises(Damaged, match=file):
+            check_seal(tmp_path)
+        (tmp_path / "below" / file).write_text(before)

@@ -179,8 +179,9 @@ def _digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _to_seal(folder: Path, name: str) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != name)
-    return sorted(path for path in files if path.suffix not in _NOT_SEALED and path.name != ".lock")
+    files = (path for path in folder.rglob("*") if path.is_file() and path != folder / name and path.name != ".lock")
+    # in a folder below, such as that of an expert in a mixture, a card and a seal are content like any other
+    return sorted(path for path in files if path.suffix not in _NOT_SEALED or path.parent != folder)
 
 
 def _is_nearly_the_key(key: str) -> bool:

@@ -404,7 +404,7 @@ def test_choices(tmp_path: Path) -> None:
     assert torch.equal(strengths("b"), torch.tensor([0.0, 1.0, 0.0]).expand_as(learned))
     with pytest.raises(UnmaskError, match="Did you mean 'random'"):
         strengths("randon")
-    with pytest.raises(UnmaskError, match="more experts than the 3"):
+    with pytest.raises(UnmaskError, match="'top-4' needs 4 experts; this mixture has 3"):
         strengths("top-4")
     assert mixture.routing == Routing(), "afterwards all is as it was"
 
