@@ -266,17 +266,28 @@ def test_recommend_tells_the_rounds_and_what_to_use(run: Run, model: Path, task:
     )
     found = run(*given)
     assert found.code == 0
-    for part in ("Round 1: 4 items", "Use ", "tokens a text", "times as many"):
-        assert part in found.out
+    for part in (
+        "Round 1: 24 items",
+        "Use ",
+        "tokens a text",
+        "times as many",
+        "on all 24 items",
+        "chose it from 6 candidates",
+    ):
+        assert part in " ".join(found.out.split())
+    assert max(map(len, found.out.splitlines())) <= 100
     content = json.loads(run(*given, "--json").out)
     assert content == json.loads(Path("out/recommendation.json").read_text())
-    assert content["label"] in ("mean", "last", "prompteol") and content["tokens"] <= content["grid_tokens"]
+    assert content["label"] in {standing["label"] for standing in content["rounds"][-1]["standings"]}
+    assert content["tokens"] <= content["grid_tokens"]
+    asked = run(*given, "--no-layers")
+    assert "@" not in asked.out and "chose it from 3 candidates" in " ".join(asked.out.split())
 
 
 def test_compare_prints_a_table_a_test_and_an_advice(run: Run, model: Path, task: Path) -> None:
     found = compared(run, model, "-d", "mean,prompteol", "-t", task, "-o", "out")
     assert found.code == 0
-    for part in ("Main score x 100", "mean", "prompteol", "Row minus column", "Recommended", "Saved to out/"):
+    for part in ("Main score x 100", "mean", "prompteol", "Row minus column", "What to use", "Saved to out/"):
         assert part in found.out
     assert "Traceback" not in found.err
 

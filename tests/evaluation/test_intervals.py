@@ -23,11 +23,17 @@ PERFECT: dict[str, dict[str, Any]] = {
 }
 
 
+def known(items: Items, resamples: int = 1000) -> tuple[float, float]:
+    found = score_interval(items, resamples=resamples)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_perfect_score_on_twenty_items_is_not_certain(metric: str) -> None:
     items = Items(metric, PERFECT[metric])
     assert score(items) == pytest.approx(1)
-    low, high = score_interval(items)
+    low, high = known(items)
     width = 2 if metric == "spearman" else 1  # from -1 to 1
     assert (low, high) == pytest.approx((1 - width * 0.1611, 1), abs=1e-3)
 
@@ -49,11 +55,19 @@ def test_other_scores_keep_their_bootstrap() -> None:
     assert score_interval(items) == interval(bootstrap(items, 1000))
 
 
+def test_a_higher_level_is_wider_and_stays_within_the_scale() -> None:
+    items = Items("mean", {"value": np.random.default_rng(0).random(20) ** 0.1})
+    at = {level: score_interval(items, level) for level in (0.95, 0.99, 0.9999)}
+    assert at[0.95] and at[0.99] and at[0.9999]
+    assert at[0.9999][0] < at[0.99][0] < at[0.95][0] and at[0.95][1] <= at[0.99][1] <= at[0.9999][1] <= 1
+    assert (score(items) - at[0.99][0]) / (score(items) - at[0.95][0]) == pytest.approx(2.5758 / 1.96, abs=1e-3)
+
+
 def test_the_interval_of_a_mean_is_that_of_a_bootstrap_of_all_tasks() -> None:
     random = np.random.default_rng(0)
     tasks = [Items("mean", {"value": random.random(80) ** power}) for power in (1, 2, 5)]
     drawn = np.mean([bootstrap(items, 20_000, seed) for seed, items in enumerate(tasks)], axis=0)
-    found = mean_interval([score(items) for items in tasks], [score_interval(items, resamples=20_000) for items in tasks])
+    found = mean_interval([score(items) for items in tasks], [known(items, 20_000) for items in tasks])
     assert found == pytest.approx(interval(drawn), abs=0.002)
     assert mean_interval([0.4], [(0.3, 0.6)]) == pytest.approx((0.3, 0.6))
 

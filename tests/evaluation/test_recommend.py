@@ -1,4 +1,4 @@
-"""A race: the best design wins, what is worse is not paid for, and the bill is right."""
+"""A race: the best design wins, what is worse is not paid for, the bill is right; and it ends with an answer, whatever the task."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import numpy as np
 import pytest
 
 from tests.evaluation.test_compare import plan_of, task_in
-from tests.tiny import write_rows, write_task
+from tests.evaluation.test_mteb_tasks import no_data_of_before, offline  # noqa: F401
+from tests.tiny import labelled, pairs, tagged, write_rows, write_task
 from unmask.design import parse_designs
 from unmask.errors import UnmaskError
-from unmask.evaluation import recommend as module
+from unmask.evaluation import mteb_adapter
+from unmask.evaluation import racing as module
 from unmask.evaluation.compare import Plan, compare
-from unmask.evaluation.recommend import SHARES, beside_the_best, lane, recommend
+from unmask.evaluation.racing import FIRST
+from unmask.evaluation.recommend import Advice, recommend
 from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.evaluation.tasks import LocalTask, MtebTask
+from unmask.evaluation.subsets import subset
+from unmask.evaluation.tasks import LocalTask
 
 LANES = "mean,last,prompteol,causal/eol/last@2,echo,bidirectional-mean"
 COST = {"plain": 10, "eol": 15, "echo": 20}
@@ -45,7 +49,7 @@ def scripted(quality: dict[str, float], rounds: list[list[str]]) -> Callable[...
         for label, design in plan.designs.items():
             for number, task in enumerate(plan.tasks):
                 assert isinstance(task, LocalTask)
-                chance = np.random.default_rng([number, int(100 * quality[label])])  # equals are equal
+                chance = np.random.default_rng([number, int(100 * quality[label])])  # of equal quality, equal items
                 value = (chance.random(400)[: task.size] < quality[label]).astype(float)
                 conditions = Conditions(
                     model="m",
@@ -85,92 +89,246 @@ def race(quality: Sequence[float], tasks: list[LocalTask], folder: Path, monkeyp
     rounds: list[list[str]] = []
     labels = LANES.split(",")
     monkeypatch.setattr(module, "compare", scripted(dict(zip(labels, quality, strict=True)), rounds))
-    return recommend(plan_of(folder / "model", LANES, tasks), ResultStore(folder / "store")), rounds
+    plan = plan_of(folder / "model", LANES, tasks)
+    return recommend(plan, ResultStore(folder / "store"), layers=False), rounds
 
 
 def test_the_best_design_wins_and_what_is_far_worse_leaves_at_once(
     tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advice, rounds = race([0.2, 0.25, 0.9, 0.9, 0.3, 0.1], tasks, tmp_path, monkeypatch)
-    assert {advice.label, *advice.ties} == {"prompteol", "causal/eol/last@2"}
+    assert {advice.label, *advice.ties} == {"prompteol", "causal/eol/last@2"} == set(rounds[1])
     assert advice.design == parse_designs(LANES)[advice.label]
-    assert set(rounds[1]) == {"prompteol", "causal/eol/last@2"}
     assert advice.interval[0] < advice.score < advice.interval[1]
-    # all four passes on a sixteenth, then one of them to the half
-    first = 50 * (10 + 15 + 20 + 10)
-    assert advice.rounds[0].tokens == first
-    assert advice.tokens == first + 350 * 15
+    assert [one.items for one in advice.rounds] == [80, 320, 800] and advice.all_items, "to the end, since two are left"
+    # all four lanes on the first items, then one of them on all
+    assert advice.rounds[0].tokens == 80 * (10 + 15 + 20 + 10)
+    assert advice.tokens == 80 * (10 + 20 + 10) + 800 * 15 == sum(one.tokens for one in advice.rounds)
     assert advice.grid_tokens == 800 * (10 + 15 + 20 + 10)
-    assert sum(one.tokens for one in advice.rounds) == advice.tokens
 
 
-def test_of_passes_that_cannot_be_told_apart_the_better_half_goes_on(
+def test_designs_that_no_test_tells_apart_are_all_kept_to_the_last_item(
     tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     advice, rounds = race([0.5] * 6, tasks, tmp_path, monkeypatch)
-    lanes = [{lane(parse_designs(LANES)[label]) for label in labels} for labels in rounds]
-    assert [len(one) for one in lanes] == [4, 2, 1, 1]
-    assert lanes[1] == {("causal", "plain"), ("causal", "eol")}, "of equals, those that were named first"
-    assert lanes[-1] == {lane(advice.design)}
-    assert [one.items for one in advice.rounds][: len(rounds)] == [round(800 * share) for share in SHARES][: len(rounds)]
+    assert [len(labels) for labels in rounds] == [6, 6, 6]
+    assert len(advice.ties) == 5 and advice.rounds[-1].items == 800
+    assert "tied with" in advice.reason and "takes about" not in advice.reason
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_only_a_lost_test_drops_a_design_and_only_a_decision_ends_a_race(
+    seed: int, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice, _ = race(list(np.random.default_rng(seed).uniform(0.4, 0.8, 6)), tasks, tmp_path, monkeypatch)
+    for one in advice.rounds:
+        for standing in one.standings[1:]:
+            assert standing.interval is not None
+            low, high = standing.interval
+            assert low < high and (standing.worse is False or low > 0)
+            assert (standing.label in one.kept) or standing.worse
+    assert advice.all_items or not advice.ties
+    assert min(one.items for one in advice.rounds) >= 2 * 30
 
 
 def test_a_race_ends_when_one_design_is_left(tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advice, rounds = race([0.1, 0.2, 0.1, 0.2, 0.9, 0.1], tasks, tmp_path, monkeypatch)
-    assert (advice.label, len(rounds), advice.ties) == ("echo", 1, ())
+    assert (advice.label, len(rounds), advice.ties, advice.all_items) == ("echo", 1, (), False)
+    assert "; better than every other design (p < 0.05" in advice.reason
     assert advice.grid_tokens == 800 * (10 + 15 + 20 + 10), "as if all had run to the end"
 
 
-def test_designs_that_score_alike_are_named(tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    advice, _ = race([0.8, 0.8, 0.1, 0.1, 0.1, 0.1], tasks, tmp_path, monkeypatch)
-    assert {advice.label, *advice.ties} == {"mean", "last"}
-
-
-def test_the_lead_of_the_best_of_many_is_no_surprise() -> None:
-    random = np.random.default_rng(0)
-    for designs in (2, 5, 12):
-        scores = np.sort(random.normal(size=(4000, designs)), axis=1)
-        spread = (scores[:, -1] - scores[:, 0]) / np.sqrt(2)  # of a difference of two
-        level = np.mean([beside_the_best(value, designs) < 0.05 for value in spread])
-        assert level == pytest.approx(0.05, abs=0.015), "the worst of equals is dropped in one of twenty races"
-    assert beside_the_best(1.959964, 2) == pytest.approx(0.05, abs=1e-4), "two designs: the usual two-sided p"
-    assert beside_the_best(float("inf"), 5) == 0
-
-
-@pytest.mark.parametrize("kind", ["sts", "classification", "clustering", "retrieval"])
-def test_the_bill_of_the_grid_is_what_the_grid_computes(
-    kind: str, pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_equal_designs_hardly_ever_one_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[LocalTask]
 ) -> None:
-    monkeypatch.setattr(module, "LEVEL", 0)
+    """Six designs of one quality, each with its own luck: in at most one of twenty races the corrected test drops any."""
+    dropped = 0
+    for seed in range(30):
+        rounds: list[list[str]] = []
+        labels = LANES.split(",")
+        made = scripted(dict.fromkeys(labels, 0.6), rounds)
+
+        def lucky(
+            plan: Plan, store: ResultStore, *given: Any, made: Any = made, seed: int = seed, **named: Any
+        ) -> list[Result]:
+            results: list[Result] = made(plan, store, *given, **named)
+            found = []
+            for place, result in enumerate(results):
+                value = (np.random.default_rng([seed, place]).random(result.n) < 0.6).astype(float)
+                found.append(result.model_copy(update={"main_score": float(value.mean())}))
+                store.add(found[-1], Items("mean", {"value": value}))
+            return found
+
+        monkeypatch.setattr(module, "compare", lucky)
+        small = [subset(task, 100) for task in tasks]
+        advice = recommend(plan_of(tmp_path / "m", LANES, small), ResultStore(tmp_path / f"s{seed}"), layers=False)
+        dropped += any(set(one.kept) != {standing.label for standing in one.standings} for one in advice.rounds)
+    assert dropped <= 4
+
+
+def as_compared(advice: Advice, plan: Plan, folder: Path) -> None:
+    """The winner has the best of the scores that a comparison of the same designs gives, if all items were used."""
+    designs = {standing.label: standing for standing in advice.rounds[-1].standings}
+    assert advice.all_items
+    results = compare(plan, ResultStore(folder))
+    means = {label: np.mean([one.main_score for one in results if one.label == label]) for label in plan.designs}
+    for label, mean in means.items():
+        assert designs[label].score == pytest.approx(mean)
+    assert advice.score >= max(means.values()) - 1e-12
+
+
+KINDS = ["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_tasks_are_used_whole_and_cost_what_a_comparison_costs(
+    kind: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
     task = task_in(write_task(tmp_path / kind, kind))
-    plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean", [task])
+    plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean,causal/plain/mean/zscore", [task])
     advice = recommend(plan, ResultStore(tmp_path / "race"))
-    results = compare(plan, ResultStore(tmp_path / "grid"))
-    whole = sum({result.design.split("/")[0]: result.tokens for result in results}.values())
-    assert advice.grid_tokens == pytest.approx(whole, rel=0.1)
+    as_compared(advice, plan, tmp_path / "grid")
+    spent = [sum(cost.tokens for cost in ResultStore(tmp_path / name).costs) for name in ("race", "grid")]
+    assert spent[0] == spent[1] == advice.tokens == advice.grid_tokens, "layers come in the same passes"
+    assert len(advice.rounds) == 1
+    raced = [one.label for one in advice.rounds[0].standings]
+    assert sum("@" in label for label in raced) == 3, "of the three that lead, the layer in the middle"
+    assert advice.candidates == 4 + 4
+    again = recommend(plan, ResultStore(tmp_path / "race"))
+    assert again == advice
+    assert sum(cost.tokens for cost in ResultStore(tmp_path / "race").costs) == spent[0]
+    assert not (tmp_path / "race" / ".unmask-vectors").exists()
 
 
-def test_a_real_race_computes_nothing_twice(
+def three_classes(folder: Path, test: Sequence[int]) -> LocalTask:
+    """Texts of three classes, so many of each in the test part."""
+    town = [{"text": f"street house n{number}", "label": "town"} for number in range(400)]
+    rows = labelled(0, 800)
+    of = {
+        "music": [row for row in rows if row["label"] == "music"],
+        "sport": [row for row in rows if row["label"] == "sport"],
+        "town": town,
+    }
+    folder.mkdir()
+    write_rows(folder / "train.jsonl", [row for found in of.values() for row in found[:10]])
+    write_rows(
+        folder / "test.jsonl", [row for found, count in zip(of.values(), test, strict=True) for row in found[10 : 10 + count]]
+    )
+    return task_in(folder)
+
+
+@pytest.mark.parametrize("test", [(2, 1, 1), (20, 20, 0), (0, 30, 12), (95, 4, 1), (130, 3, 2)])
+def test_few_texts_and_rare_classes_end_with_an_answer(
+    test: tuple[int, ...], pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    task = three_classes(tmp_path / "task", test)
+    plan = plan_of(pico_folder("llama"), "mean,last,max", [task])
+    store = ResultStore(tmp_path / "race")
+    advice = recommend(plan, store)
+    assert not store.failures and not advice.failed
+    assert advice.all_items or not advice.ties
+    for result in store.results:
+        assert result.n >= min(FIRST, task.size)
+
+
+def test_forty_pairs_are_forty_pairs(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "sts").mkdir()
+    write_rows(tmp_path / "sts" / "test.jsonl", pairs("score", lambda n: (n % 5, n % 5 + n % 3), 40))
+    many = ",".join(
+        f"causal/plain/{pooling}{layer}" for pooling in ("mean", "last", "max", "weighted-mean") for layer in ("", "@1")
+    )
+    plan = plan_of(pico_folder("llama"), f"{many},echo,prompteol,bidirectional-mean", [task_in(tmp_path / "sts")])
+    advice = recommend(plan, ResultStore(tmp_path / "race"))
+    assert [one.items for one in advice.rounds] == [40] and advice.all_items
+    assert advice.interval is not None and advice.interval[1] - advice.interval[0] > 0.1, "forty pairs say little"
+    as_compared(advice, plan, tmp_path / "grid")
+
+
+def test_a_round_that_says_nothing_is_skipped(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """Gold scores that are all alike but for a few: the first round holds none of these, and asks nothing."""
+    (tmp_path / "sts").mkdir()
+    rows = pairs("score", lambda n: (n % 5, 1), 250)
+    write_rows(tmp_path / "sts" / "test.jsonl", rows)
+    task = task_in(write_different(tmp_path / "sts", rows))
+    plan = plan_of(pico_folder("llama"), "mean,last", [task])
+    said: list[str] = []
+    advice = recommend(plan, ResultStore(tmp_path / "race"), said.append)
+    assert any("this round says nothing" in line for line in said)
+    assert advice.rounds[0].items > FIRST and advice.all_items
+
+
+def write_different(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """The same rows, with other gold for two that the first round leaves out."""
+    task = task_in_raw(folder, rows)
+    first = {row["sentence1"] for row in subset(task, FIRST).data["test"]}
+    late = [row for row in rows if row["sentence1"] not in first][:2]
+    write_rows(folder / "test.jsonl", [{**row, "score": 3} if row in late else row for row in rows])
+    return folder
+
+
+def task_in_raw(folder: Path, rows: list[dict[str, Any]]) -> LocalTask:
+    return LocalTask(folder.name, "sts", {"test": rows})
+
+
+def test_a_design_without_a_score_leaves_and_the_others_go_on(
     pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "FEWEST", 2)
-    monkeypatch.setattr(module, "LEVEL", 0)  # nothing is dropped by a test, so that there are four rounds
-    tasks = [task_in(write_task(tmp_path / kind, kind)) for kind in ("sts", "clustering")]
-    plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean,bidirectional/plain/last", tasks)
+    whole = mteb_adapter.evaluate
+
+    def failing(task: Any, name: str, encode: Any) -> Any:
+        if "/max" in name:
+            raise UnmaskError("no score for it")
+        return whole(task, name, encode)
+
+    monkeypatch.setattr(mteb_adapter, "evaluate", failing)
+    plan = plan_of(pico_folder("llama"), "max,mean,last", [task_in(write_task(tmp_path / "sts", "sts"))])
+    advice = recommend(plan, ResultStore(tmp_path / "race"))
+    assert advice.label != "max" and list(advice.failed) == ["max"]
+    assert "no score for it" in advice.failed["max"]
+    monkeypatch.setattr(mteb_adapter, "evaluate", lambda *_: failing(None, "/max", None))
+    with pytest.raises(UnmaskError, match="has no score on sts: no score for it"):
+        recommend(plan, ResultStore(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", ["STSBenchmark", "Banking77Classification", "SciFact", "AmazonCounterfactualClassification"])
+def test_tasks_of_mteb_are_raced_too(
+    name: str,
+    offline: Any,  # noqa: F811
+    pico_folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FIRST", 4)
+    monkeypatch.setattr(module, "FACTOR", 2)
+    task = offline(name)
+    plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean", [task])
+    advice = recommend(plan, ResultStore(tmp_path / "race"))
+    as_compared(advice, plan, tmp_path / "grid")
+    assert len(advice.rounds) > 1
+    items = [one.items for one in advice.rounds]
+    assert items == sorted(items) and items[0] < items[-1]
+
+
+def test_a_large_real_race_computes_nothing_twice(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    rows = pairs("score", lambda n: (n % 5, n % 5 + n % 3), 300)
+    (tmp_path / "sts").mkdir()
+    write_rows(tmp_path / "sts" / "test.jsonl", rows)
+    plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean,bidirectional/plain/last", [task_in(tmp_path / "sts")])
     advice = recommend(plan, ResultStore(tmp_path / "store"))
-    assert advice.label in plan.designs and advice.tokens < advice.grid_tokens
-    assert len(advice.rounds) == 4
+    assert advice.tokens <= advice.grid_tokens * 1.01
+    assert [one.items for one in advice.rounds] == [40, 160, 300][: len(advice.rounds)]
     spent = sum(cost.tokens for cost in ResultStore(tmp_path / "store").costs)
-    assert spent == advice.tokens, "texts of a round are not computed again in the next one"
-    again = recommend(plan, ResultStore(tmp_path / "store"))
-    assert again == advice
-    assert sum(cost.tokens for cost in ResultStore(tmp_path / "store").costs) == spent
-    assert not (tmp_path / "store" / ".unmask-vectors").exists()
+    assert spent == advice.tokens, "texts of a round are not computed again in the next one, nor for layers"
 
 
-def test_what_cannot_be_raced_is_refused(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    tasks = [task_in(write_task(tmp_path / "sts", "sts"))]
-    with pytest.raises(UnmaskError, match="local folders"):
-        recommend(plan_of(tmp_path, "mean,last", [MtebTask("STSBenchmark", "sts", "r")]), ResultStore(tmp_path / "a"))  # type: ignore[list-item]
+def test_what_cannot_be_raced_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    write_rows(tmp_path / "words" / "train.jsonl", tagged(0, 24))
+    write_rows(tmp_path / "words" / "test.jsonl", tagged(24, 10))
+    words = task_in(tmp_path / "words")
+    with pytest.raises(UnmaskError, match=r"'words' is a word-level task, .* `unmask probe words`"):
+        recommend(plan_of(tmp_path / "no model", "mean,last", [words]), ResultStore(tmp_path / "a"))
     with pytest.raises(UnmaskError, match="two or more"):
-        recommend(plan_of(tmp_path, "mean", tasks), ResultStore(tmp_path / "b"))
+        recommend(
+            plan_of(tmp_path / "no model", "mean", [task_in(write_task(tmp_path / "sts", "sts"))]), ResultStore(tmp_path / "b")
+        )

@@ -10,7 +10,7 @@ import pytest
 from tests.tiny import write_task
 from unmask.evaluation import subsets
 from unmask.evaluation.scored import scored_texts
-from unmask.evaluation.subsets import subset
+from unmask.evaluation.subsets import drawn_order, subset
 from unmask.evaluation.tasks import LocalTask, find_task
 
 KINDS = ["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
@@ -43,7 +43,7 @@ def test_a_task_that_is_no_larger_stays_as_it_is(kind: str, tmp_path: Path) -> N
 
 
 def test_the_documents_of_a_query_stay_with_it_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subsets, "_DOCUMENTS_PER_QUERY", 2)
+    monkeypatch.setattr(subsets, "DOCUMENTS_PER_QUERY", 2)
     task = task_of(tmp_path, "retrieval")
     part = subset(task, 2)
     relevant = {row["corpus-id"] for row in part.data["qrels"]}
@@ -55,3 +55,25 @@ def test_the_documents_of_a_query_stay_with_it_beside_others(tmp_path: Path, mon
     known = {row["_id"] for row in part.data["corpus"]}
     assert {row["corpus-id"] for row in part.data["qrels"]} <= known
     assert {row["query-id"] for row in part.data["qrels"]} == {row["_id"] for row in part.data["queries"]}
+
+
+@pytest.mark.parametrize("sizes", [(95, 4, 1), (1, 1, 1), (50, 50, 0)])
+def test_every_beginning_holds_every_class_and_then_they_come_in_proportion(sizes: tuple[int, ...]) -> None:
+    classes = [name for name, size in zip("abc", sizes, strict=True) for _ in range(size)]
+    order = drawn_order(len(classes), 3, classes)
+    assert sorted(order) == list(range(len(classes)))
+    present = sum(size > 0 for size in sizes)
+    for end in range(present, len(order) + 1):
+        part = [classes[place] for place in order[:end]]
+        assert len(set(part)) == present
+        for name, size in zip("abc", sizes, strict=True):
+            assert abs(part.count(name) - end * size / len(order)) < present
+    assert order == drawn_order(len(classes), 3, classes) != drawn_order(len(classes), 4, classes) or len(order) < 4
+
+
+@pytest.mark.parametrize("kind", ["classification", "clustering", "pair-classification"])
+def test_no_subset_lacks_a_class(kind: str, tmp_path: Path) -> None:
+    task = task_of(tmp_path, kind)
+    whole = {row["label"] for row in task.data["test"]}
+    for size in range(1, task.size):
+        assert {row["label"] for row in subset(task, size).data["test"]} == whole

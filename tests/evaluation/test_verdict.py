@@ -260,7 +260,7 @@ def test_what_it_would_take_is_said_of_ties_alone(tmp_path: Path) -> None:
         results.append(result)
     [found] = recommendations(results, store)
     [needed] = re.findall(
-        r"telling mean-label from echo-label takes about ([\d,]+) items like these \(80% power\)", found.reason
+        r"telling echo-label from mean-label takes about ([\d,]+) items like these \(80% power\)", found.reason
     )
     # two-sided normal at 0.05 / 3: ((2.394 + 0.842) x 0.1 / 0.004)^2
     assert int(needed.replace(",", "")) == pytest.approx((2.394 + 0.842) ** 2 * noise.var() / 0.004**2, rel=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,8 @@ from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxL
 from unmask.terminal import say, tell
 
 if TYPE_CHECKING:
-    from unmask.evaluation.recommend import Advice, Round
+    from unmask.evaluation.racing import Round
+    from unmask.evaluation.recommend import Advice
 
 DESIGNS = (
     "last,mean,weighted-mean,max,causal/plain/mean/zscore,prompteol,prompteol-z,echo,causal/echo/weighted-mean,"
@@ -22,8 +24,15 @@ DESIGNS = (
 
 def recommend(
     model: Model,
-    task: Annotated[list[str], typer.Option("--task", "-t", help="FOLDER, FOLDER:kind, FOLDER#200, or `starter`; repeat.")],
+    task: Annotated[
+        list[str],
+        typer.Option("--task", "-t", help="FOLDER, FOLDER:kind, FOLDER#200, a task set or name in mteb, or `starter`; repeat."),
+    ],
     designs: Annotated[str, typer.Option("--designs", "-d", help="Designs to choose from, with commas between.")] = DESIGNS,
+    layers: Annotated[
+        bool,
+        typer.Option("--layers/--no-layers", help="Also try three earlier layers of the leading designs, at no extra pass."),
+    ] = True,
     output: Annotated[
         Path,
         typer.Option(
@@ -39,7 +48,7 @@ def recommend(
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Recommend a design for tasks like these: all designs on few items, the better ones on more."""
+    """Recommend a design for tasks like these: all designs on few items; those that are not worse go on, on more."""
     from unmask.design import parse_designs
     from unmask.evaluation.compare import Plan
     from unmask.evaluation.recommend import recommend as run
@@ -54,7 +63,7 @@ def recommend(
     source = Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     plan = Plan(source, parse_designs(designs), resolve_tasks(task), max_length, reference_texts(), batch_tokens)
     with only_run_in(output):
-        advice = run(plan, ResultStore(output), say)
+        advice = run(plan, ResultStore(output), say, layers=layers)
         write_json(output / "recommendation.json", advice.as_json())
     if as_json:
         print(json.dumps(advice.as_json(), indent=2, ensure_ascii=False))
@@ -65,23 +74,42 @@ def recommend(
 def _print(advice: Advice) -> None:
     for number, one in enumerate(advice.rounds, start=1):
         _print_round(number, one)
-    low, high = advice.interval
+    for label, why in advice.failed.items():
+        tell(f"Left out: {label}, {why}")
     name = advice.label if advice.label == advice.design.name else f"{advice.label} ({advice.design.name})"
-    tell(f"Use {name}: {100 * advice.score:.1f} [{100 * low:.1f}, {100 * high:.1f}], {advice.tokens_a_text:.0f} tokens a text.")
-    if advice.ties:
-        tell(f"  Not told apart from it: {', '.join(advice.ties)}.")
-    tell(
-        f"  {advice.tokens:,} tokens were computed; all designs on all items are about {advice.grid_tokens:,} "
-        f"({advice.grid_tokens / advice.tokens:.1f} times as many)."
+    _wrapped(f"Use {name}: {advice.reason}.", "")
+    from unmask.evaluation.advice import points
+
+    which = f"all {advice.items} items" if advice.all_items else f"{advice.items} items"
+    bounds = f" [{points(advice.interval[0])}, {points(advice.interval[1])}]" if advice.interval else ""
+    _wrapped(
+        f"Its score: {100 * advice.score:.1f}{bounds} on {which}, {advice.tokens_a_text:.0f} tokens a text. The same items chose it from "
+        f"{advice.candidates} candidates: the interval is widened for that choice (Bonferroni), the score is not corrected for it.",
+        "  ",
+    )
+    _wrapped(
+        f"{advice.tokens:,} tokens were computed; all designs on all items are about {advice.grid_tokens:,} "
+        f"({advice.grid_tokens / max(1, advice.tokens):.1f} times as many).",
+        "  ",
     )
 
 
+def _wrapped(text: str, indent: str) -> None:
+    """A paragraph, at most 80 characters wide."""
+    for line in textwrap.wrap(text, 80, initial_indent=indent, subsequent_indent="  ", break_on_hyphens=False):
+        tell(line)
+
+
 def _print_round(number: int, one: Round) -> None:
-    tell(f"Round {number}: {one.items} items, {one.tokens:,} tokens")
+    from unmask.evaluation.advice import points
+
+    tell(f"Round {number}: {one.items} items, {one.tokens:,} tokens; how far behind, with intervals corrected over all pairs")
+    width = max(len(standing.label) for standing in one.standings)
     for standing in one.standings:
-        low, high = standing.interval
-        behind = f"{100 * standing.behind:5.1f} behind [{100 * low:.1f}, {100 * high:.1f}]" if standing.behind else ""
-        tell(
-            f"  {'+' if standing.label in one.kept else ' '} {100 * standing.score:5.1f}  {standing.label:34} {behind}".rstrip()
-        )
+        behind = f"{100 * standing.behind:5.1f} behind" if standing is not one.standings[0] else ""
+        if standing.interval:
+            low, high = standing.interval
+            behind += f" [{points(low)}, {points(high)}]" + ", worse" * standing.worse
+        mark = "+" if standing.label in one.kept and not standing.worse else " "
+        tell(f"  {mark} {100 * standing.score:5.1f}  {standing.label:{min(width, 40)}} {behind}".rstrip())
     print()

@@ -94,7 +94,7 @@ def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], res
     tokens = {system: tokens_per_text(results, system) for system, _ in order}
     tied = [system for system, test in against.items() if test.better is None]
     cheapest = min([leader, *tied], key=lambda system: tokens[system])
-    needed = what_it_takes(against[tied[0]], results) if tied else None
+    needed = what_it_takes(leader, tied[0], against[tied[0]], results) if tied else None
     return Lead(tuple(order), against, cheapest, tokens, needed)
 
 
@@ -171,16 +171,18 @@ def cheapest_words(one: Lead, results: Sequence[Result]) -> str:
         return f"{display_name(one.leader, results)} is also the cheapest, {tokens:.0f} tokens a text"
     if not one.cheaper:
         return f"none of them is clearly cheaper ({tokens:.0f} tokens a text)"
-    return f"the cheapest of them is {display_name(one.cheapest, results)}, {tokens:.0f} tokens a text, not {one.tokens[one.leader]:.0f}"
+    behind = points(one.against(one.cheapest).difference)
+    name = display_name(one.cheapest, results) + (f" ({behind} behind)" if behind != "0.0" else "")
+    return f"the cheapest of them is {name}, {tokens:.0f} tokens a text, not {one.tokens[one.leader]:.0f}"
 
 
-def what_it_takes(test: Comparison, results: Sequence[Result]) -> str | None:
+def what_it_takes(one: System, other: System, test: Comparison, results: Sequence[Result]) -> str | None:
     """How many items, or tasks, would tell two designs apart if they differ as they seem to; None where that cannot be said.
 
     Planning, not evidence: it takes the difference found for the true one.
     """
     outcome, comparisons_made = test.outcome, _family_size(test)
-    pair = f"telling {display_name(test.a, results)} from {display_name(test.b, results)}"
+    pair = f"telling {display_name(one, results)} from {display_name(other, results)}"
     if outcome.unit == "tasks":
         needed = _tasks_needed(test, results, comparisons_made)
         return f"{pair} takes about {needed} tasks ({POWER:.0%} power)" if needed else None
@@ -243,8 +245,9 @@ def names(systems: Sequence[System], results: Sequence[Result]) -> str:
 
 
 def points(value: float) -> str:
-    """A score x 100."""
-    return f"{100 * value:.1f}"
+    """A score x 100; nothing has no sign."""
+    text = f"{100 * value:.1f}"
+    return "0.0" if text == "-0.0" else text
 
 
 def _other(test: Comparison, system: System) -> System:

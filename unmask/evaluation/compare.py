@@ -43,7 +43,8 @@ class Plan:
     """What to compare: a source of weights, designs by label, tasks; and what every vector depends on beside them.
 
     max_length: None takes that of a saved embedder, else 512; dtype and attention implementation likewise.
-    reference: texts that standardisation and alpha are fitted on; batch_tokens: None chooses by device.
+    reference: texts that standardisation and alpha are fitted on; batch_tokens: None chooses by device. beside: designs that are not
+    scored, but whose vectors are computed in the passes of those that are, for a comparison to come.
     """
 
     source: Source
@@ -52,6 +53,7 @@ class Plan:
     max_length: int | None
     reference: Sequence[str]
     batch_tokens: int | None = None
+    beside: Sequence[Design] = ()
 
     def __post_init__(self) -> None:
         """Load a saved embedder as it was saved, where nothing else was asked for."""
@@ -107,13 +109,15 @@ def compare(
     *,
     cache: VectorCache | None = None,
     loaded: Callable[[], Loaded] | None = None,
+    fits: dict[Design, Fit] | None = None,
 ) -> list[Result]:
     """Score every design on every task; what the store holds already is not computed again.
 
     Returns the results in the order of designs, then tasks. Every design is checked on the loaded model before the first
     text is computed. A cell that fails is kept as such in the store (`failures`), and the others go on; so are the cells that are
     none, since a word-level task asks nothing of such a design. cache: vectors by their text; one in the store's folder if not given,
-    which vanishes when all cells are done. loaded: gives the plan's model, if it is to outlive this call. Raises UnmaskError
+    which vanishes when all cells are done. loaded: gives the plan's model, and
+    fits holds what was fitted, if they are to outlive this call. Raises UnmaskError
     and AttentionError as loading does.
     """
     say(f"{plan.source.model}: {len(plan.designs)} designs on {len(plan.tasks)} tasks")
@@ -124,7 +128,7 @@ def compare(
     vectors = cache or VectorCache.beside(store.folder)
     if any(grid.kept(conditions) is None for conditions in grid.cells.values()):
         backbone, tokenizer = loaded() if loaded else load_checked(plan, say)
-        _fill(grid, backbone, tokenizer, vectors)
+        _fill(grid, backbone, tokenizer, vectors, {} if fits is None else fits)
     if cache is None:
         vectors.forget()  # also what a run left that was killed when all was scored
     found = [grid.kept(conditions) for conditions in grid.cells.values()]
@@ -198,7 +202,9 @@ class Grid:
         return {label: designs[label] for label, cell in cells.items() if cell is not None and self.kept(cell) is None}
 
 
-def _fill(grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorCache) -> None:
+def _fill(
+    grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorCache, fitted: dict[Design, Fit]
+) -> None:
     plan = grid.plan
     # all of them first: what the tokenizer lacks is refused before anything is computed
     limit = backbone.within_positions(plan.limit)
@@ -218,14 +224,16 @@ def _fill(grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, ca
         wanted = dict.fromkeys(design for task in tasks for design in grid.missing(group, task).values())
         if not wanted:
             continue
-        own = {design: saved for design in wanted if (saved := plan.own_fit(design))}
-        others = [design for design in wanted if design not in own]
+        wanted |= dict.fromkeys(one for one in plan.beside if (one.attention, one.prompt) == (attention, prompt))
+        fitted |= {design: saved for design in wanted if (saved := plan.own_fit(design))}
+        others = [design for design in wanted if design not in fitted]
         give_up = partial(grid.give_up_design, group, tasks)
-        fits = own | fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget, give_up=give_up)
+        fitted |= fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget, give_up=give_up)
+        fits = {design: fitted[design] for design in wanted if design in fitted}
         source = Pass(backbone, prompts[prompt], fits, cache, name, budget)
-        fitted = {label: design for label, design in group.items() if design in fits}
+        group = {label: design for label, design in group.items() if design in fits}
         for task in tasks:
-            if missing := grid.missing(fitted, task):
+            if missing := grid.missing(group, task):
                 _score_group(grid, source, task, missing)
     if cache.damaged:
         grid.say(f"{cache.damaged} blocks of vectors were damaged, and were computed again")
@@ -254,7 +262,8 @@ def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Des
     backbone, prompt = source.backbone, source.prompts.prompt.name
     grid.say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
     proof = _provenance(backbone)
-    shared = SharedVectors(source, list(missing.values()), lambda total: progress_bar(f"{prompt} on {task.name}", total))
+    computed = dict.fromkeys([*missing.values(), *(one for one in grid.plan.beside if one in source.fits)])
+    shared = SharedVectors(source, list(computed), lambda total: progress_bar(f"{prompt} on {task.name}", total))
     for label, design in missing.items():
         widths = [0]
 

@@ -20,6 +20,9 @@ Bounds = tuple[float, float]
 NO_WIDTH = 1e-12
 """Width from which an interval counts as one: less is floating point."""
 
+_DRAWN = 0.95
+"""The highest level that a thousand resamples are asked for."""
+
 _LOWEST = {"spearman": -1.0}
 """The lowest score of a metric, where that is not 0; the highest is 1."""
 
@@ -52,11 +55,15 @@ def score_interval(items: Items, level: float = 0.95, resamples: int = 1000) -> 
     main, samples = score(items), bootstrap(items, resamples)
     if np.isnan(samples).all():
         return None
-    low, high = interval(samples, level, around=main if items.metric == "v-measure" else None)
-    if high - low > NO_WIDTH:
+    low, high = interval(samples, min(level, _DRAWN), around=main if items.metric == "v-measure" else None)
+    lowest, highest = min(_LOWEST.get(items.metric, 0.0), main), max(1.0, main)
+    if high - low <= NO_WIDTH:
+        share = unseen(items.n, level)
+        return main - share * (main - lowest), main + share * (highest - main)
+    if level <= _DRAWN:
         return low, high
-    share, lowest = unseen(items.n, level), min(_LOWEST.get(items.metric, 0.0), main)
-    return main - share * (main - lowest), main + share * (max(1.0, main) - main)
+    stretch = _z(level) / _z(_DRAWN)
+    return max(lowest, main - stretch * (main - low)), min(highest, main + stretch * (high - main))
 
 
 def mean_interval(scores: Sequence[float], intervals: Sequence[Bounds]) -> Bounds:

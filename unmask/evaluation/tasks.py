@@ -88,7 +88,7 @@ class MtebTask:
     """A task of mteb by name; its data come from the hub at mteb's pinned revision.
 
     metric: mteb's main score of it; splits, subsets: what it is scored on (none: all of mteb's splits, all English subsets).
-    revision: of the data, with subsets and splits where they are a choice.
+    revision: of the data, with subsets and splits where they are a choice. limit: scored on so many of its items alone.
     """
 
     name: str
@@ -97,6 +97,16 @@ class MtebTask:
     metric: str = ""
     splits: tuple[str, ...] = ()
     subsets: tuple[str, ...] = ()
+    limit: int | None = None
+
+    def limited(self, size: int) -> MtebTask:
+        """The task on so many of its items, which is another task with other scores."""
+        return replace(self, name=f"{self.name}@{size}", revision=f"{self.revision}@{size}", limit=size)
+
+    @property
+    def in_mteb(self) -> str:
+        """What mteb calls the task."""
+        return self.name if self.limit is None else self.name.removesuffix(f"@{self.limit}")
 
 
 Task = LocalTask | MtebTask

@@ -80,7 +80,8 @@ def comparisons(
     Where there are tasks enough for one of them to be significant after the correction (`fewest_tasks`: 6 for one pair, 11 for 28),
     Wilcoxon's signed-rank test over tasks, and `seed_test` for means over seeds (`mean_over_seeds`). With fewer tasks it could
     find nothing, whatever the scores: then a paired bootstrap over the items within each task, which is about these tasks
-    and, of trained designs, these embedders; always so with `over_items`. A baseline that was chosen beforehand makes k - 1
+    and, of trained designs, these embedders. `over_items` asks the items in any case, by the normal whose p has no smallest value, as
+    who tests several times over has to correct for that as well. A baseline that was chosen beforehand makes k - 1
     comparisons of k (k - 1) / 2. Pairs with a reference row (a sentence-transformers model) are a family of their own: what is said of
     two designs does not hang on what stands beside them for comparison.
 
@@ -97,7 +98,7 @@ def comparisons(
     if not over_items and len(tasks) >= max(fewest_tasks(len(family), SIGNIFICANT) for family in families if family):
         tests = _over_tasks(pairs, tasks, by_cell)
     else:
-        used, tests = _over_items(pairs, tasks, by_cell, store)
+        used, tests = _over_items(pairs, tasks, by_cell, store, normal=over_items)
         left_out |= {task: "no items behind its score" for task in tasks if task not in used}
         tasks = used
     if not tests:
@@ -202,7 +203,7 @@ def _of_seeds(a: Scores, b: Scores) -> PairedTest:
 
 
 def _over_items(
-    pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells, store: ResultStore
+    pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells, store: ResultStore, normal: bool = False
 ) -> tuple[list[str], list[PairedTest]]:
     """The tasks that have items for all the systems, and a test of each pair on these; of several seeds, their mean score."""
     systems = dict.fromkeys(system for pair in pairs for system in pair)
@@ -212,7 +213,7 @@ def _over_items(
         return [], []
     # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the number of pairs: 0.02 can be reached
     resamples = max(_RESAMPLES, 100 * (sum(not _has_reference(pair) for pair in pairs) or len(pairs)))
-    if normal := resamples > _MOST_RESAMPLES:
+    if normal := normal or resamples > _MOST_RESAMPLES:
         resamples = _RESAMPLES
     samples, points = {}, {}
     for system in systems:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from unmask.evaluation.advice import cheapest_words
+from unmask.evaluation.advice import points as points_of
 from unmask.evaluation.intervals import Bounds
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System
@@ -91,7 +92,7 @@ def render(grid: Grid, found: Standing, charts: Mapping[str, str], data: Sequenc
 
 def points(score: float | None) -> str:
     """A score x 100 with one decimal, a dash for none."""
-    return DASH if score is None else f"{100 * score:.1f}".replace("-", MINUS)
+    return DASH if score is None else points_of(score).replace("-", MINUS)
 
 
 def bounds(interval: Bounds | None) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from unmask.errors import UnmaskError
 from unmask.evaluation.mteb_adapter.building import build
 from unmask.evaluation.mteb_adapter.catalogue import english, quiet
+from unmask.evaluation.mteb_adapter.cutting import cut, items_of_parts, texts_of_parts
 from unmask.evaluation.mteb_adapter.items import RecordingRandom, Scored, items_of, joined
 from unmask.evaluation.mteb_adapter.labels import read_labels_once
 from unmask.evaluation.resampling import Items
@@ -180,7 +181,7 @@ def _ami(items: Items, recorder: RecordingRandom) -> float:
 @lru_cache(maxsize=1)  # the designs that share a pass are scored on a task one after the other
 def _loaded(task: MtebTask) -> list[Any]:
     """mteb's task with its data, of the splits and subsets that are asked; its parts where it is made of tasks."""
-    whole = english(task.name)
+    whole = english(task.in_mteb)
     parts = [english(part.metadata.name) for part in whole.metadata.tasks] if whole.is_aggregate else [whole]
     for part in parts:
         part.filter_eval_splits(list(task.splits) or None)
@@ -194,9 +195,21 @@ def _loaded(task: MtebTask) -> list[Any]:
         except Exception as error:  # whatever the hub's client raises, the reason is that the data are not there
             if _is_full(error):
                 raise
-            reason = f"The data of mteb's '{task.name}' could not be loaded from the hub: {_first_line(error)}"
+            reason = f"The data of mteb's '{task.in_mteb}' could not be loaded from the hub: {_first_line(error)}"
             raise UnmaskError(reason) from error
+    if task.limit is not None:
+        cut(parts, task.limit)
     return parts
+
+
+def count_items(task: MtebTask) -> int | None:
+    """Items of a task of mteb, whose data are loaded for that; None if it cannot be cut to fewer."""
+    return items_of_parts(_loaded(task))
+
+
+def count_texts(task: MtebTask) -> int:
+    """Texts of the splits that a task of mteb is scored on, documents included."""
+    return texts_of_parts(_loaded(task))
 
 
 def _is_full(error: Exception) -> bool:
