@@ -23,6 +23,7 @@ from unmask.files import (
     only_writer_of,
     remove,
     remove_own,
+    remove_with_scratch,
 )
 
 
@@ -209,3 +210,11 @@ def test_a_torn_line_is_cut_off(tmp_path: Path) -> None:
         lines.write("tor")
     append_line(file, "two")
     assert file.read_text() == "one\ntwo\n"
+
+
+def test_what_a_kill_left_of_a_removal_is_removed(tmp_path: Path) -> None:
+    work, other = tmp_path / ".work", tmp_path / ".work-other"
+    for folder in (work, other, tmp_path / "..work.0a1b2c3d.unmask-part"):
+        folder.mkdir()
+    remove_with_scratch(work)
+    assert list(tmp_path.iterdir()) == [other]

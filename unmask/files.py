@@ -156,6 +156,13 @@ def remove(path: Path) -> None:
     _sweep([gone])
 
 
+def remove_with_scratch(path: Path) -> None:
+    """Remove a path that this program made, and what killed runs left of writing or removing it. The caller holds its lock."""
+    remove(path)
+    if path.parent.is_dir():
+        _sweep(other for other in path.parent.iterdir() if _is_scratch_of(other, path))
+
+
 def sync(path: Path) -> None:
     """Make the content of a file, or the names in a folder, survive a power cut."""
     handle = os.open(path, os.O_RDONLY)

@@ -17,7 +17,7 @@ from unmask.experts.bases import weights_of
 from unmask.experts.learning import Learning, learn
 from unmask.experts.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import claim, content_of, finished, is_own, working_folder
-from unmask.files import atomic_folder, only_writer_of, remove
+from unmask.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.identity import Pinned, pinned
 from unmask.loading import Source, load_language_model
 from unmask.persistence import versions
@@ -69,7 +69,7 @@ def train_expert(
             adapter, log = _train(source, lessons, work, record, lora, learning, callbacks)
             done = {**record, "losses": [entry["loss"] for entry in log if "loss" in entry], "versions": versions()}
             _write(adapter, pinned(source, adapter), folder, done)
-        remove(work)
+        remove_with_scratch(work)
     return Trained(folder, tuple(done["losses"]))
 
 

@@ -17,7 +17,7 @@ from unmask.experts.learning import Learning
 from unmask.experts.lessons import Lesson
 from unmask.experts.records import claim, content_of, finished, is_own, working_folder
 from unmask.experts.router import LEARNING, RouterOptions, train_router
-from unmask.files import atomic_folder, only_writer_of, remove
+from unmask.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.loading import Source
 from unmask.mixture.experts import read_expert
 from unmask.mixture.folder import EXPERTS, ROUTERS, base_of_experts, build_mixture, read_settings, save_mixture
@@ -181,7 +181,7 @@ def _trained(
                 save_mixture(mixture, scratch)
                 write_record(scratch / RECORD, done)
                 seal(scratch)
-        remove(work)
+        remove_with_scratch(work)
     return Mixed(folder, tuple(done["losses"]))
 
 
