@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -18,6 +20,7 @@ from unmask.errors import UnmaskError
 
 _SCRATCH = "unmask-part"
 _MARKER = ".unmask-made"
+_FULL = (errno.EIO, errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -30,7 +33,7 @@ def atomic(file: Path) -> Iterator[Path]:
     file = _real(file)
     make_folder(file.parent)
     scratch = _scratch_beside(file)
-    with _naming(file):
+    with naming(file):
         os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         mode = stat.S_IMODE(scratch.stat().st_mode)
         try:
@@ -56,7 +59,7 @@ def atomic_folder(folder: Path, replaces: Callable[[Path], bool] | None = None) 
         raise UnmaskError(f"'{folder}' exists, so it is not overwritten: give another folder.")
     make_folder(folder.parent)
     scratch = _scratch_beside(folder)
-    with _naming(folder):
+    with naming(folder):
         scratch.mkdir()
         try:
             yield scratch
@@ -287,13 +290,21 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in an error of the system: a full disk does not say where."""
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error of the system: a full disk does not say where, and some libraries do not even say that it is full."""
     try:
         yield
     except OSError as error:
         if error.errno:
             error.filename = error.filename or str(path)
+        raise
+    except Exception as error:
+        if told := re.search(r"\(os error (\d+)\)", str(error)):  # safetensors
+            number = int(told[1])
+            if number in _FULL:
+                raise OSError(number, os.strerror(number), str(path)) from error
+        if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # torch.save
+            raise UnmaskError(f"'{path}' cannot be written: the disk may be full.") from error
         raise
 
 

@@ -66,6 +66,8 @@ def _jsonl(file: Path) -> Iterator[tuple[int, Row]]:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise UnmaskError(f"{file}, line {number}, column {error.colno}: no JSON: {error.msg}.") from error
+            except RecursionError as error:
+                raise UnmaskError(f"{file}, line {number}: lists or objects lie too deep in each other.") from error
             if not isinstance(row, dict):
                 raise UnmaskError(f"{file}, line {number}: expected a JSON object, found {type(row).__name__}.")
             yield number, row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,10 +47,12 @@ def seeds(
 
     learned, tested = split(read_seeds(source), number, held_out_number if held_out else 0, seed)
     # the other lessons first: where the output lies, both do
-    for file, lessons in ((held_out, tested), (output, learned)):
-        if file is not None:
-            with only_writer_of(file):
-                write_lessons(lessons, file)
+    files = [(file, lessons) for file, lessons in ((held_out, tested), (output, learned)) if file is not None]
+    with ExitStack() as held:
+        for file, _ in files:
+            held.enter_context(only_writer_of(file))
+        for file, lessons in files:
+            write_lessons(lessons, file)
             print(f"unmask: {len(lessons)} lessons in {file}", file=sys.stderr)
 
 

@@ -14,7 +14,7 @@ from unmask.experts.bases import weights_of
 from unmask.experts.expert import LORA
 from unmask.experts.joint import fresh_mixture, write_experts
 from unmask.experts.learning import Learning
-from unmask.experts.lessons import Lesson
+from unmask.experts.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import claim, content_of, finished, is_own, working_folder
 from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.files import atomic_folder, only_writer_of, remove_with_scratch
@@ -171,7 +171,9 @@ def _trained(
         done = finished(folder, RECORD, record, "mixture")
         if done is None:
             mixture, tokenizer, fresh = build()
-            claim(work, RECORD, record)  # after building: what cannot be built leaves nothing behind
+            for lessons in domains.values():
+                tokenize_lessons(tokenizer, lessons, learning.max_length)
+            claim(work, RECORD, record)  # after that: what cannot be built or learnt leaves nothing behind
             losses = train_router(
                 mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
             )

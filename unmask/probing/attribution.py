@@ -16,6 +16,7 @@ import torch
 from unmask.embedder import Embedder
 from unmask.encoding import layer_states
 from unmask.errors import UnmaskError
+from unmask.files import atomic
 from unmask.heads import LayerAttention
 from unmask.probing.subject import fingerprint_of, provenance
 
@@ -77,4 +78,5 @@ def draw_attribution(found: Attribution, file: Path) -> None:
         title=f"{found.provenance['design']}: {found.texts} texts (bars: mean, lines: 10 to 90 %)",
     )
     axes.legend(frameon=False)
-    figure.savefig(file, dpi=120)
+    with atomic(file) as scratch:
+        figure.savefig(scratch, format=file.suffix.removeprefix("."), dpi=120)

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from unmask.errors import UnmaskError
-from unmask.files import remove, sync
+from unmask.files import naming, remove, sync
 from unmask.seals import Damaged, check_seal, load_tensors, save_tensors, seal
 from unmask.training import processes
 from unmask.training.recipe import Stage
@@ -139,7 +139,8 @@ class Loop(Trainer):  # type: ignore[misc]
         for name, weight in self.model.named_parameters():
             if weight.requires_grad and not bool(weight.isfinite().all()):
                 raise UnmaskError(f"Step {self.state.global_step}: weights of {name} are not finite. {self._advice()}")
-        super()._save_checkpoint(model, trial)
+        with naming(Path(str(self.args.output_dir))):
+            super()._save_checkpoint(model, trial)
         processes.wait()
         if self.args.should_save:
             folder = Path(str(self.args.output_dir))

@@ -269,7 +269,7 @@ def run_stage(
     listener: Listener,
 ) -> list[Coverage]:
     """Run one stage, or take over what it left if it is done; the trainee then holds its weights, not yet merged."""
-    from unmask.training.loop import checkpoints, load_trainable, save_trainable
+    from unmask.training.loop import load_trainable, save_trainable
 
     done = _is_finished(folder)
     trainee.backbone.set_attention(attention_of(name, trainee.embedder.design.attention))
@@ -278,6 +278,7 @@ def run_stage(
     if done:
         listener.say(f"  {name}: done before")
         load_trainable(ready.module, folder / DONE)
+        _remove_checkpoints(folder)  # those that a kill left
         return covered
     listener.covered(name, covered)
     if trainee.recipe.shard:
@@ -285,10 +286,17 @@ def run_stage(
     _loop(name, stage, ready, trainee, folder, seed, score, listener)
     save_trainable(ready.module, folder / DONE)
     processes.wait()  # a process may still be reading the best checkpoint
-    if processes.is_first():
-        for checkpoint in checkpoints(folder):  # optimizer states are as large as what trained, twice
-            remove(checkpoint)
+    _remove_checkpoints(folder)
     return covered
+
+
+def _remove_checkpoints(folder: Path) -> None:
+    """Remove the checkpoints of a stage that is done: optimizer states are as large as what trained, twice."""
+    from unmask.training.loop import checkpoints
+
+    if processes.is_first():
+        for checkpoint in checkpoints(folder):
+            remove(checkpoint)
 
 
 def _is_finished(folder: Path) -> bool:

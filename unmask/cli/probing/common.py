@@ -49,12 +49,16 @@ def attention_of(choice: AttentionOption | None) -> Attention | None:
 
 def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
     """Texts of a file, from the first; the reference sentences of this package where no file is given. Raises UnmaskError."""
+    from unmask.errors import UnmaskError
     from unmask.rows import field, read_rows
     from unmask.starter import reference_texts
 
     if file is None:
         return reference_texts()[:limit]
-    return [field(file, line, row, column) for line, row in islice(read_rows(file), limit)]
+    texts = [field(file, line, row, column) for line, row in islice(read_rows(file), limit)]
+    if not texts:
+        raise UnmaskError(f"{file} holds no row.")
+    return texts
 
 
 def show(
