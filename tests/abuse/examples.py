@@ -43,7 +43,7 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
         ("-t", "{in}", "-d", "mean,last", "-o", "{out}", *PICO), "sts/test.jsonl", "compared", column="sentence1",
         timed=("costs.jsonl",),
     ),
-    ("report",): Example(("done", "-o", "{out}"), output="page.html"),
+    ("report",): Example(("done", "-o", "{out}"), output="page"),
     ("recommend",): Example(
         ("-t", "{in}", "-d", "mean,last", "-o", "{out}", *PICO), "sts/test.jsonl", "recommended", column="sentence1",
         timed=("costs.jsonl",),
@@ -97,7 +97,7 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
         ("--scale", "smoke", "-o", "{out}", *CPU, *(word for setting in (
             "number=4", "held_out=4", "sizes=[]", "router.steps=2", "expert.steps=2", "ablations=[]",
         ) for word in ("--set", setting))),
-        output="study", timed=("results.json", "report.md"),
+        output="study", timed=("results.json", "report.md", "overhead.*"),
     ),
 }  # fmt: skip
 

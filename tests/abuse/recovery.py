@@ -18,7 +18,7 @@ ALL = os.environ.get("UNMASK_PROOFS") == "all"
 """Whether this is `make proofs`: every case, or so many that it takes an hour, instead of a sample that takes a minute."""
 FIRST, MORE = 20, 20
 """Cuts in a whole sweep: so many from the first on, and so many of the others."""
-UNTOLD = ("*.lock", ".lock", ".unmask-made")
+UNTOLD = ("*.lock", ".lock", ".unmask-made", "events.out.tfevents*", "*.unmask-part")
 """Files that tell nothing of a result."""
 
 
@@ -66,7 +66,8 @@ class Case:
             name = str(path.relative_to(self.here))
             if path.is_file() and not any(fnmatch.fnmatch(path.name, pattern) for pattern in UNTOLD):
                 timed = any(fnmatch.fnmatch(path.name, pattern) for pattern in self.timed)
-                found[name] = b"" if timed else path.read_bytes()
+                if not timed:
+                    found[name] = _content(path)
         return found
 
     def recovers(self, cut: int, loss: Loss) -> str | None:
@@ -81,9 +82,10 @@ class Case:
         complete = after.code == self.again.code and after.sentence == self.again.sentence
         if after.code != 0 and not complete:
             return f"{where}: the command cannot go on, exit code {after.code}\n{after.err}"
-        return self._difference(where)
+        return self.difference(where)
 
-    def _difference(self, where: str) -> str | None:
+    def difference(self, where: str) -> str | None:
+        """How what the folder holds differs from what an undisturbed run leaves."""
         state = self.state()
         if state == self.undisturbed:
             return None
@@ -108,3 +110,9 @@ def cuts(operations: int, seed: str) -> list[tuple[int, Loss]]:
     if operations > FIRST + MORE:
         places = [*places[:FIRST], *sorted(chance.sample(places[FIRST:], MORE))]
     return [(cut, loss) for cut in places for loss in LOSSES]
+
+
+def _content(file: Path) -> bytes:
+    """What a file says: of a list of results, the lines in whatever order they were measured."""
+    content = file.read_bytes()
+    return b"\n".join(sorted(set(content.splitlines()))) if file.name in ("results.jsonl", "failures.jsonl") else content

@@ -1,0 +1,169 @@
+"""Files of ours that were cut short or had a bit flipped: the answer is as before, or the damage is noticed. Never another answer.
+
+Two ways to find out. What is read as a folder (saved embedders, experts, mixtures, models) is loaded by the library. What a command
+leaves is damaged, finished or half done, and the same command runs again: it ends with what an undisturbed run leaves, or it says in
+one sentence what is damaged. tests/evaluation/test_damage.py does the same with every line and array of a comparison.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.abuse.examples import CPU, EXAMPLES, must
+from tests.abuse.recovery import ALL, Case, case_of
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+
+FLIPS, CUTS = (2000, 100) if ALL else (60, 10)
+"""For each kind of folder: single bits, and places to cut at, spread over its files."""
+AGAIN = 60 if ALL else 4
+"""Times that a command is run again over damage."""
+FREE = (".md", ".png", ".svg", ".lock", ".jinja")
+"""Files that a person may edit, or that nothing reads."""
+TEXTS = ["A man plays a guitar.", "", "x"]
+
+
+def damages(files: list[Path], flips: int, cuts: int, seed: str) -> Iterator[tuple[Path, str, bytes]]:
+    """A file, what happens to it, and what it then holds; small files come as often as large ones."""
+    chance = random.Random(seed)
+    for number in range(flips + cuts):
+        file = files[number % len(files)]
+        content = file.read_bytes()
+        if not content:
+            continue
+        if number < cuts:
+            kept = chance.randrange(len(content))
+            yield file, f"cut to {kept} bytes", content[:kept]
+            continue
+        place, bit = chance.randrange(len(content)), chance.randrange(8)
+        yield file, f"bit {bit} of byte {place}", content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
+
+
+def files_of(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix not in FREE and file.name != ".lock")
+
+
+def logits(folder: Path) -> Any:
+    from unmask.experts.speakers import load_speaker
+    from unmask.loading import Source
+
+    model, tokenizer = load_speaker(Source(str(folder), dtype="float32", device="cpu"))
+    with torch.inference_mode():
+        return model(**tokenizer(TEXTS[0], return_tensors="pt")).logits.numpy().tobytes(), tokenizer.encode(TEXTS[0])
+
+
+def factors(folder: Path) -> Any:
+    from unmask.mixture.experts import read_expert
+
+    expert = read_expert(folder)
+    return expert.name, expert.base, {name: [part.numpy().tobytes() for part in one] for name, one in expert.factors.items()}
+
+
+def vectors(folder: Path) -> Any:
+    return Embedder.from_pretrained(folder, device="cpu").encode(TEXTS, show_progress=False).tobytes()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A folder that is read: the command that makes it, and what reads it."""
+
+    make: tuple[str, ...]
+    read: Callable[[Path], Any]
+
+
+KINDS = {
+    "embedder": Kind(("train", "pico.toml", "-o", "made"), vectors),
+    "head": Kind((), vectors),
+    "adapter": Kind(("train", "pico.toml", "-o", "made", "--set", "merge=false"), vectors),
+    "expert": Kind(("expert", "sums.jsonl", "-m", "pico", "-o", "made", "--steps", "1", *CPU), factors),
+    "mixture": Kind(
+        ("mix", "experts/sums", "experts/colours", "--lessons", "sums=sums.jsonl", "--lessons", "colours=colours.jsonl", "-o", "made",
+         "--steps", "1", *CPU), logits,
+    ),
+    "merged": Kind(("merge", "experts/sums", "experts/colours", "-o", "made", *CPU), logits),
+    "upcycled": Kind(("upcycle", "pico", "-o", "made", "--experts", "2", *CPU), logits),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_damage_to_a_folder_that_is_read_is_noticed(
+    name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(here)
+    kind = KINDS[name]
+    if kind.make:
+        must(list(kind.make), here, tmp_path / "notes")
+    folder = Path("headed") if not kind.make else Path("made/model") if kind.make[0] == "train" else Path("made")
+    expected = kind.read(folder)
+    faults = []
+    for file, what, content in damages(files_of(folder), FLIPS, CUTS, name):
+        before = file.read_bytes()
+        file.write_bytes(content)
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                same = kind.read(folder) == expected
+            if not same and not any("damaged" in str(one.message) for one in said):
+                faults.append(f"{file}, {what}: another answer, and not a word")
+        except UnmaskError:
+            pass
+        except BaseException as error:
+            faults.append(f"{file}, {what}: {type(error).__name__}: {error}"[:300])
+        file.write_bytes(before)
+    assert not faults, f"{len(faults)} faults\n" + "\n".join(faults[:20])
+    assert kind.read(folder) == expected
+
+
+RESUMED = [("compare",), ("recommend",), ("train",), ("specialise",), ("expert",), ("mix",), ("reproduce", "self-moe")]
+
+
+@pytest.mark.parametrize("path", RESUMED, ids=" ".join)
+def test_a_command_goes_on_over_damage(path: tuple[str, ...], furnished: Path, tmp_path: Path) -> None:
+    case = case_of(path, furnished, tmp_path)
+    case.measure()
+    chance, again = random.Random(case.name), AGAIN if path[0] != "reproduce" else AGAIN // 4
+    faults = [fault for number in range(again) if (fault := _goes_on(case, path, chance, finished=number % 2 == 0))]
+    assert not faults, f"{len(faults)} faults\n" + "\n".join(faults[:20])
+
+
+def _goes_on(case: Case, path: tuple[str, ...], chance: random.Random, finished: bool) -> str | None:
+    case.begin()
+    case.run(None if finished else chance.randint(1, case.operations), "killed")
+    files = [file for file in files_of(case.here / str(EXAMPLES[path].output)) if file.stat().st_size]
+    if not files:
+        return None
+    chance.shuffle(files)
+    file, what, content = next(damages(files[:1], *((1, 0) if chance.random() < 0.5 else (0, 1)), str(chance.random())))
+    before = file.read_bytes()
+    file.write_bytes(content)
+    after = case.run()
+    where = f"{file.relative_to(case.here)} of a {'finished' if finished else 'stopped'} run, {what}"
+    if after.code == 2 and any(word in after.err for word in ("damaged", "changed", "not written by unmask")):
+        return None
+    if after.code != 0:
+        return f"{where}: exit code {after.code}: {after.sentence}"
+    if finished and "stages" in file.parts:  # what a run went through, which nobody reads when its result is there
+        file.write_bytes(before)
+    difference = case.difference(where)
+    return difference and f"{difference} (said: {after.err[-200:]})"
+
+
+def test_a_damaged_model_in_the_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.models import cache_folder, resolve
+
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "cache"))
+    expected = logits(Path(resolve("pico")))
+    for file, what, content in damages(files_of(cache_folder() / "models"), 40 if ALL else 8, 40 if ALL else 8, "cache"):
+        before = file.read_bytes()
+        file.write_bytes(content)
+        assert logits(Path(resolve("pico"))) == expected, f"{file}, {what}"
+        if not file.exists():
+            file.write_bytes(before)

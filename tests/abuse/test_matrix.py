@@ -1,0 +1,235 @@
+"""The matrix of abuse: every command against bad input, bad outputs, a full disk and a second run.
+
+Allowed is the right answer, or exit code 2 with one sentence and nothing changed. Kills and power cuts are in test_power.py, outputs
+that are inputs in tests/test_outputs.py.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.abuse.examples import EXAMPLES, Example
+from tests.abuse.forking import Ran, command, run, start, wait
+from tests.abuse.recovery import ALL, case_of
+
+Command = tuple[str, ...]
+Rows = list[dict[str, Any]]
+
+READERS = [path for path, example in EXAMPLES.items() if example.source and example.column]
+WRITERS = [path for path, example in EXAMPLES.items() if example.output]
+SLOW = {
+    ("probe", "clusters"),
+    ("probe", "prompts"),
+    ("probe", "pairs"),
+    ("probe", "layers"),
+    ("probe", "states"),
+    ("recommend",),
+}
+"""Commands of which `make test` tries only what they refuse."""
+LONG = 50_000_000 if ALL else 500_000
+STRANGE = [
+    "[bold]x[/bold] [/] [INST] {text} [link=file:///]y[/link]",
+    "<script>alert(1)</script> <img src=x onerror=alert(1)> &amp; ]]>",
+    "../../../etc/passwd",
+    "nul\0 bell\x07 escape\x1b[31m red\x1b[0m",
+    "emoji \U0001f600\U0001f468‍\U0001f469‍\U0001f467 combined é rtl ‮abc",
+    "line one\nline two\r\nline three separator",
+    "'; DROP TABLE x; -- \" ` $(ls) %s {0} {{}}",
+    "",
+    "   ",
+]
+
+
+def read(file: Path) -> Rows:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def write(file: Path, rows: Rows) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def as_text(row: dict[str, Any], column: str, text: str) -> dict[str, Any]:
+    """A row that says another text; a list of words stays a list."""
+    return {**row, column: [text, *row[column][1:]] if isinstance(row[column], list) else text}
+
+
+def strange_texts(file: Path, column: str) -> None:
+    rows = read(file)
+    write(file, [as_text(row, column, STRANGE[n % len(STRANGE)]) for n, row in enumerate(rows)])
+
+
+def a_long_text(file: Path, column: str) -> None:
+    rows = read(file)
+    write(file, [as_text(rows[0], column, "word " * (LONG // 5)), *rows[1:]])
+
+
+def a_long_line(file: Path, _: str) -> None:
+    file.write_text("x" * LONG + "\n")
+
+
+def not_utf8(file: Path, column: str) -> None:
+    first, value, rest = file.read_bytes().partition(f'"{column}": '.encode())
+    file.write_bytes(first + value + rest.replace(b'"', b'"\xff\xfe', 1))
+
+
+def no_column(file: Path, column: str) -> None:
+    write(file, [{key: value for key, value in row.items() if key != column} for row in read(file)])
+
+
+def wrong_type(file: Path, column: str) -> None:
+    rows = read(file)
+    write(file, [*rows[:-1], {**rows[-1], column: {"a": [1]}}])
+
+
+def more_columns(file: Path, _: str) -> None:
+    write(file, [{**row, "surplus [x]": "<b>", "numbers": [1, None]} for row in read(file)])
+
+
+def empty(file: Path, _: str) -> None:
+    file.write_text("")
+
+
+def not_rows(file: Path, _: str) -> None:
+    file.write_text("[1, 2]\nnull\n")
+
+
+def deep(file: Path, _: str) -> None:
+    file.write_text("[" * 100_000 + "\n")
+
+
+def a_folder(file: Path, _: str) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def gone(file: Path, _: str) -> None:
+    file.unlink()
+
+
+REFUSED: list[Callable[[Path, str], None]] = [
+    a_long_line, not_utf8, no_column, wrong_type, empty, not_rows, deep, a_folder, gone,
+]  # fmt: skip
+TAKEN: list[Callable[[Path, str], None]] = [strange_texts, a_long_text, more_columns]
+
+
+def snapshot(here: Path) -> dict[str, bytes]:
+    """Every file, but those that only say that somebody writes."""
+    return {
+        str(path.relative_to(here)): path.read_bytes()
+        for path in sorted(here.rglob("*"))
+        if path.is_file() and not path.name.endswith(".lock")
+    }
+
+
+def require_a_sentence(done: Ran) -> None:
+    """Exit code 2, one sentence at the end, and no traceback."""
+    assert done.code == 2, (done.code, done.err[-1500:])
+    assert done.sentence.startswith("unmask: ") or "Error" in done.err, done.err[-1500:]
+    assert "Traceback" not in done.err
+    assert len(done.sentence) < 1000, f"a sentence of {len(done.sentence)} characters"
+
+
+@pytest.mark.parametrize("abuse", REFUSED, ids=lambda abuse: abuse.__name__)
+@pytest.mark.parametrize("path", READERS, ids=" ".join)
+def test_bad_input_is_refused_in_a_sentence(path: Command, abuse: Any, here: Path, tmp_path: Path) -> None:
+    example = EXAMPLES[path]
+    abuse(here / str(example.source), example.column)
+    before = snapshot(here)
+    done = run(command(*example.line(path)), here, tmp_path / "notes")
+    if abuse is wrong_type and done.code in (0, 1):
+        pytest.fail(f"took an object for a text: {done.out[-300:]}")
+    require_a_sentence(done)
+    assert snapshot(here) == before, "something was written"
+
+
+@pytest.mark.parametrize("abuse", TAKEN, ids=lambda abuse: abuse.__name__)
+@pytest.mark.parametrize("path", READERS, ids=" ".join)
+def test_strange_input_is_taken_or_refused(path: Command, abuse: Any, here: Path, tmp_path: Path) -> None:
+    if path in SLOW and not ALL:
+        pytest.skip("in `make proofs`")
+    example = EXAMPLES[path]
+    abuse(here / str(example.source), example.column)
+    before = snapshot(here)
+    done = run(command(*example.line(path)), here, tmp_path / "notes")
+    assert "Traceback" not in done.err, done.err[-1500:]
+    assert "\x1b[31m" not in done.out + done.err, "a text's control characters reached the terminal"
+    if done.code == 0:
+        assert done.out.strip() or example.output
+        return
+    require_a_sentence(done)
+    assert snapshot(here) == before, "something was written"
+
+
+def bad_outputs(example: Example, here: Path) -> list[str]:
+    """Names that cannot be written: below a file, in a place of the system's, where something else is, with a null byte."""
+    (here / "a-file").write_text("mine")
+    (here / "a-folder").mkdir()
+    (here / "a-folder" / "note").write_text("mine")
+    ending = Path(str(example.output)).suffix
+    (here / f"a-folder{ending}").mkdir(exist_ok=True)
+    wrong = f"a-folder{ending}" if ending else "a-file"
+    return [f"a-file/out{ending}", f"/proc/nowhere/out{ending}", wrong, f"nul\0{ending}", f"{'x' * 300}{ending}"]
+
+
+@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+def test_an_output_that_cannot_be_written_is_refused(path: Command, here: Path, tmp_path: Path) -> None:
+    example = EXAMPLES[path]
+    faults = []
+    outputs = bad_outputs(example, here)
+    before = snapshot(here)
+    for output in outputs:
+        done = run(command(*example.line(path, output=output)), here, tmp_path / "notes")
+        try:
+            require_a_sentence(done)
+            assert snapshot(here) == before, "something was written"
+        except AssertionError as error:
+            faults.append(f"{output[:40]!r}: {error}"[:600])
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnished: Path, tmp_path: Path) -> None:
+    if path in SLOW and not ALL:
+        pytest.skip("in `make proofs`")
+    case = case_of(path, furnished, tmp_path)
+    case.measure()
+    work = case.work
+
+    def cramped() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        work()
+
+    case.begin()
+    case.work = cramped
+    done = case.run()
+    case.work = work
+    if done.code != 0:
+        assert "Traceback" not in done.err, done.err[-1500:]
+        assert done.code == 2, done.err
+        assert "File too large" in done.err or "the disk may be full" in done.err, done.err[-500:]
+    after = case.run()
+    assert after.code == 0 or done.code == 0, after.err
+    assert case.difference("after a full disk") is None
+
+
+@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+def test_two_at_once_do_not_disturb_each_other(path: Command, furnished: Path, tmp_path: Path) -> None:
+    if path in SLOW and not ALL:
+        pytest.skip("in `make proofs`")
+    case = case_of(path, furnished, tmp_path)
+    case.measure()
+    case.begin()
+    notes = [tmp_path / f"notes-{number}" for number in range(2)]
+    copies = [start(case.work, case.here, place) for place in notes]
+    ended = [wait(copy, place) for copy, place in zip(copies, notes, strict=True)]
+    assert 0 in [one.code for one in ended], [one.err[-500:] for one in ended]
+    for one in ended:
+        if one.code != 0:
+            require_a_sentence(one)
+    assert case.difference("two at once") is None
