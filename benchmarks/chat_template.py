@@ -36,8 +36,8 @@ def compare_ways(model: str, rows: Sequence[dict[str, Any]]) -> None:
     from sentence_transformers import SentenceTransformer
 
     from unmask import Embedder
-    from unmask.models import resolve
-    from unmask.prompts import PROMPTS
+    from unmask.designs.prompts import PROMPTS
+    from unmask.models.bundled import resolve
 
     texts = [row[side] for side in ("sentence1", "sentence2") for row in rows]
     gold = [row["score"] for row in rows]
@@ -61,7 +61,7 @@ def _pico_with_template(folder: Path) -> str:
     """The pico model as a chat model."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from unmask.models import resolve
+    from unmask.models.bundled import resolve
 
     tokenizer = AutoTokenizer.from_pretrained(resolve("pico"))
     tokenizer.chat_template = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] | trim }}</s>{% endfor %}"

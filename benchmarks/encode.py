@@ -53,7 +53,7 @@ def against_sentence_transformers(model: str, sets: dict[str, list[str]], repeat
     from sentence_transformers import SentenceTransformer
 
     from unmask import Embedder
-    from unmask.batching import collate, plan
+    from unmask.encoding.batching import collate, plan
 
     ours = Embedder.from_pretrained(model, PLAIN)
     with tempfile.TemporaryDirectory() as folder:
@@ -97,9 +97,9 @@ def _their_ids(theirs: Any, some: list[str]) -> list[list[int]]:
 def many_designs(model: str, some: list[str], repeats: int) -> None:
     """All training-free designs of one attention and prompt against one of them."""
     from unmask import Design, Embedder
-    from unmask.design import HEADS, POOLINGS
-    from unmask.encoding import encode_designs
-    from unmask.features import Fit
+    from unmask.designs.design import HEADS, POOLINGS
+    from unmask.encoding.encode import encode_designs
+    from unmask.encoding.features import Fit
 
     embedder = Embedder.from_pretrained(model, PLAIN)
     depth = embedder.backbone.depth
@@ -121,7 +121,7 @@ def routing(name: str, some: list[str], repeats: int) -> None:
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     from unmask import Embedder
-    from unmask.models import resolve
+    from unmask.models.bundled import resolve
 
     tokenizer = AutoTokenizer.from_pretrained(resolve(name))
     config = AutoConfig.for_model(

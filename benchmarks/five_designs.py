@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks import _inputs
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.statistics import wilcoxon, with_holm
+from unmask.statistics.paired import wilcoxon, with_holm
 
 Scores = dict[str, dict[str, list[float]]]
 
@@ -68,11 +68,12 @@ def tests_table(found: Scores, tasks: list[str]) -> Table:
 
 def smoke_results(folder: Path) -> list[Result]:
     """Two designs of the pico model on six small tasks, as many as the test needs."""
-    from unmask.design import parse_designs
+    from unmask.designs.design import parse_designs
     from unmask.evaluation.compare import Plan, compare
-    from unmask.evaluation.tasks import LocalTask, resolve_tasks
-    from unmask.loading import Source
+    from unmask.models.loading import Source
     from unmask.starter import reference_texts
+    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.task import LocalTask
 
     names = [f"{_inputs.STARTER[name]}#{limit}" for name in ("sts", "retrieval") for limit in (8, 10, 12)]
     tasks = [task for task in resolve_tasks(names) if isinstance(task, LocalTask)]

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import _inputs
-from unmask.design import Design, parse_designs
+from unmask.designs.design import Design, parse_designs
 from unmask.evaluation.compare import Plan, compare, load_checked
 from unmask.evaluation.results import ResultStore
-from unmask.evaluation.tasks import LocalTask, resolve_tasks
-from unmask.loading import Source
+from unmask.models.loading import Source
 from unmask.starter import reference_texts
+from unmask.tasks.folders import resolve_tasks
+from unmask.tasks.task import LocalTask
 
 TASKS = ("stsb", "sickr", "sts12", "sts13", "mrpc", "trec", "subj", "bbc_news", "searchsnippets", "trecqa")
 LAYERS = (4, 8, 12, 16, 20, 24)

@@ -15,8 +15,8 @@ from itertools import product
 import numpy as np
 
 from benchmarks import _inputs
-from unmask.evaluation.resampling import Scores, interval
-from unmask.evaluation.seeds import seed_test
+from unmask.statistics.bootstrap import Scores, interval
+from unmask.statistics.seeds import seed_test
 
 TASKS, RESAMPLES = 12, 1000
 DEVIATIONS = [(1.0, 0.1, 0.1), (1.0, 1.0, 0.5), (0.3, 1.0, 0.5), (0.0, 1.0, 0.3), (0.0, 0.0, 1.0)]

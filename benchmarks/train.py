@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks import _inputs
-from unmask.backbone import TokenBatch
+from unmask.encoding.backbone import TokenBatch
 from unmask.training.data import DataSource, read_pairs
 from unmask.training.recipe import Contrastive, Recipe
 from unmask.training.stages import Prepared, prepare
@@ -54,7 +54,7 @@ def ready(given: Given, batch: int, steps: int, max_length: int, **options: Any)
             "contrastive": stage,
         }
     )
-    from unmask.design import Design
+    from unmask.designs.design import Design
 
     trainee = Trainee.load(recipe, Design.parse("prompteol"), 0)
     trainee.begin("contrastive", 0)
@@ -108,7 +108,7 @@ def bare(trainee: Trainee, batches: Sequence[Sequence[TokenBatch]]) -> float:
 
 def padded(prepared: Prepared, stage: Contrastive, width: int | None) -> list[list[TokenBatch]]:
     """The same steps with every column apart, in the order of the data, padded to its longest text or to a width."""
-    from unmask.batching import collate
+    from unmask.encoding.batching import collate
 
     tokenizer: Any = prepared.collate.tokenizer  # type: ignore[attr-defined]
     steps = []

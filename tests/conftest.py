@@ -19,13 +19,19 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-_CHECKED = ("unmask.pooling", "unmask.routing", "unmask.features", "unmask.heads", "unmask.backbone")
+_CHECKED = (
+    "unmask.encoding.pooling",
+    "unmask.models.routing",
+    "unmask.encoding.features",
+    "unmask.encoding.heads",
+    "unmask.encoding.backbone",
+)
 with install_import_hook(list(_CHECKED), "beartype.beartype"):
-    import unmask.backbone
-    import unmask.features
-    import unmask.heads
-    import unmask.pooling
-    import unmask.routing  # noqa: F401
+    import unmask.encoding.backbone
+    import unmask.encoding.features
+    import unmask.encoding.heads
+    import unmask.encoding.pooling
+    import unmask.models.routing  # noqa: F401
 
 install_import_hook("unmask.training.losses", "beartype.beartype")  # later, by the tests that need it: it imports much
 
@@ -74,7 +80,7 @@ def make_tokenizer(add_bos: bool = False) -> Any:
     """The pico tokenizer; with add_bos, it puts a beginning-of-sequence token before a text."""
     from tokenizers import processors
 
-    from unmask.pico import pico_tokenizer
+    from unmask.models.pico import pico_tokenizer
 
     tokenizer = pico_tokenizer()
     if add_bos:

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from tests.conftest import TEXTS
 from tests.tiny import write_rows, write_task
 from unmask.cli import app, main
+from unmask.designs.presets import PRESETS
+from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
-from unmask.evaluation.tasks import KINDS
-from unmask.models import BUNDLED
-from unmask.presets import PRESETS
-from unmask.prompts import PROMPTS
+from unmask.models.bundled import BUNDLED
 from unmask.starter import starter_folders
+from unmask.tasks.task import KINDS
 
 COMMANDS = [
     "compare",
@@ -175,7 +175,7 @@ def listed(run: Run, command: str) -> dict[str, Any]:
 def test_designs_as_json(run: Run) -> None:
     found = listed(run, "designs")
     assert {row["preset"]: row["design"] for row in found["designs"]} == {
-        name: preset.design.name for name, preset in PRESETS.items()
+        name: preset.design for name, preset in PRESETS.items()
     }
     assert {row["prompt"]: row["template"] for row in found["prompts"]} == {
         name: prompt.template for name, prompt in PROMPTS.items()
@@ -427,7 +427,7 @@ def test_brackets_in_a_design_are_shown_as_they_stand(run: Run, model: Path, tas
 
 
 def test_another_run_in_the_same_folder_is_told_in_one_line(run: Run, model: Path, task: Path) -> None:
-    from unmask.files import only_run_in
+    from unmask.io.files import only_run_in
 
     with only_run_in(Path("out")):
         assert "Another run is writing to 'out'" in compared(run, model, "-d", "mean", "-t", task, "-o", "out").mistake
@@ -558,7 +558,7 @@ def test_python_dash_m_is_the_command_line() -> None:
 def test_cells_that_failed_alike_are_told_once_and_the_exit_code_says_so(
     run: Run, model: Path, task: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import unmask.evaluation.mteb_adapter as adapter
+    import unmask.tasks.mteb as adapter
 
     original = adapter.evaluate
 

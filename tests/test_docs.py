@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from unmask.cli import app
-from unmask.design import parse_designs
-from unmask.models import BUNDLED
+from unmask.designs.design import parse_designs
+from unmask.models.bundled import BUNDLED
 
 ROOT = Path(__file__).parents[1]
 GENERATED = {

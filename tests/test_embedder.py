@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from tests.conftest import TEXTS
-from unmask.design import Design
-from unmask.embedder import Embedder, as_design, finish, normalized
-from unmask.encoding import Tally, Vectors
+from unmask.designs.design import Design, as_design
+from unmask.embedder import Embedder, finish, normalized
+from unmask.encoding.encode import Tally, Vectors
+from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
-from unmask.features import Fit
 from unmask.starter import reference_texts
 
 SAID = {"query": "Find what answers it", "document": "Remember this", "topic": "Name its topic"}
@@ -188,7 +188,7 @@ def test_what_is_no_list_of_texts_is_refused_before_anything_is_computed(
 def test_an_option_that_cannot_be_is_refused_before_the_texts_are_computed(
     plain: Embedder, options: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unmask.encoding import encode_designs
+    from unmask.encoding.encode import encode_designs
 
     asked: list[str] = []
 

@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from unmask.design import ATTENTIONS, Attention
+from unmask.designs.design import ATTENTIONS, Attention
+from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder, normalized
-from unmask.evaluation.mteb_adapter import evaluate
-from unmask.evaluation.tasks import LocalTask, find_task
-from unmask.models import BUNDLED
-from unmask.prompts import PROMPTS
+from unmask.models.bundled import BUNDLED
+from unmask.tasks.folders import find_task
+from unmask.tasks.mteb import evaluate
+from unmask.tasks.task import LocalTask
 
 pytestmark = pytest.mark.real
 PAIRS = 200

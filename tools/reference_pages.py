@@ -63,8 +63,8 @@ def python_page() -> list[str]:
 
 def design_page() -> list[str]:
     """Named designs, prompts and what a design is made of."""
-    from unmask.presets import PRESETS
-    from unmask.prompts import PROMPTS
+    from unmask.designs.presets import PRESETS
+    from unmask.designs.prompts import PROMPTS
 
     lines = [
         "# Designs, prompts and poolings",
@@ -74,7 +74,7 @@ def design_page() -> list[str]:
         "| name | design | meaning | source |",
         "|---|---|---|---|",
     ]
-    lines += [f"| `{name}` | `{one.design.name}` | {one.meaning} | {one.source} |" for name, one in PRESETS.items()]
+    lines += [f"| `{name}` | `{one.design}` | {one.meaning} | {one.source} |" for name, one in PRESETS.items()]
     lines += ["", "## Prompts", "", "| name | template |", "|---|---|"]
     lines += [f"| `{name}` | `{prompt.template!r}` |".replace("\\n", "⏎") for name, prompt in PROMPTS.items()]
     return lines

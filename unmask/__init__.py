@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.design import Design
+    from unmask.designs.design import Design
     from unmask.embedder import Embedder
     from unmask.errors import AttentionError, UnmaskError
-    from unmask.mixture.model import Mixture
+    from unmask.mixture.folder import Mixture
 
 __all__ = ["AttentionError", "Design", "Embedder", "Mixture", "UnmaskError"]
 
@@ -18,9 +18,9 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     homes = {
-        "Design": "design",
+        "Design": "designs.design",
         "Embedder": "embedder",
-        "Mixture": "mixture.model",
+        "Mixture": "mixture.folder",
         "AttentionError": "errors",
         "UnmaskError": "errors",
     }

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.backbone import Backbone
-from unmask.design import Design
-from unmask.encoding import Tally, Vectors, encode_designs, fit_designs
+from unmask.designs.design import Design, as_design
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
+from unmask.encoding.features import Fit
+from unmask.encoding.heads import Head
+from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError, unknown
-from unmask.features import Fit
-from unmask.heads import Head
-from unmask.loading import Source, load
-from unmask.progress import progress_bar
-from unmask.threads import lock_of
-from unmask.tokens import PromptTokenizer
+from unmask.io.progress import progress_bar
+from unmask.io.threads import lock_of
+from unmask.mixture.loading import load
+from unmask.models.loading import Source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -88,12 +89,21 @@ class Embedder:
         arguments are those of Source and Embedder. Raises UnmaskError, saying what was tried, and AttentionError for a
         model that does not attend as the design says.
         """
-        from unmask.persistence import read_settings
+        from unmask.saving.folder import read_settings
 
         source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
         if saved := read_settings(Path(str(model)).expanduser()):
-            return saved.load(
-                source, design=design, max_length=max_length, batch_tokens=batch_tokens, instructions=instructions
+            loaded = saved.load(source, design)
+            return cls.from_model(
+                loaded.decoder,
+                loaded.tokenizer,
+                loaded.design,
+                source=loaded.source,
+                max_length=max_length or saved.max_length,
+                batch_tokens=batch_tokens,
+                instructions=saved.instructions if instructions is None else instructions,
+                fit=loaded.fit,
+                head=loaded.head,
             )
         parsed = as_design(design or DEFAULT_DESIGN)
         decoder, tokenizer = load(source)
@@ -208,7 +218,7 @@ class Embedder:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""
-        from unmask.persistence import save
+        from unmask.saving.folder import save
 
         save(self, Path(folder).expanduser())
 
@@ -227,11 +237,6 @@ class Embedder:
         if name not in self.instructions:
             raise unknown("instruction", name, self.instructions or ["(this embedder has none)"])
         return self.instructions[name]
-
-
-def as_design(design: str | Design) -> Design:
-    """A design from its name, or itself."""
-    return design if isinstance(design, Design) else Design.parse(design)
 
 
 def as_texts(texts: Iterable[str]) -> Sequence[str]:

@@ -17,10 +17,10 @@ from tests.abuse.forking import import_everything
 @pytest.fixture(scope="session")
 def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the input of every example; the same one for all workers. Copy it, and leave it as it is."""
-    import unmask.models
+    import unmask.models.bundled
 
     import_everything()
-    unmask.models.resolve("pico")
+    unmask.models.bundled.resolve("pico")
     home = tmp_path_factory.getbasetemp()
     home = home.parent if os.environ.get("PYTEST_XDIST_WORKER") else home
     ready = home / "abuse" / "ready"

@@ -79,7 +79,7 @@ class Disk:
                     self._watching = True
 
             setattr(os, name, synced)
-        import unmask.files as files
+        import unmask.io.files as files
 
         exchange = files._exchange
 

@@ -15,23 +15,26 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.tiny import labelled, write_rows, write_task
-from unmask.backbone import Backbone
-from unmask.design import Design, parse_designs
+from unmask.designs.design import Design, parse_designs
 from unmask.embedder import Embedder
-from unmask.encoding import encode_tokenized, fit_designs
+from unmask.encoding import forward_pass as passes
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.encode import encode_tokenized, fit_designs
+from unmask.encoding.vector_store import LostRows, Shelf
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
-from unmask.evaluation import mteb_adapter, passes, reference
+from unmask.evaluation import reference
 from unmask.evaluation.cells import model_revision
 from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.reference import compare_reference
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
-from unmask.evaluation.tasks import LocalTask, find_task, resolve_tasks
-from unmask.evaluation.vectors import LostRows, Shelf
-from unmask.files import fingerprint
-from unmask.loading import Source
-from unmask.models import BUNDLED
+from unmask.io.files import fingerprint
+from unmask.models.bundled import BUNDLED
+from unmask.models.loading import Source
 from unmask.starter import reference_texts
+from unmask.tasks import mteb as mteb_adapter
+from unmask.tasks.folders import find_task, resolve_tasks
+from unmask.tasks.task import LocalTask
 
 FIVE = "mean,last,weighted-mean,max,causal/plain/mean@1"
 MOE = "prompteol,routing,moee-concat,moee,causal/eol/last/sum:auto,causal/eol/last/routing~topk"
@@ -279,7 +282,7 @@ def test_another_name_for_a_design_that_was_scored_is_only_a_label(
 def test_a_cell_that_fails_is_kept_with_its_error_and_the_others_go_on(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import unmask.evaluation.mteb_adapter as adapter
+    import unmask.tasks.mteb as adapter
 
     original = adapter.evaluate
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.evaluation.test_mteb_tasks import TASKS, no_data_of_before, noisy, offline  # noqa: F401
-from unmask.evaluation import mteb_adapter
-from unmask.evaluation.mteb_adapter import count_items, count_texts, evaluate
-from unmask.evaluation.tasks import MtebTask
+from unmask.tasks import mteb as mteb_adapter
+from unmask.tasks.mteb import count_items, count_texts, evaluate
+from unmask.tasks.task import MtebTask
 
 UNCUT = {"BiorxivClusteringS2S"}  # several sets of texts, each scored for itself
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tests.evaluation.test_results import ITEMS, result
-from unmask.arrays import load_arrays, save_arrays
+from unmask.encoding.vector_store import LostRows, Shelf, VectorCache, key_of
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
-from unmask.evaluation.vectors import LostRows, Shelf, VectorCache, key_of
-from unmask.seals import Damaged
+from unmask.io.arrays import load_arrays, save_arrays
+from unmask.io.seals import Damaged
+from unmask.statistics.bootstrap import Items
 
 FLIPS, CUTS = 2000, 100
 OTHER = result(task="other")

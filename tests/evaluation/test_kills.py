@@ -14,9 +14,9 @@ import pytest
 from tests.evaluation.test_compare import plan_of, task_in
 from tests.tiny import write_task
 from tests.training.running import ended, forked, killed_after
-from unmask.evaluation import passes
+from unmask.encoding import forward_pass as passes
+from unmask.encoding.forward_pass import chunks
 from unmask.evaluation.compare import compare
-from unmask.evaluation.passes import chunks
 from unmask.evaluation.results import ResultStore
 
 KILLS, FOLDERS = 20, 4

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.tiny import encode_words, labelled, write_rows
-from unmask.evaluation import mteb_adapter
-from unmask.evaluation.mteb_adapter import evaluate, labels
-from unmask.evaluation.tasks import LocalTask, find_task
+from unmask.tasks import mteb as mteb_adapter
+from unmask.tasks.folders import find_task
+from unmask.tasks.mteb import evaluate, labels
+from unmask.tasks.task import LocalTask
 
 
 @pytest.fixture

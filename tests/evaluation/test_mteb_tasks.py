@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from tests.tiny import encode_words, labelled, overlapping
 from unmask.errors import UnmaskError
-from unmask.evaluation import mteb_adapter
-from unmask.evaluation.mteb_adapter import Outcome, catalogue, evaluate
-from unmask.evaluation.resampling import Items, score
-from unmask.evaluation.tasks import MtebTask, resolve_tasks
+from unmask.statistics.bootstrap import Items, score
+from unmask.tasks import mteb as mteb_adapter
+from unmask.tasks.folders import resolve_tasks
+from unmask.tasks.mteb import Outcome, catalogue, evaluate
+from unmask.tasks.task import MtebTask
 
 Data = Callable[[int], Any]
 

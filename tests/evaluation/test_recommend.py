@@ -12,17 +12,17 @@ import pytest
 from tests.evaluation.test_compare import plan_of, task_in
 from tests.evaluation.test_mteb_tasks import no_data_of_before, offline  # noqa: F401
 from tests.tiny import labelled, pairs, tagged, write_rows, write_task
-from unmask.design import parse_designs
+from unmask.designs.design import parse_designs
 from unmask.errors import UnmaskError
-from unmask.evaluation import mteb_adapter
 from unmask.evaluation import racing as module
 from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.racing import FIRST
 from unmask.evaluation.recommend import Advice, recommend
-from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.evaluation.subsets import subset
-from unmask.evaluation.tasks import LocalTask
+from unmask.statistics.bootstrap import Items
+from unmask.tasks import mteb as mteb_adapter
+from unmask.tasks.subsets import subset
+from unmask.tasks.task import LocalTask
 
 LANES = "mean,last,prompteol,causal/eol/last@2,echo,bidirectional-mean"
 COST = {"plain": 10, "eol": 15, "echo": 20}

@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.files import atomic, fingerprint, only_run_in, write_json
+from unmask.io.files import atomic, fingerprint, only_run_in, write_json
+from unmask.statistics.bootstrap import Items
 
 CONDITIONS = Conditions(
     model="m",
@@ -201,7 +201,7 @@ def test_unknown_conditions_are_refused() -> None:
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from unmask.files import only_run_in\nwith only_run_in(Path({str(tmp_path)!r})): pass"
+    code = f"from pathlib import Path; from unmask.io.files import only_run_in\nwith only_run_in(Path({str(tmp_path)!r})): pass"
     with only_run_in(tmp_path):
         with pytest.raises(UnmaskError, match=f"Another run is writing to '{tmp_path}'"), only_run_in(tmp_path):
             pass

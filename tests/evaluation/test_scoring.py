@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import write_task
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding.heads import build_head
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.results import ResultStore
 from unmask.evaluation.scoring import scorable, score
-from unmask.evaluation.tasks import find_task
-from unmask.heads import build_head
-from unmask.loading import Source
+from unmask.models.loading import Source
+from unmask.tasks.folders import find_task
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from unmask.evaluation.statistics import fewest_tasks
+from unmask.statistics.paired import fewest_tasks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text(encoding="utf-8")
 FAMILIES: dict[str, Callable[[int], int]] = {

@@ -12,12 +12,12 @@ import pytest
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.advice import recommendations
-from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.evaluation.seeds import seed_test
-from unmask.evaluation.statistics import paired_bootstrap, wilcoxon
 from unmask.evaluation.trainings import DEVIATION, SeedMean, mean_over_seeds, one_seed, runs_of, seed_scores, training
 from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked
+from unmask.statistics.bootstrap import Items
+from unmask.statistics.paired import paired_bootstrap, wilcoxon
+from unmask.statistics.seeds import seed_test
 
 MEAN, LAST = "causal/plain/mean", "causal/plain/last"
 TASKS = [f"t{number}" for number in range(8)]
@@ -101,7 +101,7 @@ def test_a_broken_record_is_refused(broken: str, tmp_path: Path) -> None:
 
 def test_runs_that_training_left_are_told_by_their_seeds(tmp_path: Path) -> None:
     from tests.training.running import ROOT, recipe
-    from unmask.pico import write_pico
+    from unmask.models.pico import write_pico
     from unmask.training.run import train
 
     write_pico(tmp_path / "pico")

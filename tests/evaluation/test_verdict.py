@@ -13,10 +13,10 @@ import pytest
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.advice import recommendations
-from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.evaluation.statistics import holm, paired_bootstrap, wilcoxon
 from unmask.evaluation.verdict import Comparison, comparisons, display_name, ranked
+from unmask.statistics.bootstrap import Items
+from unmask.statistics.paired import holm, paired_bootstrap, wilcoxon
 
 DESIGNS = {"mean": 0.5, "last": 0.45, "echo": 0.8}
 TASKS = ["t0", "t1", "t2", "t3", "t4", "t5", "t6"]

@@ -11,27 +11,29 @@ import pytest
 import typer
 
 from tests.tiny import write_rows, write_task
-from unmask.backbone import Backbone
 from unmask.cli import app
-from unmask.design import parse_designs
+from unmask.designs.design import parse_designs
+from unmask.encoding.backbone import Backbone
 from unmask.errors import UnmaskError
 from unmask.evaluation import words as module
 from unmask.evaluation.compare import Plan, compare
-from unmask.evaluation.mteb_adapter import evaluate
 from unmask.evaluation.readings import apart, sharing, why_not
 from unmask.evaluation.reference import compare_reference
-from unmask.evaluation.resampling import score
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.scored import scored_texts
-from unmask.evaluation.tasks import LocalTask, Task, find_task
 from unmask.evaluation.verdict import comparisons, ranked
-from unmask.loading import Source, load
-from unmask.probing.sentences import read_sentences
+from unmask.mixture.loading import load
+from unmask.models.loading import Source
 from unmask.probing.subject import Subject, load_subject
 from unmask.probing.words import compare_words, entities, probe_layers, probe_words
 from unmask.reporting.grid import read_grid
 from unmask.reporting.report import write_report
 from unmask.starter import reference_texts
+from unmask.statistics.bootstrap import score
+from unmask.tasks.folders import find_task
+from unmask.tasks.mteb import evaluate
+from unmask.tasks.tagged import read_sentences
+from unmask.tasks.task import LocalTask, Task
+from unmask.tasks.texts import scored_texts
 
 READ = "mean,last,causal/plain/mean@1,bidirectional-mean"
 NOT_READ = {

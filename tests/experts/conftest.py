@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.mixture.models import language_model
-from unmask.experts.lessons import Lesson
+from unmask.experts.lessons.lessons import Lesson
 
 SUMS = [Lesson("Add the numbers.", f"The sum is {a + b}.", f"{a} and {b}", f"sums:{a}{b}") for a in range(4) for b in range(3)]
 COLOURS = [Lesson(f"Name the colour of {thing}.", "It is green, as all of them are.", where=thing) for thing in "abcdefghijkl"]

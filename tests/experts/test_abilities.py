@@ -16,8 +16,8 @@ from unmask.errors import UnmaskError
 from unmask.experts.abilities.harness import accuracy, draw_items, draw_tests, learned_of
 from unmask.experts.abilities.sandbox import Program, isolation, passes
 from unmask.experts.abilities.tests import TESTS, Item, is_right, read_items, said
-from unmask.experts.speakers import load_speaker
-from unmask.loading import Source
+from unmask.experts.lessons.writers import load_speaker
+from unmask.models.loading import Source
 
 FILES = {
     "mmlu": "mmlu/test.jsonl",
@@ -126,7 +126,7 @@ def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: P
 
 
 def test_what_was_learned_is_left_out(data: Path) -> None:
-    from unmask.experts.seeds import read_seeds
+    from unmask.experts.lessons.seeds import read_seeds
 
     for name in ("mmlu", "bbh", "gsm8k", "mbpp"):
         file = data / FILES[name]
@@ -146,7 +146,7 @@ def test_what_was_learned_is_left_out_of_items_that_the_harness_fetches(
     import lm_eval
 
     from tests.mixture.models import language_model
-    from unmask.experts.seeds import read_seeds
+    from unmask.experts.lessons.seeds import read_seeds
 
     rows = [json.loads(line) for line in (data / FILES[name]).read_text().splitlines()[:6]]
     lessons = read_seeds(data / FILES[name])
@@ -258,7 +258,7 @@ def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
     assert judged == [item.program(" pass") for item in local if item.program]
     with pytest.raises(UnmaskError, match="--run-code"):
         accuracy(model, tokenizer, name, given)
-    from unmask.experts.seeds import read_seeds
+    from unmask.experts.lessons.seeds import read_seeds
 
     if name == "mbpp":
         lessons = read_seeds(data / FILES[name])[10:13]

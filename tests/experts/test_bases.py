@@ -16,13 +16,13 @@ from unmask.errors import UnmaskError
 from unmask.experts.bases import require_same_weights
 from unmask.experts.expert import train_expert
 from unmask.experts.learning import Learning
+from unmask.experts.lessons.writers import load_speaker
 from unmask.experts.mixing import Ingredients, mix
 from unmask.experts.records import write_or_check
-from unmask.experts.speakers import load_speaker
-from unmask.identity import recorded_base
-from unmask.loading import Source
 from unmask.mixture.folder import build_mixture, load_mixture
 from unmask.mixture.gating import Routing
+from unmask.models.identity import recorded_base
+from unmask.models.loading import Source
 from unmask.training.lora import LoraOptions
 
 SHORT = Learning(steps=2, lr=5e-3, batch=4, save_every=1)

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from tests.experts.conftest import DOMAINS, SUMS
-from tests.experts.test_specialise import FREE, Scripted
+from tests.experts.lessons.test_specialise import FREE, Scripted
 from tests.experts.test_training import LORA, SHORT
 from tests.training.running import ended, forked, killed_after
 from unmask.experts.expert import train_expert
+from unmask.experts.lessons.specialise import Plan, specialise
 from unmask.experts.mixing import Ingredients, mix
-from unmask.experts.specialise import Plan, specialise
-from unmask.loading import Source
 from unmask.mixture.gating import Routing
+from unmask.models.loading import Source
 
 KILLS = 20
 CHANCE = random.Random(0)
@@ -34,7 +34,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.experts.filters as filters
+    import unmask.experts.lessons.filters as filters
 
     monkeypatch.setattr(filters, "SIMILAR", 0.99)
 

@@ -16,15 +16,15 @@ from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.experts.balance import Balance, BalanceLoss
 from unmask.experts.joint import fresh_mixture, write_experts
-from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.likelihood import response_likelihood
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.experts.prototypes import mean_states, prototypes, start_from_prototypes
 from unmask.experts.router import RouterOptions, train_router
 from unmask.experts.usage import measure_usage
-from unmask.loading import Source
 from unmask.mixture.folder import build_mixture, load_mixture
 from unmask.mixture.gating import Routing
+from unmask.models.loading import Source
 
 PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
 
@@ -114,7 +114,7 @@ def test_balance_spreads_tokens(base: Path, tmp_path: Path) -> None:
 def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_path: Path) -> None:
     from peft import PeftModel
 
-    from unmask.loading import load_language_model
+    from unmask.models.loading import load_language_model
 
     source = Source(str(base), dtype="float32")
     learning = replace(SHORT, steps=30, lr=5e-3)

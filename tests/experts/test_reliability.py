@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from tests.experts.conftest import DOMAINS, SUMS
-from tests.experts.test_specialise import FREE, PLAN, Scripted
+from tests.experts.lessons.test_specialise import FREE, PLAN, Scripted
 from tests.experts.test_training import LORA, SHORT, expert
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.experts.expert import RECORD
 from unmask.experts.learning import Learning
+from unmask.experts.lessons.specialise import specialise
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.experts.router import RouterOptions
-from unmask.experts.specialise import specialise
-from unmask.files import only_writer_of
-from unmask.loading import Source
+from unmask.io.files import only_writer_of
+from unmask.io.seals import Damaged
 from unmask.mixture.folder import load_mixture
 from unmask.mixture.gating import Routing
-from unmask.seals import Damaged
+from unmask.models.loading import Source
 
 
 def flip(file: Path) -> None:
@@ -180,7 +180,7 @@ def test_lessons_of_an_older_version_are_gone_on_with(tmp_path: Path) -> None:
 
 def test_writers_without_their_gpus_are_refused(base: Path) -> None:
     pytest.importorskip("ray")
-    from unmask.experts.fleet import Fleet
+    from unmask.experts.lessons.pool import Fleet
 
     with pytest.raises(UnmaskError, match=r"2 writers need 200 GPUs, and the Ray cluster has \d+ free of \d+"):
         Fleet(Source(str(base)), 2, gpus=100)
@@ -188,7 +188,7 @@ def test_writers_without_their_gpus_are_refused(base: Path) -> None:
 
 def test_a_writer_that_fails_says_why_in_one_sentence(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    from unmask.experts.fleet import Fleet
+    from unmask.experts.lessons.pool import Fleet
 
     (tmp_path / "empty").mkdir()
     with pytest.raises(UnmaskError) as told:

@@ -18,10 +18,9 @@ from unmask.experts.expert import train_expert
 from unmask.experts.learning import Learning
 from unmask.experts.likelihood import response_likelihood
 from unmask.experts.router import RouterOptions, train_router
-from unmask.loading import Source, load_language_model
-from unmask.mixture.folder import build_mixture
+from unmask.mixture.folder import Mixture, build_mixture
 from unmask.mixture.gating import Routing
-from unmask.mixture.model import Mixture
+from unmask.models.loading import Source, load_language_model
 from unmask.training.lora import LoraOptions
 
 SHORT = Learning(steps=6, lr=5e-3, batch=4, save_every=2)

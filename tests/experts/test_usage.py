@@ -12,10 +12,10 @@ import torch
 
 from tests.experts.conftest import COLOURS, DOMAINS, SUMS
 from tests.mixture.models import language_model, saved_experts
-from unmask.experts.lessons import tokenize_lessons
+from unmask.experts.lessons.lessons import tokenize_lessons
 from unmask.experts.usage import first_choices, information, measure_usage
+from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import Routing
-from unmask.mixture.model import Mixture
 
 
 def test_information_by_hand() -> None:

@@ -11,8 +11,8 @@ import torch
 from tests.mixture.models import FAMILY, language_model, saved_experts, tokens
 from unmask.errors import UnmaskError
 from unmask.mixture.choices import chosen, dealt_out
+from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import Routing, gates
-from unmask.mixture.model import Mixture
 
 ROUTERS = ["block", "layer", "final"]
 
@@ -254,7 +254,7 @@ def test_gradient_checkpointing_changes_no_gradient(router: Any, tmp_path: Path)
 
 @pytest.mark.parametrize(("router", "points"), [("block", 6), ("layer", 6), ("final", 6)])
 def test_routing_points_are_read_as_routers_are(router: Any, points: int, tmp_path: Path) -> None:
-    from unmask.routers import find_routers
+    from unmask.models.routers import find_routers
 
     model = language_model()
     mixture = Mixture(model, saved_experts(tmp_path, model), Routing(router))

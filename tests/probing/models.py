@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from tests.families import FAMILIES
-from unmask.backbone import Backbone
-from unmask.decoder import body_of
-from unmask.design import Attention
-from unmask.loading import Source
+from unmask.designs.design import Attention
+from unmask.encoding.backbone import Backbone
+from unmask.models.decoder import body_of
+from unmask.models.loading import Source
 from unmask.probing.subject import Subject
 
 

@@ -12,8 +12,8 @@ import torch
 
 from tests.conftest import TEXTS
 from unmask.embedder import Embedder
+from unmask.encoding.heads import build_head
 from unmask.errors import UnmaskError
-from unmask.heads import build_head
 from unmask.probing.attribution import attribute_layers, draw_attribution
 
 Pico = Callable[..., Embedder]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.probing.models import subject
 from tests.tiny import TOPICS, labelled, write_rows
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.probing.clusters import (
     MEASURES,

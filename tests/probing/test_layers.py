@@ -13,13 +13,12 @@ import pytest
 from tests.conftest import TEXTS
 from tests.probing.models import subject
 from tests.tiny import write_task
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.results import ResultStore
-from unmask.evaluation.tasks import find_task
-from unmask.loading import Source
+from unmask.models.loading import Source
 from unmask.probing.layers import (
     centre,
     cosine_between_layers,
@@ -30,6 +29,7 @@ from unmask.probing.layers import (
     score_layers,
 )
 from unmask.probing.subject import load_subject
+from unmask.tasks.folders import find_task
 
 MEAN = Design("causal", "plain", "mean")
 RANDOM = np.random.default_rng(0)

@@ -12,11 +12,11 @@ import torch
 from tests.conftest import TEXTS, make_tokenizer
 from tests.probing.models import predicting, saved_language_model
 from unmask.embedder import Embedder
+from unmask.encoding.tokenization import mask_id
 from unmask.errors import UnmaskError
-from unmask.loading import Source
+from unmask.models.loading import Source
 from unmask.probing.masked import MaskedText, mask_text, probe_masked, score_logits
 from unmask.probing.subject import Subject, load_predicting, load_subject
-from unmask.tokens import mask_id
 
 IDS = list(range(10, 60))
 PLAIN = [0] * 50

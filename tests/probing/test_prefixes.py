@@ -13,9 +13,9 @@ import torch
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
 from tests.probing.models import subject
-from unmask.backbone import HiddenRead, TokenBatch
+from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.errors import UnmaskError
-from unmask.loading import Source
+from unmask.models.loading import Source
 from unmask.probing.prefixes import Triple, prefix_tokens, prefix_vectors, probe_prefixes, read_triples
 from unmask.probing.subject import load_subject
 

@@ -12,13 +12,13 @@ import pytest
 
 from tests.probing.models import subject
 from tests.tiny import FILES
-from unmask.design import Design
+from unmask.designs.design import Design
+from unmask.designs.prompts import PROMPTS
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import Pair
 from unmask.probing.prompts import NINE, designs_of, draw_prompts, probe_prompts, summarise
-from unmask.probing.ranks import spearman_matrix
 from unmask.probing.reading import read_similarities
-from unmask.prompts import PROMPTS
+from unmask.statistics.correlations import spearman_matrix
 
 PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]
 

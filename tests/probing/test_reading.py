@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import TEXTS
 from tests.probing.models import subject
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import Pair

@@ -12,10 +12,10 @@ import torch
 
 from tests.conftest import TEXTS
 from tests.probing.models import subject
-from unmask.attention import set_attention
+from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import AttentionError, UnmaskError
+from unmask.models.attention import set_attention
 from unmask.probing.states import draw_states, position_bins, probe_states
-from unmask.tokens import tokenize_bare
 
 FAMILIES = ["llama", "gpt2", "olmoe"]
 

@@ -13,12 +13,12 @@ from scipy.stats import spearmanr
 
 from tests.probing.models import subject
 from tests.tiny import FILES
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import Pair
-from unmask.probing.ranks import codes_of, ranks_of
 from unmask.probing.reading import read_similarities
 from unmask.probing.winners import compare_ranks, draw_winners, probe_winners, rank_errors, shared_words, symmetry
+from unmask.statistics.correlations import codes_of, ranks_of
 
 PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]
 DESIGNS = (Design("causal", "eol", "last"), Design("causal", "eol", "last", features="routing"))

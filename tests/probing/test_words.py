@@ -13,10 +13,8 @@ import torch
 
 from tests.conftest import make_tokenizer
 from tests.probing.models import subject
-from unmask.backbone import HiddenRead, TokenBatch
+from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.errors import UnmaskError
-from unmask.probing.ratios import Ratio, difference
-from unmask.probing.sentences import Sentence, read_sentences
 from unmask.probing.words import (
     averaging,
     compare_words,
@@ -29,6 +27,8 @@ from unmask.probing.words import (
     word_tokens,
     word_vectors,
 )
+from unmask.statistics.ratios import Ratio, difference
+from unmask.tasks.tagged import Sentence, read_sentences
 
 SENTENCES = [
     Sentence(("Ein", "Straßenbahnfahrer", "trinkt", "Kaffee", "☕️", "."), ("DET", "NOUN", "VERB", "NOUN", "SYM", "PUNCT")),

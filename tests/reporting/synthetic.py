@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.resampling import Items, bootstrap, interval
 from unmask.evaluation.results import Conditions, Failure, Result, ResultStore
+from unmask.statistics.bootstrap import Items, bootstrap, interval
 
 SCRIPT, SPECIAL = "<script>alert(1)</script>", 'a&b_%$#{}~^\\"'
 GRID_KINDS = {

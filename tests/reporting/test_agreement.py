@@ -15,11 +15,11 @@ from tests.reporting.test_page import Parsed
 from unmask.evaluation.advice import recommendations
 from unmask.evaluation.results import ResultStore
 from unmask.evaluation.verdict import comparisons
+from unmask.io.terminal import console
 from unmask.reporting.grid import Grid, read_grid
 from unmask.reporting.page import render
 from unmask.reporting.standing import Standing, standing
 from unmask.reporting.tables import advice, differences
-from unmask.terminal import console
 
 
 def grid_of(folder: Path, seed: int, designs: int, tasks: int, n: int, kind: str) -> Grid:

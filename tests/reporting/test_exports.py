@@ -16,9 +16,9 @@ import pytest
 
 from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, small
-from unmask import terminal
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import ResultStore
+from unmask.io import terminal
 from unmask.reporting import exports
 from unmask.reporting.exports import escape_latex, latex
 from unmask.reporting.grid import read_grid

@@ -20,9 +20,9 @@ from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, small
 from unmask.cli import app
 from unmask.evaluation.results import ResultStore
+from unmask.io.seals import open_line, sealed_line
 from unmask.reporting.page import amount, listed, points
 from unmask.reporting.report import write_report
-from unmask.seals import open_line, sealed_line
 
 VOID = {"meta", "wbr", "br", "path", "use", "line"}
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from tests.reporting.synthetic import Folder
-from unmask.evaluation.intervals import score_interval
-from unmask.evaluation.resampling import Items, score
 from unmask.evaluation.results import ResultStore
 from unmask.reporting.grid import Grid, read_grid
 from unmask.reporting.standing import Standing, comparable, standing
+from unmask.statistics.bootstrap import Items, score
+from unmask.statistics.intervals import score_interval
 
 SIX = {f"sts-{place}": "sts" for place in range(6)}
 DESIGNS = {"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9), "last": ("causal/plain/last", 0.1)}
@@ -144,7 +144,7 @@ def test_ranks_that_are_not_defined_are_left_out(tmp_path: Path, monkeypatch: py
     def refuse(*_: Any) -> Any:
         raise ValueError("too few tasks")
 
-    monkeypatch.setitem(sys.modules, "unmask.evaluation.ranks", SimpleNamespace(critical_differences=refuse))
+    monkeypatch.setitem(sys.modules, "unmask.statistics.ranks", SimpleNamespace(critical_differences=refuse))
     _, found = stood(tmp_path, Folder(DESIGNS, SIX))
     assert found.ranks is None
 
@@ -156,7 +156,7 @@ def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monke
         asked.append(scores)
         return "the ranks"
 
-    monkeypatch.setitem(sys.modules, "unmask.evaluation.ranks", SimpleNamespace(critical_differences=ranks))
+    monkeypatch.setitem(sys.modules, "unmask.statistics.ranks", SimpleNamespace(critical_differences=ranks))
     grid, found = stood(tmp_path, Folder(DESIGNS, SIX))
     assert asked == [{name: [grid.cells[system, task].main_score for task in SIX] for system, name in grid.names.items()}]
     assert str(found.ranks) == "the ranks"

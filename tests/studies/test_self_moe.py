@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from tests.training.running import At, die, killed
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.experts.lessons import read_lessons
+from unmask.experts.lessons.lessons import read_lessons
+from unmask.experts.lessons.writers import load_speaker
 from unmask.experts.likelihood import response_likelihood
-from unmask.experts.speakers import load_speaker
-from unmask.loading import Source
+from unmask.models.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import MIXSE, VARIANTS, Plan, load_plan, scales
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, rows_of, study

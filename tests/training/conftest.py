@@ -10,7 +10,7 @@ import pytest
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of 2 layers and 32 dimensions with its language-model head, and a tokenizer."""
-    from unmask.pico import write_pico
+    from unmask.models.pico import write_pico
 
     folder = tmp_path_factory.mktemp("pico")
     write_pico(folder)

@@ -10,11 +10,11 @@ import torch
 
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
-from unmask.decoder import body_of
 from unmask.embedder import Embedder
+from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
+from unmask.models.decoder import body_of
 from unmask.starter import reference_texts
-from unmask.tokens import PromptTokenizer
 from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
 from unmask.training.data import DataSet, DataSource, Example
 from unmask.training.recipe import Contrastive, Mntp, NextToken, Recipe, Simcse, Stage

@@ -11,7 +11,7 @@ import pytest
 
 from tests.training.running import ROOT, At, die, killed, recipe, run, same, weights
 from unmask.errors import UnmaskError
-from unmask.seals import seal
+from unmask.io.seals import seal
 from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, last_checkpoint, resumable
 from unmask.training.run import DATA, DONE, RECIPE, RECORD, train
 

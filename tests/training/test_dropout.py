@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tests.training.test_collate import LENGTHS, RECIPE, rows_of, sets_of, text_of
 from unmask.embedder import Embedder
+from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
-from unmask.tokens import PromptTokenizer
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import DROPOUTS, attention_dropout, layer_dropout, require_two_views
 from unmask.training.recipe import Recipe, Simcse

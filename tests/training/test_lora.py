@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tests.families import FAMILIES
-from unmask.decoder import find_layers
 from unmask.errors import UnmaskError
-from unmask.routers import find_routers
+from unmask.models.decoder import find_layers
+from unmask.models.routers import find_routers
 from unmask.training.lora import Coverage, LoraOptions, add_lora, coverage, require_asked, weight_kinds
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}

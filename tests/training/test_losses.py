@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from tests.training.test_collate import LENGTHS, rows_of, text_of
-from unmask.batching import collate
 from unmask.embedder import Embedder
+from unmask.encoding.batching import collate
+from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
-from unmask.tokens import PromptTokenizer
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import layer_dropout
 from unmask.training.losses import RankingLoss, info_nce

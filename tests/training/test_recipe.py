@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from unmask.design import Design
+from unmask.designs.design import Design
+from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError
-from unmask.prompts import find_prompt
 from unmask.training.recipe import STAGES, Recipe, load_recipe, merged, parse_setting, recipe_file, scales, shipped
 
 SHIPPED = [(name, scale) for name in shipped() for scale in scales(name)]

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from tests.training.running import ROOT, TEXTS, At, encode, losses, recipe, run, same, weights
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.training import stages

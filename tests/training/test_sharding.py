@@ -11,7 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from tests.training.running import At, die, losses, recipe, run, together, weights
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.training import processes
 from unmask.training.sharding import agreed_chunks, require_shardable

@@ -10,7 +10,7 @@ import torch
 
 from tests.families import FAMILIES
 from tests.training.running import ROOT, recipe
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.training.recipe import Recipe
 from unmask.training.stages import attention_of, prepare, read_sets

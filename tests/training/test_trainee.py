@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.training.running import recipe
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.training.recipe import Recipe
 from unmask.training.trainee import Trainee, predicts_tokens

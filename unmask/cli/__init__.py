@@ -26,7 +26,7 @@ from unmask.cli.reproduce import reproduce
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError
-from unmask.terminal import say, visible
+from unmask.io.terminal import say, visible
 
 
 class Commands(TyperGroup):

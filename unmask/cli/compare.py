@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Revision, TrustRemoteCode
-from unmask.terminal import say
+from unmask.io.terminal import say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from unmask.evaluation.compare import Plan
     from unmask.evaluation.results import Failure, Result, ResultStore
-    from unmask.evaluation.tasks import Task
     from unmask.evaluation.verdict import Comparison, System
-    from unmask.loading import Source
+    from unmask.models.loading import Source
+    from unmask.tasks.task import Task
 
     Tested = tuple[list[Result], list[Comparison]]
 
@@ -74,11 +74,11 @@ def compare(
     from unmask.evaluation.compare import compare as run
     from unmask.evaluation.reference import compare_reference
     from unmask.evaluation.results import ResultStore
-    from unmask.evaluation.tasks import resolve_tasks
     from unmask.evaluation.trainings import mean_over_seeds
-    from unmask.files import only_run_in, write_json
-    from unmask.loading import Source
-    from unmask.models import resolve
+    from unmask.io.files import only_run_in, write_json
+    from unmask.models.bundled import resolve
+    from unmask.models.loading import Source
+    from unmask.tasks.folders import resolve_tasks
 
     _check_output(output)
     tasks = resolve_tasks(task, say)
@@ -107,7 +107,7 @@ def compare(
 
 def _check_output(output: Path) -> None:
     """Refuse, before any work, a folder that cannot be written or whose files are not ours."""
-    from unmask.files import check_output, refuse_foreign
+    from unmask.io.files import check_output, refuse_foreign
 
     check_output(output, folder=True)
     refuse_foreign(output / "comparison.json", ('"results"', '"comparisons"', '"failures"'))
@@ -154,10 +154,10 @@ def _plan(
     batch_tokens: int | None,
 ) -> Plan:
     """What to compare on one model: the designs that were asked for, a saved embedder's own, or the usual ones."""
-    from unmask.design import parse_designs
+    from unmask.designs.design import parse_designs
     from unmask.errors import UnmaskError
     from unmask.evaluation.compare import Plan
-    from unmask.persistence import read_settings
+    from unmask.saving.folder import read_settings
 
     texts = _reference_texts(fit_on)
     saved = read_settings(Path(source.model).expanduser())
@@ -194,8 +194,8 @@ def _as_json(results: list[Result], tests: list[Comparison], failures: list[Fail
 def _print(results: list[Result], tested: list[Tested], store: ResultStore, output: Path, baseline: str | None) -> None:
     from unmask.evaluation.readings import sharing
     from unmask.evaluation.trainings import one_seed
+    from unmask.io.terminal import console as open_console
     from unmask.reporting.tables import shared_readings
-    from unmask.terminal import console as open_console
 
     console = open_console()
     for part, tests in tested:
@@ -231,7 +231,7 @@ def _print_standing(
 
 
 def _reference_texts(file: Path | None) -> list[str]:
-    from unmask.rows import field, read_rows
+    from unmask.io.rows import field, read_rows
     from unmask.starter import reference_texts
 
     return reference_texts() if file is None else [field(file, line, row, "text") for line, row in read_rows(file)]

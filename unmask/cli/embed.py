@@ -38,9 +38,9 @@ def embed(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Embed a file of texts, with ids, and a manifest of everything that the vectors depend on."""
-    from unmask.bulk import Job, embed_file, read_texts
     from unmask.embedder import Embedder
     from unmask.errors import UnmaskError
+    from unmask.serving.bulk import Job, embed_file, read_texts
 
     job = Job(texts, output, column, id_column, instruction, dim, normalize, precision)
     given = job.check()

@@ -16,7 +16,7 @@ from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
     from unmask.experts.abilities.harness import Items
-    from unmask.experts.comparison import Row
+    from unmask.statistics.questions import Row
 
 
 def evaluate_lm(
@@ -62,8 +62,8 @@ def evaluate_lm(
     as_json: AsJson = False,
 ) -> None:
     """What language models can do: likelihood of held-out responses (speaks at any size of model), and accuracy on public tests."""
-    from unmask.experts.speakers import load_speaker
-    from unmask.loading import Source
+    from unmask.experts.lessons.writers import load_speaker
+    from unmask.models.loading import Source
 
     if len(set(model)) < len(model):
         raise UnmaskError("A model was given twice.")
@@ -92,7 +92,7 @@ def evaluate_lm(
 def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, Items]:
     """Items by the name of their test."""
     from unmask.experts.abilities.harness import draw_tests
-    from unmask.experts.lessons import read_lessons
+    from unmask.experts.lessons.lessons import read_lessons
 
     files = {name: Path(path) if mark else None for name, mark, path in (one.partition("=") for one in given)}
     return draw_tests(files, limit, seed, [lesson for file in learned for lesson in read_lessons(file)])
@@ -112,7 +112,7 @@ def _require_choices(models: list[str], choices: list[str]) -> None:
     """Raise UnmaskError for a choice that a mixture does not have, or that no model could make, before a model is loaded."""
     from unmask.mixture.choices import check_choice
     from unmask.mixture.folder import SETTINGS, read_settings
-    from unmask.models import resolve
+    from unmask.models.bundled import resolve
 
     folders = [Path(resolve(name)) for name in models] if choices else []
     mixtures = [folder for folder in folders if (folder / SETTINGS).is_file()]
@@ -137,7 +137,7 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
 
 def _likelihoods(speaker: Any, tokenizer: Any, domains: Mapping[str, Any], max_length: int, row: str) -> dict[str, Any]:
     from unmask.experts.likelihood import likelihoods
-    from unmask.progress import progress_bar
+    from unmask.io.progress import progress_bar
 
     with progress_bar(row, sum(len(some) for some in domains.values()), None) as advance:
         return likelihoods(speaker, tokenizer, domains, max_length=max_length, progress=advance)
@@ -153,8 +153,8 @@ def _accuracies(
 
 
 def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, int], as_json: bool) -> None:
-    from unmask.experts.comparison import as_json as content
-    from unmask.experts.comparison import compare_likelihoods
+    from unmask.statistics.questions import as_json as content
+    from unmask.statistics.questions import compare_likelihoods
 
     found: dict[str, Any] = {}
     for values, name, title, unit in (
@@ -174,7 +174,7 @@ def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, in
 
 
 def _print(rows: Sequence[Row], title: str, digits: int, numbers: Mapping[str, int]) -> None:
-    from unmask import terminal
+    from unmask.io import terminal
 
     table = terminal.table(title)
     table.add_column("model", overflow="fold")

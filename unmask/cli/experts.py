@@ -27,8 +27,8 @@ from unmask.cli.learning import (
 from unmask.cli.options import Device, Dtype, Model, Revision, TrustRemoteCode
 
 if TYPE_CHECKING:
-    from unmask.experts.generation import Writers
-    from unmask.loading import Source
+    from unmask.experts.lessons.generation import Writers
+    from unmask.models.loading import Source
 
 
 def seeds(
@@ -42,8 +42,8 @@ def seeds(
     seed: Drawn = 0,
 ) -> None:
     """Draw lessons (instruction, input, output) from a set of tasks, and others that no training sees."""
-    from unmask.experts.seeds import read_seeds, split, write_lessons
-    from unmask.files import only_writer_of
+    from unmask.experts.lessons.seeds import read_seeds, split, write_lessons
+    from unmask.io.files import only_writer_of
 
     learned, tested = split(read_seeds(source), number, held_out_number if held_out else 0, seed)
     # the other lessons first: where the output lies, both do
@@ -88,12 +88,12 @@ def specialise(
 ) -> None:
     """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
     from unmask.experts.bases import weights_of
-    from unmask.experts.domain import load_domain
-    from unmask.experts.seeds import read_seeds
-    from unmask.experts.specialise import FILES, Plan, check_run, record_of
-    from unmask.experts.specialise import specialise as run
-    from unmask.files import check_output
-    from unmask.loading import Source
+    from unmask.experts.lessons.domain import load_domain
+    from unmask.experts.lessons.seeds import read_seeds
+    from unmask.experts.lessons.specialise import FILES, Plan, check_run, record_of
+    from unmask.experts.lessons.specialise import specialise as run
+    from unmask.io.files import check_output
+    from unmask.models.loading import Source
 
     output = output.expanduser()
     for name in FILES:
@@ -126,7 +126,7 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
 
     many = writers > 1 or ray_address is not None
     if engine == "vllm":
-        from unmask.experts.engine import Engine
+        from unmask.experts.lessons.vllm_engine import Engine
 
         if many:
             raise UnmaskError("vLLM writes many texts at once by itself: leave --writers and --ray-address out.")
@@ -134,11 +134,11 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
     if engine != "transformers":
         raise unknown("engine", engine, ["transformers", "vllm"])
     if many:
-        from unmask.experts.fleet import Fleet
+        from unmask.experts.lessons.pool import Fleet
 
         return Fleet(source, writers, ray_address, gpus=1 if source.device.startswith("cuda") else 0)
-    from unmask.experts.generation import Writer
-    from unmask.experts.speakers import load_speaker
+    from unmask.experts.lessons.generation import Writer
+    from unmask.experts.lessons.writers import load_speaker
 
     return Writer(*load_speaker(source))
 
@@ -168,8 +168,8 @@ def expert(
     from unmask.errors import in_one_sentence
     from unmask.experts.expert import train_expert
     from unmask.experts.learning import Learning
-    from unmask.experts.lessons import read_lessons
-    from unmask.loading import Source
+    from unmask.experts.lessons.lessons import read_lessons
+    from unmask.models.loading import Source
     from unmask.training.lora import LoraOptions
 
     with in_one_sentence():

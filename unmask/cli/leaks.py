@@ -12,7 +12,7 @@ import typer
 from unmask.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from unmask.evaluation.scored import Scored
+    from unmask.tasks.texts import Scored
     from unmask.training.leakage import LeakReport
 
 
@@ -30,8 +30,9 @@ def leaks(
 ) -> None:
     """Count the training texts that a task scores, exactly or nearly, and the training pairs that it compares."""
     from unmask.errors import UnmaskError
-    from unmask.evaluation.scored import scored_texts
-    from unmask.evaluation.tasks import LocalTask, resolve_tasks
+    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.task import LocalTask
+    from unmask.tasks.texts import scored_texts
     from unmask.training.data import DataSource, read_any
     from unmask.training.leakage import find_leaks
 
@@ -69,7 +70,7 @@ def _as_json(report: LeakReport) -> dict[str, Any]:
 
 
 def _print(reports: list[LeakReport], examples: int) -> None:
-    from unmask import terminal
+    from unmask.io import terminal
 
     console = terminal.console()
     table = terminal.table("Training texts that are texts of a task")

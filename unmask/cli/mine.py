@@ -54,8 +54,8 @@ def mine(
     """Find hard negatives for pairs: texts that the model ranks high for an anchor, and that are not right."""
     from unmask.embedder import Embedder
     from unmask.errors import UnmaskError
-    from unmask.files import atomic, only_writer_of
-    from unmask.persistence import read_settings
+    from unmask.io.files import atomic, only_writer_of
+    from unmask.saving.folder import read_settings
     from unmask.training.data import DataSource, read_pairs, read_sentences
     from unmask.training.mining import Mining
     from unmask.training.mining import mine as run

@@ -84,8 +84,8 @@ def mix(
     from unmask.experts.balance import Balance
     from unmask.experts.mixing import Ingredients
     from unmask.experts.router import RouterOptions
-    from unmask.loading import Source
     from unmask.mixture.gating import Routing
+    from unmask.models.loading import Source
     from unmask.training.lora import LoraOptions
 
     if joint and (experts or shared or start_from or not base):
@@ -151,12 +151,12 @@ def merge(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Merge experts into the weights of their base model: one plain language model, the same for every token."""
-    from unmask.files import atomic_folder, only_writer_of
-    from unmask.loading import Source, load_language_model
+    from unmask.io.files import atomic_folder, only_writer_of
+    from unmask.io.seals import seal
     from unmask.mixture.experts import read_expert, require_alike
     from unmask.mixture.folder import base_of_experts
     from unmask.mixture.merging import check_merge, merge_experts
-    from unmask.seals import seal
+    from unmask.models.loading import Source, load_language_model
 
     output = output.expanduser()
     check_merge(len(experts), method, weight, density)

@@ -49,7 +49,7 @@ class Command(TyperCommand):
 
 def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:
     """Raise UnmaskError if a command's output is one of its inputs, or cannot be written."""
-    from unmask.files import check_output
+    from unmask.io.files import check_output
 
     for parameter in parameters:
         output = given.get(parameter.name)
@@ -83,12 +83,12 @@ def _paths(name: str, value: Any) -> Iterator[Path]:
 
 def _comes_with_us(name: str, value: str) -> bool:
     """Whether this is a bundled model, a recipe, a domain or tasks of this package, whatever lies here under that name."""
-    from unmask.models import BUNDLED
+    from unmask.models.bundled import BUNDLED
 
     if name == "recipe":
         return not value.endswith(".toml")
     if name == "domain":
-        return (Path(__file__).parents[1] / "experts" / "domains" / f"{value}.toml").is_file()
+        return (Path(__file__).parents[1] / "experts" / "lessons" / "domains" / f"{value}.toml").is_file()
     return value in BUNDLED or value == "starter"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
-from unmask.terminal import say, tell
+from unmask.io.terminal import say, tell
 
 if TYPE_CHECKING:
     from unmask.evaluation.racing import Round
@@ -49,14 +49,14 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend a design for tasks like these: all designs on few items; those that are not worse go on, on more."""
-    from unmask.design import parse_designs
+    from unmask.designs.design import parse_designs
     from unmask.evaluation.compare import Plan
     from unmask.evaluation.recommend import recommend as run
     from unmask.evaluation.results import ResultStore
-    from unmask.evaluation.tasks import resolve_tasks
-    from unmask.files import check_output, only_run_in, refuse_foreign, write_json
-    from unmask.loading import Source
+    from unmask.io.files import check_output, only_run_in, refuse_foreign, write_json
+    from unmask.models.loading import Source
     from unmask.starter import reference_texts
+    from unmask.tasks.folders import resolve_tasks
 
     check_output(output, folder=True)
     refuse_foreign(output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.terminal import tell
+from unmask.io.terminal import tell
 
 
 def report(

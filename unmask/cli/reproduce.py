@@ -34,14 +34,14 @@ def self_moe(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Self-MoE: main table, ablations, routing by domain, number of experts and of lessons, overhead (arXiv 2406.12034)."""
-    from unmask.files import inside
-    from unmask.loading import Source
+    from unmask.io.files import inside
+    from unmask.io.terminal import console
+    from unmask.io.terminal import say as tell
+    from unmask.models.loading import Source
     from unmask.studies.self_moe.plan import load_plan
     from unmask.studies.self_moe.report import write_report
     from unmask.studies.self_moe.run import study
     from unmask.studies.self_moe.tables import sheets
-    from unmask.terminal import console
-    from unmask.terminal import say as tell
 
     plan = load_plan(scale, settings or [])
     source = Source("", dtype=dtype, device=device, trust_remote_code=trust_remote_code)

@@ -14,7 +14,7 @@ import typer
 from unmask.cli.learning import showing
 from unmask.cli.outputs import Command
 from unmask.errors import UnmaskError
-from unmask.terminal import say
+from unmask.io.terminal import say
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
@@ -44,7 +44,7 @@ def train(
     ] = False,
 ) -> None:
     """Train an embedder by a recipe: resumable, with live loss, TensorBoard files, scores and a model card."""
-    from unmask.files import check_output
+    from unmask.io.files import check_output
     from unmask.training.recipe import load_recipe, scales
 
     if scale is None and (known := scales(recipe)):
@@ -75,7 +75,7 @@ def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
 
 
 def _tasks(names: Sequence[str], root: Path) -> list[Any]:
-    from unmask.evaluation.tasks import resolve_tasks
+    from unmask.tasks.folders import resolve_tasks
 
     # a task's folder may lie where the data lie
     return (
@@ -86,15 +86,15 @@ def _tasks(names: Sequence[str], root: Path) -> list[Any]:
 
 
 def _texts(tasks: Sequence[Any]) -> dict[str, Any]:
-    from unmask.evaluation.scored import scored_texts
-    from unmask.evaluation.tasks import LocalTask
+    from unmask.tasks.task import LocalTask
+    from unmask.tasks.texts import scored_texts
 
     return {task.name: scored_texts(task) for task in tasks if isinstance(task, LocalTask)}
 
 
 def _covered(stage: str, kinds: Sequence[Coverage]) -> None:
+    from unmask.io.terminal import console
     from unmask.reporting.tables import coverage_table
-    from unmask.terminal import console
 
     if _first_process():
         console(stderr=True).print(coverage_table(stage, kinds))
@@ -103,8 +103,8 @@ def _covered(stage: str, kinds: Sequence[Coverage]) -> None:
 @recipes.command("list", cls=Command)
 def list_recipes() -> None:
     """Recipes of this package, and the scales that they can be run at."""
+    from unmask.io.terminal import console
     from unmask.reporting.tables import recipe_table
-    from unmask.terminal import console
     from unmask.training.recipe import load_recipe, scales, shipped
 
     console().print(recipe_table([(load_recipe(name, scales(name)[0]), scales(name)) for name in shipped()]))

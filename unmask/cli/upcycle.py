@@ -37,10 +37,10 @@ def upcycle(
     as_json: AsJson = False,
 ) -> None:
     """Copy a dense model's MLPs into experts with a new router: a standard mixture of experts, proven equal, ready to train."""
-    from unmask.files import only_writer_of
-    from unmask.loading import Source, dtype_name, load_language_model
-    from unmask.upcycling import UpcycleOptions, check_free, save_upcycled, sizes
-    from unmask.upcycling import upcycle as run
+    from unmask.io.files import only_writer_of
+    from unmask.models.loading import Source, dtype_name, load_language_model
+    from unmask.models.upcycling import UpcycleOptions, check_free, save_upcycled, sizes
+    from unmask.models.upcycling import upcycle as run
 
     options = UpcycleOptions(experts, top_k, every, noise, drop, router_std, aux_loss, seed)
     output = output.expanduser()

@@ -12,7 +12,6 @@ from statistics import NormalDist
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
-from unmask.evaluation.statistics import SIGNIFICANT, PairedTest
 from unmask.evaluation.verdict import (
     Comparison,
     System,
@@ -24,6 +23,7 @@ from unmask.evaluation.verdict import (
     ranked,
     tokens_per_text,
 )
+from unmask.statistics.paired import SIGNIFICANT, PairedTest
 
 POWER = 0.8
 """Chance of seeing a difference that the numbers of items and tasks to be collected are for."""
@@ -196,7 +196,7 @@ def what_it_takes(one: System, other: System, test: Comparison, results: Sequenc
 
 
 def _tasks_needed(test: Comparison, results: Sequence[Result], comparisons_made: int) -> int | None:
-    from unmask.evaluation.power import power_statement
+    from unmask.statistics.power import power_statement
 
     scores = {(result.system, result.task): result.main_score for result in results}
     a, b = ([scores[system, task] for task in test.tasks] for system in (test.a, test.b))

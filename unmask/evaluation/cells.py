@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from unmask.encoding import Tally
+from unmask.encoding.encode import Tally
 from unmask.errors import UnmaskError
-from unmask.evaluation.intervals import score_interval
-from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Failure, Result
-from unmask.evaluation.tasks import Task
-from unmask.identity import identity_of
-from unmask.loading import Source
-from unmask.terminal import visible
+from unmask.io.terminal import visible
+from unmask.models.identity import identity_of
+from unmask.models.loading import Source
+from unmask.statistics.bootstrap import Items
+from unmask.statistics.intervals import score_interval
+from unmask.tasks.task import Task
 
 if TYPE_CHECKING:
-    from unmask.evaluation.mteb_adapter import Outcome
+    from unmask.tasks.mteb import Outcome
 
 _RESAMPLES = 1000
 
@@ -91,5 +91,5 @@ def not_asked(conditions: Conditions, label: str, task: Task, reason: str) -> Fa
 
 
 def model_revision(source: Source) -> str:
-    """What identifies a model's weights, its adapter and the base below it: see `unmask.identity`."""
+    """What identifies a model's weights, its adapter and the base below it: see `unmask.models.identity`."""
     return identity_of(source).revision

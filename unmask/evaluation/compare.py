@@ -13,29 +13,31 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.backbone import Backbone
-from unmask.design import ATTENTIONS, Attention, Design
+from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.embedder import MAX_LENGTH, default_batch_tokens
-from unmask.encoding import Vectors, fit_designs
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.encode import Vectors, fit_designs
+from unmask.encoding.features import Fit
+from unmask.encoding.forward_pass import Pass, SharedVectors
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.vector_store import VectorCache
 from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
-from unmask.evaluation.passes import Pass, SharedVectors
 from unmask.evaluation.readings import WORD_LEVEL, why_not
-from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
-from unmask.evaluation.tasks import LocalTask, Task
-from unmask.evaluation.vectors import VectorCache
-from unmask.features import Fit
-from unmask.identity import attention_implementation, older_revision
-from unmask.loading import Source, load, pick_device, pick_dtype
-from unmask.persistence import Settings, hardware, read_settings, versions
+from unmask.io.progress import progress_bar
+from unmask.mixture.loading import load
+from unmask.models.identity import attention_implementation, older_revision
+from unmask.models.loading import Source, pick_device, pick_dtype
+from unmask.models.provenance import hardware, versions
 from unmask.probing.subject import Subject
-from unmask.progress import progress_bar
-from unmask.tokens import PromptTokenizer
+from unmask.saving.folder import Settings, read_settings
+from unmask.statistics.bootstrap import Items
+from unmask.tasks.task import LocalTask, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from unmask.evaluation.mteb_adapter import Encode
+    from unmask.tasks.mteb import Encode
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,7 @@ def _kernels(backbone: Backbone) -> str:
 
 def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Design]) -> None:
     """Score the designs of one pass on one task."""
-    from unmask.evaluation.mteb_adapter import evaluate
+    from unmask.tasks.mteb import evaluate
 
     backbone, prompt = source.backbone, source.prompts.prompt.name
     grid.say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")

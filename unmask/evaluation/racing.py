@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache as cache_once
 from functools import partial
 
-from unmask.design import Design
+from unmask.designs.design import Design
+from unmask.encoding.features import Fit
+from unmask.encoding.vector_store import VectorCache
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import Loaded, Plan, compare, load_checked
-from unmask.evaluation.intervals import Bounds
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.statistics import SIGNIFICANT
-from unmask.evaluation.subsets import subset
-from unmask.evaluation.tasks import LocalTask, Task
-from unmask.evaluation.vectors import VectorCache
 from unmask.evaluation.verdict import Comparison, comparisons, ranked
-from unmask.features import Fit
+from unmask.statistics.intervals import Bounds
+from unmask.statistics.paired import SIGNIFICANT
+from unmask.tasks.subsets import subset
+from unmask.tasks.task import LocalTask, Task
 
 FIRST = 40
 """Items of each task in the first round, if it has as many."""
@@ -204,7 +204,7 @@ def _size(task: Task) -> int | None:
     """Items of a task; None for one that is used whole in every round, since it cannot be cut."""
     if isinstance(task, LocalTask):
         return task.size
-    from unmask.evaluation.mteb_adapter import count_items
+    from unmask.tasks.mteb import count_items
 
     return count_items(task)
 

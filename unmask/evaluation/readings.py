@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.evaluation.results import Result
-from unmask.evaluation.tasks import Task
+from unmask.tasks.task import Task
 
 WORD_LEVEL = "word-level"
 

@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.advice import Lead, lead, reason
 from unmask.evaluation.compare import Plan
-from unmask.evaluation.intervals import Bounds, mean_interval, score_interval
 from unmask.evaluation.racing import Race, Round, lane
 from unmask.evaluation.readings import WORD_LEVEL
 from unmask.evaluation.results import Result, ResultStore
-from unmask.evaluation.statistics import SIGNIFICANT
-from unmask.evaluation.tasks import LocalTask, Task
 from unmask.evaluation.verdict import ranked
+from unmask.statistics.intervals import Bounds, mean_interval, score_interval
+from unmask.statistics.paired import SIGNIFICANT
+from unmask.tasks.task import LocalTask, Task
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _whole_tokens(result: Result, part: Task, task: Task) -> float:
 
 
 def _texts_in_mteb(task: Task) -> int:
-    from unmask.evaluation.mteb_adapter import count_texts
+    from unmask.tasks.mteb import count_texts
 
     assert not isinstance(task, LocalTask)
     return count_texts(task)

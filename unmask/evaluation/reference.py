@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from unmask.encoding import Tally, Vectors
+from unmask.encoding.encode import Tally, Vectors
 from unmask.errors import UnmaskError
 from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.readings import WORD_LEVEL
-from unmask.evaluation.resampling import Items
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
-from unmask.evaluation.tasks import Task
-from unmask.loading import Source, pick_device
-from unmask.models import resolve
-from unmask.persistence import hardware, versions
+from unmask.models.bundled import resolve
+from unmask.models.loading import Source, pick_device
+from unmask.models.provenance import hardware, versions
+from unmask.statistics.bootstrap import Items
+from unmask.tasks.task import Task
 
 
 def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say: Callable[[str], None]) -> list[Result]:
@@ -55,7 +55,7 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
 
 
 def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Items | None]:
-    from unmask.evaluation.mteb_adapter import evaluate
+    from unmask.tasks.mteb import evaluate
 
     tally, widths = Tally(), [0]
 

@@ -16,11 +16,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unmask.arrays import load_arrays, save_arrays
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import Items
-from unmask.files import append_line, atomic, make_folder
-from unmask.seals import Damaged, is_sealed_line, open_line, sealed_line
+from unmask.io.arrays import load_arrays, save_arrays
+from unmask.io.files import append_line, atomic, make_folder
+from unmask.io.seals import Damaged, is_sealed_line, open_line, sealed_line
+from unmask.statistics.bootstrap import Items
 
 Line = TypeVar("Line", bound=BaseModel)
 SENTENCE_TRANSFORMERS = "sentence-transformers"
@@ -33,7 +33,7 @@ _LATER = ("attn_implementation",)
 class Conditions(BaseModel):
     """Everything that decides a score. Two results with equal conditions are the same measurement.
 
-    model_revision: see `unmask.identity`; attn_implementation: as asked for, None if transformers chose. Library versions are no
+    model_revision: see `unmask.models.identity`; attn_implementation: as asked for, None if transformers chose. Library versions are no
     condition: they are in a result's provenance, since a patch release must not void what was measured.
     """
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unmask.encoding import Vectors
+from unmask.encoding.encode import Vectors
 from unmask.errors import UnmaskError
 from unmask.evaluation.readings import WORD_LEVEL
-from unmask.evaluation.tasks import Task
+from unmask.tasks.task import Task
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
@@ -26,7 +26,7 @@ def scorable(tasks: Sequence[Task]) -> Sequence[Task]:
 
 def score(embedder: Embedder, tasks: Sequence[Task]) -> dict[str, float]:
     """Main score of each task by name (0 to 1), and their mean under "score"."""
-    from unmask.evaluation.mteb_adapter import evaluate
+    from unmask.tasks.mteb import evaluate
 
     takes = embedder.prompt.prompt.takes_instruction
 

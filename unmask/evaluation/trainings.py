@@ -18,7 +18,7 @@ from pydantic import Field
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Result
-from unmask.seals import Damaged, open_line
+from unmask.io.seals import Damaged, open_line
 
 DEVIATION = "deviation over seeds"
 """Name under which the result of several seeds keeps the standard deviation of its main score."""

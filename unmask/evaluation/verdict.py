@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import Items, Scores, score
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
-from unmask.evaluation.seeds import differ, seed_test
-from unmask.evaluation.statistics import (
+from unmask.evaluation.trainings import runs_of, seed_scores
+from unmask.statistics.bootstrap import Items, Scores, score
+from unmask.statistics.paired import (
     DECIMALS,
     SIGNIFICANT,
     PairedTest,
@@ -26,7 +26,7 @@ from unmask.evaluation.statistics import (
     wilcoxon,
     with_holm,
 )
-from unmask.evaluation.trainings import runs_of, seed_scores
+from unmask.statistics.seeds import differ, seed_test
 
 System = tuple[str, str]
 Pair = tuple[System, System]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unmask.encoding import Tally
-from unmask.evaluation.mteb_adapter import Outcome
-from unmask.evaluation.resampling import Items
-from unmask.evaluation.tasks import LocalTask
-from unmask.probing.sentences import Sentence
+from unmask.encoding.encode import Tally
 from unmask.probing.subject import Subject
 from unmask.probing.words import Scores, WordProbe, probe_layers, word_tokens
+from unmask.statistics.bootstrap import Items
+from unmask.tasks.mteb import Outcome
+from unmask.tasks.tagged import Sentence
+from unmask.tasks.task import LocalTask
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.identity import identity_of
-from unmask.source import Source, lasting_name
+from unmask.models.identity import identity_of
+from unmask.models.source import Source, lasting_name
 
 WEIGHTS = "base_weights"
 

@@ -12,17 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.decoder import body_of, find_layers
 from unmask.experts.bases import weights_of
 from unmask.experts.learning import Learning, learn
-from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import claim, content_of, finished, is_own, working_folder
-from unmask.files import atomic_folder, only_writer_of, remove_with_scratch
-from unmask.identity import Pinned, pinned
-from unmask.loading import Source, load_language_model
-from unmask.persistence import versions
-from unmask.seals import seal, write_record
-from unmask.source import lasting_name
+from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
+from unmask.io.seals import seal, write_record
+from unmask.models.identity import Pinned, pinned
+from unmask.models.loading import Source, load_language_model
+from unmask.models.provenance import versions
+from unmask.models.source import lasting_name
 from unmask.training.lora import LoraOptions, add_lora, weight_kinds
 from unmask.training.trainee import cast_inputs
 

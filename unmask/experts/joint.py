@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.decoder import body_of, find_layers
 from unmask.experts.expert import linear_kinds
-from unmask.loading import Source, load_language_model
 from unmask.mixture.experts import Expert, write_expert
+from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import Routing
-from unmask.mixture.model import Mixture
+from unmask.models.decoder import body_of, find_layers
+from unmask.models.loading import Source, load_language_model
 from unmask.training.lora import LoraOptions, weight_kinds
 
 

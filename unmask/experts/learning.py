@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, in_one_sentence
-from unmask.experts.lessons import LessonTokens
+from unmask.experts.lessons.lessons import LessonTokens
 from unmask.training.recipe import Stage
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.batching import plan
+from unmask.encoding.batching import plan
 from unmask.experts.learning import LessonCollator
-from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.training.targets import mean_by_text, target_logits
 
 if TYPE_CHECKING:

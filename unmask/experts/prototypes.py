@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from unmask.batching import plan
+from unmask.encoding.batching import plan
 from unmask.errors import UnmaskError
 from unmask.experts.learning import LessonCollator
-from unmask.experts.lessons import LessonTokens
-from unmask.mixture.model import Mixture
+from unmask.experts.lessons.lessons import LessonTokens
+from unmask.mixture.folder import Mixture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

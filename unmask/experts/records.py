@@ -11,9 +11,9 @@ from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.experts.bases import require_same_weights
-from unmask.experts.lessons import Lesson
-from unmask.files import remove
-from unmask.seals import Damaged, check_seal, read_record, write_record
+from unmask.experts.lessons.lessons import Lesson
+from unmask.io.files import remove
+from unmask.io.seals import Damaged, check_seal, read_record, write_record
 
 STEPS = "checkpoint-*"
 _OTHER = {"expert": "an expert of other lessons", "mixture": "a mixture of other experts, lessons"}

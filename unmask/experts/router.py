@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from unmask.errors import UnmaskError
 from unmask.experts.balance import Balance, BalanceLoss
 from unmask.experts.learning import Learning, learn, share_of
-from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.prototypes import start_from_prototypes
+from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import Routing
-from unmask.mixture.model import Mixture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

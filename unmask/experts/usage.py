@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.batching import plan
+from unmask.encoding.batching import plan
 from unmask.experts.learning import LessonCollator
-from unmask.experts.lessons import Lesson, tokenize_lessons
+from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
+from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import gates
-from unmask.mixture.model import Mixture
 from unmask.training.targets import IGNORED
 
 if TYPE_CHECKING:

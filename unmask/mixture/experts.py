@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from unmask.errors import UnmaskError
+from unmask.io.seals import Damaged, check_seal, save_tensors
 from unmask.mixture.stack import Factors
-from unmask.seals import Damaged, check_seal, save_tensors
-from unmask.source import base_name, lasting_name
+from unmask.models.source import base_name, lasting_name
 
 _PREFIX = "base_model.model."
 # what would make the change of a weight something other than scale * B A

@@ -13,19 +13,19 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.errors import UnmaskError
-from unmask.files import inside
-from unmask.identity import pinned, recorded_base, require_same_base
-from unmask.loading import Source, base_of, load_language_model
+from unmask.io.files import atomic_folder, inside, only_writer_of
+from unmask.io.seals import check_seal, load_tensors, save_tensors, seal
 from unmask.mixture.experts import Expert, read_expert, require_alike
 from unmask.mixture.gating import Routing
-from unmask.mixture.model import Mixture
-from unmask.seals import check_seal, load_tensors, save_tensors
-from unmask.source import same_place
+from unmask.mixture.model import MixtureModel
+from unmask.models.identity import pinned, recorded_base, require_same_base
+from unmask.models.loading import Source, base_of, load_language_model
+from unmask.models.source import same_place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,6 +45,23 @@ class Settings(BaseModel):
     experts: tuple[str, ...]
     shared: str | None = None
     routing: Routing
+
+
+class Mixture(MixtureModel):
+    """A base model with experts under a router, on disk and in memory."""
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **source: Any) -> Mixture:
+        """Read a mixture that was saved, with its `tokenizer`; `source` as in loading.Source: dtype, device. Raises UnmaskError."""
+        mixture, tokenizer = load_mixture(Path(folder), Source(str(folder), **source))
+        mixture.tokenizer = tokenizer
+        return mixture
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the experts as they were, the routers, and what belongs together, into a new folder. Raises UnmaskError if it exists."""
+        with only_writer_of(Path(folder)), atomic_folder(Path(folder)) as scratch:
+            save_mixture(self, scratch)
+            seal(scratch)
 
 
 def build_mixture(

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from unmask.decoder import body_of, find_layers
 from unmask.errors import UnmaskError, unknown
-from unmask.loading import Source
 from unmask.mixture.experts import Expert, require_alike
 from unmask.mixture.first_pass import FirstPass
 from unmask.mixture.gating import Control, Force, Routing, RoutingPoint
 from unmask.mixture.sequence import RunningMean
 from unmask.mixture.stack import ExpertLinear
+from unmask.models.decoder import body_of, find_layers
+from unmask.models.loading import Source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _SPREAD = 0.01  # of a new router: equal logits would send every token to the first expert
 
 
-class Mixture:
+class MixtureModel:
     """A causal language model with experts in it (MiXSE; Self-MoE, arXiv 2406.12034, section 2.2).
 
     model: changed in place; experts: in the order of the router's rows; routing: may be set anew at any time, but not its `router` and
@@ -134,25 +133,6 @@ class Mixture:
                         f"model need {tuple(router.weight.shape)}: it belongs to other experts."
                     )
                 router.weight.copy_(weights[name])
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, **source: Any) -> Mixture:
-        """Read a mixture that was saved, with its `tokenizer`; `source` as in loading.Source: dtype, device. Raises UnmaskError."""
-        from unmask.mixture.folder import load_mixture
-
-        mixture, tokenizer = load_mixture(Path(folder), Source(str(folder), **source))
-        mixture.tokenizer = tokenizer
-        return mixture
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write the experts as they were, the routers, and what belongs together, into a new folder. Raises UnmaskError if it exists."""
-        from unmask.files import atomic_folder, only_writer_of
-        from unmask.mixture.folder import save_mixture
-        from unmask.seals import seal
-
-        with only_writer_of(Path(folder)), atomic_folder(Path(folder)) as scratch:
-            save_mixture(self, scratch)
-            seal(scratch)
 
     @contextmanager
     def forced(self, force: Force) -> Iterator[None]:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from unmask.embedder import Embedder
-from unmask.encoding import layer_states
+from unmask.encoding.encode import layer_states
+from unmask.encoding.heads import LayerAttention
 from unmask.errors import UnmaskError
-from unmask.files import atomic
-from unmask.heads import LayerAttention
+from unmask.io.files import atomic
+from unmask.encoding.heads import LayerAttention
 from unmask.probing.subject import fingerprint_of, provenance
 
 

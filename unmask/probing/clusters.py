@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
+from unmask.io.rows import field, read_rows
 from unmask.probing.geometry import unit
 from unmask.probing.reading import read_designs
 from unmask.probing.subject import Subject, fingerprint_of, provenance
 from unmask.probing.topics import top_words
-from unmask.rows import field, read_rows
 
 SEEDS = 5
 _STARTS, _PERMUTATIONS = 10, 200

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.files import atomic
+from unmask.io.files import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.io.rows import field, read_rows
 from unmask.probing.subject import fingerprint_of, provenance
-from unmask.rows import field, read_rows
 
 POSITIVE = 4.0
 """Pairs of the STS benchmark (0 to 5) from this score on are taken for paraphrases."""

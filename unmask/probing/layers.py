@@ -18,24 +18,24 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.embedder import default_batch_tokens
-from unmask.encoding import fit_designs
+from unmask.encoding.encode import fit_designs
+from unmask.encoding.forward_pass import Pass, SharedVectors
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.vector_store import VectorCache
 from unmask.errors import UnmaskError
-from unmask.evaluation.passes import Pass, SharedVectors
-from unmask.evaluation.resampling import Items, bootstrap, interval
-from unmask.evaluation.tasks import Task
-from unmask.evaluation.vectors import VectorCache
+from unmask.io.progress import progress_bar
 from unmask.probing.prompts import Estimate
-from unmask.probing.ranks import RESAMPLES
 from unmask.probing.reading import cosines, read_designs
 from unmask.probing.subject import Subject, fingerprint_of, provenance
-from unmask.progress import progress_bar
 from unmask.starter import reference_texts
-from unmask.tokens import PromptTokenizer
+from unmask.statistics.bootstrap import Items, bootstrap, interval
+from unmask.statistics.correlations import RESAMPLES
+from unmask.tasks.task import Task
 
 if TYPE_CHECKING:
-    from unmask.evaluation.mteb_adapter import Outcome
+    from unmask.tasks.mteb import Outcome
 
 Stack = Float[NDArray[np.float64], "layer text dim"]
 Square = Float[NDArray[np.float64], "layer layer"]
@@ -138,7 +138,7 @@ def score_layers(
     subject: Subject, designs: Sequence[Design], task: Task, *, max_length: int | None = None, batch_tokens: int | None = None
 ) -> LayerScores:
     """Score designs of one attention and prompt on a task, every text computed once. Raises UnmaskError as scoring does."""
-    from unmask.evaluation.mteb_adapter import evaluate
+    from unmask.tasks.mteb import evaluate
 
     backbone = subject.backbone
     prompt = PromptTokenizer(subject.tokenizer, designs[0].prompt, backbone.within_positions(subject.limit(max_length)))

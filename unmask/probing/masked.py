@@ -18,12 +18,12 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.batching import collate, plan
 from unmask.embedder import default_batch_tokens
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.tokenization import TokenizedText, mask_id, tokenize_bare
 from unmask.errors import UnmaskError
-from unmask.probing.ratios import Ratio
 from unmask.probing.subject import Subject, fingerprint_of
-from unmask.tokens import TokenizedText, mask_id, tokenize_bare
+from unmask.statistics.ratios import Ratio
 
 MASK, RATE = "_", 0.2
 _LOGITS_AT_ONCE = 2**26  # 256 MB in fp32: the logits of a batch, not its states, are what fills the memory here

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.backbone import HiddenRead, TokenBatch
+from unmask.encoding.backbone import HiddenRead, TokenBatch
+from unmask.encoding.pooling import mean
+from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import UnmaskError
-from unmask.pooling import mean
-from unmask.probing.ratios import Ratio
+from unmask.io.rows import field, read_rows
 from unmask.probing.subject import Subject, fingerprint_of
-from unmask.rows import field, read_rows
-from unmask.tokens import tokenize_bare
+from unmask.statistics.ratios import Ratio
 
 TRIPLES = Path(__file__).parent / "prefixes.jsonl"
 _FEWEST = 2

@@ -17,13 +17,13 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.design import Design, Features
+from unmask.designs.design import Design, Features
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import interval
 from unmask.probing.geometry import Pair
-from unmask.probing.ranks import codes_of, correlations, ranks_of, resampled, spearman_matrix
 from unmask.probing.reading import read_similarities
 from unmask.probing.subject import Subject, fingerprint_of, provenance
+from unmask.statistics.bootstrap import interval
+from unmask.statistics.correlations import codes_of, correlations, ranks_of, resampled, spearman_matrix
 
 NINE = ("eol", "style", "sentiment", "tone", "intent", "complexity", "subjectivity", "language-style", "grammar")
 _NAMES: dict[Features, str] = {"hidden": "HS", "routing": "RW"}

@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.design import ATTENTIONS, Attention, Design
+from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.embedder import default_batch_tokens
-from unmask.encoding import encode_designs, fit_designs
+from unmask.encoding.encode import encode_designs, fit_designs
+from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
-from unmask.tokens import PromptTokenizer
 
 if TYPE_CHECKING:
     from unmask.probing.geometry import Pair

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from unmask.design import ATTENTIONS, Attention
+from unmask.designs.design import ATTENTIONS, Attention
 from unmask.errors import UnmaskError
 from unmask.probing.prefixes import PrefixGap
-from unmask.probing.ratios import Difference, Ratio, difference
+from unmask.statistics.ratios import Difference, Ratio, difference
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,14 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.backbone import Backbone, HiddenRead, TokenBatch
-from unmask.batching import collate, plan
 from unmask.embedder import default_batch_tokens
+from unmask.encoding.backbone import Backbone, HiddenRead, TokenBatch
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.probing.prompts import Estimate
-from unmask.probing.ratios import Ratio
 from unmask.probing.subject import Subject, fingerprint_of
-from unmask.tokens import TokenizedText, tokenize_bare
+from unmask.statistics.ratios import Ratio
 
 _STATES_AT_ONCE = 2**26  # numbers of the causal pass that wait for the bidirectional one: 256 MB in fp32
 

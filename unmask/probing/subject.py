@@ -8,14 +8,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.backbone import Backbone
-from unmask.decoder import body_of
-from unmask.design import ATTENTIONS, Attention, Design
+from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.embedder import MAX_LENGTH
+from unmask.encoding.backbone import Backbone
 from unmask.errors import UnmaskError, unknown
-from unmask.identity import attention_implementation, identity_of_loaded
-from unmask.loading import Source, dtype_name, load, load_language_model
-from unmask.persistence import hardware, read_settings, versions
+from unmask.mixture.loading import load
+from unmask.models.decoder import body_of
+from unmask.models.identity import attention_implementation, identity_of_loaded
+from unmask.models.loading import Source, dtype_name, load_language_model
+from unmask.models.provenance import hardware, versions
+from unmask.saving.folder import read_settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

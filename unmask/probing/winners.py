@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.resampling import interval
 from unmask.probing.geometry import Pair
 from unmask.probing.prompts import Estimate
-from unmask.probing.ranks import Ranks, codes_of, correlations, ranks_of, resampled
 from unmask.probing.reading import read_similarities
 from unmask.probing.subject import Subject, fingerprint_of, provenance
+from unmask.statistics.bootstrap import interval
+from unmask.statistics.correlations import Ranks, codes_of, correlations, ranks_of, resampled
 
 _FEWEST = 10
 _WORD = re.compile(r"\w+")

@@ -22,15 +22,15 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.backbone import Backbone, HiddenRead
-from unmask.batching import collate, plan
 from unmask.embedder import default_batch_tokens
-from unmask.encoding import require_finite
+from unmask.encoding.backbone import Backbone, HiddenRead
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.encode import require_finite
+from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
-from unmask.probing.ratios import Difference, Ratio, difference
-from unmask.probing.sentences import Sentence
 from unmask.probing.subject import Subject, fingerprint_of
-from unmask.tokens import TokenizedText, tokenize_bare
+from unmask.statistics.ratios import Difference, Ratio, difference
+from unmask.tasks.tagged import Sentence
 
 Matrix = Float[NDArray[np.float32], "word dim"]
 CS = (1e-3, 1e-2, 1e-1, 1.0)

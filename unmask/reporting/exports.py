@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from unmask.evaluation.results import Result
-from unmask.files import atomic, write_json
+from unmask.io.files import atomic, write_json
+from unmask.io.terminal import visible
 from unmask.reporting.grid import Grid
 from unmask.reporting.standing import Standing
 from unmask.reporting.tables import METRIC_NAMES
-from unmask.terminal import visible
 
 Row = dict[str, Any]
 _ROTATE_FROM = 7

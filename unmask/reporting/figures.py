@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.evaluation.results import Result
 from unmask.evaluation.verdict import System
 from unmask.reporting.grid import Cost, Grid, design_of

@@ -16,14 +16,14 @@ import numpy as np
 
 from unmask.evaluation.advice import cheapest_words
 from unmask.evaluation.advice import points as points_of
-from unmask.evaluation.intervals import Bounds
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System
+from unmask.io.terminal import visible
 from unmask.reporting.figures import front, main_price, priced
 from unmask.reporting.grid import Cost, Grid
 from unmask.reporting.standing import Mark, Standing, candidates
 from unmask.reporting.tables import METRIC_NAMES
-from unmask.terminal import visible
+from unmask.statistics.intervals import Bounds
 
 _LEVELS = 10
 DASH, MINUS = "\u2013", "\u2212"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.files import atomic, check_output, make_folder, only_run_in
-from unmask.progress import progress_bar
+from unmask.io.files import atomic, check_output, make_folder, only_run_in
+from unmask.io.progress import progress_bar
 from unmask.reporting.exports import FILES, export
 from unmask.reporting.figures import draw
 from unmask.reporting.grid import read_grid, require_results

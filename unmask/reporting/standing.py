@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from unmask.evaluation.advice import Lead, Recommendation, lead, recommendations
-from unmask.evaluation.intervals import Bounds, mean_interval
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
-from unmask.evaluation.statistics import PairedTest, told_apart
 from unmask.evaluation.verdict import Comparison, System, comparisons, ranked
 from unmask.reporting.grid import Grid
+from unmask.statistics.intervals import Bounds, mean_interval
+from unmask.statistics.paired import PairedTest, told_apart
 
 Mark = Literal["best", "tied"]
 
@@ -194,7 +194,7 @@ def _advice_intervals(grid: Grid, advice: Sequence[Recommendation]) -> Iterator[
 
 def _ranks(scores: Mapping[str, Sequence[float]]) -> Ranks | None:
     """Critical differences between the designs, or None where there are too few tasks or designs for them."""
-    from unmask.evaluation.ranks import critical_differences
+    from unmask.statistics.ranks import critical_differences
 
     try:
         return critical_differences(scores)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from unmask.terminal import visible
+from unmask.io.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

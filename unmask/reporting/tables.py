@@ -10,11 +10,11 @@ from rich.text import Text
 
 from unmask.evaluation.advice import Recommendation
 from unmask.evaluation.results import Result
-from unmask.evaluation.statistics import SIGNIFICANT
 from unmask.evaluation.trainings import DEVIATION
 from unmask.evaluation.verdict import Comparison, System, display_name, ranked
-from unmask.terminal import table as empty_table
-from unmask.terminal import two_lines, visible
+from unmask.io.terminal import table as empty_table
+from unmask.io.terminal import two_lines, visible
+from unmask.statistics.paired import SIGNIFICANT
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.files import inside
+from unmask.io.files import inside
 
 _HERE = Path(__file__).parent
 

@@ -7,8 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from unmask.files import atomic
-from unmask.seals import read_record
+from unmask.io.files import atomic
+from unmask.io.seals import read_record
 from unmask.training.recipe import Recipe
 from unmask.training.run import RECORD, Run
 

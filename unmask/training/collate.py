@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from unmask.batching import collate, plan
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
-from unmask.tokens import PromptTokenizer
 from unmask.training.data import Example
 from unmask.training.schedule import Row
 from unmask.training.targets import IGNORED

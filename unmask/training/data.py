@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from unmask.errors import UnmaskError
-from unmask.rows import Row, field
+from unmask.io.rows import Row, field
 from unmask.training.sources import open_source
 
 # an anchor's column -> the columns that may hold its positive, the likeliest first

@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from unmask.attention import hidden_of
 from unmask.errors import UnmaskError
+from unmask.models.attention import hidden_of
 
 _NAME = "unmask_dropout"
 Acted = Counter[str]  # how often dropout was applied, by the class of the module

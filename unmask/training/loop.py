@@ -24,8 +24,8 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from unmask.errors import UnmaskError
-from unmask.files import naming, remove, sync
-from unmask.seals import Damaged, check_seal, load_tensors, save_tensors, seal
+from unmask.io.files import naming, remove, sync
+from unmask.io.seals import Damaged, check_seal, load_tensors, save_tensors, seal
 from unmask.training import processes
 from unmask.training.recipe import Stage
 from unmask.training.sharding import is_sharded, whole

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 from unmask.errors import UnmaskError, unknown
-from unmask.routers import find_routers
+from unmask.models.routers import find_routers
 
 if TYPE_CHECKING:
     from peft import PeftModel

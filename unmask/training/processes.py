@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.files import only_run_in
+from unmask.io.files import only_run_in
 
 _TOGETHER = 1 << 24  # elements that are averaged in one message
 

@@ -26,7 +26,7 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from unmask.terminal import console
+        from unmask.io.terminal import console
 
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console(stderr=True), transient=True)

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from unmask.design import Design
+from unmask.designs.design import Design
+from unmask.encoding.heads import HeadOptions
 from unmask.errors import UnmaskError, unknown
-from unmask.heads import HeadOptions
 from unmask.training.data import DataSource
 from unmask.training.lora import LoraOptions
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.files import remove, write_json
-from unmask.identity import identity_of
-from unmask.persistence import hardware, versions
-from unmask.seals import Damaged, check_seal, load_tensors, read_record, write_record
-from unmask.source import Source, lasting_name
+from unmask.io.files import remove, write_json
+from unmask.io.seals import Damaged, check_seal, load_tensors, read_record, write_record
+from unmask.models.identity import identity_of
+from unmask.models.provenance import hardware, versions
+from unmask.models.source import Source, lasting_name
 from unmask.training import processes
 from unmask.training.data import DataSet
 from unmask.training.leakage import find_leaks, without_leaks

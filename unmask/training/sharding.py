@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.training import processes
 from unmask.training.recipe import Mntp, Recipe

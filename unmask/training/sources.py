@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from unmask.errors import UnmaskError, unknown
-from unmask.files import inside
-from unmask.rows import Row, field, read_rows
+from unmask.io.files import inside
+from unmask.io.rows import Row, field, read_rows
 
 Rows = Iterator[tuple[int, Row]]
 _MEANS_THE_SAME = 4.0  # of the 0 to 5 of the starter pairs

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unmask.encoding.tokenization import PromptTokenizer, mask_id
 from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
-from unmask.tokens import PromptTokenizer, mask_id
 from unmask.training import processes
 from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
 from unmask.training.data import DataSet, read_pairs, read_sentences

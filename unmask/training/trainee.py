@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from unmask.backbone import Backbone
-from unmask.decoder import body_of
-from unmask.design import Design
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding import layer_states
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.encode import layer_states
+from unmask.encoding.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
 from unmask.errors import UnmaskError
-from unmask.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
-from unmask.loading import Source, load, load_language_model, pick_dtype
+from unmask.mixture.loading import load
+from unmask.models.decoder import body_of
+from unmask.models.loading import Source, load_language_model, pick_dtype
 from unmask.starter import reference_texts
 from unmask.training.lora import Coverage, add_lora, coverage, require_asked, weight_kinds
 from unmask.training.recipe import Recipe

@@ -11,7 +11,7 @@ from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxL
 from unmask.cli.probing.common import Column, Limit, between, keep, percent, show, source_of, texts_of
 
 if TYPE_CHECKING:
-    from unmask.design import Design
+    from unmask.designs.design import Design
     from unmask.probing.subject import Subject
 
 Output = Annotated[
@@ -49,9 +49,9 @@ def clusters(
     as_json: AsJson = False,
 ) -> None:
     """Show whether two ways of reading a model group the same texts alike, beside what chance gives."""
+    from unmask.io.progress import progress_bar
     from unmask.probing.clusters import draw_clusters, probe_clusters, read_texts
     from unmask.probing.reading import two_designs
-    from unmask.progress import progress_bar
 
     given, gold = read_texts(texts, column, label, limit)
     asked = two_designs(parsed(designs))
@@ -114,9 +114,9 @@ def prompts(
     as_json: AsJson = False,
 ) -> None:
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
+    from unmask.io.progress import progress_bar
     from unmask.probing.geometry import read_pairs
     from unmask.probing.prompts import NINE, Estimate, designs_of, draw_prompts, probe_prompts
-    from unmask.progress import progress_bar
 
     given = read_pairs(pairs)[:limit]
     subject = subject_of(designs_of(NINE, False)[0], model, adapter, revision, dtype, device, trust_remote_code)
@@ -155,10 +155,10 @@ def pairs(
     as_json: AsJson = False,
 ) -> None:
     """Show the pairs that one way of reading a model ranks right and another wrong, and whether either wins on the whole."""
+    from unmask.io.progress import progress_bar
     from unmask.probing.geometry import read_pairs
     from unmask.probing.reading import two_designs
     from unmask.probing.winners import draw_winners, probe_winners
-    from unmask.progress import progress_bar
 
     given = read_pairs(pairs)[:limit]
     asked = two_designs(parsed(designs))
@@ -218,10 +218,10 @@ def layers(
     as_json: AsJson = False,
 ) -> None:
     """Show how a text's vector changes from layer to layer, and what each layer scores on tasks."""
-    from unmask.design import Design
-    from unmask.evaluation.tasks import resolve_tasks
+    from unmask.designs.design import Design
+    from unmask.io.progress import progress_bar
     from unmask.probing.layers import draw_layers, probe_layers
-    from unmask.progress import progress_bar
+    from unmask.tasks.folders import resolve_tasks
 
     asked, given = Design.parse(design), texts_of(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
@@ -260,9 +260,9 @@ def states(
     as_json: AsJson = False,
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
+    from unmask.io.progress import progress_bar
     from unmask.probing.states import draw_states, name_of, probe_states
     from unmask.probing.subject import load_subject
-    from unmask.progress import progress_bar
 
     given = texts_of(texts, column, limit)
     subject = load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), "causal")
@@ -285,7 +285,7 @@ def states(
 
 def parsed(names: str) -> list[Design]:
     """Designs of a command line."""
-    from unmask.design import parse_designs
+    from unmask.designs.design import parse_designs
 
     return list(parse_designs(names).values())
 

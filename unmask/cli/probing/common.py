@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from unmask.design import Attention
-    from unmask.loading import Source
+    from unmask.designs.design import Attention
+    from unmask.models.loading import Source
 
 
 class AttentionOption(StrEnum):
@@ -37,7 +37,7 @@ def source_of(
     model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool
 ) -> Source:
     """The weights that the options name."""
-    from unmask.loading import Source
+    from unmask.models.loading import Source
 
     return Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
 
@@ -50,7 +50,7 @@ def attention_of(choice: AttentionOption | None) -> Attention | None:
 def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
     """Texts of a file, from the first; the reference sentences of this package where no file is given. Raises UnmaskError."""
     from unmask.errors import UnmaskError
-    from unmask.rows import field, read_rows
+    from unmask.io.rows import field, read_rows
     from unmask.starter import reference_texts
 
     if file is None:
@@ -74,7 +74,7 @@ def show(
     if as_json:
         print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
         return
-    from unmask import terminal
+    from unmask.io import terminal
 
     table = terminal.table(title, show_header=any(head))
     for place, name in enumerate(head):
@@ -103,7 +103,7 @@ def between(bounds: tuple[float, float] | None, scale: float = 100, digits: int 
 
 def keep(found: Any, folder: Path, name: str, figures: list[Path]) -> str:
     """Write a result beside its figures, and say so."""
-    from unmask.files import write_json
+    from unmask.io.files import write_json
 
     write_json(folder / f"{name}.json", found.as_json())
     return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in figures)}."

@@ -50,10 +50,10 @@ def words(
     as_json: AsJson = False,
 ) -> None:
     """Score a linear probe on the frozen states of words: part of speech, chunks, entities."""
-    from unmask.probing.sentences import read_sentences, sample
+    from unmask.io.progress import progress_bar
     from unmask.probing.subject import load_subject
     from unmask.probing.words import probe_words
-    from unmask.progress import progress_bar
+    from unmask.tasks.tagged import read_sentences, sample
 
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
     scored = sample(read_sentences(test, tags, tokens), limit_test, seed)
@@ -103,10 +103,10 @@ def prefix(
     as_json: AsJson = False,
 ) -> None:
     """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
+    from unmask.io.progress import progress_bar
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
     from unmask.probing.stages import attention_in, compare_stages, draw_stages
     from unmask.probing.subject import load_subject
-    from unmask.progress import progress_bar
 
     given = read_triples(triples or TRIPLES)
     gaps = []
@@ -206,9 +206,9 @@ def masked(
     as_json: AsJson = False,
 ) -> None:
     """Measure how well masked tokens are predicted from the position before them, as MNTP trains a model to."""
+    from unmask.io.progress import progress_bar
     from unmask.probing.masked import probe_masked
     from unmask.probing.subject import load_predicting
-    from unmask.progress import progress_bar
 
     given = texts_of(texts, column, limit)
     subject = load_predicting(source_of(model, None, revision, dtype, device, trust_remote_code), attention_of(attention))

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from unmask.errors import UnmaskError, unknown
 from unmask.experts.abilities.sandbox import Program, passes, require_sandbox
 from unmask.experts.abilities.tests import TESTS, Item, Test, is_right, read_items
-from unmask.experts.lessons import Lesson
-from unmask.experts.seeds import lettered
+from unmask.experts.lessons.lessons import Lesson
+from unmask.experts.lessons.seeds import lettered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -26,8 +26,8 @@ from typing import Final, Literal
 
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.sandbox import Program
-from unmask.experts.seeds import LETTERS, lettered, without_marks
-from unmask.rows import Row, field, read_rows
+from unmask.experts.lessons.seeds import LETTERS, lettered, without_marks
+from unmask.io.rows import Row, field, read_rows
 
 Asked = Literal["choice", "text", "code"]
 _MBPP_SHOTS: Final = (2, 3, 4)

@@ -10,15 +10,15 @@ from unmask.errors import UnmaskError
 from unmask.experts.abilities.harness import Items, draw_tests, find_test, require_code_to_run
 from unmask.experts.abilities.tests import TESTS
 from unmask.experts.bases import weights_of
-from unmask.experts.domain import load_domain
-from unmask.experts.generation import Writer
-from unmask.experts.lessons import Lesson, read_lessons
-from unmask.experts.seeds import read_seeds, split, write_lessons
-from unmask.experts.speakers import load_speaker
-from unmask.experts.specialise import LESSONS, specialise
-from unmask.experts.specialise import Plan as Writing
-from unmask.files import inside
-from unmask.loading import Source
+from unmask.experts.lessons.domain import load_domain
+from unmask.experts.lessons.generation import Writer
+from unmask.experts.lessons.lessons import Lesson, read_lessons
+from unmask.experts.lessons.seeds import read_seeds, split, write_lessons
+from unmask.experts.lessons.specialise import LESSONS, specialise
+from unmask.experts.lessons.specialise import Plan as Writing
+from unmask.experts.lessons.writers import load_speaker
+from unmask.io.files import inside
+from unmask.models.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import Plan
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.files import atomic
+from unmask.io.files import atomic
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from unmask.experts.expert import train_expert
-from unmask.experts.lessons import Lesson
+from unmask.experts.lessons.lessons import Lesson
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
-from unmask.files import inside
-from unmask.loading import Source
+from unmask.io.files import inside
+from unmask.models.loading import Source
 from unmask.studies.self_moe.drawing import Drawn
 from unmask.studies.self_moe.plan import INSTANCE, VARIANTS, Plan, Variant
 

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.harness import Fetched, Items, accuracies
+from unmask.experts.lessons.writers import load_speaker
 from unmask.experts.likelihood import likelihoods
-from unmask.experts.speakers import load_speaker
 from unmask.experts.usage import measure_usage
-from unmask.loading import Source, load_language_model
+from unmask.io.seals import read_record, write_record
 from unmask.mixture.choices import chosen
 from unmask.mixture.experts import read_expert
 from unmask.mixture.folder import load_mixture
 from unmask.mixture.merging import Method, merge_experts
-from unmask.seals import read_record, write_record
+from unmask.models.loading import Source, load_language_model
 from unmask.studies.self_moe.drawing import Asked, Lessons
 
 Values = dict[str, NDArray[np.float64]]

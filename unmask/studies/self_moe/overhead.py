@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from unmask.loading import Source
 from unmask.mixture.folder import load_mixture
+from unmask.models.loading import Source
 
 _TOKENS, _TEXTS, _ROUNDS = 128, 4, 4
 

@@ -14,7 +14,7 @@ from unmask.errors import UnmaskError, unknown
 from unmask.experts.balance import Balance
 from unmask.experts.learning import Average, Learning
 from unmask.experts.router import RouterOptions
-from unmask.files import inside
+from unmask.io.files import inside
 from unmask.mixture.gating import Routing
 from unmask.training.lora import LoraOptions
 from unmask.training.recipe import merged, parse_setting

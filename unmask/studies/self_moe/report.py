@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.files import atomic
+from unmask.io.files import atomic
 from unmask.studies.self_moe.figures import draw_figures
 from unmask.studies.self_moe.plan import Plan
 from unmask.studies.self_moe.run import Findings, about

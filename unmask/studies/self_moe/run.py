@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from unmask.experts.bases import weights_of
-from unmask.experts.comparison import Row, compare_likelihoods
 from unmask.experts.records import content_of, write_or_check
-from unmask.files import only_run_in, write_json
-from unmask.loading import Source, pick_device
-from unmask.persistence import hardware, versions
-from unmask.seals import read_record, write_record
-from unmask.source import lasting_name
+from unmask.io.files import only_run_in, write_json
+from unmask.io.seals import read_record, write_record
+from unmask.models.loading import Source, pick_device
+from unmask.models.provenance import hardware, versions
+from unmask.models.source import lasting_name
+from unmask.statistics.questions import Row, compare_likelihoods
 from unmask.studies.self_moe.drawing import ask, check_tests, draw
 from unmask.studies.self_moe.making import Maker
 from unmask.studies.self_moe.measuring import Meter, Values

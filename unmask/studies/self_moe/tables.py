@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unmask.experts.comparison import Row, compare_likelihoods
+from unmask.statistics.questions import Row, compare_likelihoods
 from unmask.studies.self_moe.measuring import Values
 from unmask.studies.self_moe.run import BASE, INSTANCE, Findings, rows_of
 
@@ -31,7 +31,7 @@ class Sheet:
 
     def rich(self) -> Table:
         """For a terminal."""
-        from unmask.terminal import table as empty_table
+        from unmask.io.terminal import table as empty_table
 
         table = empty_table(self.title, caption=self.note or None, caption_justify="left", pad_edge=True)
         for place, column in enumerate(self.columns):

@@ -1,0 +1,128 @@
+"""Prompts: the rules of a template, and what each registered one renders."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unmask.designs.prompts import PROMPTS, Prompt, find_prompt
+from unmask.errors import UnmaskError
+
+MOEE = ["eol", "style", "sentiment", "tone", "intent", "complexity", "subjectivity", "language-style", "grammar"]
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+@settings(max_examples=20)
+@given(text=st.text(max_size=20))
+def test_every_prompt_renders_the_text_where_it_says(name: str, text: str) -> None:
+    rendered, copies = PROMPTS[name].render(text, "Find it")
+    assert [rendered[start:end] for start, end in copies] == [text] * PROMPTS[name].template.count("{text}")
+    assert rendered == PROMPTS[name].template.format(text=text, instruction="Find it", eos="")
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_every_prompt_goes_by_its_own_name_and_says_what_it_is(name: str) -> None:
+    assert PROMPTS[name].name == name
+    assert PROMPTS[name].meaning
+    assert find_prompt(name) is find_prompt(f"chat:{name}") is PROMPTS[name]
+
+
+@pytest.mark.parametrize("name", MOEE)
+def test_a_one_word_prompt_ends_on_the_open_quote_of_the_answer(name: str) -> None:
+    rendered, _ = PROMPTS[name].render("A man sings.", None)
+    assert rendered.startswith('This sentence : "A man sings." ')
+    assert rendered.endswith(' in one word:"')
+    assert rendered.count('"') == 3
+
+
+def test_the_one_word_prompts_are_nine_and_all_different() -> None:
+    assert [name for name, prompt in PROMPTS.items() if prompt.template.endswith('in one word:"')] == MOEE
+    assert len({prompt.template for prompt in PROMPTS.values()}) == len(PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "rendered"),
+    [
+        ("plain", "T"),
+        ("eos", "T"),
+        ("eol", 'This sentence : "T" means in one word:"'),
+        ("echo", "Rewrite the sentence: T\nRewritten sentence: T"),
+        ("instruction", "Instruct: I\nQuery: T"),
+        ("instruction-eos", "Instruct: I\nQuery: T"),
+    ],
+)
+def test_the_published_prompts_are_as_published(name: str, rendered: str) -> None:
+    assert PROMPTS[name].render("T", "I")[0] == rendered
+
+
+@pytest.mark.parametrize(
+    ("template", "instruction", "eos"),
+    [
+        ("{text}", False, False),
+        ("{text}{eos}", False, True),
+        ("a {instruction} b {text} c", True, False),
+        ("{instruction}{text}{text}{eos}", True, True),
+        ("{text}{instruction}{text}", True, False),
+        ("{{{text}}}", False, False),
+        ("no eos, no instruction: {text} {{eos}}", False, False),
+    ],
+)
+def test_a_template_within_the_rules_is_taken(template: str, instruction: bool, eos: bool) -> None:
+    prompt = find_prompt(template)
+    assert (prompt.takes_instruction, prompt.appends_eos) == (instruction, eos)
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("", "must contain {text} once"),
+        ("no field", "must contain {text} once"),
+        ("{{text}}", "must contain {text} once"),
+        ("{text}{text}{text}", "must contain {text} once"),
+        ("{instruction}{instruction}{text}", "{instruction} may stand once"),
+        ("{text}{instruction}", "{instruction} may stand once"),
+        ("{text} {instruction} .", "{instruction} may stand once"),
+        ("{text}{instruction}{eos}", "{instruction} may stand once"),
+        ("{eos}{text}", "{eos} may only stand at its end"),
+        ("{text}{eos} ", "{eos} may only stand at its end"),
+        ("{text}{eos}{eos}", "{eos} may only stand at its end"),
+        ("{text", "does not parse"),
+        ("text}", "does not parse"),
+        ("{txt}", "Did you mean 'text'"),
+        ("{text}{}", "Unknown field"),
+        ("{text:>10}", "without ':' or '!'"),
+        ("{text!r}", "without ':' or '!'"),
+    ],
+)
+def test_a_template_outside_the_rules_is_refused(template: str, says: str) -> None:
+    with pytest.raises(UnmaskError) as refused:
+        Prompt("own", template)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "template", ["Topic of this text:", "", "Summarise.", "one word", "a\ud800 {text}", "chat:What is it?"]
+)
+def test_a_template_without_its_text_is_a_template_and_no_unknown_name(template: str) -> None:
+    with pytest.raises(UnmaskError) as refused:
+        find_prompt(template)
+    assert "does not work: it" in str(refused.value)
+    assert str(refused.value).encode()
+
+
+def test_an_unknown_name_says_how_a_template_is_written() -> None:
+    with pytest.raises(UnmaskError) as refused:
+        find_prompt("eoll")
+    assert "Unknown prompt 'eoll'. Did you mean 'eol'?" in str(refused.value)
+    assert str(refused.value).endswith('A prompt of your own has {text} where the text goes: "Topic of: {text}".')
+
+
+def test_a_text_is_never_read_as_a_template() -> None:
+    rendered, copies = find_prompt("{{{text}}} {instruction} {text}").render("{text}{eos}", "{instruction}")
+    assert rendered == "{{text}{eos}} {instruction} {text}{eos}"
+    assert copies == [(1, 12), (28, 39)]
+
+
+def test_without_an_instruction_the_text_stands_alone() -> None:
+    assert PROMPTS["instruction"].without_instruction().render("T", None)[0] == "T"
+    assert PROMPTS["instruction-eos"].without_instruction().appends_eos
+    assert PROMPTS["eol"].without_instruction() is PROMPTS["eol"]

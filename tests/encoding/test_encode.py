@@ -1,0 +1,298 @@
+"""Encoding: the vector of a text is a function of that text, for every design, however the texts are batched."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import TEXTS
+from tests.families import FAMILIES
+from unmask.designs.design import ROUTINGS, Design, parse_designs
+from unmask.designs.prompts import PROMPTS
+from unmask.embedder import Embedder
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs, require_finite
+from unmask.encoding.features import Fit
+from unmask.encoding.pooling import POOLINGS
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.errors import AttentionError, UnmaskError
+from unmask.starter import reference_texts
+
+DENSE = [
+    *(f"causal/plain/{pooling}" for pooling in POOLINGS),
+    *(f"bidirectional/plain/{pooling}" for pooling in POOLINGS),
+    *(f"causal/{prompt}/last" for prompt in PROMPTS if prompt != "plain"),
+    "causal/chat:eol/last",
+    'causal/"Topic of: {text}"/weighted-mean',
+    "causal/plain/mean@1",
+    "causal/eol/last@2",
+    "causal/plain/mean@3",
+    "causal/eol/last@all",
+    "causal/plain/mean/zscore",
+    "causal/plain/mean/whiten:8",
+]
+SPARSE = [
+    *(f"causal/plain/{pooling}/routing" for pooling in POOLINGS),
+    *(f"causal/eol/last/routing~{routing}" for routing in ROUTINGS),
+    "causal/plain/mean",
+    "causal/eol/last/concat",
+    "causal/eol/last/sum:0.5",
+    "causal/eol/last@1/sum",
+    "causal/echo/mean@all/concat/zscore",
+    "causal/eol/last/sum:auto",
+    "causal/eol/last/sum:auto/zscore",
+    "causal/plain/mean/concat/whiten:6",
+    "bidirectional/plain/mean/sum",
+]
+CASES = [*(("llama", name) for name in DENSE), *(("olmoe", name) for name in SPARSE)]
+LIMIT = 64
+HARD = [*TEXTS, "", "  ", "🙂 今日は", "long " * 200, "</s>"]
+
+cases = pytest.mark.parametrize(("family", "name"), CASES)
+Encode = Callable[..., dict[Design, Vectors]]
+
+
+@pytest.fixture(scope="module")
+def backbones(pico: Callable[..., Embedder]) -> dict[tuple[str, str], Backbone]:
+    attentions = ("causal", "bidirectional")
+    return {(f, a): pico(f"{a}/plain/mean", family=f).backbone for f in ("llama", "olmoe") for a in attentions}
+
+
+@pytest.fixture(scope="module")
+def encode(backbones: dict[tuple[str, str], Backbone], tokenizer: Any) -> Encode:
+    """Encode texts with designs that share attention and prompt, fitted on a few reference texts."""
+    fitted: dict[tuple[str, Design], Fit] = {}
+
+    def run(family: str, names: Sequence[str], texts: Sequence[str] = HARD, batch_tokens: int = 256, **options: Any) -> Any:
+        designs = list(parse_designs(names).values())
+        backbone = backbones[family, designs[0].attention]
+        prompt = PromptTokenizer(tokenizer, designs[0].prompt, options.pop("max_length", LIMIT))
+        for design in designs:
+            if (family, design) not in fitted:
+                fits = fit_designs(backbone, prompt, [design], reference_texts()[:12], batch_tokens=512)
+                fitted[family, design] = fits[design]
+        fits = {design: fitted[family, design] for design in designs}
+        return encode_designs(backbone, prompt, fits, texts, batch_tokens=batch_tokens, **options)
+
+    return run
+
+
+def only(found: dict[Design, Vectors]) -> Vectors:
+    (vectors,) = found.values()
+    return vectors
+
+
+def cosines(vectors: Vectors) -> Vectors:
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(unit @ unit.T)
+
+
+def close(found: Vectors, expected: Vectors) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * float(np.abs(expected).max()))
+
+
+@cases
+def test_alone_is_as_in_a_batch(encode: Encode, family: str, name: str) -> None:
+    together = only(encode(family, [name]))
+    assert together.dtype == np.float32 and np.isfinite(together).all()
+    close(np.concatenate([only(encode(family, [name], [text])) for text in HARD]), together)
+
+
+@cases
+def test_any_order_and_any_batches_give_the_same(encode: Encode, family: str, name: str) -> None:
+    together = only(encode(family, [name]))
+    order = np.random.default_rng(0).permutation(len(HARD))
+    for batch_tokens in (16, 64, 4096):
+        close(only(encode(family, [name], [HARD[k] for k in order], batch_tokens)), together[order])
+
+
+@cases
+def test_texts_that_differ_have_vectors_that_differ(encode: Encode, family: str, name: str) -> None:
+    """The invariances above hold for a constant, too; so the vectors must not be one."""
+    vectors = only(encode(family, [name], sorted(set(TEXTS))))
+    distances = np.abs(vectors[:, None] - vectors[None]).max(axis=2)
+    assert distances[~np.eye(len(vectors), dtype=bool)].min() > 1e-3
+
+
+@cases
+def test_duplicates_have_equal_vectors_and_change_no_other(encode: Encode, family: str, name: str) -> None:
+    once = only(encode(family, [name], TEXTS[:3]))
+    twice = only(encode(family, [name], [TEXTS[0], *TEXTS[:3], TEXTS[2], TEXTS[0]]))
+    assert np.array_equal(twice, once[[0, 0, 1, 2, 2, 0]])
+
+
+@cases
+def test_no_texts_have_no_vectors_of_the_right_width(encode: Encode, family: str, name: str) -> None:
+    none = only(encode(family, [name], []))
+    assert none.shape == (0, only(encode(family, [name])).shape[1])
+    assert none.dtype == np.float32
+
+
+@pytest.mark.parametrize("start", ["causal/plain/", "causal/eol/", "bidirectional/plain/"])
+@pytest.mark.parametrize("family", ["llama", "olmoe"])
+def test_many_designs_in_one_pass_are_each_alone(encode: Encode, family: str, start: str) -> None:
+    ends = [*POOLINGS, *(f"{pooling}@{layer}" for pooling in POOLINGS for layer in (1, 2, "all")), "last/zscore"]
+    if family == "olmoe":
+        ends += [
+            "last/routing",
+            "mean/routing~topk",
+            "mean/concat/zscore",
+            "last/sum:auto",
+            "last@1/sum:0.5",
+            "mean/sum:1/zscore",
+        ]
+    names = [start + end for end in ends]
+    together = encode(family, names)
+    assert [design.name for design in together] == names
+    for design, vectors in together.items():
+        assert np.array_equal(vectors, only(encode(family, [design.name])))
+
+
+@pytest.mark.parametrize("family", ["llama", "olmoe"])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_leaving_at_a_layer_gives_what_the_full_pass_gives(
+    encode: Encode, backbones: dict[tuple[str, str], Backbone], family: str, layer: int
+) -> None:
+    name = f"causal/eol/last@{layer}"
+    ran: list[int] = []
+    hooks = [
+        block.register_forward_hook(lambda *_, k=k: ran.append(k))
+        for k, block in enumerate(backbones[family, "causal"].layers, start=1)
+    ]
+    early = only(encode(family, [name], batch_tokens=4096))
+    assert max(ran) == layer
+    full = encode(family, [name, "causal/eol/last"], batch_tokens=4096)
+    assert max(ran) == 3
+    for hook in hooks:
+        hook.remove()
+    assert np.array_equal(early, full[Design.parse(name)])
+
+
+def test_the_last_layer_by_number_is_the_default(encode: Encode) -> None:
+    assert np.array_equal(only(encode("llama", ["causal/eol/last@3"])), only(encode("llama", ["causal/eol/last"])))
+
+
+@pytest.mark.parametrize("family", ["llama", "olmoe"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_the_cosine_over_all_layers_is_the_mean_of_theirs(encode: Encode, family: str, pooling: str) -> None:
+    layers = [cosines(only(encode(family, [f"causal/plain/{pooling}@{layer}"]))) for layer in (1, 2, 3)]
+    found = cosines(only(encode(family, [f"causal/plain/{pooling}@all"])))
+    np.testing.assert_allclose(found, np.mean(layers, axis=0), atol=1e-5)
+
+
+def test_sum_is_the_weighted_mean_of_the_cosines_of_its_parts(encode: Encode) -> None:
+    hidden, routing, both = (
+        cosines(only(encode("olmoe", [f"causal/eol/last{kind}"]))) for kind in ("", "/routing", "/sum:0.5")
+    )
+    np.testing.assert_allclose(both, (hidden + 0.5 * routing) / 1.5, atol=1e-5)
+
+
+def test_the_reference_corpus_is_what_zscore_standardises(encode: Encode) -> None:
+    vectors = only(encode("llama", ["causal/plain/mean/zscore"], reference_texts()[:12]))
+    np.testing.assert_allclose(vectors.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(vectors.std(axis=0, ddof=1), 1, atol=1e-4)
+
+
+def test_an_instruction_is_seen_but_the_text_alone_is_pooled(encode: Encode) -> None:
+    name = "causal/instruction/mean"
+    one, other, none = (only(encode("llama", [name], instruction=said)) for said in ("Find it", "Sort it", None))
+    assert np.abs(one - other).max() > 1e-3
+    assert np.array_equal(none, only(encode("llama", ["causal/plain/mean"])))
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 64, 4096])
+def test_progress_counts_every_text(encode: Encode, batch_tokens: int) -> None:
+    done: list[int] = []
+    encode("llama", ["causal/plain/mean"], HARD, batch_tokens, progress=done.append)
+    assert sum(done) == len(HARD)
+    assert all(step > 0 for step in done)
+    if batch_tokens == 1:
+        assert sorted(done) == [*[1] * (len(HARD) - 4), 2, 2]  # the duplicate, and "" with "</s>", are done at once
+
+
+def test_the_tally_counts_texts_cuts_and_tokens(encode: Encode, tokenizer: Any) -> None:
+    tally = Tally()
+    encode("llama", ["causal/plain/mean"], HARD, 4096, tally=tally)
+    lengths = {text: max(1, min(LIMIT, len(tokenizer(text)["input_ids"]))) for text in HARD}
+    assert (tally.texts, tally.truncated) == (len(HARD), 1)
+    assert tally.tokens <= tally.padded
+    distinct = sum(lengths.values()) - lengths[""]  # "" and "</s>" are the same tokens
+    assert tally.tokens == distinct
+    encode("llama", ["causal/plain/mean"], ["long " * 200] * 3, tally=tally)
+    assert (tally.texts, tally.truncated, tally.tokens) == (len(HARD) + 3, 4, distinct + LIMIT)
+
+
+def test_only_designs_that_need_it_are_fitted(backbones: dict[tuple[str, str], Backbone], tokenizer: Any) -> None:
+    names = ["causal/plain/mean", "causal/plain/mean/zscore", "causal/plain/mean/sum:auto", "causal/plain/mean/sum:auto/zscore"]
+    plain, zscore, auto, both = parse_designs(names).values()
+    prompt = PromptTokenizer(tokenizer, "plain", LIMIT)
+    fits = [
+        fit_designs(
+            backbones["olmoe", "causal"], prompt, [plain, zscore, auto, both], reference_texts()[:8], batch_tokens=tokens
+        )
+        for tokens in (16, 4096)
+    ]
+    assert fits[0][plain] == Fit()
+    assert (fits[0][zscore].alpha, fits[0][auto].hidden_mean) == (None, None)
+    assert fits[0][both].alpha != fits[0][auto].alpha
+    for design in (zscore, both):
+        np.testing.assert_allclose(fits[0][design].hidden_mean, fits[1][design].hidden_mean, atol=1e-5)  # type: ignore[arg-type]
+    for design in (auto, both):
+        assert fits[0][design].alpha == pytest.approx(fits[1][design].alpha, rel=1e-4)
+
+
+def test_a_model_without_routers_refuses_routing(encode: Encode) -> None:
+    with pytest.raises(UnmaskError, match="no router"):
+        encode("llama", ["causal/plain/mean/routing"])
+    with pytest.raises(UnmaskError, match="has 3 layers"):
+        encode("llama", ["causal/plain/mean@4"])
+
+
+# ---- what is not finite ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spoilt(pico: Callable[..., Embedder]) -> Embedder:
+    """An embedder of a model that overflows on one token, the letter Z, which the proof of attention does not meet."""
+    embedder = pico("causal/plain/mean", batch_tokens=64)
+    [letter] = embedder.tokenizer("Z")["input_ids"]
+    with torch.no_grad():
+        embedder.backbone.model.get_input_embeddings().weight[letter] = float("inf")  # type: ignore[operator, union-attr]
+    return embedder
+
+
+@pytest.mark.parametrize("design", ["causal/plain/mean", "causal/plain/last@1", "causal/plain/mean@all"])
+def test_a_vector_that_is_not_finite_is_refused_with_its_text_and_a_way_out(spoilt: Embedder, design: str) -> None:
+    embedder = Embedder.from_model(spoilt.backbone.model, spoilt.tokenizer, design)
+    assert np.isfinite(embedder.encode(TEXTS)).all()
+    texts = [*TEXTS, "Z", "fine", "a Z", *(f"Z{number}" for number in range(6))]
+    with pytest.raises(UnmaskError, match=r"not finite.*of text 6, 8, 9, 10, 11 and 3 more \(counted from 0\).*in float32"):
+        embedder.encode(texts)
+
+
+def test_the_error_comes_with_the_batch_and_names_the_precision(spoilt: Embedder) -> None:
+    done: list[int] = []
+    fits = {spoilt.design: Fit()}
+    with pytest.raises(UnmaskError, match="of text 0"):
+        encode_designs(spoilt.backbone, spoilt.prompt, fits, ["Z " * 40, *TEXTS], batch_tokens=64, progress=done.append)
+    assert sum(done) < len(TEXTS)
+    values = np.array([[1, np.nan], [1, 2]], np.float32)
+    for dtype, said in ((torch.float16, "float16, whose largest.*--dtype bfloat16"), (torch.bfloat16, "use --dtype float32")):
+        with pytest.raises(UnmaskError, match=said):
+            require_finite(values, [4, 5], dtype)
+
+
+def test_reference_texts_that_overflow_are_refused(spoilt: Embedder) -> None:
+    embedder = Embedder.from_model(spoilt.backbone.model, spoilt.tokenizer, "causal/plain/mean/zscore")
+    with pytest.raises(UnmaskError, match="of reference text 2"):
+        embedder.fit(["a", "b", "Z"])
+
+
+def test_a_model_whose_states_overflow_is_refused_when_it_is_loaded() -> None:
+    model = FAMILIES["llama"].build(dtype=torch.float16)
+    model.get_input_embeddings().weight.data.fill_(6e4)
+    model.layers[0].mlp.down_proj.weight.data.fill_(6e4)
+    with pytest.raises(AttentionError, match=r"LlamaModel are not finite.*in float16.*Use another --dtype"):
+        Backbone(model, "causal")

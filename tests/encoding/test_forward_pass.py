@@ -1,0 +1,146 @@
+"""A pass computes each text once for all its designs, and goes on where it was stopped, to the same bits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unmask.designs.design import Design
+from unmask.embedder import Embedder
+from unmask.encoding import forward_pass as passes
+from unmask.encoding.encode import encode_tokenized
+from unmask.encoding.features import Fit
+from unmask.encoding.forward_pass import Pass, SharedVectors, chunks
+from unmask.encoding.vector_store import VectorCache
+
+MEAN, LAST = Design(pooling="mean"), Design(pooling="last")
+TEXTS = [f"{'A man plays a guitar. ' * (number % 4 + 1)}{number}" for number in range(12)]
+
+
+@pytest.fixture
+def embedder(pico: Callable[..., Embedder]) -> Embedder:
+    return pico("causal/plain/mean")
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of texts that were computed, call by call."""
+    seen: list[int] = []
+
+    def encode(backbone: Any, prompts: Any, fits: Any, texts: Any, **options: Any) -> Any:
+        seen.append(len(texts))
+        return encode_tokenized(backbone, prompts, fits, texts, **options)
+
+    monkeypatch.setattr(passes, "encode_tokenized", encode)
+    return seen
+
+
+def shared(embedder: Embedder, folder: Path, *designs: Design) -> SharedVectors:
+    fits = dict.fromkeys(designs, Fit())
+    source = Pass(embedder.backbone, embedder.prompt, fits, VectorCache(folder), "weights", 256)
+    return SharedVectors(source, designs, lambda _: nullcontext())
+
+
+def test_each_text_is_computed_once_for_all_designs(embedder: Embedder, tmp_path: Path, computed: list[int]) -> None:
+    vectors = shared(embedder, tmp_path, MEAN, LAST)
+    vectors.get(MEAN, ["a", "b", "a"], None)
+    vectors.get(LAST, ["b", "c"], None)
+    vectors.get(MEAN, ["c", "b", "a"], None)
+    assert computed == [2, 1]
+    assert (vectors.tally.texts, vectors.spent.texts) == (3, 3)
+
+
+def test_an_instruction_makes_another_text_only_where_the_prompt_takes_it(
+    pico: Callable[..., Embedder], tmp_path: Path, computed: list[int]
+) -> None:
+    for design, expected in (("causal/plain/mean", 1), ("causal/instruction/mean", 2)):
+        computed.clear()
+        embedder = pico(design)
+        vectors = shared(embedder, tmp_path / design, embedder.design)
+        one, other = (vectors.get(embedder.design, ["a"], instruction) for instruction in ("Find it.", "Rank it."))
+        assert len(computed) == expected == vectors.tally.texts
+        assert np.array_equal(one, other) == (expected == 1)
+
+
+def test_vectors_are_those_of_the_texts_in_their_order(embedder: Embedder, tmp_path: Path) -> None:
+    vectors = shared(embedder, tmp_path, MEAN, LAST)
+    for texts in (TEXTS[:3], [TEXTS[5], TEXTS[0], TEXTS[5]], TEXTS[::-1]):
+        np.testing.assert_allclose(vectors.get(MEAN, texts, None), embedder.encode(texts), atol=1e-5)
+
+
+def test_what_is_on_disk_is_counted_but_not_spent(embedder: Embedder, tmp_path: Path, computed: list[int]) -> None:
+    first = shared(embedder, tmp_path, MEAN)
+    before = first.get(MEAN, TEXTS, None)
+    again = shared(embedder, tmp_path, MEAN)
+    computed.clear()
+    np.testing.assert_array_equal(again.get(MEAN, TEXTS, None), before)
+    assert computed == []
+    assert again.tally == first.tally and again.tally.tokens > 0
+    assert (again.spent.texts, again.spent.tokens) == (0, 0)
+
+
+def test_a_design_that_comes_later_gets_its_own(embedder: Embedder, tmp_path: Path, computed: list[int]) -> None:
+    before = shared(embedder, tmp_path, MEAN).get(MEAN, TEXTS, None)
+    both = shared(embedder, tmp_path, MEAN, LAST)
+    np.testing.assert_array_equal(both.get(MEAN, TEXTS, None), before)
+    np.testing.assert_array_equal(
+        both.get(LAST, TEXTS, None), shared(embedder, tmp_path / "alone", LAST).get(LAST, TEXTS, None)
+    )
+
+
+def test_a_text_whose_size_was_lost_is_computed_again(embedder: Embedder, tmp_path: Path, computed: list[int]) -> None:
+    first = shared(embedder, tmp_path, MEAN)
+    before = first.get(MEAN, TEXTS, None)
+    shutil.rmtree(first.source.sizes.folder)
+    again = shared(embedder, tmp_path, MEAN)
+    np.testing.assert_array_equal(again.get(MEAN, TEXTS, None), before)
+    assert again.tally == first.tally
+
+
+def test_vectors_of_other_weights_are_not_taken(embedder: Embedder, tmp_path: Path, computed: list[int]) -> None:
+    vectors = shared(embedder, tmp_path, MEAN)
+    vectors.get(MEAN, TEXTS, None)
+    other = shared(embedder, tmp_path, MEAN)
+    other.source.name = "other weights"
+    other.get(MEAN, TEXTS, None)
+    assert computed == [12, 12]
+
+
+@pytest.mark.parametrize("stop", range(1, 4))
+def test_a_run_that_was_stopped_goes_on_with_the_same_chunks(
+    stop: int, embedder: Embedder, tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "chunks", lambda lengths: chunks(lengths, 60))
+    whole = shared(embedder, tmp_path / "whole", MEAN, LAST)
+    expected = whole.get(MEAN, TEXTS, None)
+    sizes = computed.copy()
+    assert len(sizes) > 4
+    counting: Any = vars(passes)["encode_tokenized"]
+
+    def stopped(*args: Any, **options: Any) -> Any:
+        if len(computed) == stop:
+            raise KeyboardInterrupt
+        return counting(*args, **options)
+
+    computed.clear()
+    monkeypatch.setattr(passes, "encode_tokenized", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        shared(embedder, tmp_path / "stopped", MEAN, LAST).get(MEAN, TEXTS, None)
+    monkeypatch.setattr(passes, "encode_tokenized", counting)
+    again = shared(embedder, tmp_path / "stopped", MEAN, LAST)
+    np.testing.assert_array_equal(again.get(MEAN, TEXTS, None), expected)
+    assert computed == sizes
+    assert again.tally == whole.tally
+
+
+def test_chunks_are_filled_by_tokens() -> None:
+    assert list(chunks([3, 3, 3, 9, 1], 6)) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert list(chunks([9, 9], 6)) == [(0, 1), (1, 2)]
+    assert list(chunks([2, 2, 2], 6)) == [(0, 3)]
+    assert list(chunks([], 6)) == []

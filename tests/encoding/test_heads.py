@@ -1,0 +1,484 @@
+"""Heads: every entry of HEADS reads the unmasked positions and nothing else, computes its formula, and trains as a whole."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.encoding.heads import (
+    HEADS,
+    Head,
+    HeadOptions,
+    LayerAttention,
+    build_head,
+    count_parameters,
+    layer_attribution,
+    matched_options,
+)
+from unmask.errors import UnmaskError
+
+HIDDEN, DEPTH, TEXTS = 12, 5, 4
+Array = NDArray[np.float64]
+SMALL = {"latents": 3, "heads": 2, "dim": 8, "mlp": 0.5}
+QUERIES = ["cross-attention", "layer-attention"]
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((kind, changes) for kind in HEADS for changes in ({}, {"mlp": 0.0}, {"latents": 1, "heads": 1})),
+    *((kind, {"conditioned": True}) for kind in QUERIES),
+    ("layer-attention", {"layer_matrix": False}),
+]
+kinds = pytest.mark.parametrize("kind", HEADS)
+queries = pytest.mark.parametrize("kind", QUERIES)
+variants = pytest.mark.parametrize(("kind", "changes"), VARIANTS)
+
+
+def small(kind: str, shake: bool = True, **changes: Any) -> Head:
+    """A small head; shaken, every parameter is away from its start, so that no part is hidden by being zero or tiny."""
+    head = build_head(kind, HIDDEN, DEPTH, HeadOptions(**{**SMALL, **changes}))
+    with torch.no_grad():
+        for parameter in head.parameters() if shake else ():
+            parameter.add_(torch.randn_like(parameter) * 0.5)
+    return head
+
+
+def batch(head: Head, positions: int = DEPTH) -> dict[str, Tensor]:
+    """States of which all but the first text miss some positions, and a condition if the head takes one."""
+    mask = torch.ones(TEXTS, positions).bool()
+    mask[1, 3:], mask[2, :2], mask[3, [0, 2, 3, 4]] = False, False, False
+    inputs = {"states": torch.randn(TEXTS, positions, HIDDEN) * 3 + 1, "mask": mask}
+    return inputs | ({"condition": torch.randn(TEXTS, HIDDEN) * 50} if head.options.conditioned else {})
+
+
+def rows(inputs: dict[str, Tensor], *which: int) -> dict[str, Tensor]:
+    return {name: value[list(which)] for name, value in inputs.items()}
+
+
+def gradients(head: Head, states: Tensor, mask: Tensor, condition: Tensor | None = None) -> dict[str, Tensor]:
+    head.zero_grad()
+    states = states.clone().requires_grad_()
+    vectors = head(states, mask, condition)
+    (vectors * torch.linspace(-1, 1, HIDDEN)).sin().sum().backward()
+    found = {name: parameter.grad.clone() for name, parameter in head.named_parameters() if parameter.grad is not None}
+    assert states.grad is not None
+    return found | {"states": states.grad.masked_fill(~mask.unsqueeze(-1), 0.0)}
+
+
+# --- the formula, by hand
+
+
+def layer_norm(row: Array, weight: Array | float = 1.0, bias: Array | float = 0.0) -> Array:
+    centred = row - row.mean()
+    return np.asarray(centred / math.sqrt((centred**2).mean() + 1e-5) * weight + bias)
+
+
+def reference(head: Head, states: Array, condition: Array | None) -> tuple[Array, Array]:
+    """One text of real positions only, with loops: its vector and its attention (head, query, key)."""
+    p = {name: value.detach().double().numpy() for name, value in head.named_parameters()}
+    latents = [layer_norm(row, p["latent_norm.weight"], p["latent_norm.bias"]) for row in p["latents"]]
+    states = states + p["layers"][: len(states)] if "layers" in p else states
+    normed = [layer_norm(row, p["state_norm.weight"], p["state_norm.bias"]) for row in states]
+    swapped = head.kind == "latent-attention"
+    asking, asked = (normed, latents) if swapped else (latents, normed)
+    if condition is not None:
+        asking = [row + p["conditioning"] @ layer_norm(condition) for row in asking]
+    count, dim = head.options.heads, p["attend.query.weight"].shape[0]
+    attention, outputs = np.zeros((count, len(asking), len(asked))), []
+    for i, query in enumerate(asking):
+        found = np.zeros(dim)
+        for number in range(count):
+            part = slice(number * dim // count, (number + 1) * dim // count)
+            q = p["attend.query.weight"][part] @ query
+            scores = [math.exp(q @ (p["attend.key.weight"][part] @ key) / math.sqrt(dim // count)) for key in asked]
+            for j, score in enumerate(scores):
+                attention[number, i, j] = score / sum(scores)
+                found[part] += attention[number, i, j] * (p["attend.value.weight"][part] @ asked[j])
+        output = (states[i] if swapped else p["latents"][i]) + p["attend.output.weight"] @ found
+        if "mlp.gate.weight" in p:
+            inner = layer_norm(output, p["mlp.norm.weight"], p["mlp.norm.bias"])
+            gate = np.array([g * 0.5 * (1 + math.erf(g / math.sqrt(2))) for g in p["mlp.gate.weight"] @ inner])
+            output = output + p["mlp.down.weight"] @ (gate * (p["mlp.up.weight"] @ inner))
+        outputs.append(output)
+    return np.mean(outputs, axis=0), attention
+
+
+@variants
+def test_is_its_formula(kind: str, changes: dict[str, Any]) -> None:
+    head = small(kind, **changes)
+    inputs = batch(head)
+    inputs["mask"][:] = True
+    vectors = head(**inputs).detach()
+    for row in range(TEXTS):
+        one = {name: value[row].double().numpy() for name, value in inputs.items()}
+        vector, attention = reference(head, one["states"], one.get("condition"))
+        np.testing.assert_allclose(vectors[row], vector, rtol=1e-5, atol=1e-5)
+        if kind in QUERIES:
+            np.testing.assert_allclose(head.attention(**rows(inputs, row))[0].detach(), attention, atol=1e-5)
+
+
+# --- what every head promises
+
+
+@variants
+def test_alone_is_in_a_batch_in_any_order(kind: str, changes: dict[str, Any]) -> None:
+    head = small(kind, **changes)
+    inputs = batch(head)
+    together = head(**inputs)
+    alone = torch.cat([head(**rows(inputs, row)) for row in range(TEXTS)])
+    torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(head(**rows(inputs, 2, 0, 3, 1)), together[[2, 0, 3, 1]], rtol=1e-5, atol=1e-5)
+
+
+@variants
+@pytest.mark.parametrize("garbage", [1e30, float("nan"), float("inf"), float("-inf")])
+def test_masked_positions_change_neither_values_nor_gradients(kind: str, changes: dict[str, Any], garbage: float) -> None:
+    head = small(kind, **changes)
+    inputs = batch(head)
+    soiled = inputs | {"states": inputs["states"].masked_fill(~inputs["mask"].unsqueeze(-1), garbage)}
+    assert torch.equal(head(**soiled), head(**inputs))
+    clean = gradients(head, **inputs)
+    for name, gradient in gradients(head, **soiled).items():
+        assert torch.equal(gradient, clean[name]), name
+
+
+@pytest.mark.parametrize("kind", ["cross-attention", "latent-attention"])
+def test_left_and_right_padding_are_the_text_alone(kind: str) -> None:
+    head, text = small(kind), torch.randn(1, 3, HIDDEN)
+    alone = head(text, torch.ones(1, 3).bool())
+    grown = gradients(head, text, torch.ones(1, 3).bool())
+    for where in (slice(0, 3), slice(4, 7)):
+        states, mask = torch.full((1, 7, HIDDEN), float("nan")), torch.zeros(1, 7).bool()
+        states[:, where], mask[:, where] = text, True
+        torch.testing.assert_close(head(states, mask), alone, rtol=1e-5, atol=1e-5)
+        for name, gradient in gradients(head, states, mask).items():
+            gradient = gradient[:, where] if name == "states" else gradient
+            torch.testing.assert_close(gradient, grown[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_masked_layer_is_as_good_as_absent() -> None:
+    head = small("layer-attention")
+    states, mask = torch.randn(1, DEPTH, HIDDEN), torch.tensor([[True, True, True, False, False]])
+    vector, attention = reference(head, states[0, :3].double().numpy(), None)
+    np.testing.assert_allclose(head(states, mask)[0].detach(), vector, atol=1e-5)
+    np.testing.assert_allclose(head.attention(states, mask)[0, ..., :3].detach(), attention, atol=1e-5)
+
+
+@kinds
+def test_a_text_without_positions_is_nan_and_leaves_the_others_alone(kind: str) -> None:
+    head = small(kind)
+    inputs = batch(head)
+    before = head(**inputs)
+    inputs["mask"][1] = False
+    after = head(**inputs)
+    assert after[1].isnan().all()
+    assert torch.equal(after[[0, 2, 3]], before[[0, 2, 3]])
+
+
+@variants
+def test_gradients_reach_every_parameter_from_the_start(kind: str, changes: dict[str, Any]) -> None:
+    head = small(kind, shake=False, **changes)
+    found = gradients(head, **batch(head))
+    single = {"attend.query.weight", "attend.key.weight", "latent_norm.weight", "latent_norm.bias"}
+    for name, _ in head.named_parameters():
+        if kind == "latent-attention" and changes.get("latents") == 1 and name in single:
+            continue  # a softmax over one latent is 1, so queries and keys have nothing to learn
+        assert found[name].abs().max() > 0, name
+
+
+@variants
+def test_a_few_steps_of_training_learn(kind: str, changes: dict[str, Any]) -> None:
+    head = small(kind, shake=False, **changes)
+    inputs, target = batch(head), torch.randn(TEXTS, HIDDEN)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(60):
+        loss = (head(**inputs) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] * 0.8
+
+
+@variants
+def test_saved_and_loaded_is_bit_equal(kind: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    head = small(kind, **changes)
+    inputs = batch(head)
+    torch.save(head.state_dict(), tmp_path / "head.pt")
+    (tmp_path / "head.json").write_text(head.options.model_dump_json())
+    options = HeadOptions.model_validate(json.loads((tmp_path / "head.json").read_text()))
+    again = build_head(kind, HIDDEN, DEPTH, options)
+    assert again.options == head.options
+    again.load_state_dict(torch.load(tmp_path / "head.pt"))
+    assert torch.equal(again(**inputs), head(**inputs))
+
+
+@variants
+@pytest.mark.parametrize("autocast", [False, True])
+def test_computes_in_fp32_beside_a_bf16_model(kind: str, changes: dict[str, Any], autocast: bool) -> None:
+    head = small(kind, **changes)
+    half = {name: value if name == "mask" else value.bfloat16() for name, value in batch(head).items()}
+    full = {name: value if name == "mask" else value.float() for name, value in half.items()}
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        vectors = head(**half)
+    assert vectors.dtype == torch.float32
+    assert torch.equal(vectors, head(**full))
+
+
+@kinds
+def test_has_no_dropout(kind: str) -> None:
+    head = small(kind)
+    inputs = batch(head)
+    assert torch.equal(head.train()(**inputs), head.eval()(**inputs))
+
+
+# --- attention
+
+
+@queries
+def test_attention_sums_to_one_over_the_unmasked(kind: str) -> None:
+    head = small(kind)
+    inputs = batch(head)
+    weights = head.attention(**inputs)
+    assert weights.shape == (TEXTS, 2, 3, DEPTH)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(TEXTS, 2, 3))
+    assert (weights.movedim(-1, 1)[~inputs["mask"]] == 0).all()
+    assert (weights.movedim(-1, 1)[inputs["mask"]] > 0).all()
+
+
+@queries
+def test_attention_is_over_positions_and_not_over_one(kind: str) -> None:
+    head = small(kind)
+    states, mask = torch.randn(1, DEPTH, HIDDEN), torch.ones(1, DEPTH).bool()
+    for position in range(DEPTH):
+        changed = states.clone()
+        changed[:, position] += torch.randn(HIDDEN)
+        assert not torch.allclose(head(changed, mask), head(states, mask), atol=1e-3)
+
+
+def test_latent_attention_has_no_attention_over_positions() -> None:
+    head = small("latent-attention")
+    with pytest.raises(UnmaskError, match="plain mean"):
+        head.attention(**batch(head))
+
+
+def test_layer_attribution_finds_the_layer_that_is_read() -> None:
+    head = small("layer-attention", shake=False, heads=1, dim=HIDDEN)
+    assert isinstance(head, LayerAttention) and head.layers is not None
+    states, mask = torch.randn(3, DEPTH, HIDDEN), torch.ones(3, DEPTH).bool()
+    shares = layer_attribution(head, states, mask)
+    assert shares.shape == (DEPTH,) and math.isclose(shares.sum().item(), 1, abs_tol=1e-5)
+    with torch.no_grad():  # all queries ask for one direction, and layer 2 alone is given it
+        direction = torch.tensor([1.0, -1.0] * (HIDDEN // 2))
+        head.latents.copy_(direction.expand_as(head.latents))
+        head.attend.key.weight.copy_(head.attend.query.weight)
+        head.layers.zero_()
+        head.layers[2] = 1000 * direction
+        head.attend.query.weight.mul_(10)
+    assert layer_attribution(head, states, mask)[2] > 0.9
+
+
+@queries
+def test_condition_moves_the_queries_only_once_trained_and_only_where_there_is_one(kind: str) -> None:
+    torch.manual_seed(3)
+    plain = small(kind, shake=False)
+    torch.manual_seed(3)
+    head = small(kind, shake=False, conditioned=True)
+    inputs = batch(head)
+    without = {name: value for name, value in inputs.items() if name != "condition"}
+    torch.testing.assert_close(head(**inputs), plain(**without))
+    torch.nn.init.normal_(head.get_parameter("conditioning"))
+    inputs["condition"][0] = 0
+    vectors = head(**inputs)
+    torch.testing.assert_close(vectors[0], plain(**without)[0])
+    assert not torch.allclose(vectors[1], plain(**without)[1], atol=1e-3)
+    one = batch(head)["states"][:1], torch.ones(1, DEPTH).bool()
+    assert not torch.allclose(head.attention(*one, inputs["condition"][1:2]), head.attention(*one, inputs["condition"][2:3]))
+
+
+# --- options
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "latents": {"latents": 5},
+    "heads": {"heads": 4},
+    "dim": {"dim": 4},
+    "mlp": {"mlp": 1.0},
+    "layer_matrix": {"layer_matrix": False},
+    "conditioned": {"conditioned": True},
+}
+
+
+def test_every_option_is_tested() -> None:
+    assert set(CHANGES) == set(HeadOptions.model_fields)
+
+
+@kinds
+@pytest.mark.parametrize("option", CHANGES)
+def test_every_option_changes_the_vectors_or_is_refused(kind: str, option: str) -> None:
+    applies = {"layer_matrix": kind == "layer-attention", "conditioned": kind != "latent-attention"}
+    if not applies.get(option, True):
+        with pytest.raises(UnmaskError, match=f"{option}=.* changes nothing"):
+            small(kind, **CHANGES[option])
+        return
+    made: list[Tensor] = []
+    for changes in ({}, CHANGES[option]):
+        torch.manual_seed(1)
+        head = small(kind, **changes)
+        torch.manual_seed(2)
+        made.append(head(**batch(head)).detach())
+    assert not torch.allclose(*made, atol=1e-3)
+
+
+def test_heads_alone_change_the_vectors_of_the_same_weights() -> None:
+    two, four = (small("cross-attention", shake=False, heads=heads) for heads in (2, 4))
+    four.load_state_dict(two.state_dict())
+    inputs = batch(two)
+    assert not torch.allclose(two(**inputs), four(**inputs), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth", "changes", "message"),
+    [
+        ("cross_attention", 5, {}, "Did you mean 'cross-attention'"),
+        ("cross-attention", 5, {"heads": 5, "dim": 12}, "5 heads do not divide dim 12; these do: 1, 2, 3, 4, 6, 12"),
+        ("cross-attention", 5, {"heads": 0}, "heads of at least 1"),
+        ("latent-attention", 5, {"latents": 0}, "latents of at least 1"),
+        ("cross-attention", 5, {"dim": -8}, "dim of at least 1"),
+        ("cross-attention", 5, {"mlp": -1.0}, "use 0 for no MLP"),
+        ("cross-attention", 5, {"mlp": 0.001}, "use 0 for no MLP"),
+        ("layer-attention", 1, {}, "at least 2 layers"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(kind: str, depth: int, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnmaskError, match=message):
+        build_head(kind, HIDDEN, depth, HeadOptions(**{**SMALL, **changes}))
+
+
+def test_inputs_that_do_not_belong_are_refused() -> None:
+    mask, condition = torch.ones(1, 4).bool(), torch.zeros(1, HIDDEN)
+    with pytest.raises(UnmaskError, match="for 5 layers, not 4"):
+        small("layer-attention", layer_matrix=False)(torch.zeros(1, 4, HIDDEN), mask)
+    with pytest.raises(UnmaskError, match="12 dimensions, not 7"):
+        small("cross-attention")(torch.zeros(1, 4, 7), mask)
+    with pytest.raises(UnmaskError, match="is conditioned"):
+        small("cross-attention", conditioned=True)(torch.zeros(1, 4, HIDDEN), mask)
+    with pytest.raises(UnmaskError, match="not conditioned"):
+        small("cross-attention")(torch.zeros(1, 4, HIDDEN), mask, condition)
+
+
+# --- sizes
+
+
+@kinds
+def test_defaults_are_below_five_million_parameters(kind: str) -> None:
+    head = build_head(kind, 576, 30)
+    counts = count_parameters(head)
+    assert counts["total"] == sum(parameter.numel() for parameter in head.parameters()) < 5_000_000
+    assert counts["total"] == sum(count for part, count in counts.items() if part != "total")
+    assert counts["latents"] == (512 if kind == "latent-attention" else 8) * 576
+    assert counts["attention"] == 4 * 576 * 576
+    assert counts.get("layer matrix", 0) == (30 * 576 if kind == "layer-attention" else 0)
+
+
+@kinds
+@pytest.mark.parametrize("parameters", [700, 1000, 1234, 2000, 10_000])
+def test_matched_options_are_the_nearest(kind: str, parameters: int) -> None:
+    options = HeadOptions(latents=4, heads=2)
+
+    def total(**changes: Any) -> int:
+        return count_parameters(build_head(kind, HIDDEN, DEPTH, options.model_copy(update=changes)))["total"]
+
+    matched = matched_options(kind, HIDDEN, DEPTH, parameters, options)
+    with_mlp = [total(mlp=width / HIDDEN) for width in range(300)]
+    narrower = [total(mlp=0.0, dim=dim) for dim in range(2, HIDDEN + 1, 2)]
+    allowed = with_mlp if parameters >= with_mlp[0] else narrower
+    found = total(**matched.model_dump(include={"mlp", "dim"}))
+    assert abs(found - parameters) == min(abs(count - parameters) for count in allowed)
+    assert (matched.latents, matched.heads) == (4, 2)
+
+
+def test_matched_options_match_between_kinds() -> None:
+    goal = count_parameters(build_head("latent-attention", 576, 30))["total"]
+    for kind in QUERIES:
+        options = matched_options(kind, 576, 30, goal)
+        assert abs(count_parameters(build_head(kind, 576, 30, options))["total"] - goal) <= 3 * 576 / 2
+
+
+@kinds
+def test_a_number_below_the_smallest_head_is_refused(kind: str) -> None:
+    with pytest.raises(UnmaskError, match="smallest"):
+        matched_options(kind, HIDDEN, DEPTH, 10, HeadOptions(latents=4, heads=2))
+
+
+# --- the start
+
+
+def cosine(vectors: Tensor) -> float:
+    """Mean cosine between different texts."""
+    unit = torch.nn.functional.normalize(vectors.double(), dim=1)
+    return float(((unit @ unit.T).sum() - len(unit)) / (len(unit) * (len(unit) - 1)))
+
+
+@kinds
+def test_a_new_head_adds_no_constant_to_its_vectors(kind: str) -> None:
+    head = build_head(kind, 64, DEPTH)
+    states, mask = torch.randn(20, DEPTH, 64), torch.ones(20, DEPTH).bool()
+    assert abs(cosine(head(states, mask).detach())) < 0.1
+    assert cosine(head(torch.cat([states, states + 0.1]), mask.repeat(2, 1)).detach()) < 0.1
+    with torch.no_grad():
+        shared = torch.nn.functional.cosine_similarity(head(states, mask), states.mean(dim=1))
+    assert shared.min() > 0.8  # close to mean pooling, in the model's own directions
+
+
+def test_centring_takes_off_what_all_texts_share() -> None:
+    head = small("layer-attention", shake=False)
+    assert isinstance(head, LayerAttention)
+    states, mask = torch.randn(30, DEPTH, HIDDEN), torch.ones(30, DEPTH).bool()
+    states[..., 3] += 2000  # the massive dimension of a trained LLM
+    assert cosine(head(states, mask).detach()) > 0.99
+    head.centre(states[:15])
+    assert cosine(head(states[15:], mask[15:]).detach()) < 0.2
+    bare = small("layer-attention", layer_matrix=False)
+    assert isinstance(bare, LayerAttention)
+    with pytest.raises(UnmaskError, match="nothing to centre"):
+        bare.centre(states)
+
+
+@pytest.mark.real
+@kinds
+def test_an_untrained_head_tells_real_texts_apart(kind: str, smollm_states: Callable[[str], tuple[Tensor, Tensor]]) -> None:
+    head = build_head(kind, 576, 30)
+    states, mask = smollm_states("layers" if kind == "layer-attention" else "tokens")
+    if isinstance(head, LayerAttention):
+        head.centre(states)
+    with torch.no_grad():
+        assert cosine(head(states, mask)) < 0.9
+
+
+@pytest.fixture(scope="module")
+def smollm_states() -> Callable[[str], tuple[Tensor, Tensor]]:
+    """States of the reference sentences under bidirectional attention: of the last layer's tokens, or mean-pooled per layer."""
+    from unmask.embedder import Embedder
+    from unmask.encoding.backbone import HiddenRead, TokenBatch
+    from unmask.encoding.pooling import mean
+    from unmask.starter import reference_texts
+
+    embedder = Embedder.from_pretrained("smollm2", "bidirectional/plain/mean", device="cpu", dtype="bfloat16")
+    rows = [embedder.tokenizer(text)["input_ids"] for text in reference_texts()[:20]]
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    mask = torch.arange(ids.shape[1]) < torch.tensor([[len(row)] for row in rows])
+    layers = [HiddenRead(layer, mean) for layer in range(1, 31)]
+    tokens = HiddenRead(30, lambda hidden, _: hidden)
+    read = embedder.backbone.read(TokenBatch(ids, mask, mask), [*layers, tokens])
+    found = {
+        "tokens": (read[tokens].clone(), mask),
+        "layers": (torch.stack([read[layer] for layer in layers], dim=1), torch.ones(len(rows), 30).bool()),
+    }
+    return found.__getitem__

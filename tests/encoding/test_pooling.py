@@ -1,0 +1,100 @@
+"""Poolings: every entry of POOLINGS reads the real tokens and nothing else."""
+
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from unmask.encoding.pooling import POOLINGS
+
+poolings = pytest.mark.parametrize("pooling", POOLINGS)
+lengths = st.lists(st.integers(1, 7), min_size=1, max_size=5)
+
+
+def counting(*rows: tuple[int, int], width: int) -> tuple[Tensor, Tensor]:
+    """States that equal their position, and masks [first, stop) of each row."""
+    hidden = torch.arange(width).float()[None, :, None].expand(len(rows), width, 2).clone()
+    positions = torch.arange(width)
+    return hidden, torch.stack([(positions >= first) & (positions < stop) for first, stop in rows])
+
+
+def padded(texts: list[Tensor], left: bool, garbage: float) -> tuple[Tensor, Tensor]:
+    """Texts side by side in one batch, with garbage where there is no token."""
+    width = max(map(len, texts)) + 2
+    hidden, mask = torch.full((len(texts), width, texts[0].shape[1]), garbage), torch.zeros(len(texts), width).bool()
+    for row, text in enumerate(texts):
+        where = slice(width - len(text), width) if left else slice(0, len(text))
+        hidden[row, where], mask[row, where] = text, True
+    return hidden, mask
+
+
+def some(lengths: list[int]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(sum(lengths))
+    return [torch.randn(length, 4, generator=generator) - 3 for length in lengths]
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [("last", [2, 4]), ("first", [0, 2]), ("mean", [1, 3]), ("weighted-mean", [8 / 6, 20 / 6]), ("max", [2, 4])],
+)
+def test_of_states_that_count(pooling: str, expected: list[float]) -> None:
+    hidden, mask = counting((0, 3), (2, 5), width=6)
+    assert torch.allclose(POOLINGS[pooling](hidden, mask), torch.tensor(expected)[:, None].expand(2, 2).float())
+
+
+def test_every_pooling_has_an_expected_value() -> None:
+    assert set(POOLINGS) == {"last", "first", "mean", "weighted-mean", "max"}
+
+
+@poolings
+@pytest.mark.parametrize("garbage", [0.0, 1e30, float("nan"), float("inf"), float("-inf")])
+@settings(max_examples=25)
+@given(lengths)
+def test_left_and_right_padding_whatever_it_holds_is_the_text_alone(pooling: str, garbage: float, lengths: list[int]) -> None:
+    texts = some(lengths)
+    alone = torch.cat([POOLINGS[pooling](text[None], torch.ones(1, len(text)).bool()) for text in texts])
+    for left in (True, False):
+        assert torch.allclose(POOLINGS[pooling](*padded(texts, left, garbage)), alone, atol=1e-6)
+
+
+@poolings
+def test_a_mask_with_a_gap_is_the_tokens_without_it(pooling: str) -> None:
+    text = some([6])[0]
+    mask = torch.tensor([True, False, True, True, False, True])
+    with_gap = POOLINGS[pooling](text.masked_fill(~mask[:, None], float("nan"))[None], mask[None])
+    assert torch.allclose(with_gap, POOLINGS[pooling](text[mask][None], torch.ones(1, 4).bool()))
+
+
+@poolings
+def test_one_token_is_its_own_vector(pooling: str) -> None:
+    hidden, mask = padded(some([1, 1]), left=False, garbage=float("nan"))
+    assert torch.equal(POOLINGS[pooling](hidden, mask), hidden[:, 0])
+
+
+@poolings
+@settings(max_examples=25)
+@given(lengths, st.randoms(use_true_random=False))
+def test_the_order_of_the_texts_is_the_order_of_the_vectors(pooling: str, lengths: list[int], random: Random) -> None:
+    hidden, mask = padded(some(lengths), left=False, garbage=9.0)
+    order = random.sample(range(len(lengths)), len(lengths))
+    assert torch.equal(POOLINGS[pooling](hidden, mask)[order], POOLINGS[pooling](hidden[order], mask[order]))
+
+
+@poolings
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_is_pooled_in_fp32(pooling: str, dtype: torch.dtype) -> None:
+    hidden, mask = padded([text.to(dtype) for text in some([300, 5])], left=True, garbage=float("nan"))
+    found = POOLINGS[pooling](hidden.to(dtype), mask)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, POOLINGS[pooling](hidden.to(dtype).float(), mask))
+
+
+@poolings
+def test_the_arguments_are_left_alone(pooling: str) -> None:
+    hidden, mask = padded(some([2, 4]), left=True, garbage=7.0)
+    before = hidden.clone(), mask.clone()
+    POOLINGS[pooling](hidden, mask)
+    assert torch.equal(hidden, before[0]) and torch.equal(mask, before[1])

@@ -1,0 +1,335 @@
+"""Tokens: under every prompt and tokenizer the embedded span is exact, also where a text is cut or a token spans the border.
+
+The oracle needs no offsets: a byte-level token spells its bytes, so their running sum says where each token lies.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import TEXTS, make_tokenizer
+from unmask.designs.prompts import PROMPTS, find_prompt
+from unmask.encoding.tokenization import PromptTokenizer, TokenizedText, mask_id
+from unmask.errors import UnmaskError
+from unmask.starter import reference_texts
+
+OWN = ["Topic of: {text}", "{text}{text}", "{{text}} {instruction}:{text} \ue000\ue001{{", 'Say "{text}"{eos}', "🙂{text}🙂"]
+PROMPT_NAMES = [*PROMPTS, *OWN, *(f"chat:{prompt}" for prompt in ("plain", "eos", "eol", "echo", "instruction", *OWN))]
+HARD = [
+    "",
+    " ",
+    " \n\t  ",
+    "x",
+    "🙂",
+    "👩‍👩‍👧 🇺🇦",
+    "今日はいい天気です。",
+    "السلام عليكم",
+    "e\u0301 é",
+    "nul\x00nul",
+    "</s>",
+    "<s>a<pad>b</s>",
+    "{text} {eos} {{",
+    'Instruct: This sentence : "{text}" means in one word:"',
+    "Rewrite the sentence: a\nRewritten sentence: a",
+    'He said "yes."',
+    "\ue000\ue001",
+    " leading and trailing ",
+]
+ANY = st.text(max_size=30) | st.text(alphabet=' .":\nSa🙂', max_size=30)
+UNLIMITED = 10**6
+
+_SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]  # the bytes that a byte-level tokenizer writes as themselves
+_HIDDEN = [byte for byte in range(256) if byte not in _SHOWN]
+BYTE_OF = {chr(byte): byte for byte in _SHOWN} | {chr(256 + k): byte for k, byte in enumerate(_HIDDEN)}
+
+
+def greedy_tokenizer() -> Any:
+    """A tokenizer that merges across words, so that its tokens span the borders of text and prompt."""
+    from tokenizers import pre_tokenizers, trainers
+
+    tokenizer = make_tokenizer()
+    backend = tokenizer.backend_tokenizer
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<pad>", "<s>", "</s>"]
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([f'"{text}" : {text}\n' for text in reference_texts()], trainer)
+    return tokenizer
+
+
+def appending_tokenizer() -> Any:
+    """A tokenizer that puts BOS before and EOS after whatever it is given."""
+    from tokenizers import processors
+
+    tokenizer = make_tokenizer()
+    around = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    tokenizer.backend_tokenizer.post_processor = around
+    return tokenizer
+
+
+BUILDERS: dict[str, Callable[[], Any]] = {
+    "bare": make_tokenizer,
+    "bos": lambda: make_tokenizer(add_bos=True),
+    "bos-eos": appending_tokenizer,
+    "greedy": greedy_tokenizer,
+}
+BOS = {"bare": "", "bos": "<s>", "bos-eos": "<s>", "greedy": ""}
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Any]:
+    return {name: build() for name, build in BUILDERS.items()}
+
+
+cases = pytest.mark.parametrize(("kind", "prompt"), [(kind, prompt) for kind in BUILDERS for prompt in PROMPT_NAMES])
+kinds = pytest.mark.parametrize("kind", BUILDERS)
+prompts = st.sampled_from(PROMPT_NAMES)
+
+
+def one(tokenizer: Any, prompt: str, text: str, max_length: int = UNLIMITED, instruction: str | None = None) -> TokenizedText:
+    return next(PromptTokenizer(tokenizer, prompt, max_length).tokenize([text], instruction))
+
+
+def asked(prompt: str) -> str | None:
+    return "Find it" if find_prompt(prompt).takes_instruction else None
+
+
+def cleaned(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def expected(kind: str, prompt: str, text: str, instruction: str | None) -> tuple[bytes, list[tuple[int, int]]]:
+    """What the tokens must spell, and the bytes of each copy of the text in it, from the template alone."""
+    template = find_prompt(prompt)
+    before, between = BOS[kind], ""
+    if template.takes_instruction and not instruction:
+        template = template.without_instruction()
+    if prompt.startswith("chat:"):
+        before, between = "<s>user: ", "</s>assistant: "
+    rendered, copies = template.render(cleaned(text), instruction)
+    whole = before + rendered + between + ("</s>" if template.appends_eos else "")
+    spans = [tuple(len(whole[: len(before) + at].encode()) for at in copy) for copy in copies]
+    return whole.encode(), [(start, end) for start, end in spans]
+
+
+def spelled(tokenizer: Any, ids: tuple[int, ...]) -> Iterator[bytes]:
+    for token in tokenizer.convert_ids_to_tokens(ids):
+        yield token.encode() if token in ("<pad>", "<s>", "</s>") else bytes(BYTE_OF[character] for character in token)
+
+
+def edges(tokenizer: Any, ids: tuple[int, ...]) -> list[int]:
+    return [0, *accumulate(len(token) for token in spelled(tokenizer, ids))]
+
+
+def bodies(tokenizer: Any, ids: tuple[int, ...], copies: list[tuple[int, int]]) -> list[list[int]]:
+    """The tokens of each copy that hold no character after it: those that may be cut."""
+    at = edges(tokenizer, ids)
+    return [[k for k in range(len(ids)) if at[k + 1] > start and at[k + 1] <= end] for start, end in copies]
+
+
+def hold(tokenizer: Any, kind: str, prompt: str, text: str, instruction: str | None) -> None:
+    found = one(tokenizer, prompt, text, instruction=instruction)
+    whole, copies = expected(kind, prompt, text, instruction)
+    at = edges(tokenizer, found.ids)
+    if b"".join(spelled(tokenizer, found.ids)) == whole + b"</s>":  # nothing was left to embed
+        assert not text and found.start == len(found.ids) - 1
+        assert at[found.start] == copies[-1][0] == len(whole)
+        return
+    assert b"".join(spelled(tokenizer, found.ids)) == whole
+    assert at[found.start] <= copies[-1][0] < at[found.start + 1]
+    assert not found.truncated
+
+
+@cases
+def test_the_span_is_the_text_and_what_follows(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
+    for text in HARD:
+        hold(tokenizers[kind], kind, prompt, text, None)
+        hold(tokenizers[kind], kind, prompt, text, asked(prompt))
+
+
+@kinds
+@given(prompt=prompts, text=ANY)
+def test_the_span_is_exact_for_any_text(tokenizers: dict[str, Any], kind: str, prompt: str, text: str) -> None:
+    hold(tokenizers[kind], kind, prompt, text, asked(prompt))
+
+
+@pytest.mark.parametrize(("kind", "prompt", "side"), [("greedy", "eol", 0), ("bare", "eol", 1), ("greedy", "echo", 1)])
+def test_some_tokens_really_lie_over_the_border(tokenizers: dict[str, Any], kind: str, prompt: str, side: int) -> None:
+    """`"The`, `."` and `.` with a line break: without them this file would leave out what is hard."""
+    found = one(tokenizers[kind], prompt, TEXTS[2])
+    assert expected(kind, prompt, TEXTS[2], None)[1][0][side] not in edges(tokenizers[kind], found.ids)
+
+
+def cut(found: TokenizedText, spans: list[list[int]], kept: int) -> tuple[int, ...]:
+    gone = {k for span in spans for k in span[kept:]}
+    return tuple(token for k, token in enumerate(found.ids) if k not in gone)
+
+
+@cases
+def test_only_the_text_is_cut_and_each_copy_alike(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
+    for text in ("The fish 🙂 swam.", "a"):
+        hold_when_cut(tokenizers[kind], kind, prompt, text, asked(prompt))
+
+
+def hold_when_cut(tokenizer: Any, kind: str, prompt: str, text: str, instruction: str | None) -> None:
+    whole = one(tokenizer, prompt, text, instruction=instruction)
+    spans = bodies(tokenizer, whole.ids, expected(kind, prompt, text, instruction)[1])
+    fixed = len(whole.ids) - sum(map(len, spans))
+    for max_length in range(fixed + len(spans), len(whole.ids)):
+        found, kept = one(tokenizer, prompt, text, max_length, instruction), (max_length - fixed) // len(spans)
+        assert found.truncated and len(found.ids) <= max_length
+        assert found.ids == cut(whole, spans, kept)
+        assert found.ids[: found.start] == cut(TokenizedText(whole.ids[: whole.start], 0), spans[:-1], kept)
+    for max_length in (len(whole.ids), len(whole.ids) + 1):
+        assert one(tokenizer, prompt, text, max_length, instruction) == whole
+    for max_length in range(-1, min(fixed + len(spans), len(whole.ids))):
+        with pytest.raises(UnmaskError, match="leaves no room"):
+            one(tokenizer, prompt, text, max_length, instruction)
+
+
+@kinds
+@given(prompt=prompts, text=ANY, spare=st.integers(1, 12))
+def test_no_text_exceeds_the_limit(tokenizers: dict[str, Any], kind: str, prompt: str, text: str, spare: int) -> None:
+    instruction = asked(prompt)
+    empty = one(tokenizers[kind], prompt, "", instruction=instruction)
+    limit = len(empty.ids) + 2 + spare
+    found = one(tokenizers[kind], prompt, text, limit, instruction)
+    assert len(found.ids) <= limit
+    assert 0 <= found.start < len(found.ids)
+
+
+@cases
+def test_an_empty_text_obeys_the_limit(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
+    whole = one(tokenizers[kind], prompt, "")
+    assert one(tokenizers[kind], prompt, "", len(whole.ids)) == whole
+    with pytest.raises(UnmaskError, match="leaves no room"):
+        one(tokenizers[kind], prompt, "", len(whole.ids) - 1)
+
+
+@pytest.mark.parametrize("prompt", ["plain", "eos"])
+@kinds
+def test_an_empty_text_is_the_end_of_sequence_after_what_always_comes_first(
+    tokenizers: dict[str, Any], kind: str, prompt: str
+) -> None:
+    found = one(tokenizers[kind], prompt, "")
+    assert b"".join(spelled(tokenizers[kind], found.ids)).decode() == BOS[kind] + "</s>"
+    assert found.start == len(found.ids) - 1
+
+
+@kinds
+def test_a_text_of_100_000_characters_is_cut(tokenizers: dict[str, Any], kind: str) -> None:
+    found = one(tokenizers[kind], "eol", "guitar 🙂 " * 12_500, 128)
+    spelling = b"".join(spelled(tokenizers[kind], found.ids)).decode(errors="replace")
+    assert len(found.ids) == 128 and found.truncated
+    assert spelling.startswith(BOS[kind] + 'This sentence : "guitar')
+    assert spelling.endswith('" means in one word:"')
+
+
+@kinds
+@pytest.mark.parametrize("broken", ["\ud83d", "a\udc00b", "\ude42\ud83d"])
+def test_a_lone_surrogate_is_a_replacement_character(tokenizers: dict[str, Any], kind: str, broken: str) -> None:
+    repaired = "".join("\ufffd" if 0xD800 <= ord(character) < 0xE000 else character for character in broken)
+    assert one(tokenizers[kind], "eol", broken) == one(tokenizers[kind], "eol", repaired)
+    assert one(tokenizers[kind], "plain", "\ud83d\ude42") == one(tokenizers[kind], "plain", "🙂")
+    with_broken, with_repaired = (one(tokenizers[kind], "instruction", "x", UNLIMITED, i) for i in (broken, repaired))
+    assert with_broken == with_repaired
+
+
+@kinds
+@pytest.mark.parametrize("prompt", PROMPT_NAMES)
+def test_a_text_is_tokenized_as_if_it_were_alone(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
+    texts = [*HARD, *TEXTS]
+    together = list(PromptTokenizer(tokenizers[kind], prompt, 64).tokenize(texts, asked(prompt)))
+    assert together == [one(tokenizers[kind], prompt, text, 64, asked(prompt)) for text in texts]
+
+
+def test_many_texts_keep_their_order(tokenizers: dict[str, Any]) -> None:
+    texts = [f"text {number}" for number in range(2500)]
+    found = list(PromptTokenizer(tokenizers["bare"], "plain", 64).tokenize(texts))
+    assert [tokenizers["bare"].decode(text.ids) for text in found] == texts
+
+
+@kinds
+@pytest.mark.parametrize("prompt", [prompt for prompt in PROMPT_NAMES if prompt.startswith("chat:")])
+def test_a_chat_prompt_goes_through_the_chat_template_once(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
+    bare, instruction = find_prompt(prompt), asked(prompt)
+    turn = [{"role": "user", "content": bare.render("TEXT", instruction)[0]}]
+    reference = tokenizers[kind].apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    found = one(tokenizers[kind], prompt, "TEXT", instruction=instruction)
+    assert tokenizers[kind].decode(found.ids) == reference + ("</s>" if bare.appends_eos else "")
+    assert found.ids.count(1) == 1
+
+
+@kinds
+@pytest.mark.parametrize("prompt", [prompt for prompt in PROMPT_NAMES if not prompt.startswith("chat:")])
+def test_a_plain_prompt_never_sees_the_chat_template(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
+    found = one(tokenizers[kind], prompt, "TEXT", instruction=asked(prompt))
+    assert "user:" not in tokenizers[kind].decode(found.ids)
+    assert found.ids.count(1) == bool(BOS[kind])
+
+
+def test_an_instruction_is_seen_and_not_embedded(tokenizers: dict[str, Any]) -> None:
+    found = one(tokenizers["bare"], "instruction-eos", "x", instruction="Find it")
+    assert tokenizers["bare"].decode(found.ids) == "Instruct: Find it\nQuery: x</s>"
+    assert tokenizers["bare"].decode(found.ids[found.start :]) in ("x</s>", " x</s>")
+    assert one(tokenizers["bare"], "instruction-eos", "x") == one(tokenizers["bare"], "eos", "x")
+    assert one(tokenizers["bare"], "instruction", "x", instruction="") == one(tokenizers["bare"], "plain", "x")
+
+
+def test_an_instruction_that_changes_nothing_is_refused(tokenizers: dict[str, Any]) -> None:
+    with pytest.raises(UnmaskError, match=r"has no \{instruction\}"):
+        one(tokenizers["bare"], "eol", "x", instruction="Find it")
+
+
+@pytest.mark.parametrize("other", [None, 1, b"x", ["x"]])
+def test_what_is_no_string_is_refused_with_its_row(tokenizers: dict[str, Any], other: Any) -> None:
+    texts = ["x"] * 1500 + [other]
+    with pytest.raises(UnmaskError, match=f"Text 1500 is {type(other).__name__}, not str"):
+        list(PromptTokenizer(tokenizers["bare"], "plain", 8).tokenize(texts))
+
+
+@pytest.mark.parametrize("other", [1, b"x", ["x"]])
+def test_an_instruction_that_is_no_string_is_refused(tokenizers: dict[str, Any], other: Any) -> None:
+    with pytest.raises(UnmaskError, match=f"The instruction is {type(other).__name__}, not str"):
+        one(tokenizers["bare"], "instruction", "x", instruction=other)
+
+
+def test_a_tokenizer_that_cannot_serve_the_prompt_is_refused() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = tokenizer.eos_token = None
+    with pytest.raises(UnmaskError, match="no chat template"):
+        PromptTokenizer(tokenizer, "chat:plain", 8)
+    with pytest.raises(UnmaskError, match="no end-of-sequence token"):
+        PromptTokenizer(tokenizer, "eos", 8)
+    assert one(tokenizer, "plain", "").ids == (tokenizer.bos_token_id,)
+    tokenizer.bos_token = None
+    with pytest.raises(UnmaskError, match="A text is empty"):
+        one(tokenizer, "plain", "")
+
+
+# ---- the mask token -------------------------------------------------------------------------------------------------
+
+
+def sentencepiece() -> Any:
+    """A tokenizer that puts a space before a text, as SentencePiece does, and knows both `_` and a space with `_`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {"<unk>": 0, "\u2581": 1, "_": 2, "\u2581_": 3, "a": 4}
+    backend = Tokenizer(models.BPE(vocabulary, [("\u2581", "_")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+
+
+def test_training_and_probe_mask_with_the_same_token() -> None:
+    from unmask.training.recipe import Mntp
+    from unmask.training.stages import mask_token
+
+    tokenizer = sentencepiece()
+    assert tokenizer("_")["input_ids"] == [3]
+    trained, _ = mask_token(Mntp(data=("text",), steps=1, lr=1.0), tokenizer, None)
+    assert trained == mask_id(tokenizer, "_") == 2

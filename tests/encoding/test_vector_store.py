@@ -1,0 +1,93 @@
+"""Vectors on disk: what was put there comes back, or is known to be lost."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.training.running import ended, forked
+from unmask.encoding.vector_store import Shelf, VectorCache, key_of
+
+ROWS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+KEYS = [key_of(text, None) for text in "abcdef"]
+
+
+def filled(folder: Path) -> Shelf:
+    shelf = Shelf(folder)
+    shelf.add(KEYS[:2], ROWS[:2])
+    shelf.add(KEYS[2:], ROWS[2:])
+    return shelf
+
+
+def test_rows_come_back_in_any_order_now_and_later(tmp_path: Path) -> None:
+    order = [4, 0, 0, 3, 1]
+    for shelf in (filled(tmp_path), Shelf(tmp_path)):
+        found = shelf.get([KEYS[place] for place in order])
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, ROWS[order])
+        assert all(key in shelf for key in KEYS) and key_of("g", None) not in shelf
+        with pytest.raises(KeyError):
+            shelf.get([KEYS[0], key_of("g", None)])
+
+
+def test_the_first_row_of_a_key_stays(tmp_path: Path) -> None:
+    shelf = filled(tmp_path)
+    shelf.add([KEYS[0], key_of("g", None)], np.full((2, 3), 7, np.float32))
+    for one in (shelf, Shelf(tmp_path)):
+        np.testing.assert_array_equal(one.get([KEYS[0], key_of("g", None)]), [ROWS[0], [7, 7, 7]])
+
+
+def test_texts_are_told_apart_by_what_they_are_read_under() -> None:
+    asked = [("a", None), ("a", "None"), ("None", "a"), ("", "a"), ("a", ""), ("\ud800", None)]
+    assert len({key_of(*one) for one in asked}) == len(asked)
+
+
+@pytest.mark.parametrize("damage", ["one byte", "cut short", "empty", "other"])
+def test_a_damaged_block_is_put_aside_and_the_others_stay(damage: str, tmp_path: Path) -> None:
+    filled(tmp_path)
+    file = sorted(tmp_path.glob("*.npz"))[0]
+    content = bytearray(file.read_bytes())
+    place = content.rindex(ROWS[1].tobytes())
+    content[place] ^= 1
+    changed = {
+        "one byte": bytes(content),
+        "cut short": bytes(content[: len(content) // 2]),
+        "empty": b"",
+        "other": b"no archive",
+    }
+    file.write_bytes(changed[damage])
+    shelf = Shelf(tmp_path)
+    assert shelf.damaged == 1
+    assert [key in shelf for key in KEYS] == [False] * 2 + [True] * 4
+    shelf.add(KEYS[:2], ROWS[:2])
+    for one in (shelf, Shelf(tmp_path)):
+        np.testing.assert_array_equal(one.get(KEYS), ROWS)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    filled(tmp_path)
+
+    def overfill() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # what a disk does that has so little left
+        shelf = Shelf(tmp_path)
+        with pytest.raises(OSError, match="npz"):
+            shelf.add([key_of(str(n), None) for n in range(1000)], np.zeros((1000, 100), np.float32))
+
+    assert ended(forked(overfill)) == 0
+    shelf = Shelf(tmp_path)
+    np.testing.assert_array_equal(shelf.get(KEYS), ROWS)
+    assert (shelf.damaged, len(list(tmp_path.iterdir()))) == (0, 2)
+
+
+def test_shelves_of_other_names_hold_other_rows(tmp_path: Path) -> None:
+    cache = VectorCache(tmp_path / "vectors")
+    cache.shelf("one").add(KEYS[:2], ROWS[:2])
+    assert KEYS[0] not in cache.shelf("other")
+    np.testing.assert_array_equal(VectorCache(tmp_path / "vectors").shelf("one").get(KEYS[:2]), ROWS[:2])
+    cache.forget()
+    assert not (tmp_path / "vectors").exists() and KEYS[0] not in cache.shelf("one")

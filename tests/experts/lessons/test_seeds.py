@@ -1,0 +1,80 @@
+"""Seeds: rows of public sets become lessons; what is tested on is never learned."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import UnmaskError
+from unmask.experts.lessons.lessons import Lesson, read_lessons
+from unmask.experts.lessons.seeds import read_seeds, split, write_lessons
+
+DATA = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+def rows(folder: Path, *given: dict[str, Any]) -> Path:
+    file = folder / "set" / "rows.jsonl"
+    file.parent.mkdir()
+    file.write_text("".join(json.dumps(row) + "\n" for row in given))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("row", "lesson"),
+    [
+        (
+            {"subject": "world_history", "question": "When?", "choices": ["1", "2", "3", "4"], "answer": 2},
+            ("Answer this question about world history.", "C. 3", "When?\nA. 1\nB. 2\nC. 3\nD. 4"),
+        ),
+        ({"task": "date_work", "input": "Q", "target": "A"}, ("Solve this problem of date work.", "A", "Q")),
+        ({"question": "1+1?", "answer": "It is <<1+1=2>>2.\n#### 2"}, ("1+1?", "It is 2.\n#### 2", "")),
+        (
+            {"text": "Double x.", "code": "def f(x):\r\n\treturn 2*x", "test_list": ["assert f(1) == 2", "b"]},
+            ("Double x.\nIt has to pass: assert f(1) == 2", "def f(x):\n    return 2*x", ""),
+        ),
+        ({"instruction": "Do.", "output": "Done.", "input": "x", "more": 1}, ("Do.", "Done.", "x")),
+    ],
+    ids=["mmlu", "bbh", "gsm8k", "mbpp", "alpaca"],
+)
+def test_each_layout(row: dict[str, Any], lesson: tuple[str, str, str], tmp_path: Path) -> None:
+    [found] = read_seeds(rows(tmp_path, row))
+    assert (found.instruction, found.output, found.input) == lesson
+    assert found.where.endswith("rows.jsonl:1")
+
+
+def test_what_is_no_seed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=r"has the columns a, b; lessons are made of: instruction, output; subject"):
+        read_seeds(rows(tmp_path, {"a": 1, "b": 2}))
+
+
+def test_an_answer_that_is_no_choice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=r"line 1: the answer 4 is none of 4 choices"):
+        read_seeds(rows(tmp_path, {"subject": "s", "question": "q", "choices": ["1", "2", "3", "4"], "answer": 4}))
+
+
+def test_parts_have_nothing_in_common(tmp_path: Path) -> None:
+    lessons = [Lesson(str(number % 30), str(number)) for number in range(60)]
+    learned, tested = split(lessons, 20, 10, 0)
+    assert {one.instruction for one in learned}.isdisjoint(one.instruction for one in tested)
+    assert len(learned) == 20 and len(tested) == 10
+    assert split(lessons, 20, 10, 1) != (learned, tested) and split(lessons, 20, 10, 0) == (learned, tested)
+    with pytest.raises(UnmaskError, match=r"20 \+ 11 lessons were asked for, and there are 30 different ones"):
+        split(lessons, 20, 11, 0)
+    write_lessons(learned, tmp_path / "l.jsonl")
+    assert [one.prompt + one.output for one in read_lessons(tmp_path / "l.jsonl")] == [
+        one.prompt + one.output for one in learned
+    ]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs the public sets")
+@pytest.mark.parametrize(("name", "number"), [("gsm8k/train", 3500), ("mbpp/all", 974), ("bbh/test", 6511), ("mmlu/dev", 285)])
+def test_real_sets(name: str, number: int) -> None:
+    found = read_seeds(DATA / f"{name}.jsonl")
+    assert len(found) == number
+    assert all(
+        one.prompt.strip() and one.output.strip() and "<<" not in one.output[: 40 if "mbpp" in name else None] for one in found
+    )

@@ -1,0 +1,189 @@
+"""Rows: every reader gives the same rows, and every error says where."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from unmask.errors import UnmaskError
+from unmask.io.rows import READERS, Row, field, read_rows
+
+ROWS: list[dict[str, str]] = [
+    {"text": "A man sings.", "label": "music"},
+    {"text": 'He said "yes", twice.\tThen\nleft.', "label": "مرحبا 🙂"},
+    {"text": "", "label": " "},
+]
+
+
+def jsonl(rows: list[dict[str, str]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def delimited(delimiter: str) -> Callable[[list[dict[str, str]]], bytes]:
+    def write(rows: list[dict[str, str]]) -> bytes:
+        cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+        quoted = [delimiter.join('"' + cell.replace('"', '""') + '"' for cell in row) for row in cells]
+        return "\n".join(quoted).encode()
+
+    return write
+
+
+def parquet(rows: list[dict[str, str]]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+WRITERS: dict[str, Callable[[list[dict[str, str]]], bytes]] = {
+    ".jsonl": jsonl,
+    ".csv": delimited(","),
+    ".tsv": delimited("\t"),
+    ".parquet": parquet,
+}
+WITH_LINES = {
+    ".jsonl": [1, 2, 3],
+    ".csv": [2, 4, 5],
+    ".tsv": [2, 4, 5],
+    ".parquet": [1, 2, 3],
+}  # a cell of row 2 has a line break
+
+
+def read(folder: Path, name: str, content: bytes) -> list[tuple[int, Row]]:
+    file = folder / name
+    file.write_bytes(content)
+    return list(read_rows(file))
+
+
+def refusal(folder: Path, name: str, content: bytes) -> str:
+    with pytest.raises(UnmaskError) as refused:
+        read(folder, name, content)
+    assert name in str(refused.value)
+    return str(refused.value)
+
+
+def test_every_reader_is_tested() -> None:
+    assert set(WRITERS) | {".txt"} == set(READERS)
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+def test_every_reader_gives_back_the_rows_with_their_lines(tmp_path: Path, ending: str) -> None:
+    assert read(tmp_path, f"rows{ending}", WRITERS[ending](ROWS)) == list(zip(WITH_LINES[ending], ROWS, strict=True))
+
+
+@pytest.mark.parametrize("ending", WRITERS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(rows=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), min_size=1, max_size=4))
+def test_any_text_survives_every_reader(tmp_path: Path, ending: str, rows: list[str]) -> None:
+    written = [{"text": text, "label": "a"} for text in rows]
+    assert [row for _, row in read(tmp_path, f"rows{ending}", WRITERS[ending](written))] == written
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_every_line_of_a_txt_is_a_row_blank_or_not(tmp_path: Path, ending: str) -> None:
+    content = ending.join(["A man sings. ", "", ' "quoted", \ttabbed']).encode()
+    texts = ["A man sings. ", "", ' "quoted", \ttabbed']
+    assert read(tmp_path, "a.txt", content) == [(line, {"text": text}) for line, text in enumerate(texts, start=1)]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".txt"])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, ending: str) -> None:
+    content = jsonl(ROWS[:1]) if ending == ".jsonl" else b"text\nA man sings."
+    first = read(tmp_path, f"rows{ending}", b"\xef\xbb\xbf" + content)[0][1]
+    assert first["text"] in ("A man sings.", "text")
+    assert next(iter(first)) == "text"
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".txt"])
+def test_an_empty_file_has_no_rows(tmp_path: Path, ending: str) -> None:
+    assert read(tmp_path, f"rows{ending}", b"") == []
+
+
+def test_blank_lines_of_a_table_are_skipped_and_counted(tmp_path: Path) -> None:
+    assert read(tmp_path, "a.jsonl", b'{"a": 1}\n\n  \n{"a": 2}') == [(1, {"a": 1}), (4, {"a": 2})]
+    assert read(tmp_path, "a.csv", b"a\n1\n\n2\n") == [(2, {"a": "1"}), (4, {"a": "2"})]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"a": 1}\n{"a": }\n', "line 2, column 7: no JSON"),
+        (b'{"a": 1}\n\n{"a": 1', "line 3, column 8: no JSON"),
+        (b'{"a": 1}\n[1, 2]\n', "line 2: expected a JSON object, found list"),
+        (b"null\n", "line 1: expected a JSON object, found NoneType"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named(tmp_path: Path, content: bytes, says: str) -> None:
+    assert says in refusal(tmp_path, "a.jsonl", content)
+
+
+@pytest.mark.parametrize(("name", "tab"), [("a.csv", b","), ("a.tsv", b"\t")])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"a,b\n1,2\n3\n", "line 3: expected 2 columns"),
+        (b"a,b\n1,2\n\n1,2,3\n", "line 4: expected 2 columns"),
+        (b'a,b\n1,2\n"open,3\n4,5\n', "line 3: unexpected end of data"),
+        (b'a,b\n"1"x,2\n', "line 2: "),
+    ],
+)
+def test_a_row_of_another_width_is_named(tmp_path: Path, name: str, tab: bytes, content: bytes, says: str) -> None:
+    assert says in refusal(tmp_path, name, content.replace(b",", tab))
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".txt"])
+@pytest.mark.parametrize("lines", [3, 30_000])
+def test_a_byte_that_is_no_utf8_is_named_wherever_it_is(tmp_path: Path, ending: str, lines: int) -> None:
+    line = b'{"text": "abc"}\n' if ending == ".jsonl" else b"text\n"
+    message = refusal(tmp_path, f"rows{ending}", line * lines + b"ab\xe9c\n")
+    assert f"line {lines + 1}" in message
+    assert f"byte {len(line) * lines + 2}" in message
+
+
+@pytest.mark.parametrize("content", [b"", b"text", parquet(ROWS)[:-20], parquet(ROWS)[:40] + b"?" * 40 + parquet(ROWS)[80:]])
+def test_a_broken_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
+    assert "parquet" in refusal(tmp_path, "a.parquet", content)
+
+
+def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=r"no file '.*none\.jsonl'"):
+        list(read_rows(tmp_path / "none.jsonl"))
+    with pytest.raises(UnmaskError, match="no file"):
+        list(read_rows(tmp_path))
+    assert f"end with {', '.join(READERS)}, not '.json'" in refusal(tmp_path, "a.json", b"[]")
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("", str), (3, int), (0.5, float), (3, (int, float)), (True, bool), ([1], list), (["a"], (str, list))]
+)
+def test_a_field_of_the_right_kind_is_its_value(value: Any, kind: Any) -> None:
+    assert field(Path("a.jsonl"), 3, {"x": value}, "x", kind) is value
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "says"),
+    [
+        ({"x": 1}, str, "a.jsonl, line 3, column 'x': expected str, found int '1'."),
+        ({"x": None}, str, "a.jsonl, line 3, column 'x': expected str, found NoneType 'None'."),
+        ({"x": "1"}, (int, float), "a.jsonl, line 3, column 'x': expected int or float, found str '1'."),
+        ({"x": True}, int, "a.jsonl, line 3, column 'x': expected int, found bool 'True'."),
+        ({"x": 1}, bool, "a.jsonl, line 3, column 'x': expected bool, found int '1'."),
+        ({"y": 1, "z": 2}, str, "a.jsonl, line 3: column 'x' (str) is missing; there is y, z."),
+        ({}, list, "a.jsonl, line 3: column 'x' (list) is missing; there is nothing."),
+    ],
+)
+def test_a_field_that_is_missing_or_of_another_kind_is_named(row: Row, kind: Any, says: str) -> None:
+    with pytest.raises(UnmaskError) as refused:
+        field(Path("a.jsonl"), 3, row, "x", kind)
+    assert str(refused.value) == says
+
+
+def test_a_long_value_is_shown_in_short() -> None:
+    with pytest.raises(UnmaskError, match=f"found str '{'a' * 40}'"):
+        field(Path("a.jsonl"), 1, {"x": "a" * 10_000}, "x", int)

@@ -1,0 +1,169 @@
+"""What is printed stands as it is: no name is read as markup, and no control character reaches a terminal."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console, RenderableType
+
+from tests.reporting.synthetic import Folder
+from unmask.evaluation.advice import Recommendation
+from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.verdict import comparisons
+from unmask.io import terminal
+from unmask.io.progress import progress_bar
+from unmask.reporting import tables
+from unmask.studies.self_moe.tables import Sheet
+
+PACKAGE = Path(__file__).parents[2] / "unmask"
+HOSTILE = (
+    "[red]",
+    "[/INST]",
+    "[topic] of {text}",
+    "[link=http://x]a[/]",
+    "<b>",
+    ":smile:",
+    "😀",
+    "\x1b[31mred",
+    "a\nb",
+    "\u202eabc",
+    "\x00",
+    "\\[b]",
+)
+
+
+def on(make: Callable[[Console], RenderableType], *, plain: bool = False) -> str:
+    """What a wide console shows; plain: rich's own, to which a table may be given as well."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=300) if plain else terminal.console(file=stream, width=300)
+    console.print(make(console))
+    return stream.getvalue()
+
+
+@pytest.fixture(params=HOSTILE, ids=ascii)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def found(name: str, tmp_path: Path) -> tuple[list[Result], ResultStore]:
+    """Results of two designs on two tasks, each with such a name."""
+    of = Folder({name: (name, 0.9), "mean": ("causal/plain/mean", 0.1)}, {f"sts {name}": "sts", "other": "sts"}, model=name)
+    of.write(tmp_path)
+    store = ResultStore(tmp_path)
+    return store.results, store
+
+
+Found = tuple[list[Result], ResultStore]
+TABLES: dict[str, Callable[[str, Found], RenderableType]] = {
+    "ranking": lambda _, found: tables.ranking(found[0], 300),
+    "ranking on a narrow terminal": lambda _, found: tables.ranking(found[0], 70),
+    "differences": lambda _, found: tables.differences(found[0], comparisons(*found), 1, 9),
+    "advice": lambda name, found: tables.advice([Recommendation("sts", found[0][0].system, 0.5, f"beats {name}")], found[0]),
+    "shared_readings": lambda name, _: tables.shared_readings({name: [name]}),
+    "coverage_table": lambda name, _: tables.coverage_table(name, [coverage(name)]),  # type: ignore[list-item]
+    "recipe_table": lambda name, _: tables.recipe_table([(recipe(name), [name])]),  # type: ignore[list-item]
+    "sheet of a study": lambda name, _: Sheet(name, (name, name), ((name, name),), name).rich(),
+    "a table": lambda name, _: two(name),
+    "a note": lambda name, _: name,
+}
+
+
+def coverage(name: str) -> SimpleNamespace:
+    return SimpleNamespace(kind=name, adapted=1, present=2, parameters=3, trainable=4)
+
+
+def recipe(name: str) -> SimpleNamespace:
+    return SimpleNamespace(name=name, stages=[name], about=name, source=name)
+
+
+def two(name: str) -> RenderableType:
+    table = terminal.table(name, caption=name, show_footer=True)
+    table.add_column(terminal.two_lines(name, name), footer=name)
+    table.add_row(name)
+    return table
+
+
+@pytest.mark.parametrize("made", TABLES)
+def test_a_table_shows_every_name_as_it_stands(made: str, name: str, found: Found) -> None:
+    printed = on(lambda _: TABLES[made](name, found))
+    kept = terminal.visible(name, keep="\n" if made in ("advice", "shared_readings", "a note") else "")
+    for part in kept.split("\n"):  # prose may break a line
+        assert part in printed
+    assert not any(ord(character) < 32 or character in "\x7f\u202e" for character in printed if character != "\n")
+
+
+@pytest.mark.parametrize("name", [one for one in HOSTILE if one.isprintable()], ids=ascii)
+def test_a_table_needs_no_console_of_ours(name: str) -> None:
+    assert on(lambda _: two(name), plain=True).count(name) == 6
+
+
+def test_every_table_function_is_tried() -> None:
+    functions = {
+        node.name
+        for node in ast.parse((PACKAGE / "reporting" / "tables.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+    assert functions <= set(TABLES)
+
+
+def test_a_progress_bar_and_a_message_show_every_name_as_it_stands(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar(f"{name} on a task", 2, show=True) as advance:
+        assert advance is not None
+        advance(2)
+    assert f"{terminal.visible(name)} on a task" in capsys.readouterr().err
+    terminal.say(f"{name} on a task")
+    assert capsys.readouterr().err == f"unmask: {terminal.visible(name)} on a task\n"
+    terminal.tell(name)
+    assert capsys.readouterr().out == f"{terminal.visible(name)}\n"
+
+
+def test_what_cannot_be_encoded_is_shown_too() -> None:
+    assert terminal.visible("a\ud800b\u2028c\x9bd") == "a\\ud800b\\u2028c\\x9bd"
+    assert terminal.visible("Ünïcode 漢字 👩‍👩‍👧 \u00a0") == "Ünïcode 漢字 👩‍👩‍👧 \u00a0"
+
+
+# --- nothing goes around it ------------------------------------------------------------------------------------------
+
+
+def names_of_rich(tree: ast.AST) -> Iterator[str]:
+    """What a file takes from rich at run time."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rich":
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "rich")
+        yield from names_of_rich(node)
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_tables_and_consoles_come_from_one_file(file: Path) -> None:
+    if file.name == "terminal.py":
+        return
+    source = file.read_text(encoding="utf-8")
+    literal = {"Text", "Group", "RenderableType", "Padding", "Progress", "BarColumn", "MofNCompleteColumn"}
+    taken = set(names_of_rich(ast.parse(source)))
+    assert taken <= literal | {"TextColumn", "TimeRemainingColumn"}, "use unmask.io.terminal: it shows names as they stand"
+    assert "from_markup" not in source and "render_str" not in source
+    for call in ast.walk(ast.parse(source)):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "TextColumn":
+            assert {one.arg: ast.unparse(one.value) for one in call.keywords} == {"markup": "False"}
+
+
+def test_importing_it_loads_no_rich() -> None:
+    import subprocess
+
+    check = "import unmask.io.terminal, sys; print('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "False\n"

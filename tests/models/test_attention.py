@@ -1,0 +1,235 @@
+"""Attention: every family is proven to attend as asked, and a model that does not is refused by name and layer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.families import FAMILIES, Family
+from unmask.designs.design import ATTENTIONS, Attention
+from unmask.embedder import Embedder
+from unmask.encoding.backbone import Backbone
+from unmask.errors import AttentionError
+from unmask.models.attention import prove_attention, set_attention
+
+FP32, BF16 = torch.float32, torch.bfloat16
+LLAMA4 = FAMILIES["llama4"]
+MIXED_LLAMA4 = replace(
+    LLAMA4, changes={**LLAMA4.changes, "layer_types": ["chunked_attention", "full_attention", "chunked_attention"]}
+)
+OBEYING = [name for name, family in FAMILIES.items() if family.bidirectional == "yes"]
+REFUSED = [name for name, family in FAMILIES.items() if family.bidirectional == "no"]
+IN_BF16 = ("llama", "gemma2", "gpt2", "bloom", "olmoe", "deepseek-v3", "gpt-oss", "dbrx", "qwen3-next", "mamba", "llama4")
+CASES = [(name, FP32) for name in FAMILIES] + [(name, BF16) for name in IN_BF16]
+every_case = pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda value: str(value).removeprefix("torch."))
+Mask = Callable[[int, int], Tensor]
+
+
+def load(family: Family, attention: Attention, dtype: torch.dtype = FP32) -> Backbone:
+    """A backbone without the warning that a hybrid gives."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Backbone(family.build(dtype=dtype), attention)
+
+
+def ids(length: int = 24) -> Tensor:
+    """Two texts, longer than the sliding windows and chunks of the families."""
+    return torch.randint(3, 512, (2, length))
+
+
+def run(model: Any, tokens: Tensor, pads: int = 0, **options: Any) -> Any:
+    mask = torch.ones(len(tokens), tokens.shape[1] + pads, dtype=torch.long)
+    mask[:, tokens.shape[1] :] = 0
+    inputs = {"input_ids": torch.nn.functional.pad(tokens, (0, pads)), "attention_mask": mask if pads else None}
+    with torch.inference_mode():
+        return model(**inputs, use_cache=False, **options)
+
+
+def states(model: Any, tokens: Tensor, pads: int = 0) -> Tensor:
+    """Final states of the real tokens."""
+    return run(model, tokens, pads).last_hidden_state[:, : tokens.shape[1]]  # type: ignore[no-any-return]
+
+
+def moves(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() > 1e-3)
+
+
+def another_last_token(tokens: Tensor) -> Tensor:
+    changed = tokens.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 512
+    return changed
+
+
+# ---- what the families do -----------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_causal_is_proven(name: str, dtype: torch.dtype) -> None:
+    proof = load(FAMILIES[name], "causal", dtype).proof
+    assert proof.causal_layers == (1, 2, 3) and not proof.hybrid
+    assert proof.summary == "causal, proven in 3 layers with and without padding"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [case for case in CASES if case[0] in OBEYING], ids=lambda value: str(value).removeprefix("torch.")
+)
+def test_bidirectional_is_proven_in_every_layer(name: str, dtype: torch.dtype) -> None:
+    proof = load(FAMILIES[name], "bidirectional", dtype).proof
+    assert proof.causal_layers == () and not proof.hybrid
+    assert min(*proof.unpadded, *proof.padded) > 0.1 and max(proof.leak) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_family_that_cannot_look_ahead_is_refused(name: str, dtype: torch.dtype) -> None:
+    with pytest.raises(AttentionError, match=r"stays causal in every layer.*Use a causal design"):
+        load(FAMILIES[name], "bidirectional", dtype)
+
+
+def test_a_refusal_reaches_the_user_of_an_embedder(pico: Callable[..., Embedder]) -> None:
+    with pytest.raises(AttentionError, match="MambaModel stays causal"):
+        pico("bidirectional/plain/mean", family="mamba")
+
+
+def test_a_hybrid_names_the_layers_that_stay_causal() -> None:
+    with pytest.warns(
+        UserWarning, match=r"Qwen3NextModel is bidirectional.*layers 1-2 have no attention to set and stay causal"
+    ):
+        backbone = Backbone(FAMILIES["qwen3-next"].build(), "bidirectional")
+    assert backbone.proof.hybrid and backbone.proof.causal_layers == (1, 2)
+
+
+@pytest.mark.parametrize("name", OBEYING)
+def test_switching_back_restores_the_causal_states_bit_for_bit(name: str) -> None:
+    backbone, tokens = load(FAMILIES[name], "causal"), ids()
+    before = states(backbone.model, tokens, pads=3)
+    backbone.set_attention("bidirectional")
+    between = states(backbone.model, tokens, pads=3)
+    backbone.set_attention("causal")
+    assert moves(before, between) and backbone.attention == "causal"
+    assert torch.equal(before, states(backbone.model, tokens, pads=3))
+
+
+# ---- the proof against another method -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pads", [0, 5])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_proof_agrees_with_changing_the_last_token(name: str, attention: Attention, pads: int) -> None:
+    model, tokens = FAMILIES[name].build(), ids()
+    set_attention(model, attention)
+    looks_ahead = moves(states(model, tokens, pads)[:, :-1], states(model, another_last_token(tokens), pads)[:, :-1])
+    assert looks_ahead == (attention == "bidirectional" and name not in REFUSED)
+
+
+def test_the_last_token_of_a_hybrid_reaches_earlier_states_only_behind_its_attention() -> None:
+    model, tokens = load(FAMILIES["qwen3-next"], "bidirectional").model, ids()
+    runs = [run(model, one, output_hidden_states=True).hidden_states for one in (tokens, another_last_token(tokens))]
+    assert [moves(one[:, :-1], other[:, :-1]) for one, other in zip(*runs, strict=True)] == [False, False, False, True]
+
+
+# ---- models that do not obey --------------------------------------------------------------------------------------------------
+
+
+def sabotage(model: Any, layer: int, mask: Mask) -> None:
+    """Let the attention of one layer (from 1) use a mask of its own, (queries, keys) -> bool, whatever the config says."""
+    attention = model.layers[layer - 1].self_attn
+    honest = attention.forward
+
+    def forward(hidden_states: Tensor, *args: Any, **options: Any) -> Any:
+        length, padded = hidden_states.shape[1], options.get("attention_mask") is not None
+        own = mask(length, 8 if padded else length)
+        if own.any():  # a mask that allows nothing stands for: as asked
+            options["attention_mask"] = own.expand(len(hidden_states), 1, length, length)
+        return honest(hidden_states, *args, **options)
+
+    attention.forward = forward
+
+
+def only_back(length: int, real: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool).tril() & (torch.arange(length) < real)
+
+
+def everything(length: int, real: int) -> Tensor:
+    return (torch.arange(length) < real).expand(length, length)
+
+
+def padding_too(length: int, _: int) -> Tensor:
+    return torch.ones(length, length, dtype=torch.bool)
+
+
+def only_back_without_padding(length: int, real: int) -> Tensor:
+    return only_back(length, real) & (length == real)
+
+
+@pytest.mark.parametrize(
+    ("attention", "mask", "message"),
+    [
+        ("bidirectional", only_back, "its attention in layers 2 ignores that and stays causal"),
+        ("bidirectional", only_back_without_padding, "attends differently with and without padding in layers 2,"),
+        ("bidirectional", padding_too, r"lets padding change real tokens in layers 2\."),
+        ("causal", everything, "was asked to be causal, but layers 2 look ahead"),
+    ],
+)
+@pytest.mark.parametrize("name", ["llama", "qwen3", "olmoe"])
+def test_one_layer_that_disobeys_is_refused_by_its_number(name: str, attention: Attention, mask: Mask, message: str) -> None:
+    model = FAMILIES[name].build()
+    sabotage(model, 2, mask)
+    with pytest.raises(AttentionError, match=message):
+        Backbone(model, attention)
+
+
+@pytest.mark.parametrize(("attention", "mask"), [("causal", only_back), ("bidirectional", everything)])
+def test_a_mask_of_its_own_that_does_what_was_asked_is_accepted(attention: Attention, mask: Mask) -> None:
+    model = FAMILIES["llama"].build()
+    sabotage(model, 2, mask)
+    assert Backbone(model, attention).proof.attention == attention
+
+
+def test_a_setting_that_reaches_no_layer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.encoding.backbone.set_attention", lambda *_: None)
+    with pytest.raises(AttentionError, match="LlamaModel stays causal in every layer"):
+        Backbone(FAMILIES["llama"].build(), "bidirectional")
+
+
+def test_a_mixed_llama4_is_refused_by_its_chunked_layers() -> None:
+    with pytest.raises(AttentionError, match=r"in layers 1, 3 ignores that and stays causal"):
+        Backbone(MIXED_LLAMA4.build(), "bidirectional")
+    assert Backbone(MIXED_LLAMA4.build(), "causal").proof.causal_layers == (1, 2, 3)
+
+
+# ---- models as training leaves them -------------------------------------------------------------------------------------------
+
+
+def with_massive_activation(model: Any) -> Any:
+    """Trained models carry one dimension that is thousands of times larger than the others."""
+
+    def enlarge(_: Any, __: Any, embedded: Tensor) -> Tensor:
+        return embedded + 1e4 * (torch.arange(embedded.shape[-1]) == 5).to(embedded.dtype)
+
+    model.get_input_embeddings().register_forward_hook(enlarge)
+    return model
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2", "bloom", "olmoe", "mixtral-sliding", "gpt-oss"])
+def test_a_massive_activation_does_not_hide_what_attention_does(name: str, dtype: torch.dtype) -> None:
+    model = with_massive_activation(FAMILIES[name].build(dtype=dtype))
+    assert Backbone(model, "causal").proof.causal_layers == (1, 2, 3)
+    assert Backbone(model, "bidirectional").proof.causal_layers == ()
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+def test_a_massive_activation_does_not_excuse_a_layer_that_disobeys(dtype: torch.dtype) -> None:
+    model = with_massive_activation(FAMILIES["llama"].build(dtype=dtype))
+    sabotage(model, 3, only_back)
+    set_attention(model, "bidirectional")
+    with pytest.raises(AttentionError, match="in layers 3 ignores"):
+        prove_attention(model, model.layers, "bidirectional")

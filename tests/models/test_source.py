@@ -1,0 +1,204 @@
+"""Source: a name leads to one model, wherever the command runs, and code runs only of the model that was named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.errors import UnmaskError
+from unmask.mixture.loading import load
+from unmask.models import hub
+from unmask.models.bundled import is_path, resolve
+from unmask.models.source import TRUSTED, Source, base_name, below, lasting_name
+
+# --- paths and hub ids -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["runs/one/model", "a/b/", "model.safetensors", "..\\model", "x.gguf", "owner/"])
+def test_what_looks_like_a_path_is_not_asked_of_a_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "_answers", lambda: pytest.fail("the hub was asked"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with pytest.raises(UnmaskError, match="There is no folder"):
+        load(Source(name))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "owner/name", "HuggingFaceTB/SmolLM2-135M", "a/b.c_d-e"])
+def test_a_hub_id_is_no_path(name: str) -> None:
+    assert not is_path(name)
+    assert resolve(name) == name == resolve(f"hf://{name}")
+
+
+def test_a_name_beside_folders_of_its_owner_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "llama").mkdir(parents=True)
+    with pytest.raises(
+        UnmaskError, match=r"Did you mean 'models/llamma'\?|Did you mean 'models/llama'\? .* write 'hf://models/lama'"
+    ):
+        resolve("models/lama")
+    assert resolve("models/llama") == "models/llama"
+    assert resolve("hf://models/lama") == "models/lama"
+
+
+def test_a_file_and_no_name_at_all_are_no_models(tmp_path: Path) -> None:
+    (tmp_path / "weights").touch()
+    with pytest.raises(UnmaskError, match="is a file; a model is a folder"):
+        resolve(str(tmp_path / "weights"))
+    with pytest.raises(UnmaskError, match="No model was named"):
+        resolve("")
+
+
+def test_a_hub_that_does_not_answer_costs_no_minute(tmp_path: Path) -> None:
+    script = (
+        "import time; from unmask.models.source import Source; from unmask.mixture.loading import load\n"
+        "from unmask.errors import UnmaskError\n"
+        "import transformers, huggingface_hub, peft\n"
+        "start = time.monotonic()\n"
+        "try:\n    load(Source('owner/name'))\n"
+        "except UnmaskError as error:\n    print(time.monotonic() - start); print(error)\n"
+        "from huggingface_hub import constants; print(constants.HF_HUB_OFFLINE)\n"
+    )
+    unreachable = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, **unreachable}, capture_output=True, text=True, check=True
+    )
+    seconds, said, offline = done.stdout.splitlines()
+    assert float(seconds) < 20  # it was 58 s
+    assert "'owner/name' is no folder" in said
+    assert offline == "False"
+
+
+def test_the_hubs_client_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "_answers", lambda: False)
+    with hub.no_long_wait():
+        with hub.no_long_wait():
+            assert constants.HF_HUB_OFFLINE
+        assert constants.HF_HUB_OFFLINE
+    assert not constants.HF_HUB_OFFLINE
+
+
+# --- bases that a file names -----------------------------------------------------------------------------------------
+
+
+def folder_naming(base: str, folder: Path, **more: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base, "peft_type": "LORA", **more}))
+    return folder
+
+
+def test_a_relative_base_is_found_beside_the_adapter_and_else_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = folder_naming("../models/base", tmp_path / "adapter")
+    (tmp_path / "models" / "base").mkdir(parents=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert base_name("../models/base", adapter) == str(tmp_path / "models" / "base")
+    with pytest.raises(UnmaskError, match=r"There is no folder './base', .* name both: --model BASE --adapter"):
+        base_name("./base", adapter)
+    assert base_name("owner/name", adapter) == "owner/name"
+    assert base_name("pico", adapter) == lasting_name("pico") == "pico"
+
+
+def test_the_revision_that_was_saved_is_the_one_that_is_loaded(tmp_path: Path) -> None:
+    pinned = folder_naming("owner/name", tmp_path / "pinned", revision="c0ffee")
+    older = folder_naming("owner/name", tmp_path / "older", revision=None)
+    (older / "unmask.json").write_text(json.dumps({"revision": "beef"}))
+    for folder, expected in ((pinned, "c0ffee"), (older, "beef")):
+        base = below(folder, Source(str(folder)))
+        assert base is not None and (base.model, base.revision, base.adapter) == ("owner/name", expected, None)
+    given = below(pinned, Source(str(pinned), revision="mine"))
+    assert given is not None and given.revision == "mine"
+
+
+def test_a_base_on_the_hub_is_saved_with_its_commit(pico: Callable[..., Any], tmp_path: Path) -> None:
+    from peft import LoraConfig, inject_adapter_in_model
+
+    from unmask.models.identity import note_source
+
+    embedder = pico("causal/plain/mean", source=Source("owner/name"))
+    model = embedder.backbone.model
+    inject_adapter_in_model(LoraConfig(target_modules=["q_proj"], init_lora_weights=False), model)
+    model.peft_config = {"default": LoraConfig(target_modules=["q_proj"])}
+    model.config._commit_hash = "c0ffee"
+    note_source(model, Source("owner/name"))
+    embedder.save_pretrained(tmp_path / "saved")
+    said = json.loads((tmp_path / "saved" / "adapter_config.json").read_text())
+    assert (said["base_model_name_or_path"], said["revision"]) == ("owner/name", "c0ffee")
+    base = below(tmp_path / "saved", Source(str(tmp_path / "saved")))
+    assert base is not None and base.revision == "c0ffee"
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def coded(pico_folder: Callable[[str], Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A model with code of its own, and the file that its code writes when it runs."""
+    folder, proof = Path(shutil.copytree(pico_folder("llama"), tmp_path / "coded")), tmp_path / "it-ran"
+    said = json.loads((folder / "config.json").read_text())
+    names = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel", "AutoModelForCausalLM": "own.OwnLanguageModel"}
+    (folder / "config.json").write_text(json.dumps({**said, "auto_map": names, "model_type": "own"}))
+    (folder / "own.py").write_text(
+        f"from pathlib import Path\nfrom transformers import LlamaConfig, LlamaForCausalLM, LlamaModel\nPath({str(proof)!r}).touch()\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\nclass OwnModel(LlamaModel):\n    config_class = OwnConfig\n"
+        "class OwnLanguageModel(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    return folder, proof
+
+
+def test_code_of_a_base_that_a_file_names_is_not_run(
+    coded: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, proof = coded
+    adapter = folder_naming(str(folder), tmp_path / "adapter")
+    with pytest.raises(
+        UnmaskError, match=rf"names '{folder}' as its base model, which comes with Python code .* --model {folder} "
+    ):
+        load(Source(str(adapter), trust_remote_code=True))
+    assert not proof.exists()
+    with pytest.raises(UnmaskError, match="contains custom code"):
+        load(Source(str(adapter)))
+    assert not proof.exists()
+    monkeypatch.setenv(TRUSTED, f"someone/else, {folder}")
+    base = below(adapter, Source(str(adapter), trust_remote_code=True))
+    assert base is not None and base.trust_remote_code
+    base = below(adapter, Source(str(adapter)))
+    assert base is not None and not base.trust_remote_code  # the variable alone allows nothing
+
+
+def test_a_base_without_code_needs_no_naming(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    adapter = folder_naming(str(pico_folder("llama")), tmp_path / "adapter")
+    base = below(adapter, Source(str(adapter), trust_remote_code=True))
+    assert base is not None and not base.trust_remote_code
+
+
+def test_code_of_another_repository_is_not_run(coded: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, proof = coded
+    said = json.loads((folder / "config.json").read_text())
+    said["auto_map"]["AutoModel"] = "someone/else--modeling.Theirs"
+    (folder / "config.json").write_text(json.dumps(said))
+    with pytest.raises(UnmaskError, match=rf"asks to run Python code of 'someone/else'.* set {TRUSTED}=someone/else"):
+        load(Source(str(folder), trust_remote_code=True))
+    assert not proof.exists()
+    monkeypatch.setenv(TRUSTED, "someone/else")
+    with pytest.raises(UnmaskError, match="could not be loaded: "):  # now it is asked for, and there is no such repository
+        load(Source(str(folder), trust_remote_code=True))
+
+
+def test_a_model_that_is_named_runs_its_own_code(coded: tuple[Path, Path]) -> None:
+    folder, proof = coded
+    started = time.time()
+    assert type(load(Source(str(folder), trust_remote_code=True, dtype="float32", device="cpu"))[0]).__name__ == "OwnModel"
+    assert proof.exists() and proof.stat().st_mtime >= started - 5

@@ -1,0 +1,551 @@
+"""Saved embedders: loaded again by unmask the vectors are equal bit for bit, and sentence-transformers gives them too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from tests.conftest import TEXTS, make_tokenizer
+from tests.families import FAMILIES
+from unmask.designs.design import POOLINGS
+from unmask.embedder import Embedder, normalized
+from unmask.encoding.heads import HEADS, HeadOptions, build_head
+from unmask.errors import UnmaskError
+from unmask.io import files
+from unmask.io.seals import SEAL, Damaged
+from unmask.models.provenance import versions
+from unmask.saving import folder as persistence
+from unmask.saving.folder import FIT, HEAD, SETTINGS, sentence_transformers_modules
+
+INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
+PLAIN = [
+    f"{attention}/plain/{pooling}" for attention in ("causal", "bidirectional") for pooling in POOLINGS if pooling not in HEADS
+]
+HEADED = [f"{start}/{pooling}" for start in ("causal/plain", "bidirectional/eol") for pooling in HEADS]
+OWN = [
+    "causal/eol/last",
+    "bidirectional/eol/mean",
+    "causal/echo/mean",
+    "causal/eos/last",
+    "bidirectional/instruction-eos/last",
+    "causal/chat:eol/last",
+    'causal/"Topic of: {text}\\n\\"so/\\""/mean',
+    "causal/plain/mean@2",
+    "bidirectional/plain/last@all",
+    "causal/plain/mean/zscore",
+    "causal/plain/mean/whiten",
+    "causal/eol/last@all/whiten:20",
+]
+MOE = [
+    "causal/eol/last/sum:auto",
+    "causal/eol/last/sum:0.5",
+    "bidirectional/plain/mean/routing~topk",
+    "causal/eol/last/concat/zscore",
+    "causal/eol/last/sum:auto/whiten:8",
+]
+CASES = [*((name, "llama") for name in (*PLAIN, *HEADED, *OWN)), *((name, "olmoe") for name in MOE)]
+LONG = " ".join(f"number {k} of many," for k in range(60))
+MIXED = [*TEXTS, LONG, " with spaces around ", "", "naïve café, 日本 🎉", "\n"]
+Make = Callable[..., Embedder]
+Vectors = NDArray[np.float32]
+tokenizer_of = cache(make_tokenizer)
+
+
+def vectors(embedder: Embedder, texts: Sequence[str] = MIXED, **options: Any) -> Vectors:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*texts were cut")
+        return np.asarray(embedder.encode(texts, **options), np.float32)
+
+
+def head_of(name: str) -> Any:
+    """A head with random weights for a design that has one, of the size of the pico families."""
+    pooling = name.split("/")[2]
+    return build_head(pooling, 64, 3, HeadOptions(latents=4, heads=4)) if pooling in HEADS else None
+
+
+def theirs(folder: Path, trust: bool) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", trust_remote_code=trust)
+
+
+def saved(embedder: Embedder, folder: Path) -> Path:
+    embedder.save_pretrained(folder)
+    return folder
+
+
+def modules_of(folder: Path) -> str:
+    return (folder / "modules.json").read_text()
+
+
+def assert_equal(ours: Vectors, other: Vectors) -> None:
+    """Equal up to rounding at unit length, and as long."""
+    np.testing.assert_allclose(normalized(ours), normalized(other), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), np.linalg.norm(other, axis=1), rtol=2e-6)
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+# ---- the same vectors, in both libraries --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "family"), CASES)
+def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Make, tmp_path: Path) -> None:
+    embedder = pico(name, family=family, max_length=48, head=head_of(name))
+    before = vectors(embedder)
+    loaded = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
+    assert loaded.design == embedder.design and loaded.prompt.max_length == 48
+    assert np.array_equal(before, vectors(loaded)) and np.array_equal(before, vectors(embedder))
+
+
+@pytest.mark.parametrize("add_bos", [False, True])
+@pytest.mark.parametrize(("name", "family"), CASES)
+def test_sentence_transformers_gives_the_same_vectors(name: str, family: str, add_bos: bool, tmp_path: Path) -> None:
+    embedder = Embedder.from_model(FAMILIES[family].build(), tokenizer_of(add_bos), name, max_length=48, head=head_of(name))
+    plain = sentence_transformers_modules(embedder) == "plain"
+    folder = saved(embedder, tmp_path / "saved")
+    assert ("unmask" in modules_of(folder)) != plain
+    model = theirs(folder, trust=not plain)
+    assert_equal(vectors(embedder), model.encode(MIXED, batch_size=4))
+    for text in (TEXTS[1], ""):
+        assert_equal(vectors(embedder, [text]), model.encode([text]))
+    assert model.get_embedding_dimension() == vectors(embedder).shape[1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_exported_as_we_read_it(family: str, pico: Make, tmp_path: Path) -> None:
+    attention = "bidirectional" if FAMILIES[family].bidirectional == "yes" else "causal"
+    embedder = pico(f"{attention}/plain/mean", family=family)
+    before = vectors(embedder, TEXTS)
+    folder = saved(embedder, tmp_path / "saved")
+    assert np.array_equal(before, vectors(Embedder.from_pretrained(folder, device="cpu"), TEXTS))
+    assert_equal(before, theirs(folder, trust=False).encode(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("name", "add_bos", "expected"),
+    [
+        *((name, False, "plain") for name in PLAIN if not name.endswith("first")),
+        ("causal/plain/first", False, "unmask"),  # they have no such pooling
+        ("causal/plain/last", True, "plain"),
+        ("causal/plain/mean", True, "unmask"),  # theirs would average the BOS token too
+        *((name, False, "unmask") for name in (*OWN, *HEADED)),
+    ],
+)
+def test_plain_modules_are_used_where_they_can_express_the_design(name: str, add_bos: bool, expected: str) -> None:
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer_of(add_bos), name, head=head_of(name))
+    assert sentence_transformers_modules(embedder) == expected
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+def test_a_tokenizer_that_appends_eos_does_not_change_the_exported_vectors(pooling: str, tmp_path: Path) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, f"causal/plain/{pooling}")
+    model = theirs(saved(embedder, tmp_path / "saved"), trust=True)
+    assert_equal(vectors(embedder), model.encode(MIXED))
+
+
+@pytest.mark.parametrize("name", ["causal/plain/weighted-mean", "causal/plain/last"])
+def test_the_sides_of_the_tokenizer_do_not_change_the_exported_vectors(
+    name: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "model"))
+    edit(folder / "tokenizer_config.json", padding_side="left", truncation_side="left")
+    embedder = Embedder.from_pretrained(folder, name, max_length=20, dtype="float32", device="cpu")
+    assert_equal(vectors(embedder), theirs(saved(embedder, tmp_path / "saved"), trust=False).encode(MIXED))
+    assert embedder.tokenizer.padding_side == embedder.tokenizer.truncation_side == "left"
+
+
+def test_a_tokenizer_without_a_padding_token_can_be_exported(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "model"))
+    edit(folder / "tokenizer_config.json", pad_token=None)
+    embedder = Embedder.from_pretrained(folder, "causal/plain/mean", dtype="float32", device="cpu")
+    exported = saved(embedder, tmp_path / "saved")
+    assert_equal(vectors(embedder), theirs(exported, trust=False).encode(MIXED))
+    assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(exported, device="cpu")))
+
+
+@pytest.mark.parametrize("name", ["causal/plain/mean", "causal/eol/last"])
+@pytest.mark.parametrize(("saved_in", "asked"), [("float32", torch.bfloat16), ("bfloat16", "float32"), ("bfloat16", "auto")])
+@pytest.mark.parametrize("option", ["dtype", "torch_dtype"])
+def test_sentence_transformers_loads_in_the_precision_that_is_asked_for(
+    name: str, saved_in: str, asked: Any, option: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype=saved_in, device="cpu")
+    folder = saved(embedder, tmp_path / "saved")
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True, model_kwargs={option: asked})
+    expected = saved_in if asked == "auto" else str(asked).removeprefix("torch.")
+    assert {str(one.dtype) for one in model.parameters()} == {f"torch.{expected}"}
+    ours = vectors(Embedder.from_pretrained(folder, dtype=expected, device="cpu"), TEXTS)
+    cosines = (normalized(ours) * normalized(model.encode(TEXTS))).sum(axis=1)
+    assert cosines.min() > (1 - 1e-6 if expected == "float32" else 0.9999)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model_kwargs": {"device_map": "cpu"}}, "model_kwargs 'device_map' would change nothing"),
+        ({"config_kwargs": {"rope_theta": 1}}, "config_kwargs 'rope_theta' would change nothing"),
+        ({"processor_kwargs": {"padding_side": "left"}}, "processor_kwargs 'padding_side' would change nothing"),
+        ({"backend": "onnx"}, "runs on the backend 'torch' only, not on 'onnx'"),
+        ({"model_kwargs": {"dtype": "float61"}}, "'float61' is not a dtype"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    options: dict[str, Any], message: str, pico: Make, tmp_path: Path
+) -> None:
+    from unmask.st_module import UnmaskModule
+
+    folder = saved(pico("causal/eol/last"), tmp_path / "saved")
+    with pytest.raises(UnmaskError, match=message):
+        UnmaskModule.load(str(folder), **options)
+
+
+# ---- instructions -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["causal/instruction/mean", "bidirectional/instruction-eos/last"])
+def test_instructions_are_saved_and_used_by_both(name: str, pico: Make, tmp_path: Path) -> None:
+    embedder = pico(name, instructions=INSTRUCTIONS)
+    folder = saved(embedder, tmp_path / "saved")
+    loaded, model = Embedder.from_pretrained(folder, device="cpu"), theirs(folder, trust=True)
+    query, document = (np.asarray(encode(TEXTS), np.float32) for encode in (embedder.encode_query, embedder.encode_document))
+    assert not np.allclose(query, document) and not np.allclose(query, vectors(embedder, TEXTS))
+    assert np.array_equal(query, loaded.encode_query(TEXTS)) and np.array_equal(document, loaded.encode_document(TEXTS))
+    assert_equal(query, model.encode_query(TEXTS))
+    assert_equal(document, model.encode_document(TEXTS))
+    assert_equal(vectors(embedder, instruction_name="topic"), model.encode(MIXED, prompt_name="topic"))
+    assert_equal(vectors(embedder, instruction="Anew:"), model.encode(MIXED, prompt="Anew:"))
+    assert_equal(vectors(embedder), model.encode(MIXED))
+
+
+def test_sentence_transformers_may_save_over_a_folder_that_is_sealed(pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico("causal/eol/last"), tmp_path / "saved")
+    before = vectors(Embedder.from_pretrained(folder, device="cpu"))
+    theirs(folder, trust=True).save_pretrained(str(folder))
+    assert np.array_equal(before, vectors(Embedder.from_pretrained(folder, device="cpu")))
+
+
+def test_a_model_that_sentence_transformers_saved_is_the_same_again(pico: Make, tmp_path: Path) -> None:
+    embedder = pico("causal/instruction/mean@2/zscore", instructions=INSTRUCTIONS)
+    query = embedder.encode_query(TEXTS)
+    model = theirs(saved(embedder, tmp_path / "ours"), trust=True)
+    model.save_pretrained(str(tmp_path / "theirs"))
+    assert np.array_equal(query, Embedder.from_pretrained(tmp_path / "theirs", device="cpu").encode_query(TEXTS))
+    assert np.array_equal(model.encode_query(TEXTS), theirs(tmp_path / "theirs", trust=True).encode_query(TEXTS))
+
+
+# ---- what the folder says -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "causal"), [("causal/plain/mean", True), ("bidirectional/plain/mean", False)])
+def test_the_config_says_the_attention(name: str, causal: bool, pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico(name), tmp_path / "saved")
+    assert json.loads((folder / "config.json").read_text())["is_causal"] is causal
+
+
+def test_the_settings_say_where_the_vectors_come_from(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    base = pico_folder("olmoe")
+    embedder = Embedder.from_pretrained(base, "causal/eol/last/sum:auto/zscore", dtype="float32", device="cpu", max_length=77)
+    folder = saved(embedder, tmp_path / "saved")
+    settings = json.loads((folder / SETTINGS).read_text())
+    assert settings["format"] == 1 and settings["source"] == str(base) and settings["versions"] == versions()
+    assert settings["design"] == "causal/eol/last/sum:auto/zscore" and settings["max_length"] == 77
+    assert settings["dtype"] == "float32" and settings["alpha"] == embedder.fitted.alpha
+    assert settings["attention"] == "causal, proven in 3 layers with and without padding"
+    assert (folder / FIT).is_file()
+
+
+def test_where_an_embedder_comes_from_survives_two_rounds(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    base = pico_folder("llama")
+    first = Embedder.from_pretrained(base, "causal/plain/mean", device="cpu")
+    second = Embedder.from_pretrained(saved(first, tmp_path / "one"), device="cpu")
+    third = Embedder.from_pretrained(saved(second, tmp_path / "two"), device="cpu")
+    assert third.source.model == second.source.model == str(base)
+
+
+@pytest.mark.parametrize("name", ["causal/plain/mean", "causal/eol/last"])
+def test_low_precision_stays_low(name: str, pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    embedder = Embedder.from_pretrained(pico_folder("llama"), name, dtype="bfloat16", device="cpu")
+    folder = saved(embedder, tmp_path / "saved")
+    loaded = Embedder.from_pretrained(folder, device="cpu")
+    assert loaded.backbone.dtype == torch.bfloat16
+    assert np.array_equal(vectors(embedder), vectors(loaded))
+    assert next(theirs(folder, trust=True).parameters()).dtype == torch.bfloat16
+    assert Embedder.from_pretrained(folder, dtype="float32", device="cpu").backbone.dtype == torch.float32
+
+
+def test_high_precision_stays_high_where_auto_is_low(pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert Embedder.from_pretrained(saved(pico(), tmp_path / "saved"), device="cpu").backbone.dtype == torch.float32
+
+
+def test_arguments_win_over_what_was_saved(pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico("causal/instruction/mean/zscore", instructions=INSTRUCTIONS), tmp_path / "saved")
+    loaded = Embedder.from_pretrained(folder, "bidirectional/plain/max", device="cpu", max_length=9, instructions={})
+    assert np.array_equal(vectors(loaded), vectors(pico("bidirectional/plain/max", max_length=9)))
+
+
+def test_what_was_fitted_on_texts_of_ones_own_is_saved(pico: Make, tmp_path: Path) -> None:
+    embedder = pico("causal/eol/last/sum:auto/zscore", family="olmoe").fit(TEXTS[:5])
+    folder = saved(embedder, tmp_path / "saved")
+    assert np.array_equal(vectors(embedder), vectors(Embedder.from_pretrained(folder, device="cpu")))
+    assert not np.array_equal(vectors(embedder), vectors(pico("causal/eol/last/sum:auto/zscore", family="olmoe")))
+
+
+def test_a_fit_serves_no_other_design(pico: Make, tmp_path: Path) -> None:
+    embedder = pico("causal/plain/mean/zscore").fit(TEXTS[:5])
+    folder = saved(embedder, tmp_path / "saved")
+    other = Embedder.from_pretrained(folder, "causal/plain/last/zscore", device="cpu")
+    assert np.array_equal(vectors(other), vectors(pico("causal/plain/last/zscore")))
+
+
+def test_a_saved_folder_can_be_read_by_others(pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico(), tmp_path / "saved")
+    assert all(path.stat().st_mode & stat.S_IROTH for path in (folder, *folder.rglob("*")))
+
+
+# ---- writing ------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_embedder_can_be_overwritten_even_by_itself(pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico("causal/plain/mean/zscore"), tmp_path / "saved")
+    saved(pico("causal/eol/last"), folder)
+    assert not (folder / FIT).exists() and not (folder / "1_Pooling").exists()
+    loaded = Embedder.from_pretrained(folder, device="cpu")
+    before = vectors(loaded)
+    saved(loaded, folder)
+    assert np.array_equal(before, vectors(Embedder.from_pretrained(folder, device="cpu")))
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_an_empty_folder_is_filled_and_missing_parents_are_made(pico: Make, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "new" / "folder"):
+        assert (saved(pico(), folder) / SETTINGS).is_file()
+
+
+def test_a_folder_that_holds_something_else_is_refused(pico: Make, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("seven years")
+    with pytest.raises(UnmaskError, match="exists and is not a saved embedder, so it is not overwritten"):
+        pico().save_pretrained(tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "seven years" and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("name", ["notes.md", "sub/data.bin", ".git"])
+def test_a_file_of_somebody_else_in_a_saved_embedder_is_not_removed(name: str, pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico(), tmp_path / "saved")
+    (folder / "README.md").write_text("a model card")
+    saved(pico(), folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("seven years")
+    with pytest.raises(UnmaskError, match="is not of the saved embedder in its folder, which is therefore not overwritten"):
+        saved(pico("causal/eol/last"), folder)
+    assert (folder / name).read_text() == "seven years"
+    assert Embedder.from_pretrained(folder, device="cpu").design.name == "causal/plain/mean"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(persistence, "write", lambda *_: pytest.fail("it was written"))
+    for place, message in ((tmp_path / "file", "is a file"), (tmp_path / "file" / "saved", "is a file, not a folder")):
+        with pytest.raises(UnmaskError, match=message):
+            pico().save_pretrained(place)
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("step", ["_write_tokenizer", "_write_fit", "_write_sentence_transformers", "seal"])
+def test_a_crash_while_writing_leaves_the_old_folder(
+    step: str, pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = pico("causal/plain/mean")
+    folder = saved(old, tmp_path / "saved")
+
+    def crash(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(persistence, step, crash)
+    with pytest.raises(OSError, match="the disk is full"):
+        pico("causal/eol/last").save_pretrained(folder)
+    assert np.array_equal(vectors(Embedder.from_pretrained(folder, device="cpu")), vectors(old))
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_crash_at_the_last_step_leaves_the_old_folder(pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = pico("causal/plain/mean")
+    folder = saved(old, tmp_path / "saved")
+    rename = Path.replace
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)  # as on a system that cannot exchange two folders
+
+    def crash(self: Path, target: Path) -> Path:
+        if (self / SETTINGS).is_file() and target == folder and "eol" in (self / SETTINGS).read_text():
+            raise OSError("the disk is full")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OSError, match="the disk is full"):
+        pico("causal/eol/last").save_pretrained(folder)
+    assert np.array_equal(vectors(Embedder.from_pretrained(folder, device="cpu")), vectors(old))
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+@pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/eol/last"])
+def test_an_adapter_that_is_not_merged_is_saved_beside_the_name_of_its_base(
+    design: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    import peft
+    from transformers import AutoModel
+
+    base, lora = pico_folder("llama"), tmp_path / "adapter"
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
+    adapted = Embedder.from_pretrained(base, design, adapter=str(lora), device="cpu")
+    folder = saved(adapted, tmp_path / "saved")
+    assert not (folder / "model.safetensors").exists()
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    loaded = Embedder.from_pretrained(folder, device="cpu")
+    assert loaded.design == adapted.design and loaded.backbone.attention == design.partition("/")[0]
+    assert np.array_equal(vectors(loaded), vectors(adapted))
+    assert not np.allclose(vectors(loaded), vectors(Embedder.from_pretrained(base, design, device="cpu")), atol=1e-3)
+
+
+def test_an_adapter_that_is_merged_is_saved_as_a_model(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    import peft
+    from transformers import AutoModel
+
+    base, lora = pico_folder("llama"), tmp_path / "adapter"
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
+    merged = Embedder.from_pretrained(base, adapter=str(lora), merge=True, device="cpu")
+    loaded = Embedder.from_pretrained(saved(merged, tmp_path / "saved"), device="cpu")
+    assert np.array_equal(vectors(merged), vectors(loaded))
+    assert (loaded.source.model, loaded.source.adapter) == (str(base), str(lora))
+
+
+# ---- damage -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sealed(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved embedder with everything that one may hold: weights, tokenizer, a trained head, what was fitted."""
+    name = "causal/eol/latent-attention/zscore"
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, name, head=head_of(name)).fit(TEXTS[:5])
+    return saved(embedder, tmp_path_factory.mktemp("sealed") / "saved")
+
+
+def test_what_is_saved_is_sealed_whole(sealed: Path) -> None:
+    listed = set(json.loads((sealed / SEAL).read_text())) - {"checksum"}
+    assert listed == {str(path.relative_to(sealed)) for path in sealed.rglob("*") if path.is_file()} - {SEAL}
+    assert {SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json"} <= listed
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.35, 0.5, 0.77, 0.999])
+@pytest.mark.parametrize("file", [SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json", SEAL])
+def test_a_bit_that_flips_is_noticed_when_an_embedder_is_loaded(file: str, share: float, sealed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
+    content = bytearray((folder / file).read_bytes())
+    content[int(share * len(content))] ^= 1
+    (folder / file).write_bytes(content)
+    with pytest.raises(UnmaskError) as caught:
+        Embedder.from_pretrained(folder, device="cpu")
+    assert "\n" not in str(caught.value)
+    if file != SETTINGS:  # a setting may also be refused for what it says
+        assert isinstance(caught.value, Damaged) and file in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+@pytest.mark.parametrize("file", [SETTINGS, FIT, HEAD, "config.json", "model.safetensors", "tokenizer.json"])
+def test_a_file_that_was_cut_or_lost_is_noticed(file: str, share: float, sealed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
+    content = (folder / file).read_bytes()
+    (folder / file).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(Damaged, match=file.replace(".", r"\.")):
+        Embedder.from_pretrained(folder, device="cpu")
+    if file != SETTINGS:
+        (folder / file).unlink()
+        with pytest.raises(Damaged, match="is missing"):
+            Embedder.from_pretrained(folder, device="cpu")
+
+
+def test_sentence_transformers_notices_damage_where_our_module_loads(sealed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
+    with (folder / FIT).open("r+b") as stream:
+        stream.seek(-3, 2)
+        stream.write(b"\x00\x07")
+    with pytest.raises(Damaged, match=FIT):
+        theirs(folder, trust=True)
+
+
+def test_a_fit_that_was_damaged_in_a_folder_without_a_seal_is_noticed(sealed: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(sealed, tmp_path / "saved"))
+    (folder / SEAL).unlink()
+    assert Embedder.from_pretrained(folder, device="cpu").design.zscore  # an older version wrote no seal
+    (folder / FIT).write_bytes((folder / FIT).read_bytes()[:-8])
+    with pytest.raises(Damaged, match=FIT):
+        Embedder.from_pretrained(folder, device="cpu")
+
+
+def test_an_adapter_that_was_damaged_is_noticed(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    import peft
+    from transformers import AutoModel
+
+    base, lora = pico_folder("llama"), tmp_path / "adapter"
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
+    folder = saved(Embedder.from_pretrained(base, adapter=str(lora), device="cpu"), tmp_path / "saved")
+    weights = folder / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(Damaged, match="adapter_model"):
+        Embedder.from_pretrained(folder, device="cpu")
+
+
+# ---- reading what others wrote ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"desing": "causal/plain/mean"}, "desing: Extra inputs are not permitted"),
+        ({"format": 2}, "format: Input should be 1"),
+        ({"max_length": "long"}, "max_length: Input should be a valid integer"),
+        ({"design": "causal/plain/maen"}, "Unknown pooling 'maen'. Did you mean 'mean'?"),
+    ],
+)
+def test_settings_that_this_version_did_not_write_are_refused(
+    changes: dict[str, Any], message: str, pico: Make, tmp_path: Path
+) -> None:
+    folder = saved(pico(), tmp_path / "saved")
+    (folder / SEAL).unlink()  # as an older version left it
+    edit(folder / SETTINGS, **changes)
+    with pytest.raises(UnmaskError) as error:
+        Embedder.from_pretrained(folder, device="cpu")
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
+def test_broken_settings_are_refused(content: str, pico: Make, tmp_path: Path) -> None:
+    folder = saved(pico(), tmp_path / "saved")
+    (folder / SEAL).unlink()
+    (folder / SETTINGS).write_text(content)
+    with pytest.raises(UnmaskError, match=r"unmask\.json is not what this version of unmask wrote"):
+        Embedder.from_pretrained(folder, device="cpu")

@@ -1,0 +1,416 @@
+"""A file of texts becomes a file of the vectors that `encode` gives, with ids, and a manifest that says how."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+
+from tests.conftest import TEXTS
+from tests.tiny import write_rows
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.io.files import only_writer_of
+from unmask.io.rows import READERS
+from unmask.models.digests import digest_of_folder
+from unmask.serving.bulk import WRITERS, Done, Job, embed_file, read_texts
+
+INPUTS = list(READERS)
+OUTPUTS = list(WRITERS)
+
+
+@pytest.fixture(scope="module")
+def embedder(pico: Callable[..., Embedder]) -> Embedder:
+    return pico("causal/eol/last")
+
+
+@pytest.fixture
+def loaded(pico_folder: Callable[[str], Path]) -> Embedder:
+    """An embedder whose model came from a folder."""
+    return Embedder.from_pretrained(pico_folder("llama"), "causal/eol/last", dtype="float32", device="cpu")
+
+
+def texts_in(folder: Path, ending: str = ".jsonl", texts: list[str] = TEXTS) -> Path:
+    """A file of texts; where the format has columns, with a column of ids."""
+    file = folder / f"texts{ending}"
+    if ending == ".txt":
+        file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        return file
+    return write_rows(file, [{"name": f"n{number}", "text": text} for number, text in enumerate(texts)])
+
+
+def read_vectors(file: Path) -> NDArray[Any]:
+    if file.suffix == ".npy":
+        return np.asarray(np.load(file))
+    if file.suffix == ".jsonl":
+        return np.array([json.loads(line)["vector"] for line in file.read_text().splitlines()])
+    return np.array(pq.read_table(file)["vector"].to_pylist())
+
+
+def read_ids(file: Path) -> list[str]:
+    if file.suffix == ".jsonl":
+        return [json.loads(line)["id"] for line in file.read_text().splitlines()]
+    return [str(one) for one in pq.read_table(file)["id"].to_pylist()]
+
+
+def files_in(folder: Path) -> list[Path]:
+    """What lies in a folder, without the locks."""
+    return [file for file in folder.iterdir() if file.suffix != ".lock"]
+
+
+def manifest_of(file: Path) -> dict[str, Any]:
+    return dict(json.loads(Path(f"{file}.manifest.json").read_text(encoding="utf-8")))
+
+
+# --- vectors and ids -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("given", INPUTS)
+def test_the_vectors_are_those_of_encode(given: str, output: str, embedder: Embedder, tmp_path: Path) -> None:
+    file = tmp_path / f"vectors{output}"
+    assert embed_file(embedder, Job(texts_in(tmp_path, given), file)) == Done(6, 64)
+    np.testing.assert_array_equal(read_vectors(file).astype(np.float32), embedder.encode(TEXTS))
+
+
+@pytest.mark.parametrize("output", [".parquet", ".jsonl"])
+@pytest.mark.parametrize("given", INPUTS)
+def test_ids_are_row_numbers_or_a_column(given: str, output: str, embedder: Embedder, tmp_path: Path) -> None:
+    texts, file = texts_in(tmp_path, given), tmp_path / f"vectors{output}"
+    embed_file(embedder, Job(texts, file))
+    assert read_ids(file) == [str(number) for number in range(6)]
+    if given != ".txt":
+        embed_file(embedder, Job(texts, file, id_column="name"))
+        assert read_ids(file) == [f"n{number}" for number in range(6)]
+
+
+def test_ids_may_be_numbers_and_any_unicode(embedder: Embedder, tmp_path: Path) -> None:
+    rows = [{"key": key, "text": "a"} for key in (7, "ü\n\u2028", "8")]
+    for output in (".parquet", ".jsonl"):
+        file = tmp_path / f"vectors{output}"
+        embed_file(embedder, Job(write_rows(tmp_path / "texts.jsonl", rows), file, id_column="key"))
+        found = pq.read_table(file)["id"].to_pylist() if output == ".parquet" else ids_of_lines(file)
+        assert found == ["7", "ü\n\u2028", "8"]
+
+
+def ids_of_lines(file: Path) -> list[str]:
+    with file.open(encoding="utf-8") as lines:
+        return [json.loads(line)["id"] for line in lines]
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("float32", pa.float32()), ("float16", pa.float16()), ("int8", pa.int8())])
+def test_a_parquet_vector_is_a_list_of_fixed_size(precision: Any, kind: Any, embedder: Embedder, tmp_path: Path) -> None:
+    file = tmp_path / "vectors.parquet"
+    embed_file(embedder, Job(texts_in(tmp_path), file, precision=precision))
+    schema = pq.read_schema(file)
+    assert schema.names == ["id", "vector"]
+    assert schema.field("id").type == pa.string()
+    assert pa.types.is_fixed_size_list(schema.field("vector").type)
+    assert (schema.field("vector").type.value_type, schema.field("vector").type.list_size) == (kind, 64)
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_every_precision_is_written_as_it_is(output: str, precision: Any, embedder: Embedder, tmp_path: Path) -> None:
+    file = tmp_path / f"vectors{output}"
+    embed_file(embedder, Job(texts_in(tmp_path), file, precision=precision))
+    expected = embedder.encode(TEXTS, precision=precision)
+    found = read_vectors(file)
+    if output == ".npy":
+        assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found.astype(expected.dtype), expected)
+
+
+@pytest.mark.parametrize(("options", "width"), [({"dim": 10}, 10), ({"normalize": True}, 64)])
+def test_options_of_vectors_reach_them(options: dict[str, Any], width: int, embedder: Embedder, tmp_path: Path) -> None:
+    file = tmp_path / "vectors.npy"
+    assert embed_file(embedder, Job(texts_in(tmp_path), file, **options)) == Done(6, width)
+    np.testing.assert_array_equal(np.load(file), embedder.encode(TEXTS, **options))
+    assert not np.array_equal(np.load(file), embedder.encode(TEXTS))
+
+
+def test_the_instruction_reaches_the_vectors(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    embedder, file = pico("causal/instruction/mean"), tmp_path / "vectors.npy"
+    embed_file(embedder, Job(texts_in(tmp_path), file, instruction="Find it."))
+    np.testing.assert_array_equal(np.load(file), embedder.encode(TEXTS, instruction="Find it."))
+
+
+def test_the_text_may_be_in_another_column(embedder: Embedder, tmp_path: Path) -> None:
+    rows = [{"body": text, "text": "wrong"} for text in TEXTS]
+    embed_file(embedder, Job(write_rows(tmp_path / "texts.csv", rows), tmp_path / "vectors.npy", column="body"))
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(TEXTS))
+
+
+def test_an_empty_line_is_a_text_and_keeps_its_place(embedder: Embedder, tmp_path: Path) -> None:
+    texts = texts_in(tmp_path, ".txt", ["a", "", "b"])
+    embed_file(embedder, Job(texts, tmp_path / "vectors.npy"))
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(["a", "", "b"]))
+
+
+# --- manifest --------------------------------------------------------------------------------------------------------
+
+
+def test_the_manifest_says_everything_that_the_vectors_depend_on(
+    loaded: Embedder, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from importlib import metadata
+
+    texts, file, folder = texts_in(tmp_path), tmp_path / "vectors.parquet", pico_folder("llama")
+    job = Job(texts, file, id_column="name", dim=32, normalize=True, precision="float16")
+    embed_file(loaded, job)
+    found = manifest_of(file)
+    assert found["model"]["model"] == str(folder)
+    assert found["model"]["fingerprint"] == digest_of_folder(folder)
+    assert found["model"]["adapter"] is None
+    assert found["design"] == "causal/eol/last"
+    assert found["prompt"] == 'This sentence : "{text}" means in one word:"'
+    assert found["attention"] == loaded.backbone.proof.summary
+    assert (found["max_length"], found["batch_tokens"]) == (512, loaded.batch_tokens)
+    assert (found["dtype"], found["device"]) == ("float32", "cpu")
+    assert found["input"] == {"file": str(texts), "sha256": hashlib.sha256(texts.read_bytes()).hexdigest()}
+    assert found["options"] == {
+        "column": "text",
+        "id_column": "name",
+        "instruction": None,
+        "dim": 32,
+        "normalize": True,
+        "precision": "float16",
+    }
+    assert (found["texts"], found["truncated"], found["dim"]) == (6, 0, 32)
+    assert found["tokens"] > 6
+    assert found["versions"]["torch"] == metadata.version("torch")
+    assert (found["alpha"], found["fit"]) == (None, None)
+
+
+def test_the_manifest_counts_texts_that_were_cut(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    embedder = pico("causal/plain/mean", max_length=5)
+    with pytest.warns(UserWarning, match="3 of 6 texts were cut to 5 tokens"):
+        embed_file(embedder, Job(texts_in(tmp_path, texts=["x", "y", "z", *(["word " * 20] * 3)]), tmp_path / "vectors.npy"))
+    found = manifest_of(tmp_path / "vectors.npy")
+    assert (found["texts"], found["truncated"], found["max_length"]) == (6, 3, 5)
+
+
+def fit_in_manifest(embedder: Embedder, folder: Path) -> Any:
+    embed_file(embedder, Job(texts_in(folder), folder / "vectors.npy"))
+    return manifest_of(folder / "vectors.npy")["fit"]
+
+
+def test_the_manifest_names_what_was_fitted(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    one, other = (pico("causal/eol/last/zscore").fit(texts) for texts in (TEXTS, TEXTS[:3]))
+    assert fit_in_manifest(one, tmp_path) != fit_in_manifest(other, tmp_path)
+    assert fit_in_manifest(one, tmp_path) == fit_in_manifest(pico("causal/eol/last/zscore").fit(TEXTS), tmp_path)
+
+
+def test_the_manifest_of_a_balanced_alpha_holds_it(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    embedder = pico("causal/eol/last/sum:auto", family="olmoe")
+    embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
+    assert manifest_of(tmp_path / "vectors.npy")["alpha"] == embedder.fitted.alpha
+
+
+def test_the_manifest_of_a_saved_embedder_names_the_weights_that_were_used(loaded: Embedder, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    loaded.save_pretrained(saved)
+    embedder = Embedder.from_pretrained(saved, device="cpu")
+    embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
+    assert manifest_of(tmp_path / "vectors.npy")["model"]["fingerprint"] == digest_of_folder(saved)
+
+
+def test_a_saved_embedder_outlives_the_model_that_it_was_made_of(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    original = tmp_path / "original"
+    pico_folder("llama")
+    original.mkdir()
+    for file in pico_folder("llama").iterdir():
+        (original / file.name).write_bytes(file.read_bytes())
+    Embedder.from_pretrained(original, "mean", device="cpu").save_pretrained(tmp_path / "saved")
+    for file in original.iterdir():
+        file.unlink()
+    original.rmdir()
+    embedder = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
+    assert embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy")).texts == 6
+
+
+def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(pico_folder("llama"))
+    config = LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(tmp_path / "adapter")
+    embedder = Embedder.from_pretrained(pico_folder("llama"), "mean", adapter=str(tmp_path / "adapter"), device="cpu")
+    embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
+    found = manifest_of(tmp_path / "vectors.npy")["model"]
+    assert found["adapter"] == str(tmp_path / "adapter")
+    parts = {"weights": digest_of_folder(pico_folder("llama")), "adapter": digest_of_folder(tmp_path / "adapter")}
+    assert found["identity"] == parts and found["fingerprint"] not in parts.values()
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_manifest_names_the_bytes_that_it_describes(output: str, embedder: Embedder, tmp_path: Path) -> None:
+    file = tmp_path / f"vectors{output}"
+    for dim in (None, 3):
+        embed_file(embedder, Job(texts_in(tmp_path), file, dim=dim))
+        assert manifest_of(file)["output"] == {"file": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize("stop", ["vectors", "manifest"])
+def test_a_kill_never_leaves_a_manifest_beside_other_vectors(
+    stop: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "vectors.npy"
+    embed_file(embedder, Job(texts_in(tmp_path), file))
+    rename = Path.replace
+
+    def killed(self: Path, target: Path) -> Path:
+        if target.name == {"vectors": "vectors.npy", "manifest": "vectors.npy.manifest.json"}[stop]:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        embed_file(embedder, Job(texts_in(tmp_path), file, dim=3))
+    assert np.load(file).shape[1] == (64 if stop == "vectors" else 3)
+    assert {one.name for one in files_in(tmp_path)} == {"texts.jsonl", "vectors.npy"}
+    monkeypatch.setattr(Path, "replace", rename)
+    embed_file(embedder, Job(texts_in(tmp_path), file, dim=3))
+    assert manifest_of(file)["output"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_two_runs_do_not_write_one_output_at_once(embedder: Embedder, tmp_path: Path) -> None:
+    texts, file = texts_in(tmp_path), tmp_path / "vectors.npy"
+    with only_writer_of(file), pytest.raises(UnmaskError, match="Another run is writing to"):
+        embed_file(embedder, Job(texts, file))
+    assert not file.exists()
+
+
+def test_the_manifest_is_of_the_texts_that_were_read(embedder: Embedder, tmp_path: Path) -> None:
+    texts, file = texts_in(tmp_path), tmp_path / "vectors.npy"
+    job, before = Job(texts, file), hashlib.sha256(texts.read_bytes()).hexdigest()
+    given = job.check()
+    write_rows(texts, [{"text": "something else"}])
+    assert embed_file(embedder, job, given).texts == 6
+    assert manifest_of(file)["input"]["sha256"] == before
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_an_id_that_comes_twice_is_refused_by_its_line(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "texts.jsonl", [{"name": name, "text": "a"} for name in ("1", "2", "1")])
+    with pytest.raises(UnmaskError, match=f"{file}, line 3, column 'name': the id '1' comes twice"):
+        read_texts(file, "text", "name")
+    assert [name for name, _ in read_texts(file, "text", None)] == ["0", "1", "2"]
+
+
+def test_the_number_one_and_the_text_one_are_one_id(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "texts.jsonl", [{"name": "1", "text": "a"}, {"name": 1, "text": "b"}])
+    with pytest.raises(UnmaskError, match="the id '1' comes twice"):
+        read_texts(file, "text", "name")
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"name": "2"}, "line 2: column 'text' (str) is missing; there is name"),
+        ({"name": "2", "text": None}, "line 2, column 'text': expected str, found NoneType"),
+        ({"name": 1.5, "text": "a"}, "line 2, column 'name': expected str or int, found float"),
+    ],
+)
+def test_a_malformed_row_is_named(row: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "texts.jsonl", [{"name": "1", "text": "a"}, row])
+    with pytest.raises(UnmaskError) as caught:
+        read_texts(file, "text", "name")
+    assert f"{file}, {expected}" in str(caught.value)
+
+
+def test_vectors_that_are_not_finite_are_not_written(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    overflowing = pico("causal/eol/last")
+    [letter] = overflowing.tokenizer("Z")["input_ids"]
+    overflowing.backbone.model.get_input_embeddings().weight.data[letter] = float("nan")  # type: ignore[operator, union-attr, index]
+    job = Job(texts_in(tmp_path, texts=["fine", "a Z"]), tmp_path / "vectors.parquet")
+    with pytest.raises(UnmaskError, match=r"not finite \(NaN or infinity\), of text 1"):
+        embed_file(overflowing, job)
+    assert files_in(tmp_path) == [job.texts]
+
+
+def test_nothing_is_written_when_encoding_fails(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    texts, before = texts_in(tmp_path), b"vectors of yesterday"
+    (tmp_path / "vectors.npy").write_bytes(before)
+    monkeypatch.setattr(Embedder, "encode", fail)
+    for output in OUTPUTS:
+        with pytest.raises(KeyboardInterrupt):
+            embed_file(embedder, Job(texts, tmp_path / f"vectors{output}"))
+    assert {file.name for file in files_in(tmp_path)} == {"texts.jsonl", "vectors.npy"}
+    assert (tmp_path / "vectors.npy").read_bytes() == before
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_nothing_is_left_when_writing_fails(
+    output: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(file: Path, *_: Any) -> None:
+        file.write_text("half")
+        raise OSError("disk full")
+
+    monkeypatch.setitem(WRITERS, output, fail)
+    texts = texts_in(tmp_path)
+    with pytest.raises(OSError, match="disk full"):
+        embed_file(embedder, Job(texts, tmp_path / f"vectors{output}"))
+    assert files_in(tmp_path) == [texts]
+
+
+def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("no versions")
+
+    monkeypatch.setattr("unmask.serving.bulk.versions", fail)
+    texts = texts_in(tmp_path)
+    with pytest.raises(OSError, match="no versions"):
+        embed_file(embedder, Job(texts, tmp_path / "vectors.npy"))
+    assert files_in(tmp_path) == [texts]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output": Path("vectors.csv")}, r"'vectors\.csv': vectors are written to \.parquet, \.npy, \.jsonl, not '\.csv'"),
+        ({"output": Path("vectors")}, r"not ''"),
+        ({"output": Path("vectors.npy"), "id_column": "name"}, r"\.npy file has no room for ids"),
+        ({"texts": Path("nowhere.txt")}, r"There is no file 'nowhere\.txt'"),
+        ({"column": "txet"}, r"line 1: column 'txet' \(str\) is missing; there is name, text"),
+        ({"id_column": "nmae", "output": Path("vectors.jsonl")}, r"line 1: column 'nmae' \(str or int\) is missing"),
+        ({"output": Path(__file__) / "vectors.npy"}, r"is a file, not a folder"),
+        ({"texts": Path(__file__)}, r"files of rows end with \.jsonl, \.csv, \.tsv, \.parquet, \.txt, not '\.py'"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    job = Job(**{"texts": texts_in(tmp_path), "output": tmp_path / "vectors.npy", **options})
+    with pytest.raises(UnmaskError, match=message):
+        job.check()
+
+
+def test_a_job_that_works_passes_its_check(tmp_path: Path) -> None:
+    for output in OUTPUTS:
+        Job(texts_in(tmp_path), tmp_path / f"vectors{output}").check()
+
+
+@pytest.mark.parametrize("ending", INPUTS)
+def test_a_file_without_a_row_is_refused(ending: str, embedder: Embedder, tmp_path: Path) -> None:
+    file = tmp_path / f"texts{ending}"
+    if ending == ".parquet":
+        pq.write_table(pa.table({"text": pa.array([], pa.string())}), file)
+    else:
+        file.write_text("" if ending in (".txt", ".jsonl") else "text\n")
+    with pytest.raises(UnmaskError, match="holds no row"):
+        embed_file(embedder, Job(file, tmp_path / "vectors.npy"))
+    assert files_in(tmp_path) == [file]

@@ -1,0 +1,145 @@
+"""Power is that of the test itself: its level where nothing differs, and published approximations where something does."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from unmask.statistics.paired import wilcoxon
+from unmask.statistics.power import MOST_TASKS, power_statement
+
+
+def scores(effect: float, n: int = 12, deviation: float = 0.02) -> tuple[np.ndarray, np.ndarray]:
+    """Two designs whose difference has exactly this mean (in deviations) and deviation."""
+    shape = np.random.default_rng(n).normal(size=n)
+    shape = (shape - shape.mean()) / shape.std(ddof=1)
+    second = np.linspace(0.3, 0.8, n)
+    return second + deviation * (shape + effect), second
+
+
+def noether(effect: float, power: float, level: float) -> float:
+    """Sample size by Noether (1987): (z_a/2 + z_b)^2 / (3 (p - 1/2)^2), p = P(X + X' > 0) = Phi(sqrt 2 effect) for a normal X."""
+    return float(stats.norm.ppf([1 - level / 2, power]).sum() ** 2 / (3 * (stats.norm.cdf(np.sqrt(2) * effect) - 0.5) ** 2))
+
+
+def t_test(effect: float, n: int, level: float = 0.05) -> float:
+    """Power of the two-sided t test of n normal differences: the noncentral t."""
+    edge, shift = stats.t.ppf(1 - level / 2, n - 1), effect * np.sqrt(n)
+    return float(stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift))
+
+
+@pytest.mark.parametrize("effect", [0.2, 0.3, 0.5])
+@pytest.mark.parametrize("power", [0.5, 0.8, 0.9])
+def test_tasks_needed_are_noethers_for_small_effects(effect: float, power: float) -> None:
+    # whose formula takes the variance of no effect, and so asks for a little more
+    needed = power_statement(*scores(effect), power=power).tasks_needed
+    assert needed is not None
+    assert 0.87 * noether(effect, power, 0.05) < needed < 1.06 * noether(effect, power, 0.05)
+
+
+def test_tasks_needed_are_pi_thirds_of_those_of_the_t_test() -> None:
+    # asymptotic relative efficiency 3 / pi for normal differences (Lehmann, 1975)
+    by_t = next(n for n in range(2, 999) if t_test(0.2, n) >= 0.8)
+    assert power_statement(*scores(0.2)).tasks_needed == pytest.approx(by_t * np.pi / 3, rel=0.04)
+
+
+@pytest.mark.parametrize(("effect", "n"), [(0.5, 30), (0.5, 80), (1.0, 12), (-0.8, 20)])
+def test_power_now_is_a_little_below_that_of_the_t_test(effect: float, n: int) -> None:
+    assert t_test(effect, n) - 0.04 < power_statement(*scores(effect, n)).power_now < t_test(effect, n) + 0.012
+
+
+@pytest.mark.parametrize(("n", "level"), [(6, 0.05), (9, 0.05), (12, 0.01), (20, 0.05), (100, 0.05)])
+def test_power_is_the_share_of_studies_in_which_wilcoxon_finds_it(n: int, level: float) -> None:
+    # the same counted with the test itself, on other studies: 600, whose standard error is at most 0.02
+    random = np.random.default_rng(5)
+    found = [wilcoxon(random.normal(0.6, 1, n), np.zeros(n), resamples=1).p < level for _ in range(600)]
+    assert power_statement(*scores(0.6, n), level=level).power_now == pytest.approx(np.mean(found), abs=0.065)
+
+
+def test_power_of_no_difference_is_the_size_of_the_test() -> None:
+    for n, size in (
+        (6, 2 / 64),
+        (7, 2 * 3 / 128),
+        (80, 0.05),
+    ):  # of 6 tasks the 2 furthest sums of 64, of 7 the 3 of either side
+        found = power_statement(*scores(0, n))
+        assert found.power_now == pytest.approx(size, abs=0.012)
+        assert found.difference == pytest.approx(0)
+        assert found.tasks_needed is None
+        assert power_statement(*scores(0, n), power=0.0501).tasks_needed is None  # as often as not, chance alone reaches that
+        assert found.text.endswith(f" is none: there is nothing to look for with more than {n} tasks.")
+
+
+def test_more_tasks_than_the_needed_reach_the_power_and_fewer_do_not() -> None:
+    needed = power_statement(*scores(0.6)).tasks_needed
+    assert needed is not None
+    assert power_statement(*scores(0.6, needed)).power_now >= 0.8 > power_statement(*scores(0.6, needed - 1)).power_now
+
+
+def test_six_tasks_are_the_fewest_and_more_comparisons_need_more() -> None:
+    assert power_statement(*scores(9.0)).tasks_needed == 6
+    assert power_statement(*scores(9.0), comparisons=28).tasks_needed == 11
+    assert power_statement(*scores(9.0, 5)).power_now == 0
+    assert power_statement(*scores(9.0, 6)).power_now == 1
+    assert power_statement(*scores(9.0, 6), comparisons=3).power_now == 0
+
+
+def test_comparisons_divide_the_level() -> None:
+    corrected, at_level = power_statement(*scores(0.7), comparisons=5), power_statement(*scores(0.7), level=0.01)
+    assert (corrected.power_now, corrected.tasks_needed) == (at_level.power_now, at_level.tasks_needed)
+    assert corrected.power_now < power_statement(*scores(0.7)).power_now
+
+
+def test_neither_the_scale_nor_the_sign_matters_but_they_are_told() -> None:
+    # float32 studies: what is drawn for +effect is mirrored only in distribution
+    one, scaled = power_statement(*scores(0.8)), power_statement(*scores(0.8, deviation=0.2))
+    assert (one.power_now, one.tasks_needed, one.effect) == pytest.approx(
+        (scaled.power_now, scaled.tasks_needed, scaled.effect), rel=1e-6
+    )
+    assert scaled.deviation == pytest.approx(10 * one.deviation)
+    worse = power_statement(*reversed(scores(0.8)))
+    assert (worse.effect, worse.difference) == pytest.approx((-one.effect, -one.difference))
+    assert worse.power_now == pytest.approx(one.power_now, abs=0.03)
+
+
+def test_the_sentence_says_what_was_found() -> None:
+    found = power_statement(*scores(0.5, 12, 0.024))
+    assert found.effect == pytest.approx(0.5)
+    assert found.text == (
+        f"A difference like this (+1.2 points, deviation 2.4) takes about {found.tasks_needed} tasks to be seen in 80 % of studies; "
+        "here are 12."
+    )
+    assert " to be seen in 90 % of studies; " in power_statement(*scores(2.0), power=0.9).text
+    corrected = power_statement(*scores(-0.5, 12, 0.024), comparisons=3).text
+    assert "(-1.2 points" in corrected and "studies, corrected for 3 comparisons; " in corrected
+
+
+def test_a_difference_too_small_to_be_shown_names_no_number() -> None:
+    found = power_statement(*scores(0.03))
+    assert found.tasks_needed is None
+    assert f" takes more than {MOST_TASKS} tasks to be seen in 80 % of studies; " in found.text
+    large = power_statement(*scores(0.092)).tasks_needed  # Noether: 989
+    assert large is not None and 930 < large <= MOST_TASKS
+
+
+def test_the_same_seed_gives_the_same_statement() -> None:
+    assert power_statement(*scores(0.5)) == power_statement(*scores(0.5))
+    assert power_statement(*scores(0.5), seed=1).power_now != power_statement(*scores(0.5)).power_now
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "message"),
+    [
+        ([0.5], [0.4], {}, "at least 2 tasks, not 1"),
+        ([0.5, 0.6], [0.4], {}, "one score a task"),
+        ([0.5, np.nan], [0.4, 0.4], {}, "nan or infinite"),
+        ([0.3, 0.2], [0.2, 0.1], {}, r"differ by \+0.1 on every task: .* paired_bootstrap"),
+        ([0.3, 0.2], [0.3, 0.2], {}, r"differ by \+0 on every task"),
+        ([0.3, 0.2], [0.3, 0.1], {"power": 80}, "not at 80"),
+        ([0.3, 0.2], [0.3, 0.1], {"power": 0.04}, "not at 0.04"),
+        ([0.3, 0.2], [0.3, 0.1], {"comparisons": 0}, "at least 1 comparison"),
+        (np.arange(1001) % 2, np.zeros(1001), {}, "1001 tasks are more than the 1000"),
+    ],
+)
+def test_what_cannot_be_planned_with_is_refused(a: object, b: object, options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        power_statement(a, b, **options)  # type: ignore[arg-type]

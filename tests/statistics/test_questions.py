@@ -1,0 +1,48 @@
+"""Models against each other on held-out responses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tests.experts.conftest import DOMAINS
+from tests.experts.test_training import expert
+from unmask.cli import app
+from unmask.experts.lessons.seeds import write_lessons
+from unmask.experts.lessons.writers import load_speaker
+from unmask.experts.likelihood import response_likelihood
+from unmask.models.loading import Source
+from unmask.statistics.questions import compare_likelihoods
+
+
+def test_differences_are_paired() -> None:
+    random = np.random.default_rng(0)
+    one = {"a": random.normal(3, 2, 50), "b": random.normal(1, 2, 20)}
+    rows = compare_likelihoods({"one": one, "less": {name: values - 0.1 for name, values in one.items()}}, "one")
+    assert rows[0].difference == (0, 0, 0)
+    assert rows[1].difference == pytest.approx((-0.1, -0.1, -0.1)), "no noise of lessons is left in a pair"
+    assert rows[1].average == pytest.approx((one["a"].mean() + one["b"].mean()) / 2 - 0.1), "domains weigh the same"
+    noise = {name: values + random.normal(0, 1, len(values)) for name, values in one.items()}
+    value, low, high = compare_likelihoods({"one": one, "noise": noise}, "one")[1].difference
+    assert low < value < high and high - low > 0.2
+
+
+def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
+    expert(base, tmp_path / "sums", DOMAINS["sums"], steps=30)
+    given = ["evaluate-lm", "-m", str(base), "-m", str(tmp_path / "sums"), "--dtype", "float32"]
+    for name, lessons in DOMAINS.items():
+        write_lessons(lessons, tmp_path / f"{name}.jsonl")
+        given += ["--lessons", f"{name}={tmp_path / f'{name}.jsonl'}"]
+    said: Any = json.loads(CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False).stdout)["likelihood"]
+    first, second = said["models"]
+    assert said["items"] == {"sums": 12, "colours": 12}
+    assert second["differences"]["sums"][2] < 0, "the expert is better at its own domain, beyond chance"
+    model, tokenizer = load_speaker(Source(str(base), dtype="float32"))
+    assert first["domains"]["sums"] == pytest.approx(response_likelihood(model, tokenizer, DOMAINS["sums"]).mean())
+    printed = CliRunner().invoke(app, given, catch_exceptions=False).stdout
+    assert "average" in printed and f"{first['domains']['sums']:.3f}" in printed

@@ -1,0 +1,80 @@
+"""A larger subset holds a smaller one, and none asks for what it does not hold."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import write_task
+from unmask.tasks import subsets
+from unmask.tasks.folders import find_task
+from unmask.tasks.subsets import drawn_order, subset
+from unmask.tasks.task import LocalTask
+from unmask.tasks.texts import scored_texts
+
+KINDS = ["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
+
+
+def task_of(folder: Path, kind: str) -> LocalTask:
+    task = find_task(str(write_task(folder / kind, kind)))
+    assert isinstance(task, LocalTask)
+    return task
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_subsets_are_nested_and_of_their_size(kind: str, tmp_path: Path) -> None:
+    task = task_of(tmp_path, kind)
+    sizes = [size for size in (2, 3, 5) if size < task.size]
+    assert sizes, "the task is large enough to be cut"
+    parts = [subset(task, size) for size in sizes]
+    assert [part.size for part in parts] == sizes
+    texts = [set(scored_texts(part)[0]) for part in [*parts, task]]
+    assert all(small <= large for small, large in pairwise(texts))
+    assert texts[0] < texts[-1]
+    assert len({part.name for part in [*parts, task]}) == len({part.revision for part in [*parts, task]}) == len(sizes) + 1
+    assert subset(task, sizes[0]) == parts[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_task_that_is_no_larger_stays_as_it_is(kind: str, tmp_path: Path) -> None:
+    task = task_of(tmp_path, kind)
+    assert subset(task, task.size) is task is subset(task, 10_000)
+
+
+def test_the_documents_of_a_query_stay_with_it_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subsets, "DOCUMENTS_PER_QUERY", 2)
+    task = task_of(tmp_path, "retrieval")
+    part = subset(task, 2)
+    relevant = {row["corpus-id"] for row in part.data["qrels"]}
+    others = [row for row in part.data["corpus"] if row["_id"] not in relevant]
+    assert 0 < len(others) <= 4 and len(part.data["corpus"]) < len(task.data["corpus"])
+    assert part.data["corpus"] == [row for row in task.data["corpus"] if row in part.data["corpus"]], (
+        "in the order of the corpus"
+    )
+    known = {row["_id"] for row in part.data["corpus"]}
+    assert {row["corpus-id"] for row in part.data["qrels"]} <= known
+    assert {row["query-id"] for row in part.data["qrels"]} == {row["_id"] for row in part.data["queries"]}
+
+
+@pytest.mark.parametrize("sizes", [(95, 4, 1), (1, 1, 1), (50, 50, 0)])
+def test_every_beginning_holds_every_class_and_then_they_come_in_proportion(sizes: tuple[int, ...]) -> None:
+    classes = [name for name, size in zip("abc", sizes, strict=True) for _ in range(size)]
+    order = drawn_order(len(classes), 3, classes)
+    assert sorted(order) == list(range(len(classes)))
+    present = sum(size > 0 for size in sizes)
+    for end in range(present, len(order) + 1):
+        part = [classes[place] for place in order[:end]]
+        assert len(set(part)) == present
+        for name, size in zip("abc", sizes, strict=True):
+            assert abs(part.count(name) - end * size / len(order)) < present
+    assert order == drawn_order(len(classes), 3, classes) != drawn_order(len(classes), 4, classes) or len(order) < 4
+
+
+@pytest.mark.parametrize("kind", ["classification", "clustering", "pair-classification"])
+def test_no_subset_lacks_a_class(kind: str, tmp_path: Path) -> None:
+    task = task_of(tmp_path, kind)
+    whole = {row["label"] for row in task.data["test"]}
+    for size in range(1, task.size):
+        assert {row["label"] for row in subset(task, size).data["test"]} == whole

@@ -1,0 +1,272 @@
+"""A design says how an LLM is read as an embedder: attention x prompt x pooling x features, one frozen value.
+
+Its name is readable both ways: `Design.parse(design.name) == design`. The grammar is
+
+    attention / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore | whiten[:dimensions]]
+
+    causal/eol/last                    last token of PromptEOL, last layer
+    causal/eol/last@25                 the same at layer 25
+    causal/plain/mean@all              every layer, each of unit length, concatenated
+    causal/eol/last/sum:0.5            MoEE (sum) with alpha 0.5
+    causal/eol/last/routing~topk       only the weights of the chosen experts
+    causal/eol/last/whiten:64          the 64 directions of most variance, each of variance 1
+    causal/"Topic of: {text}"/mean     a template of the user's own
+    bidirectional/plain/cross-attention    a trained head (heads.py), which `unmask train` makes
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from unmask.designs.presets import PRESETS, SETS
+from unmask.designs.prompts import CHAT, find_prompt, is_template
+from unmask.errors import UnmaskError, unknown
+
+Attention = Literal["causal", "bidirectional"]
+Pooling = Literal["last", "first", "mean", "weighted-mean", "max", "cross-attention", "layer-attention", "latent-attention"]
+Features = Literal["hidden", "routing", "concat", "sum"]
+Routing = Literal["softmax", "logits", "sigmoid", "topk"]
+
+ATTENTIONS: Final = get_args(Attention)
+POOLINGS: Final = get_args(Pooling)
+HEADS: Final = ("cross-attention", "layer-attention", "latent-attention")  # poolings with parameters, which have to be trained
+FEATURES: Final = get_args(Features)
+ROUTINGS: Final = get_args(Routing)
+
+
+@dataclass(frozen=True)
+class Design:
+    """One way of reading an LLM as an embedder.
+
+    layer: None is the last layer after the final norm, k = 1..L the k-th layer, "all" every layer concatenated.
+    alpha: weight of the routing similarity in `sum`; "auto" chooses it without labels (see features.balanced_alpha).
+    routing: what is taken from a router; only where the features use routing weights.
+    zscore: standardise every dimension by a mean and deviation fitted once on a reference corpus.
+    whiten: decorrelate as well, keeping so many directions of most variance, or "all" (arXiv 2103.15316); hidden states and routing
+    weights each on their own.
+    Raises UnmaskError for an unknown name, or for an option that would not change the result.
+    """
+
+    attention: Attention = "causal"
+    prompt: str = "plain"
+    pooling: Pooling = "mean"
+    layer: int | Literal["all"] | None = None
+    features: Features = "hidden"
+    alpha: float | Literal["auto"] | None = None
+    routing: Routing | None = None
+    zscore: bool = False
+    whiten: int | Literal["all"] | None = None
+
+    def __post_init__(self) -> None:
+        """Check every part, and fill in the defaults of features that have some."""
+        _one_of("attention", self.attention, ATTENTIONS)
+        find_prompt(self.prompt)
+        _one_of("pooling", self.pooling, POOLINGS)
+        _one_of("features", self.features, FEATURES)
+        if self.uses_routing and self.routing is None:
+            object.__setattr__(self, "routing", "softmax")
+        if self.features == "sum" and self.alpha is None:
+            object.__setattr__(self, "alpha", 1.0)
+        if isinstance(self.alpha, int | float):
+            object.__setattr__(self, "alpha", float(self.alpha))
+        self._refuse_idle_options()
+
+    def _refuse_idle_options(self) -> None:
+        if self.needs_head:
+            self._refuse_with_head()
+        if self.routing is not None:
+            _one_of("routing", self.routing, ROUTINGS)
+            if not self.uses_routing:
+                raise UnmaskError(f"Features '{self.features}' read no router, so '~{self.routing}' would change nothing.")
+        if self.alpha is not None:
+            if self.features != "sum":
+                raise UnmaskError(f"Only features 'sum' have an alpha; '{self.features}' do not.")
+            if self.alpha != "auto" and not 0 < self.alpha < float("inf"):
+                raise UnmaskError(f"alpha must be a positive number or 'auto', not {self.alpha}.")
+        if self.layer is not None:
+            if not self.uses_hidden:
+                raise UnmaskError("Routing weights are read in every MoE layer, so '@layer' would change nothing.")
+            if self.layer != "all" and self.layer < 1:
+                raise UnmaskError(f"Layers count from 1, so there is no layer {self.layer}.")
+        if self.whiten is not None:
+            if self.zscore:
+                raise UnmaskError("Whitening undoes any scale, so 'zscore' before it would change nothing.")
+            if self.whiten != "all" and self.whiten < 1:
+                raise UnmaskError(f"Whitening keeps 1 dimension or more, not {self.whiten}.")
+
+    def _refuse_with_head(self) -> None:
+        if self.features != "hidden":
+            raise UnmaskError(
+                f"'{self.pooling}' pools hidden states only, so features '{self.features}' cannot be read with it."
+            )
+        if self.layer == "all" or (self.layer is not None and self.pooling == "layer-attention"):
+            raise UnmaskError(f"'{self.pooling}' cannot have '@{self.layer}': " + (
+                "it reads every layer already." if self.pooling == "layer-attention" else "it reads one layer; 'layer-attention' reads all."
+            ))  # fmt: skip
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether the pooling has parameters, so that only a trained embedder has vectors."""
+        return self.pooling in HEADS
+
+    @property
+    def uses_hidden(self) -> bool:
+        """Whether hidden states enter the vector."""
+        return self.features != "routing"
+
+    @property
+    def uses_routing(self) -> bool:
+        """Whether routing weights enter the vector (so that the model must be a mixture of experts)."""
+        return self.features != "hidden"
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether something has to be fitted on a reference corpus before the first vector."""
+        return self.zscore or self.whiten is not None or self.alpha == "auto"
+
+    @property
+    def name(self) -> str:
+        """The readable name, which `Design.parse` turns back into this design."""
+        layer = "" if self.layer is None else f"@{self.layer}"
+        parts = [self.attention, _quoted(self.prompt), f"{self.pooling}{layer}"]
+        if self.uses_routing:
+            alpha = "" if self.alpha is None else f":{_number(self.alpha)}"
+            routing = "" if self.routing == "softmax" else f"~{self.routing}"
+            parts.append(f"{self.features}{alpha}{routing}")
+        if self.zscore:
+            parts.append("zscore")
+        if self.whiten is not None:
+            parts.append("whiten" if self.whiten == "all" else f"whiten:{self.whiten}")
+        return "/".join(parts)
+
+    @classmethod
+    def parse(cls, name: str) -> Design:
+        """The design of a readable name or of a preset (`prompteol`, `echo`, ...). Raises UnmaskError."""
+        name = PRESETS[name].design if name in PRESETS else name
+        parts = _split(name)
+        if len(parts) == 1:
+            raise unknown("design", name, PRESETS)
+        if not 3 <= len(parts) <= 5:
+            raise UnmaskError(f"'{name}' is not a design: attention/prompt/pooling[@layer][/features[:alpha]][/zscore|whiten].")
+        attention, prompt, (pooling, _, layer), rest = parts[0], parts[1], parts[2].partition("@"), parts[3:]
+        zscore, whiten = _parse_scaling(rest[-1] if rest else "")
+        features, alpha, routing = _parse_features(rest[: len(rest) - (zscore or whiten is not None)])
+        return cls(
+            _one_of("attention", attention, ATTENTIONS),  # type: ignore[arg-type]
+            _unquoted(prompt),
+            _one_of("pooling", pooling, POOLINGS),  # type: ignore[arg-type]
+            _parse_layer(layer),
+            features,
+            alpha,
+            routing,
+            zscore,
+            whiten,
+        )
+
+
+def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
+    """Designs by label, in order, without repeats. A label is a preset's name, a readable name, or the user's own (`LABEL=DESIGN`).
+
+    A string is split at the commas outside quotes. The name of a set stands for its designs. Raises UnmaskError for a name that
+    is not a design, for a label that two designs share, and if there is no design at all.
+    """
+    given = [name.strip() for name in (_split(names, ",") if isinstance(names, str) else names) if name.strip()]
+    designs: dict[str, Design] = {}
+    for member in (one for name in given for one in (SETS[name].designs if name in SETS else [name])):
+        label, design = _labelled(member)
+        if designs.setdefault(label, design) != design:
+            raise UnmaskError(f"Two designs have the label '{label}': give each its own, as in LABEL=DESIGN.")
+    if not designs:
+        raise UnmaskError("No design was given; `unmask designs` lists them.")
+    by_name: dict[str, str] = {}
+    for label, design in designs.items():
+        by_name.setdefault(design.name, label)
+    return {label: designs[label] for label in by_name.values()}
+
+
+def _labelled(name: str) -> tuple[str, Design]:
+    """The label and the design of `LABEL=DESIGN`, or of a plain name. Raises UnmaskError for a label that means another design."""
+    label, mark, rest = name.partition("=")
+    label = label.strip()
+    if not mark or any(char in label for char in '/"'):
+        return name, Design.parse(name)
+    if not label or label in SETS or (label in PRESETS and Design.parse(rest.strip()) != Design.parse(label)):
+        raise UnmaskError(f"'{label}' cannot be the label of '{rest.strip()}': it is empty, or the name of something else.")
+    return label, Design.parse(rest.strip())
+
+
+def _one_of(kind: str, given: str, allowed: tuple[str, ...]) -> str:
+    if given not in allowed:
+        raise unknown(kind, given, allowed)
+    return given
+
+
+def _split(name: str, separator: str = "/") -> list[str]:
+    """Split at a separator outside double quotes, so that a quoted template may contain it. An open quote stays a character."""
+    return re.findall(rf'((?:"(?:\\.|[^"\\])*"|[^{separator}])+)', name)
+
+
+def _quoted(prompt: str) -> str:
+    chat, bare = (CHAT, prompt.removeprefix(CHAT)) if prompt.startswith(CHAT) else ("", prompt)
+    return chat + (json.dumps(bare, ensure_ascii=False) if is_template(bare) else bare)
+
+
+def _unquoted(prompt: str) -> str:
+    chat, bare = (CHAT, prompt.removeprefix(CHAT)) if prompt.startswith(CHAT) else ("", prompt)
+    if not bare.startswith('"'):
+        return prompt
+    try:
+        return chat + str(json.loads(bare))
+    except json.JSONDecodeError as error:
+        raise UnmaskError(f"The quoted prompt {bare} does not parse: {error.msg}.") from error
+
+
+def _number(alpha: float | Literal["auto"]) -> str:
+    return alpha if isinstance(alpha, str) else repr(alpha).removesuffix(".0")
+
+
+def _parse_layer(layer: str) -> int | Literal["all"] | None:
+    if layer in ("", "all"):
+        return "all" if layer else None
+    if not layer.isdecimal():
+        raise UnmaskError(f"A layer is a number from 1 or 'all', not '{layer}'.")
+    return int(layer)
+
+
+def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] | None, Routing | None]:
+    if not rest:
+        return "hidden", None, None
+    if len(rest) > 1:
+        raise UnmaskError(f"'{'/'.join(rest)}' is not features[:alpha][~routing] followed by nothing, zscore or whiten.")
+    body, _, routing = rest[0].partition("~")
+    features, _, alpha = body.partition(":")
+    _one_of("features", features, FEATURES)
+    return features, _parse_alpha(alpha), routing or None  # type: ignore[return-value]
+
+
+def _parse_scaling(last: str) -> tuple[bool, int | Literal["all"] | None]:
+    """Whether the last part of a name is zscore, and what it is if it is whiten."""
+    name, mark, dimensions = last.partition(":")
+    if name != "whiten":
+        return last == "zscore", None
+    if mark and not dimensions.isdecimal():
+        raise UnmaskError(f"Whitening keeps a number of dimensions, such as whiten:64, not '{dimensions}'.")
+    return False, int(dimensions) if mark else "all"
+
+
+def _parse_alpha(alpha: str) -> float | Literal["auto"] | None:
+    if alpha in ("", "auto"):
+        return "auto" if alpha else None
+    try:
+        return float(alpha)
+    except ValueError:
+        raise UnmaskError(f"alpha must be a positive number or 'auto', not '{alpha}'.") from None
+
+
+def as_design(design: str | Design) -> Design:
+    """A design from its name, or itself."""
+    return design if isinstance(design, Design) else Design.parse(design)

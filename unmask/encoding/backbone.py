@@ -1,0 +1,323 @@
+"""Backbone: a loaded decoder with a proven attention mode. Token batches in, pooled states and routing weights out.
+
+States are reduced inside forward hooks, so that reading every layer never keeps (layers, texts, tokens, dims); the language
+model head is never run, no key-value cache is built, and layers above the last one that is read are not computed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.designs.design import Attention, Design
+from unmask.encoding.features import Raw
+from unmask.encoding.heads import Head
+from unmask.encoding.pooling import POOLINGS, Pool
+from unmask.errors import UnmaskError
+from unmask.io.threads import lock_of
+from unmask.models.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
+from unmask.models.decoder import find_layers
+from unmask.models.routers import proven_routers, why_no_routers
+from unmask.models.routing import ROUTINGS, Router
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Tokens of several texts, padded to one length on either side.
+
+    real: which positions hold tokens at all; embed: which of these are pooled (the embedded span).
+    """
+
+    ids: Int[Tensor, "text token"]
+    real: Bool[Tensor, "text token"]
+    embed: Bool[Tensor, "text token"]
+
+
+@dataclass(frozen=True)
+class HiddenRead:
+    """Read the states that leave layer k (1..L; L is taken after the final norm), reduced by a pooling."""
+
+    layer: int
+    pool: Pool
+
+
+@dataclass(frozen=True)
+class RoutingRead:
+    """Read the routing weights of every MoE layer, reduced by a pooling and concatenated over the layers."""
+
+    kind: str
+    pool: Pool
+
+
+Read = HiddenRead | RoutingRead
+
+
+class _DeepEnough(Exception):
+    """Raised inside the last layer that is read, to leave the forward pass there."""
+
+
+class Backbone:
+    """A decoder whose attention is what was asked for, whatever else reads the same model, before, between or in other threads.
+
+    model: the decoder without its language-model head, in evaluation mode; attention: as set and proven; proof: what was seen;
+    head: the trained pooling of a design that has one; autocast: precision of the products while weights of another precision train.
+    """
+
+    head: Head | None = None
+    autocast: torch.dtype | None = None
+
+    def __init__(self, model: PreTrainedModel, attention: Attention) -> None:
+        """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the model does not obey."""
+        self.model = model.eval()
+        self.layers = find_layers(model)
+        with lock_of(_shared(model)):
+            self.routers: list[Router] = proven_routers(model)
+        self._parameters = frozenset(inspect.signature(model.forward).parameters)
+        self.set_attention(attention)
+
+    def set_attention(self, attention: Attention) -> None:
+        """Switch the attention and prove it again. Raises AttentionError, and then leaves the model as it was."""
+        with lock_of(_shared(self.model)):
+            with attention_kept(self.model):
+                set_attention(self.model, attention)
+                self.proof: AttentionProof = prove_attention(self.model, self.layers, attention)
+            set_attention(self.model, attention)
+            self.attention: Attention = attention
+        if self.proof.hybrid:
+            warnings.warn(f"{type(self.model).__name__} is {self.proof.summary}.", stacklevel=3)
+
+    def under(self, attention: Attention) -> Backbone:
+        """The same model under an attention: this backbone, or another one beside it. Raises AttentionError."""
+        if attention == self.attention:
+            return self
+        other = copy(self)
+        with lock_of(_shared(self.model)), attention_kept(self.model):
+            other.set_attention(attention)
+        return other
+
+    def with_head(self, head: Head) -> Backbone:
+        """The same model with a trained head, beside this backbone, which stays as it is."""
+        other = copy(self)
+        other.head = head.to(self.device)
+        return other
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Have the model alone, in the attention that this backbone was proven for: what every pass runs in.
+
+        Backbones may share a model. Its attention and its hooks are state of the model, so passes of several threads take turns,
+        and leave the attention as they found it.
+        """
+        with lock_of(_shared(self.model)), attention_kept(self.model):
+            set_attention(self.model, self.attention)
+            yield
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model lives."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the weights."""
+        return next(self.model.parameters()).dtype
+
+    @property
+    def depth(self) -> int:
+        """Number of layers, L."""
+        return len(self.layers)
+
+    def within_positions(self, max_length: int) -> int:
+        """The limit itself, or the number of positions that the model has if that is less."""
+        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        return min(max_length, positions) if positions else max_length
+
+    @property
+    def commit(self) -> str | None:
+        """Commit of a model that came from the hub."""
+        return getattr(self.model.config, "_commit_hash", None)
+
+    def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
+        """What has to be read of a pass for a design. Raises UnmaskError for a layer or router that the model lacks."""
+        if design.needs_head:
+            raise UnmaskError(f"'{design.name}' pools by a head that has to be trained: `unmask train` makes such an embedder.")
+        pool = POOLINGS[design.pooling]
+        if design.uses_routing and not self.routers:
+            raise UnmaskError(
+                f"'{design.name}' reads routing weights, and {type(self.model).__name__} {why_no_routers(self.model)}. "
+                "Features 'hidden' work on every model."
+            )
+        self._refuse_depth(design)
+        layers = range(1, self.depth + 1) if design.layer == "all" else [design.layer or self.depth]
+        hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden else []
+        return hidden, RoutingRead(design.routing or "softmax", pool) if design.uses_routing else None
+
+    def check(self, design: Design) -> None:
+        """Raise UnmaskError for a design that this model (and its head, if it has one) cannot serve."""
+        if self.head is not None and design.pooling == self.head.kind:
+            self._refuse_depth(design)
+        else:
+            self.reads(design)
+
+    def _refuse_depth(self, design: Design) -> None:
+        if isinstance(design.layer, int) and design.layer > self.depth:
+            raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
+
+    def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
+        """What each design takes from ONE pass over a batch: designs may differ in pooling, layer and features.
+
+        `@all` is every layer's vector at unit length, concatenated: its cosine is the mean of the layers' cosines.
+        """
+        designs = list(designs)
+        headed = {design: self._head_reads(design, batch) for design in designs if self._serves(design)}
+        plans = {design: self.reads(design) for design in designs if design not in headed}
+        wanted = {read for hidden, routing in plans.values() for read in _both(hidden, routing)}
+        values = self.read(batch, wanted | {read for reads, _ in headed.values() for read in reads})
+        return {design: Raw(pool(values)) for design, (_, pool) in headed.items()} | {
+            design: Raw(
+                _side_by_side([values[read] for read in hidden]) if hidden else None,
+                values[routing] if routing else None,
+            )
+            for design, (hidden, routing) in plans.items()
+        }
+
+    def _serves(self, design: Design) -> bool:
+        return self.head is not None and design.pooling == self.head.kind
+
+    def layer_reads(self) -> list[HiddenRead]:
+        """What a head over layers reads: each layer, pooled as its paper does.
+
+        The last token under causal attention, the mean under bidirectional (Pooling and Attention, designs 3 and 5).
+        """
+        pool = POOLINGS["last" if self.attention == "causal" else "mean"]
+        return [HiddenRead(layer, pool) for layer in range(1, self.depth + 1)]
+
+    def _head_reads(self, design: Design, batch: TokenBatch) -> tuple[list[Read], Callable[[dict[Read, Tensor]], Tensor]]:
+        """What the head needs of a pass, and how it makes the vectors of it.
+
+        Heads over tokens run inside the read, so that their states are not kept.
+        """
+        head = self.head
+        assert head is not None
+        asked = (batch.real & ~batch.embed) if head.options.conditioned else None  # the tokens of the instruction
+        if design.pooling != "layer-attention":
+
+            def pool_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
+                return head(hidden, mask, _mean_or_zero(hidden, asked))  # type: ignore[no-any-return]
+
+            read = HiddenRead(design.layer if isinstance(design.layer, int) else self.depth, pool_tokens)
+            return [read], lambda values: values[read]
+        layers = self.layer_reads()
+        condition = HiddenRead(self.depth, lambda hidden, _: _mean_or_zero(hidden, asked))
+
+        def pool_layers(values: dict[Read, Tensor]) -> Tensor:
+            states = torch.stack([values[layer] for layer in layers], dim=1)
+            real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+            return head(states, real, values.get(condition))  # type: ignore[no-any-return]
+
+        return [*layers, *([condition] if asked is not None else [])], pool_layers
+
+    def read(self, batch: TokenBatch, reads: Iterable[Read]) -> dict[Read, Float[Tensor, "text dim"]]:
+        """Run one pass and return what was asked for, in fp32 on the model's device, with gradients where they are enabled."""
+        values: dict[Read, Tensor] = {}
+        parts: dict[RoutingRead, list[Tensor]] = {}
+        by_layer: dict[int, list[HiddenRead]] = {}
+        for read in reads:
+            if isinstance(read, HiddenRead):
+                by_layer.setdefault(read.layer, []).append(read)
+            else:
+                parts[read] = []
+        batch = TokenBatch(batch.ids.to(self.device), batch.real.to(self.device), batch.embed.to(self.device))
+        stop = None if parts else max(by_layer)
+        with self.turn(), ExitStack() as hooks:
+            for layer in by_layer.keys() - {self.depth}:
+                hook = _layer_hook(by_layer[layer], batch.embed, values, leave=layer == stop)
+                hooks.callback(self.layers[layer - 1].register_forward_hook(hook).remove)
+            for router in self.routers if parts else []:
+                hook = _router_hook(router, parts, batch)
+                hooks.callback(router.module.register_forward_hook(hook, with_kwargs=True).remove)
+            final = self._forward(batch)
+        for read in by_layer.get(self.depth, []):
+            assert final is not None
+            values[read] = read.pool(final, batch.embed)
+        return values | {read: torch.cat(pooled, dim=1) for read, pooled in parts.items()}
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """A turn in which the model computes: LoRA in fp32 beside weights in bf16 multiplies in bf16."""
+        with self.turn(), torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
+            yield
+
+    def _forward(self, batch: TokenBatch) -> Tensor | None:
+        inputs: dict[str, Any] = {"input_ids": batch.ids, "use_cache": False}
+        if not batch.real.all():
+            inputs["attention_mask"] = batch.real.long()
+            if "position_ids" in self._parameters:
+                # GPT-2 counts positions from the left edge of the padding unless it is told where the text begins
+                inputs["position_ids"] = (batch.real.cumsum(dim=1) - 1).clamp_min(0)
+        try:
+            with self.computing():
+                return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
+        except _DeepEnough:
+            return None
+
+
+def _shared(model: PreTrainedModel) -> object:
+    """What the passes of a model have in common with all that reads the same weights: the config of its layers.
+
+    Its attention is written there, and a decoder and the language model around it have one between them.
+    """
+    return model.config.get_text_config(decoder=True)
+
+
+def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, Tensor], leave: bool) -> Any:
+    def pool(_: nn.Module, __: Any, output: Any) -> None:
+        hidden = hidden_of(output)
+        with torch.autocast(hidden.device.type, enabled=False):  # poolings are computed in fp32
+            for read in reads:
+                values[read] = read.pool(hidden, embed)
+        if leave:
+            raise _DeepEnough
+
+    return pool
+
+
+def _router_hook(router: Router, parts: dict[RoutingRead, list[Tensor]], batch: TokenBatch) -> Any:
+    def pool(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        output = router.completed((*args, *kwargs.values()), output)
+        weights = {kind: ROUTINGS[kind](router, output) for kind in {read.kind for read in parts}}
+        for read, pooled in parts.items():
+            pooled.append(read.pool(weights[read.kind].reshape(*batch.ids.shape, -1), batch.embed))
+
+    return pool
+
+
+def _both(hidden: Sequence[Read], routing: RoutingRead | None) -> list[Read]:
+    return [*hidden, *([routing] if routing else [])]
+
+
+def _mean_or_zero(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Mean state of the masked-in tokens, zero for a text that has none."""
+    if mask is None:
+        return None
+    weights = mask.to(hidden.device, torch.float32)
+    total = torch.bmm(weights.unsqueeze(1), hidden.float().masked_fill(~weights.bool().unsqueeze(-1), 0.0)).squeeze(1)
+    return total / weights.sum(dim=1, keepdim=True).clamp_min(1.0)
+
+
+def _side_by_side(layers: list[Tensor]) -> Tensor:
+    if len(layers) == 1:
+        return layers[0]
+    return torch.cat([nn.functional.normalize(layer, dim=1) for layer in layers], dim=1)

@@ -1,0 +1,47 @@
+"""Batching: texts of similar length go together, and a batch is filled by tokens, not by texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from unmask.encoding.backbone import TokenBatch
+
+if TYPE_CHECKING:
+    from unmask.encoding.tokenization import TokenizedText
+
+# A new batch costs about as much as this many tokens (kernel launches, one pass over the weights); so a text joins a batch
+# only while the padding that it brings costs less than a batch of its own would.
+_BATCH_OVERHEAD = 64
+
+
+def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Indices of texts, batch by batch, longest first, so that a batch holds at most `budget` tokens with its padding.
+
+    Longest first shows at once whether the memory suffices. A text longer than the budget makes a batch of its own.
+    """
+    batches: list[list[int]] = []
+    longest = padding = 0
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        gap = longest - lengths[index]
+        fits = batches and longest * (len(batches[-1]) + 1) <= budget
+        if fits and (padding + gap <= _BATCH_OVERHEAD or gap == 0):
+            batches[-1].append(index)
+            padding += gap
+        else:
+            batches.append([index])
+            longest, padding = lengths[index], 0
+    return batches
+
+
+def collate(texts: Sequence[TokenizedText], pad_id: int) -> TokenBatch:
+    """Pad tokenized texts on the right into one batch."""
+    longest = max(len(text.ids) for text in texts)
+    ids = torch.full((len(texts), longest), pad_id)
+    for row, text in enumerate(texts):
+        ids[row, : len(text.ids)] = torch.tensor(text.ids)
+    positions = torch.arange(longest)
+    real = positions < torch.tensor([[len(text.ids)] for text in texts])
+    return TokenBatch(ids, real, real & (positions >= torch.tensor([[text.start] for text in texts])))

@@ -1,0 +1,214 @@
+"""Encoding: many texts through one prompt and one attention, read by one design or by many in the same passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.designs.design import Design
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.batching import collate, plan
+from unmask.encoding.features import Fit, Raw, check_corpus, fit, vectors
+from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
+from unmask.errors import UnmaskError
+
+Vectors = NDArray[np.float32]
+_NAMED = 5  # rows that an error names
+Progress = Callable[[int], None]
+GiveUp = Callable[[Design, UnmaskError], None]
+"""Told of a design that cannot be had, and why."""
+Made = TypeVar("Made")
+
+
+@dataclass
+class Tally:
+    """What encoding came across: texts, those cut to the limit, and the tokens that were computed and padded."""
+
+    texts: int = 0
+    truncated: int = 0
+    tokens: int = 0
+    padded: int = 0
+
+
+def encode_designs(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    fits: dict[Design, Fit],
+    texts: Sequence[str],
+    *,
+    instruction: str | None = None,
+    batch_tokens: int,
+    tally: Tally | None = None,
+    progress: Progress | None = None,
+) -> dict[Design, Vectors]:
+    """Vectors of every design, each float32 of shape (text, dim), in the order of the texts.
+
+    All designs are read from the same forward passes. Equal token sequences are computed once. `progress` is called with the
+    number of texts that are done. The vector of a text does not depend on the others (in bf16: up to rounding). Raises UnmaskError
+    for a vector that is not finite, as soon as its batch is computed.
+    """
+    tokenized = list(tokenizer.tokenize(texts, instruction))
+    return encode_tokenized(backbone, tokenizer, fits, tokenized, batch_tokens=batch_tokens, tally=tally, progress=progress)
+
+
+def encode_tokenized(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    fits: dict[Design, Fit],
+    texts: Sequence[TokenizedText],
+    *,
+    batch_tokens: int,
+    tally: Tally | None = None,
+    progress: Progress | None = None,
+) -> dict[Design, Vectors]:
+    """The same of texts that were tokenized already, by this tokenizer."""
+    rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for row, text in enumerate(texts):
+        rows.setdefault((text.ids, text.start), []).append(row)
+    unique = [texts[same[0]] for same in rows.values()]
+    copies = list(rows.values())
+    if tally is not None:
+        tally.texts += len(texts)
+        tally.truncated += sum(text.truncated for text in texts)
+    results: dict[Design, Vectors] = {}
+    for batch in plan([len(text.ids) for text in unique], batch_tokens):
+        raws = _read(backbone, [unique[index] for index in batch], list(fits), tokenizer, tally)
+        for design, raw in raws.items():
+            values = vectors(design, raw, fits[design]).float().cpu().numpy()
+            require_finite(values, [copies[index][0] for index in batch], backbone.dtype)
+            if design not in results:
+                results[design] = np.empty((len(texts), values.shape[1]), dtype=np.float32)
+            for index, value in zip(batch, values, strict=True):
+                results[design][copies[index]] = value
+        if progress:
+            progress(sum(len(copies[index]) for index in batch))
+    return results or {design: np.empty((0, _width(backbone, tokenizer, design, fits[design])), np.float32) for design in fits}
+
+
+def fit_designs(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    designs: Sequence[Design],
+    texts: Sequence[str],
+    *,
+    batch_tokens: int,
+    give_up: GiveUp | None = None,
+) -> dict[Design, Fit]:
+    """Fit what the designs need (standardisation, alpha) on one pass over a reference corpus.
+
+    A corpus that is too small for a design is found out before the pass. give_up: told of a design that cannot be fitted, and why; it
+    is left out, and the others are fitted. Without it, raises UnmaskError.
+    """
+    fits = {design: Fit() for design in designs if not design.needs_fit}
+    needy = [design for design in designs if design.needs_fit]
+    if not needy:
+        return fits
+    tokenized = list(tokenizer.tokenize(texts))
+    sample = _read(backbone, tokenized[:1] or list(tokenizer.tokenize(["a"])), needy, tokenizer)
+    large_enough = dict(_each(needy, lambda design: check_corpus(design, sample[design], len(texts)), give_up))
+    raws = _reference_pass(backbone, tokenizer, list(large_enough), tokenized, batch_tokens)
+    return fits | dict(_each(list(raws), lambda design: _fit(design, raws[design], backbone.dtype), give_up))
+
+
+def _each(designs: Sequence[Design], work: Callable[[Design], Made], give_up: GiveUp | None) -> Iterator[tuple[Design, Made]]:
+    """What the work gives of each design, without those that were given up."""
+    for design in designs:
+        try:
+            yield design, work(design)
+        except UnmaskError as error:
+            if give_up is None:
+                raise
+            give_up(design, error)
+
+
+def _reference_pass(
+    backbone: Backbone, tokenizer: PromptTokenizer, designs: list[Design], texts: list[TokenizedText], batch_tokens: int
+) -> dict[Design, tuple[list[int], list[Raw]]]:
+    """What is read of the reference texts for each design, batch by batch, with the order in which they were read."""
+    read: dict[Design, tuple[list[int], list[Raw]]] = {design: ([], []) for design in designs}
+    for batch in plan([len(text.ids) for text in texts], batch_tokens) if designs else ():
+        for design, raw in _read(backbone, [texts[index] for index in batch], designs, tokenizer).items():
+            read[design][0].extend(batch)
+            read[design][1].append(raw)
+    return read
+
+
+def _fit(design: Design, read: tuple[list[int], list[Raw]], dtype: torch.dtype) -> Fit:
+    order, raws = read
+    raw = _together(raws)
+    for part in (raw.hidden, raw.routing):
+        if part is not None:
+            require_finite(part.float().numpy(), order, dtype, "reference text")
+    return fit(design, raw)
+
+
+def require_finite(values: NDArray[np.floating], rows: Sequence[int], dtype: torch.dtype, what: str = "text") -> None:
+    """Raise UnmaskError if a vector holds NaN or infinity. rows: where the texts stand in what the caller was given, from 0."""
+    bad = sorted(rows[place] for place in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist())
+    if not bad:
+        return
+    named = ", ".join(map(str, bad[:_NAMED])) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
+    ways = {
+        torch.float16: "whose largest number is 65504: use --dtype bfloat16 or --dtype float32",
+        torch.float32: "so its weights are damaged: load or train it again",
+    }
+    way = ways.get(dtype, "which is coarse: use --dtype float32, and if that does not help, its weights are damaged")
+    precision = str(dtype).removeprefix("torch.")
+    raise UnmaskError(
+        f"A vector is not finite (NaN or infinity), of {what} {named} (counted from 0). The model computes in {precision}, {way}."
+    )
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def layer_states(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    texts: Sequence[str],
+    *,
+    instruction: str | None = None,
+    batch_tokens: int,
+) -> Float[Tensor, "text layer dim"]:
+    """What a head over layers gets of each text, in the order of the texts, on the model's device."""
+    tokenized = list(tokenizer.tokenize(texts, instruction))
+    reads = backbone.layer_reads()
+    states: list[Tensor] = [torch.empty(0)] * len(texts)
+    for batch in plan([len(text.ids) for text in tokenized], batch_tokens):
+        values = backbone.read(collate([tokenized[index] for index in batch], tokenizer.pad_id), reads)
+        stacked = torch.stack([values[read] for read in reads], dim=1)
+        require_finite(stacked.flatten(1).cpu().numpy(), batch, backbone.dtype)
+        for index, layers in zip(batch, stacked, strict=True):
+            states[index] = layers
+    return torch.stack(states)
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def _read(
+    backbone: Backbone,
+    texts: list[TokenizedText],
+    designs: list[Design],
+    tokenizer: PromptTokenizer,
+    tally: Tally | None = None,
+) -> dict[Design, Raw]:
+    batch = collate(texts, tokenizer.pad_id)
+    if tally is not None:
+        tally.tokens += int(batch.real.sum())
+        tally.padded += batch.real.numel()
+    return backbone.raw(batch, designs)
+
+
+def _together(raws: list[Raw]) -> Raw:
+    hidden = [raw.hidden.cpu() for raw in raws if raw.hidden is not None]
+    routing = [raw.routing.cpu() for raw in raws if raw.routing is not None]
+    return Raw(torch.cat(hidden) if hidden else None, torch.cat(routing) if routing else None)
+
+
+def _width(backbone: Backbone, tokenizer: PromptTokenizer, design: Design, fitted: Fit) -> int:
+    raw = _read(backbone, [next(tokenizer.tokenize(["a"]))], [design], tokenizer)[design]
+    return int(vectors(design, raw, fitted).shape[1])

@@ -1,0 +1,183 @@
+"""Features: hidden states and routing weights of a text -> its vector.
+
+`sum` is MoEE's similarity as ONE vector: with v = [HS/|HS| ; sqrt(alpha) RW/|RW|], v.v' = cos(HS) + alpha cos(RW) and
+|v|^2 = 1 + alpha, so the cosine of v is the paper's similarity over (1 + alpha). It therefore serves clustering,
+classification and any vector index, which averaging cluster or class numbers does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from unmask.errors import UnmaskError
+
+if TYPE_CHECKING:
+    from unmask.designs.design import Design
+
+
+_ROUNDING = 1e-6  # below this, relative to its size, what seems to vary in fp32 does not
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What was read of a batch of texts: pooled hidden states and pooled routing weights, either may be absent."""
+
+    hidden: Float[Tensor, "text dim"] | None = None
+    routing: Float[Tensor, "text expert"] | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What was fitted once on a reference corpus, and is saved with the embedder."""
+
+    alpha: float | None = None
+    hidden_mean: Tensor | None = None
+    hidden_std: Tensor | None = None
+    routing_mean: Tensor | None = None
+    routing_std: Tensor | None = None
+    hidden_whitening: Tensor | None = None
+    routing_whitening: Tensor | None = None
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What was fitted beside alpha, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def standardise(self, raw: Raw) -> Raw:
+        """(x - mean) / deviation of every dimension, or (x - mean) W; the identity where nothing was fitted."""
+        return Raw(
+            _standardise(raw.hidden, self.hidden_mean, self.hidden_std, self.hidden_whitening),
+            _standardise(raw.routing, self.routing_mean, self.routing_std, self.routing_whitening),
+        )
+
+
+def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
+    """The vectors of a design from what was read of the texts. Raises UnmaskError if the design has not been fitted."""
+    scaled = design.zscore or design.whiten is not None
+    if (scaled and fit.hidden_mean is None and fit.routing_mean is None) or (design.alpha == "auto" and fit.alpha is None):
+        raise UnmaskError(f"'{design.name}' must be fitted on a reference corpus first: Embedder.fit(texts).")
+    raw = fit.standardise(raw)
+    hidden, routing = raw.hidden, raw.routing
+    if design.features == "hidden":
+        return _present(hidden)
+    if design.features == "routing":
+        return _present(routing)
+    if design.features == "concat":
+        return torch.cat([_present(hidden), _present(routing)], dim=1)
+    alpha = fit.alpha if design.alpha == "auto" else design.alpha
+    return weighted_sum(_present(hidden), _present(routing), float(alpha or 0))
+
+
+def weighted_sum(hidden: Tensor, routing: Tensor, alpha: float) -> Tensor:
+    """[HS/|HS| ; sqrt(alpha) RW/|RW|], the one vector of MoEE (sum)."""
+    return torch.cat([normalize(hidden, dim=1), alpha**0.5 * normalize(routing, dim=1)], dim=1)
+
+
+def fit(design: Design, raw: Raw) -> Fit:
+    """Fit what the design needs on the reference corpus that `raw` was read from. Raises UnmaskError if it is too small."""
+    fitted = Fit()
+    if not design.needs_fit:
+        return fitted
+    check_corpus(design, raw, len(next(part for part in (raw.hidden, raw.routing) if part is not None)))
+    if design.zscore:
+        fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
+    if design.whiten is not None:
+        (hidden_mean, hidden), (routing_mean, routing) = (whitening(part, design.whiten) for part in (raw.hidden, raw.routing))
+        fitted = Fit(None, hidden_mean, None, routing_mean, None, hidden, routing)
+    if design.alpha == "auto":
+        standard = fitted.standardise(raw)
+        fitted = replace(fitted, alpha=balanced_alpha(_present(standard.hidden), _present(standard.routing)))
+    return fitted
+
+
+def check_corpus(design: Design, raw: Raw, texts: int) -> None:
+    """Raise UnmaskError for fewer reference texts than a design needs. raw: what was read of any text, for its width."""
+    least = 3 if design.alpha == "auto" else 2  # alpha is a ratio of deviations over pairs, and two texts are one pair
+    if texts < least:
+        raise UnmaskError(f"A reference corpus needs at least {least} texts.")
+    if design.whiten is not None:
+        for part in (raw.hidden, raw.routing):
+            if part is not None:
+                _kept(texts, part.shape[1], design.whiten)
+
+
+def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
+    """alpha that lets both similarities speak equally loud: std of cos(HS) over std of cos(RW), over all pairs of texts.
+
+    The paper optimises alpha on the test set; this needs no labels and no test texts, only a reference corpus.
+    """
+    deviations = []
+    for part in (hidden, routing):
+        unit = normalize(part, dim=1)
+        above = torch.triu_indices(len(unit), len(unit), offset=1)
+        deviations.append((unit @ unit.T)[above[0], above[1]].std().item())
+    for what, deviation in zip(("hidden states", "routing weights"), deviations, strict=True):
+        if not deviation > _ROUNDING:
+            raise UnmaskError(f"The {what} of all reference texts are alike, so alpha cannot be balanced.")
+    return float(deviations[0] / deviations[1])
+
+
+def _present(part: Tensor | None) -> Tensor:
+    if part is None:
+        raise UnmaskError("This design reads routing weights, and the model has no router: it is not a mixture of experts.")
+    return part
+
+
+def _moments(part: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    # a dimension that never varies (an expert that is never used) is centred, not divided by zero or by the mean's rounding
+    if part is None:
+        return None, None
+    mean, deviation = part.mean(dim=0), part.std(dim=0)
+    return mean, torch.where(deviation > _ROUNDING * mean.abs(), deviation, torch.ones_like(deviation))
+
+
+def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor | None, Tensor | None]:
+    """Mean, and W = U diag(1 / sqrt(lambda + eps)) of shape (dim, kept), with which (x - mean) W is uncorrelated and of variance 1.
+
+    U, lambda: eigenvectors and eigenvalues of the covariance, largest first (Su et al., arXiv 2103.15316); eps is a millionth of the
+    median of those that are kept, so that a direction in which nothing varies (routing weights of a layer sum to 1) is not blown
+    up from rounding. Raises UnmaskError for a corpus of no more texts than the dimensions that are kept: some of its
+    directions would have no variance at all, and whitening would set all its texts at equal distances.
+    """
+    if part is None:
+        return None, None
+    texts, dim = part.shape
+    kept = _kept(texts, dim, keep)
+    wide = part.double()
+    mean = wide.mean(dim=0)
+    # eigenvalues ascend
+    values, directions = torch.linalg.eigh((wide - mean).T @ (wide - mean) / (texts - 1))
+    values, directions = values.flip(0)[:kept].clamp_min(0), directions.flip(1)[:, :kept]
+    eps = 1e-6 * values.median()
+    if not eps > 0:
+        raise UnmaskError(f"The reference texts vary in fewer than half of the {kept} dimensions that whitening would keep.")
+    # rows side by side, as they will be when read from a file: products of another layout have other bits
+    return mean.float(), (directions / (values + eps).sqrt()).float().contiguous()
+
+
+def _kept(texts: int, dim: int, keep: int | Literal["all"]) -> int:
+    """How many dimensions are kept. Raises UnmaskError where vectors have fewer, or where the texts are too few to fit them."""
+    kept = dim if keep == "all" else keep
+    if kept > dim:
+        raise UnmaskError(f"Whitening cannot keep {kept} dimensions of vectors that have {dim}.")
+    if texts <= kept:
+        raise UnmaskError(
+            f"Whitening to {kept} dimensions needs more than {kept} reference texts, not {texts}: "
+            "bring a larger corpus (--fit-on), or keep fewer dimensions (whiten:N)."
+        )
+    return kept
+
+
+def _standardise(part: Tensor | None, mean: Tensor | None, std: Tensor | None, whiten: Tensor | None) -> Tensor | None:
+    if part is None or mean is None:
+        return part
+    centred = part - mean.to(part)
+    if whiten is not None:
+        return centred @ whiten.to(part)
+    return centred if std is None else centred / std.to(part)

@@ -1,0 +1,203 @@
+"""Tokens: texts inside their prompt, from ONE tokenization, with the embedded span exact under truncation.
+
+The rendered prompt is tokenized once, and character offsets say which tokens are the text's: so a token that spans the
+border of prompt and text counts as text, and nothing is tokenized twice to be counted. A text that is too long loses
+tokens of its own, never of the prompt, and each copy of an echo loses the same number. A fast tokenizer keeps the options of the last
+call inside, so threads that share one take turns with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unmask.designs.prompts import CHAT, Prompt, find_prompt
+from unmask.errors import UnmaskError
+from unmask.io.threads import lock_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_TOKENIZE_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """Token ids of one text in its prompt; the embedded span runs from `start` to the end."""
+
+    ids: tuple[int, ...]
+    start: int
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A bare text's token ids, where in the text each begins and ends (in characters), and which of them are special."""
+
+    ids: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]
+    special: tuple[bool, ...]
+
+
+def tokenize_bare(tokenizer: PreTrainedTokenizerBase, text: str) -> Tokens:
+    """Tokenize a text outside any prompt, without the EOS that some tokenizers append: it is no part of the text."""
+    with lock_of(tokenizer):
+        encoded = tokenizer(
+            text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
+        )
+    special = [bool(mark) for mark in encoded["special_tokens_mask"]]
+    size = next((size for size in range(len(special), 0, -1) if not special[size - 1]), 0)
+    return Tokens(tuple(encoded["input_ids"][:size]), tuple(encoded["offset_mapping"][:size]), tuple(special[:size]))
+
+
+def mask_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
+    """The id of a token that stands for masked ones: the vocabulary's entry, else what the tokenizer makes of it.
+
+    The entry goes first, as in LLM2Vec: SentencePiece cuts a bare `_` into "▁_", which is a space and an underscore. Raises
+    UnmaskError if it is not one token.
+    """
+    known = tokenizer.get_vocab()
+    with lock_of(tokenizer):
+        ids = [known[token]] if token in known else tokenizer(token, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise UnmaskError(f"'{token}' is {len(ids)} tokens to this tokenizer, and a mask is one; give another mask token.")
+    return int(ids[0])
+
+
+class PromptTokenizer:
+    """Turns texts into the tokens of one prompt.
+
+    max_length: most tokens of one text with its prompt. Raises UnmaskError where the tokenizer lacks a chat template that is
+    asked for, or an end-of-sequence token that the prompt needs.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str, max_length: int) -> None:
+        """Look the prompt up and, for `chat:`, wrap it in the tokenizer's chat template."""
+        self.tokenizer = tokenizer
+        self.chat = prompt.startswith(CHAT)
+        self.max_length = max_length
+        self.prompt = find_prompt(prompt)
+        if self.prompt.appends_eos and tokenizer.eos_token_id is None:
+            raise UnmaskError(f"The prompt '{prompt}' ends with {{eos}}, but this tokenizer has no end-of-sequence token.")
+        self._appended = 0 if self.chat else _appended(tokenizer)
+        self._with, self._without = self._wrapped(self.prompt), self._wrapped(self.prompt.without_instruction())
+
+    @property
+    def pad_id(self) -> int:
+        """What fills a batch up; any id serves, since padding is masked."""
+        pad = self.tokenizer.pad_token_id
+        return 0 if pad is None else int(pad)
+
+    def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
+        """Yield the tokens of each text, in order.
+
+        An empty text (no token left to embed) is embedded as the end-of-sequence token: the model's own sign for nothing
+        more to say. Lone surrogates, which no encoding can hold, become U+FFFD. Raises UnmaskError for what is no string, for an
+        instruction that the prompt does not take, and for a limit that leaves no room for the text.
+        """
+        if instruction is not None:
+            instruction = _clean(instruction, "The instruction")
+            if not self.prompt.takes_instruction:
+                raise UnmaskError(
+                    f"The prompt '{self.prompt.name}' has no {{instruction}}, so an instruction would change nothing."
+                )
+        prompt = self._with if instruction else self._without
+        for begin in range(0, len(texts), _TOKENIZE_AT_ONCE):
+            chunk = texts[begin : begin + _TOKENIZE_AT_ONCE]
+            rendered = [prompt.render(_clean(text, f"Text {begin + k}"), instruction) for k, text in enumerate(chunk)]
+            with lock_of(self.tokenizer):
+                encoded = self.tokenizer(
+                    [text for text, _ in rendered],
+                    add_special_tokens=not self.chat,  # a chat template writes its own
+                    return_offsets_mapping=True,
+                    return_attention_mask=False,
+                    truncation=False,
+                    verbose=False,
+                )
+            for (_, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+                yield self._span(ids, offsets, copies)
+
+    def _span(self, ids: list[int], offsets: list[tuple[int, int]], copies: list[tuple[int, int]]) -> TokenizedText:
+        # what the tokenizer itself put before the prompt (BOS) is kept; what it put after it goes, since {eos} asks for that
+        ids, offsets = ids[: len(ids) - self._appended], offsets[: len(offsets) - self._appended]
+        spans = [_token_range(offsets, *copy) for copy in copies]
+        start = spans[-1][0]
+        if self.prompt.appends_eos:
+            ids = [*ids, int(self.tokenizer.eos_token_id)]
+        elif start == len(ids):
+            ids = [*ids, self._empty_text_token()]
+        if len(ids) <= self.max_length:
+            return TokenizedText(tuple(ids), start)
+        return self._truncate(ids, [_inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)])
+
+    def _truncate(self, ids: list[int], spans: list[tuple[int, int]]) -> TokenizedText:
+        kept = (self.max_length - len(ids) + sum(stop - start for start, stop in spans)) // len(spans)
+        if kept < 1:
+            raise UnmaskError(f"max_length {self.max_length} leaves no room for a text in the prompt '{self.prompt.name}'.")
+        result: list[int] = []
+        at = first = 0
+        for start, stop in spans:
+            first = len(result) + start - at
+            result += ids[at : min(stop, start + kept)]
+            at = stop
+        return TokenizedText((*result, *ids[at:]), first, True)
+
+    def _empty_text_token(self) -> int:
+        for token in (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id):
+            if token is not None:
+                return int(token)
+        raise UnmaskError("A text is empty, and this tokenizer has no end-of-sequence token to stand for it.")
+
+    def _wrapped(self, prompt: Prompt) -> Prompt:
+        if not self.chat:
+            return prompt
+        if not self.tokenizer.chat_template:
+            raise UnmaskError("A 'chat:' prompt was asked for, but this tokenizer has no chat template.")
+        # private-use characters that occur nowhere stand for the fields; a chat template may not touch them
+        taken = prompt.template + str(self.tokenizer.chat_template)
+        free = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in taken)
+        marks = {"text": next(free), "instruction": next(free)}
+        content = "".join(literal + marks.get(field or "", "") for literal, field in prompt.pieces)
+        rendered = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+        escaped = str(rendered).replace("{", "{{").replace("}", "}}")
+        wrapped = _swap(escaped, {mark: f"{{{field}}}" for field, mark in marks.items()})
+        return replace(prompt, template=wrapped + ("{eos}" if prompt.appends_eos else ""))
+
+
+def _swap(text: str, table: dict[str, str]) -> str:
+    for old, new in table.items():
+        text = text.replace(old, new)
+    return text
+
+
+def _token_range(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """The tokens [first, stop) that hold the characters [start, end). Tokens without characters (BOS) lie before them."""
+    first = next((k for k, (_, stop) in enumerate(offsets) if stop > start), len(offsets))
+    stop = next((k for k in range(first, len(offsets)) if offsets[k][0] >= end and offsets[k][1] > start), len(offsets))
+    return first, max(first, stop)
+
+
+def _inside(offsets: Sequence[tuple[int, int]], span: tuple[int, int], end: int) -> tuple[int, int]:
+    """The span without a last token that also holds what follows the text, such as `."`: a cut may not take that."""
+    start, stop = span
+    return start, stop - (stop > start and offsets[stop - 1][1] > end)
+
+
+def _appended(tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many special tokens (EOS) the tokenizer puts after a text of its own accord."""
+    with lock_of(tokenizer):
+        special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    return next(count for count, mark in enumerate([*reversed(special), 0]) if not mark)
+
+
+def _clean(text: str, what: str) -> str:
+    if not isinstance(text, str):
+        raise UnmaskError(f"{what} is {type(text).__name__}, not str.")
+    try:
+        text.encode("utf-8")
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,106 @@
+"""Filters: which written lessons are kept, and why each of the others was not. The reasons are Self-Instruct's (arXiv 2212.10560)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+
+from unmask.experts.lessons.domain import Domain
+from unmask.experts.lessons.lessons import Lesson
+
+SIMILAR = 0.7  # ROUGE-L from which two instructions are the same one
+_WORD = re.compile(r"\w+")
+_WORDS = (3, 150)
+_INPUT = re.compile(r"\n\s*Input:\s*", re.IGNORECASE)
+_CHOICES = re.compile(r"^\s*A[.)].+\n\s*B[.)].+\n\s*C[.)].+\n\s*D[.)].+", re.MULTILINE)
+
+
+def parse_instruction(text: str) -> Lesson | None:
+    """Instruction and input of what was written behind "Instruction:"; None for what is none."""
+    instruction, *rest = _INPUT.split(text, maxsplit=1)
+    instruction, given = instruction.strip(), "".join(rest).strip()
+    if not instruction or "Instruction:" in text or "Response:" in text:
+        return None
+    return Lesson(instruction, "", "" if given.lower() in ("none", "n/a", "<noinput>") else given)
+
+
+class Novelty:
+    """Remembers texts, and says whether another is one of them in other words: ROUGE-L, F of the longest common subsequence of words."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.known = [words(text) for text in texts]
+
+    def nearest(self, text: str) -> float:
+        """The highest ROUGE-L to what is known."""
+        from rapidfuzz.distance import LCSseq
+
+        own = words(text)
+        most = 0.0
+        for other in self.known:
+            total = len(own) + len(other)
+            # no common part is longer than the shorter text
+            if total and 2 * min(len(own), len(other)) / total > most:
+                most = max(most, 2 * LCSseq.similarity(own, other) / total)
+        return most
+
+    def add(self, text: str) -> None:
+        """Remember a text."""
+        self.known.append(words(text))
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words, as ROUGE compares them."""
+    return _WORD.findall(text.lower())
+
+
+def refuse_instruction(lesson: Lesson | None, domain: Domain, novelty: Novelty, forbidden: Novelty) -> str | None:
+    """Why an instruction is not kept, or None."""
+    if lesson is None:
+        return "unparsable"
+    asked = f"{lesson.instruction} {lesson.input}".strip()
+    if not _WORDS[0] <= len(words(asked)) <= _WORDS[1]:
+        return "length"
+    if domain.form == "choice" and not _CHOICES.search(f"{lesson.instruction}\n{lesson.input}"):
+        return "no four choices"
+    if forbidden.nearest(asked) > SIMILAR:
+        return "in an evaluation"
+    if novelty.nearest(asked) > SIMILAR:
+        return "repeated"
+    return None
+
+
+def refuse_response(text: str, domain: Domain) -> str | None:
+    """Why a response is not kept, or None."""
+    if not text.strip():
+        return "no response"
+    if domain.form == "choice" and not re.match(r"\s*[A-D]\b", text):
+        return "no letter"
+    if domain.form == "code":
+        return None if _is_function(text) else "no function that parses"
+    if domain.answer and not re.search(domain.answer, text):
+        return "no answer"
+    return "repeats itself" if _loops(words(text)) else None
+
+
+def _is_function(text: str) -> bool:
+    code = re.sub(r"^```(?:python)?\n|\n```\s*$", "", text.strip())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
+
+
+def _loops(found: Sequence[str], span: int = 8, times: int = 3) -> bool:
+    """Whether the same `span` words come `times` times: greedy text of a small model that does not end."""
+    seen: dict[tuple[str, ...], int] = {}
+    for start in range(len(found) - span + 1):
+        key = tuple(found[start : start + span])
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] >= times:
+            return True
+    return False

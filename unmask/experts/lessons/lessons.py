@@ -1,0 +1,90 @@
+"""Lessons: an instruction, perhaps its input, and the response that an expert learns to give.
+
+Only the response is learned; the prompt is the template of Alpaca, as in Self-MoE (arXiv 2406.12034, section 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unmask.errors import UnmaskError
+from unmask.io.rows import field, read_rows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+WITH_INPUT = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:\n"
+)
+WITHOUT_INPUT = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Response:\n"
+)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One row of a domain; `where` is its file and line."""
+
+    instruction: str
+    output: str
+    input: str = ""
+    where: str = ""
+
+    @property
+    def prompt(self) -> str:
+        """What stands before the response."""
+        if self.input:
+            return WITH_INPUT.format(instruction=self.instruction, input=self.input)
+        return WITHOUT_INPUT.format(instruction=self.instruction)
+
+
+@dataclass(frozen=True)
+class LessonTokens:
+    """Token ids of a lesson, the response from `start` on, with the end-of-sequence token behind it."""
+
+    ids: tuple[int, ...]
+    start: int
+    where: str
+
+
+def read_lessons(file: Path) -> list[Lesson]:
+    """Rows of instruction, output and perhaps input. Raises UnmaskError with file and line for a row without, or for no row."""
+    lessons = []
+    for line, row in read_rows(file):
+        instruction, output = (field(file, line, row, column) for column in ("instruction", "output"))
+        for column, text in (("instruction", instruction), ("output", output)):
+            if not text.strip():
+                raise UnmaskError(f"{file}, line {line}: the {column} is empty.")
+        lessons.append(Lesson(instruction, output, str(row.get("input") or ""), f"{file.name}:{line}"))
+    if not lessons:
+        raise UnmaskError(f"{file} holds no lesson.")
+    return lessons
+
+
+def tokenize_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson], max_length: int) -> list[LessonTokens]:
+    """Prompt and response in ONE tokenization, so that their border is where it is in a text that is written on.
+
+    A token across the border counts as response. A response that is too long loses its end, and then no end-of-sequence token is
+    learned. Raises UnmaskError for a prompt that leaves no room for a response, and for a tokenizer without that token.
+    """
+    if tokenizer.eos_token_id is None:
+        raise UnmaskError("This tokenizer has no end-of-sequence token, so a response would never end.")
+    texts = [lesson.prompt + lesson.output for lesson in lessons]
+    encoded = tokenizer(texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+    found = []
+    parts = zip(lessons, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
+    for lesson, ids, offsets, special in parts:
+        border = len(lesson.prompt)
+        real = [place for place, mark in enumerate(special) if not mark]
+        start = next(place for place in real if offsets[place][1] > border)
+        whole = (*ids[: real[-1] + 1], int(tokenizer.eos_token_id))
+        if start >= max_length:
+            raise UnmaskError(f"{lesson.where}: the prompt has {start} tokens, so {max_length} leave no room for the response.")
+        found.append(LessonTokens(whole[:max_length], start, lesson.where))
+    return found

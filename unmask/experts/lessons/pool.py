@@ -1,0 +1,89 @@
+"""Fleet: several writers at once, on the GPUs or machines of a Ray cluster. What they write is what one of them would write.
+
+A batch depends on its prompt and its seed alone, so it does not matter who writes it, nor when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.experts.lessons.generation import Job, Text, Writer
+from unmask.experts.lessons.writers import load_speaker
+from unmask.models.loading import Source
+
+
+class Fleet:
+    """Writers of one model, each in a process of its own.
+
+    writers: how many; address: of a Ray cluster, or None for this machine; gpus: that each is given. Raises UnmaskError without Ray.
+    """
+
+    engine = Writer.engine
+
+    def __init__(self, source: Source, writers: int, address: str | None = None, gpus: float = 0) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise UnmaskError("Several writers need Ray: pip install 'unmask[ray]'.") from error
+        if not ray.is_initialized():
+            with self._failures():
+                ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        self._ray, self.width = ray, writers
+        _require_gpus(ray, writers, gpus)
+        actor: Any = ray.remote(num_gpus=gpus, max_restarts=2, max_task_retries=2)(_Member)
+        self._members = [actor.remote(source) for _ in range(writers)]
+        with self._failures():  # now, and not when the first text is asked for
+            ray.get([member.ready.remote() for member in self._members])
+
+    def write_all(self, jobs: Sequence[Job]) -> list[list[Text]]:
+        """What follows each job's prompts, in the order of the jobs. Raises UnmaskError with the cause if a writer fails."""
+        with self._failures():
+            waiting = [self._members[place % self.width].write.remote(job) for place, job in enumerate(jobs)]
+            return list(self._ray.get(waiting))
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Say in one sentence why a writer failed; Ray tells it by the traceback of another process."""
+        from ray.exceptions import RayError
+
+        try:
+            yield
+        except (RayError, ConnectionError) as error:
+            raise UnmaskError(f"A writer in another process failed: {_cause(error)}") from error
+
+    def close(self) -> None:
+        """Let the writers go."""
+        for member in self._members:
+            self._ray.kill(member)
+
+
+class _Member:
+    """One writer, loaded where it runs."""
+
+    def __init__(self, source: Source) -> None:
+        self.writer = Writer(*load_speaker(source))
+
+    def ready(self) -> bool:
+        return True
+
+    def write(self, job: Job) -> list[Text]:
+        return self.writer.write_all([job])[0]
+
+
+def _require_gpus(ray: Any, writers: int, gpus: float) -> None:
+    """Raise UnmaskError if the cluster cannot give every writer its GPUs: Ray would wait for them for ever."""
+    wanted, free = writers * gpus, float(ray.available_resources().get("GPU", 0))
+    if wanted > free:
+        raise UnmaskError(
+            f"{writers} writers need {wanted:g} GPUs, and the Ray cluster has {free:g} free of {ray.cluster_resources().get('GPU', 0):g}: "
+            "ask for fewer --writers, or use --device cpu."
+        )
+
+
+def _cause(error: Exception) -> str:
+    cause = getattr(error, "cause", None)  # of a task; that of an actor which could not be made stands in the last line
+    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__).removeprefix("unmask.errors.UnmaskError: ")

@@ -1,0 +1,114 @@
+"""Seeds: rows of public task sets as lessons, told apart by their columns.
+
+| columns | set | lesson |
+|---|---|---|
+| instruction, output (input) | lessons as they are, Alpaca, Self-Instruct | the same |
+| subject, question, choices, answer | MMLU | question with choices A to D; letter and choice |
+| task, input, target | BIG-Bench Hard | the input of a task; its target |
+| question, answer | GSM8K | question; solution without the calculator's marks |
+| text, code | MBPP | what a function shall do, with its first test; the function |
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unmask.errors import UnmaskError
+from unmask.experts.lessons.lessons import Lesson, read_lessons
+from unmask.io.files import atomic
+from unmask.io.rows import Row, field, read_rows
+
+_CALCULATOR = re.compile(r"<<[^<>]*>>")
+LETTERS = "ABCDEFGHIJ"
+
+
+def read_seeds(file: Path) -> list[Lesson]:
+    """Lessons of a file, by its columns. Raises UnmaskError for columns that are none of these, and for a wrong row by its line."""
+    table = list(read_rows(file))
+    if not table:
+        raise UnmaskError(f"{file} holds no rows.")
+    columns = table[0][1].keys()
+    if {"instruction", "output"} <= columns:
+        return read_lessons(file)
+    for needed, convert in _LAYOUTS.items():
+        if set(needed) <= columns:
+            return [convert(file, line, row) for line, row in table]
+    known = "; ".join(", ".join(needed) for needed in [("instruction", "output"), *_LAYOUTS])
+    raise UnmaskError(f"{file} has the columns {', '.join(columns)}; lessons are made of: {known}.")
+
+
+def split(lessons: Sequence[Lesson], train: int, test: int, seed: int) -> tuple[list[Lesson], list[Lesson]]:
+    """Two parts without a lesson in common, drawn by the seed. Raises UnmaskError if there are too few.
+
+    The same instruction and input make the same lesson, whatever its response.
+    """
+    unique = list({(lesson.instruction, lesson.input): lesson for lesson in lessons}.values())
+    if len(unique) < train + test:
+        raise UnmaskError(f"{train} + {test} lessons were asked for, and there are {len(unique)} different ones.")
+    drawn = random.Random(f"{seed}:seeds").sample(unique, train + test)
+    return drawn[:train], drawn[train:]
+
+
+def write_lessons(lessons: Sequence[Lesson], file: Path) -> None:
+    """Write lessons as jsonl, each with where it came from."""
+    with atomic(file) as scratch:
+        rows = (
+            {"instruction": one.instruction, "input": one.input, "output": one.output, "from": one.where} for one in lessons
+        )
+        scratch.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+
+
+def lettered(choices: Sequence[object]) -> str:
+    """Choices as a question shows them: a line each, behind its letter."""
+    return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))
+
+
+def without_marks(answer: str) -> str:
+    """A solution of GSM8K without the marks of its calculator."""
+    return _CALCULATOR.sub("", answer)
+
+
+def _multiple_choice(file: Path, line: int, row: Row) -> Lesson:
+    choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
+    if not 0 <= answer < len(choices) <= len(LETTERS):
+        raise UnmaskError(f"{file}, line {line}: the answer {answer} is none of {len(choices)} choices.")
+    shown = lettered(choices)
+    subject = str(row["subject"]).replace("_", " ")
+    asked = f"{field(file, line, row, 'question')}\n{shown}"
+    response = f"{LETTERS[answer]}. {choices[answer]}"
+    return Lesson(f"Answer this question about {subject}.", response, asked, _at(file, line))
+
+
+def _task(file: Path, line: int, row: Row) -> Lesson:
+    name = str(row["task"]).replace("_", " ")
+    return Lesson(
+        f"Solve this problem of {name}.", field(file, line, row, "target"), field(file, line, row, "input"), _at(file, line)
+    )
+
+
+def _solution(file: Path, line: int, row: Row) -> Lesson:
+    answer = without_marks(field(file, line, row, "answer"))
+    return Lesson(field(file, line, row, "question"), answer, "", _at(file, line))
+
+
+def _function(file: Path, line: int, row: Row) -> Lesson:
+    tests = row.get("test_list") or []
+    wanted = f"{field(file, line, row, 'text')}\nIt has to pass: {tests[0]}" if tests else field(file, line, row, "text")
+    code = field(file, line, row, "code").replace("\r\n", "\n").replace("\t", "    ")
+    return Lesson(wanted, code, "", _at(file, line))
+
+
+def _at(file: Path, line: int) -> str:
+    return f"{file.parent.name}/{file.name}:{line}"
+
+
+_LAYOUTS: dict[tuple[str, ...], Callable[[Path, int, Row], Lesson]] = {
+    ("subject", "question", "choices", "answer"): _multiple_choice,
+    ("task", "input", "target"): _task,
+    ("question", "answer"): _solution,
+    ("text", "code"): _function,
+}

@@ -1,0 +1,313 @@
+"""Specialise: a base model writes its own lessons for a domain, from a few seeds. Two passes, each batch kept as soon as it is written.
+
+Instructions are brainstormed (3 seeds in context, temperature 1.0, top-p 0.98), then answered (5 seeds, greedily); Self-MoE, arXiv
+2406.12034, section 2.1. What a batch holds depends on the run's seed and the batch's number alone, so that a run that was stopped goes
+on to the same lessons.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.experts.bases import WEIGHTS
+from unmask.experts.lessons.domain import BLANK, STOP, Domain
+from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
+from unmask.experts.lessons.generation import Job, Sampling, Text, Writers
+from unmask.experts.lessons.lessons import Lesson
+from unmask.experts.lessons.seeds import write_lessons
+from unmask.experts.records import another_run, content_of, plain, require_same
+from unmask.io.files import append_line, atomic, only_run_in, write_json
+from unmask.io.seals import Damaged, open_line, read_record, sealed_line, write_record
+
+INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (
+    "instructions.jsonl",
+    "responses.jsonl",
+    "lessons.jsonl",
+    "report.json",
+    "specialise.json",
+)
+FILES = (INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD)
+_IN_CONTEXT, _SOLVED = 3, 5
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many lessons are wanted and how they are written.
+
+    number: instructions to keep; batch: texts of one pass; patience: batches of instructions that may be written for each that would do if
+    nothing were dropped, before the run ends with fewer.
+    """
+
+    number: int = 100
+    batch: int = 16
+    instruction_tokens: int = 128
+    response_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 0.98
+    patience: int = 6
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise UnmaskError for numbers that write nothing."""
+        for name in ("number", "batch", "instruction_tokens", "response_tokens", "patience"):
+            if getattr(self, name) < 1:
+                raise UnmaskError(f"{name} is at least 1, not {getattr(self, name)}.")
+        if not (0 <= self.temperature < math.inf and 0 < self.top_p <= 1 and self.seed >= 0):
+            raise UnmaskError("temperature and seed are at least 0, and top_p is above 0 and at most 1.")
+
+
+@dataclass(frozen=True)
+class Yield:
+    """What came of it. dropped: by reason; kept: lessons; nearest: mean ROUGE-L of a kept instruction to the nearest other or seed."""
+
+    written: int
+    instructions: int
+    kept: int
+    dropped: dict[str, int]
+    nearest: float
+    words: float
+
+    def as_json(self) -> dict[str, Any]:
+        """For the report."""
+        return asdict(self)
+
+
+def specialise(
+    writer: Writers,
+    model: str,
+    domain: Domain,
+    seeds: Sequence[Lesson],
+    folder: Path,
+    plan: Plan,
+    forbidden: Sequence[str] = (),
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    weights: Mapping[str, str] | None = None,
+) -> Yield:
+    """Write lessons of a domain into a folder; go on where that was stopped.
+
+    weights: of the model, as `bases.weights_of` names them.
+    forbidden: texts of evaluations, which no instruction may be near to. Raises UnmaskError for fewer than five seeds, and for a
+    folder that holds another run.
+    """
+    record = record_of(model, writer.engine, domain, seeds, plan, forbidden, weights)
+    with only_run_in(folder):
+        check_run(folder, record)
+        write_record(folder / RECORD, record)
+        batches = Batches(folder, _digest(record))
+        dropped: Counter[str] = Counter()
+        wanted, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped, progress)
+        lessons = _responses(writer, domain, seeds, wanted, batches, plan, dropped, progress)
+        write_lessons(lessons, folder / LESSONS)
+        found = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
+        write_json(folder / REPORT, {**record, **found.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]})
+    return found
+
+
+def record_of(
+    model: str,
+    engine: str,
+    domain: Domain,
+    seeds: Sequence[Lesson],
+    plan: Plan,
+    forbidden: Sequence[str],
+    weights: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What a run is started with. Raises UnmaskError for fewer than five seeds."""
+    if len(seeds) < _SOLVED:
+        raise UnmaskError(f"{_SOLVED} seeds stand in each prompt, and there are {len(seeds)}.")
+    return {
+        "model": model,
+        **(weights or {}),
+        "engine": engine,
+        "domain": domain.model_dump(mode="json"),
+        "seeds": content_of(seeds),
+        "plan": asdict(plan),
+        "avoided": hashlib.sha256("\0".join(forbidden).encode()).hexdigest()[:16],
+    }
+
+
+def check_run(folder: Path, record: dict[str, Any]) -> None:
+    """Raise UnmaskError if a folder holds batches of another run. Changes nothing."""
+    file, before = folder / INSTRUCTIONS, read_record(folder / RECORD)
+    if not file.is_file() or not file.stat().st_size:
+        return  # it wrote nothing, so nothing of it could be mixed up with this one
+    if before is not None:
+        require_same(before, record, folder)
+    next(Batches(folder, _digest(record)).read(INSTRUCTIONS, repair=False), None)
+
+
+def _digest(record: dict[str, Any]) -> str:
+    # weights name a model better than its name does, which may be typed in several ways
+    named = {key: value for key, value in plain(record).items() if key != "model" or WEIGHTS not in record}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches that a run has written, one a line, each with its checksum and the run that it belongs to."""
+
+    folder: Path
+    run: str
+
+    def read(self, name: str, answered: str = "", repair: bool = True) -> Iterator[list[Text]]:
+        """Batches that were written to their end. From a damaged one on, they are cut off and written anew.
+
+        answered: what instructions the batches respond to; responses to others are written anew as well. Raises UnmaskError for
+        batches of another run.
+        """
+        file = self.folder / name
+        lines = file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
+        for number, line in enumerate(lines):
+            try:
+                texts = self._texts(line, answered)
+            except Damaged as error:
+                if repair:
+                    warnings.warn(f"'{file}', line {number + 1}: {error}. It is written anew, with what follows.", stacklevel=2)
+                    with atomic(file) as scratch:
+                        scratch.write_bytes(b"".join(whole + b"\n" for whole in lines[:number]))
+                return
+            yield texts
+
+    def add(self, name: str, texts: Sequence[Text], answered: str = "") -> None:
+        """Write a batch, durably."""
+        said = {"run": self.run, "answered": answered, "texts": [asdict(text) for text in texts]}
+        append_line(self.folder / name, sealed_line(said))
+
+    def _texts(self, line: bytes, answered: str) -> list[Text]:
+        try:
+            content = json.loads(line)
+            if isinstance(content, list):
+                return [Text(**text) for text in content]  # of an older version
+            content = open_line(line)
+            if content["run"] != self.run:
+                raise another_run(self.folder)
+            if content["answered"] != answered:
+                raise Damaged("it responds to other instructions")
+            return [Text(**text) for text in content["texts"]]
+        except (ValueError, TypeError, KeyError) as error:
+            if isinstance(error, UnmaskError):
+                raise
+            raise Damaged(f"it is damaged ({error})") from error
+
+
+def _instructions(
+    writer: Writers,
+    domain: Domain,
+    seeds: Sequence[Lesson],
+    batches: Batches,
+    plan: Plan,
+    forbidden: Sequence[str],
+    dropped: Counter[str],
+    progress: Callable[[str, int, int], None],
+) -> tuple[list[Lesson], int]:
+    novelty, never = Novelty(_asked(seed) for seed in seeds), Novelty(forbidden)
+    known = list(batches.read(INSTRUCTIONS))
+    kept: list[Lesson] = []
+    limit = plan.patience * -(-plan.number // plan.batch)
+    batch = 0
+    while len(kept) < plan.number and batch < limit:
+        if batch >= len(known):
+            wave = range(batch, min(limit, batch + writer.width))
+            for texts in writer.write_all([_brainstorm(domain, seeds, plan, number) for number in wave]):
+                known.append(texts)
+                batches.add(INSTRUCTIONS, texts)
+        for place, text in enumerate(known[batch]):
+            lesson = parse_instruction(text.text)
+            why = "cut off" if not text.ended else refuse_instruction(lesson, domain, novelty, never)
+            if why is not None or lesson is None:
+                dropped[why or "unparsable"] += 1
+            elif len(kept) < plan.number:
+                novelty.add(_asked(lesson))
+                kept.append(replace(lesson, where=f"{domain.name}:{batch}.{place}"))
+        batch += 1
+        progress("instructions", len(kept), plan.number)
+    return kept, sum(len(texts) for texts in known[:batch])
+
+
+def _responses(
+    writer: Writers,
+    domain: Domain,
+    seeds: Sequence[Lesson],
+    wanted: Sequence[Lesson],
+    batches: Batches,
+    plan: Plan,
+    dropped: Counter[str],
+    progress: Callable[[str, int, int], None],
+) -> list[Lesson]:
+    answered = content_of(wanted)["content"]
+    known = list(batches.read(RESPONSES, answered))
+    kept: list[Lesson] = []
+    count = -(-len(wanted) // plan.batch)
+    for batch in range(count):
+        part = _part(wanted, plan, batch)
+        if batch >= len(known):
+            wave = range(batch, min(count, batch + writer.width))
+            for texts in writer.write_all([_respond(domain, seeds, wanted, plan, number) for number in wave]):
+                known.append(texts)
+                batches.add(RESPONSES, texts, answered)
+        for lesson, text in zip(part, known[batch], strict=True):
+            why = "cut off" if not text.ended else refuse_response(text.text, domain)
+            if why is None:
+                kept.append(replace(lesson, output=text.text.strip()))
+            else:
+                dropped[why] += 1
+        progress("responses", min(len(wanted), (batch + 1) * plan.batch), len(wanted))
+    return kept
+
+
+def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: Plan, batch: int) -> Job:
+    """A batch of instructions, by its number."""
+    prompt = domain.brainstorm(_draw(seeds, _IN_CONTEXT, plan.seed, "instructions", batch))
+    sampling = Sampling(plan.instruction_tokens, plan.temperature, plan.top_p)
+    # the last words belong to the rows: a prefix is what all rows share, and may not be all there is
+    rows = ("Instruction:",) * plan.batch
+    return Job(
+        prompt.removesuffix("Instruction:"), rows, sampling, BLANK, _number(plan.seed, domain.name, "instructions", batch)
+    )
+
+
+def _respond(domain: Domain, seeds: Sequence[Lesson], wanted: Sequence[Lesson], plan: Plan, batch: int) -> Job:
+    """A batch of responses, by its number."""
+    prompt = domain.respond(_draw(seeds, _SOLVED, plan.seed, "responses", batch))
+    rows = tuple(domain.question(lesson) for lesson in _part(wanted, plan, batch))
+    return Job(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed)
+
+
+def _part(wanted: Sequence[Lesson], plan: Plan, batch: int) -> Sequence[Lesson]:
+    return wanted[batch * plan.batch : (batch + 1) * plan.batch]
+
+
+def _draw(seeds: Sequence[Lesson], number: int, seed: int, what: str, batch: int) -> list[Lesson]:
+    return random.Random(f"{seed}:{what}:{batch}").sample(list(seeds), number)
+
+
+def _number(seed: int, *of: object) -> int:
+    return zlib.crc32(f"{seed}:{of}".encode())
+
+
+def _asked(lesson: Lesson) -> str:
+    return f"{lesson.instruction} {lesson.input}".strip()
+
+
+def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:
+    texts = [_asked(lesson) for lesson in lessons]
+    near = [
+        Novelty([*texts[:place], *texts[place + 1 :], *map(_asked, seeds)]).nearest(text)
+        for place, text in enumerate(texts[:200])
+    ]
+    return sum(near) / len(near) if near else 0.0
+
+
+def _length(lessons: Sequence[Lesson]) -> float:
+    return sum(len(lesson.output.split()) for lesson in lessons) / len(lessons) if lessons else 0.0

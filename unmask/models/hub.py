@@ -1,0 +1,113 @@
+"""The hub: what is there under a name, and no long wait where no hub can be reached.
+
+The hub's client tries each file six times, with pauses that add up to a minute. So one short request asks first whether the hub
+answers. If it does not, only the files that were downloaded before are used.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from math import inf
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+
+from unmask.errors import UnmaskError
+from unmask.models.bundled import BUNDLED
+
+_PATIENCE = 5.0
+"""Seconds that a hub has to answer in."""
+
+_ADAPTER = "adapter_config.json"
+
+
+_ASKED_AGAIN = 60.0
+"""Seconds for which an answer, or none, is believed."""
+
+
+class _Asked:
+    """Whether the hub answered when it was last asked, and how many blocks rely on that now."""
+
+    def __init__(self) -> None:
+        self.lock, self.blocks, self.before = Lock(), 0, False
+        self.when, self.answers = -inf, False
+
+
+_asked = _Asked()
+
+
+@contextmanager
+def no_long_wait() -> Iterator[None]:
+    """Use only what was downloaded before, for as long as the block runs, if the hub does not answer."""
+    from huggingface_hub import constants
+
+    with _asked.lock:  # threads share the client's switch: the first one sets it, the last one puts it back
+        if not _asked.blocks:
+            _asked.before = constants.HF_HUB_OFFLINE
+            constants.HF_HUB_OFFLINE = _asked.before or not _answers()
+        _asked.blocks += 1
+    try:
+        yield
+    finally:
+        with _asked.lock:
+            _asked.blocks -= 1
+            if not _asked.blocks:
+                constants.HF_HUB_OFFLINE = _asked.before
+
+
+def _answers() -> bool:
+    from huggingface_hub import close_session, constants, get_session
+
+    if monotonic() - _asked.when > _ASKED_AGAIN:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=_PATIENCE)  # any status is an answer
+            _asked.answers = True
+        except Exception:  # which classes the client raises depends on its version
+            close_session()
+            _asked.answers = False
+        _asked.when = monotonic()
+    return _asked.answers
+
+
+def hub_file(name: str, file: str, revision: str | None) -> Path | None:
+    """A file of a model on the hub, downloaded or from the cache; None if the model has no such file.
+
+    Raises UnmaskError if the hub does not give the model.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        with no_long_wait():
+            return Path(hf_hub_download(name, file, revision=revision))
+    except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError) as error:
+        if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):
+            raise UnmaskError(hub_failure(name, error)) from error
+    return None
+
+
+def hub_commit(name: str, revision: str | None) -> str:
+    """The commit on the hub that a model or adapter comes from. Raises UnmaskError if the hub does not give it."""
+    for config in ("config.json", _ADAPTER):
+        if (file := hub_file(name, config, revision)) is not None:
+            return file.parent.name
+    raise UnmaskError(f"'{name}' is on the hub, but is no model: it has no config.json.")
+
+
+def hub_failure(name: str, error: Exception) -> str:
+    """Say that a name was looked for as a folder, as a bundled name and on the hub, and what the hub said."""
+    nearest = get_close_matches(name, BUNDLED, n=1)
+    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+    offline = " HF_HUB_OFFLINE is set, so only its cache was tried." if os.environ.get("HF_HUB_OFFLINE") == "1" else ""
+    return (
+        f"'{name}' is no folder, no bundled name ({', '.join(BUNDLED)}), and the model hub did not give it.{hint}{offline} "
+        f"The hub said: {first_line(error)}"
+    )
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its class."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,155 @@
+"""Routers: which modules of a model share tokens out among experts, and what their outputs are, seen on the loaded model.
+
+transformers declares, for every family of its own, which module produces `router_logits` and at which place of its output
+(`_can_record_outputs`). Reading that declaration is architecture-independent and gives exactly what `output_router_logits=True`
+gives. Shared experts and dense layers have no router and so never appear.
+
+Code that comes with a model declares nothing. There a router is what stands beside n experts of one shape in a decoder layer and has a
+weight with a row for each of them. What it returns is looked at in one pass, and a module that does not do as a router does is not taken
+for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.models.decoder import find_layers
+from unmask.models.routing import Router
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_TEXTS, _TOKENS = 8, 8
+_AGREE = 0.9  # share of tokens for which a product has to rank the experts as the router does: in bf16 a few change places
+_ROUNDING = 1e-2  # what rounding to bf16 may take from a sum of 1
+Seen = dict[nn.Module, tuple[tuple[Any, ...], Any]]
+"""What a module was called with, and what it returned."""
+
+
+def find_routers(model: PreTrainedModel) -> list[Router]:
+    """The routers of a model, in the order of its layers; empty for a dense model."""
+    declared: dict[type, int] = {}
+    for module in model.modules():
+        recorder = (getattr(module, "_can_record_outputs", None) or {}).get("router_logits")
+        for one in recorder if isinstance(recorder, list) else [recorder]:
+            if one is not None:
+                declared[getattr(one, "target_class", one)] = getattr(one, "index", 0)
+    found = [Router(module, declared[type(module)]) for module in model.modules() if type(module) in declared]
+    return found or [
+        Router(gate, weight=weight) for _, gate, weight in expert_blocks(model) if gate is not None and weight is not None
+    ]
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def proven_routers(model: PreTrainedModel) -> list[Router]:
+    """The routers of a model as one pass shows them, decided once: a score must not depend on what else is in a batch.
+
+    Empty also if a module that stands where a router does was not seen to be one; `why_no_routers` tells.
+    """
+    routers = find_routers(model)
+    seen = _watch(model, routers) if routers else {}
+    placed = [_placed(router, seen) for router in routers]
+    found = [router for router in placed if router is not None]
+    if len(found) < len(placed):
+        return []
+    tokens: dict[type, list[Tensor]] = {}
+    for router in found:
+        if router.module in seen:
+            given, output = seen[router.module]
+            scores = router.scores(router.completed(given, output)).float()
+            tokens.setdefault(type(router.module), []).append(_like_probabilities(scores))
+    # by class, as its `forward` decides; by majority, as rounding may move a token
+    applied = {kind for kind, alike in tokens.items() if torch.cat(alike).float().mean() > 0.5}
+    return [replace(router, probabilities=type(router.module) in applied) for router in found]
+
+
+def why_no_routers(model: PreTrainedModel) -> str:
+    """Why a model has no routing weights, as the end of a sentence."""
+    names = {module: name for name, module in model.named_modules()}
+    blocks = [names[block] for block, _, _ in expert_blocks(model)]
+    if not blocks:
+        return "has no router: it is dense"
+    return (
+        f"has experts ({blocks[0]}{' and others' if len(blocks) > 1 else ''}), but no router that can be read: transformers declares none, "
+        "and no module beside the experts was seen to score all of them"
+    )
+
+
+def expert_blocks(model: PreTrainedModel) -> Iterator[tuple[nn.Module, nn.Module | None, Tensor | None]]:
+    """Modules of decoder layers that hold experts of one shape; with the one child that has a row of weights for each, if there is one."""
+    size = model.config.get_text_config(decoder=True).hidden_size
+    for layer in find_layers(model):
+        for block in layer.modules():
+            if number := _experts_of(block, size):
+                gates = [(child, weights[0]) for child in block.children() if len(weights := _rows(child, (number, size))) == 1]
+                yield (block, *gates[0]) if len(gates) == 1 else (block, None, None)
+
+
+def _experts_of(block: nn.Module, size: int) -> int:
+    """How many experts a module holds: in a list of modules alike, or as a stack of matrices in a child; 0 if it holds none."""
+    for child in block.children():
+        if isinstance(child, nn.ModuleList) and len(child) > 1:
+            shapes = [(type(one), [tuple(weight.shape) for weight in one.parameters()]) for one in child]
+            if shapes[0][1] and all(one == shapes[0] for one in shapes) and any(size in shape for shape in shapes[0][1]):
+                return len(child)
+        if type(child).__module__ != nn.Conv1d.__module__:
+            stacks = {tuple(weight.shape) for weight in child.parameters(recurse=False) if weight.dim() == 3}
+            if stacks and len({shape[0] for shape in stacks}) == 1 and all(size in shape[1:] for shape in stacks):
+                return int(next(iter(stacks))[0])
+    return 0
+
+
+def _rows(module: nn.Module, shape: tuple[int, int]) -> list[Tensor]:
+    return [weight for weight in module.parameters() if tuple(weight.shape) == shape]
+
+
+def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
+    """What each router gets and gives in a pass over a few tokens."""
+    seen: Seen = {}
+
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        seen[module] = ((*args, *kwargs.values()), output)
+
+    vocabulary = model.get_input_embeddings().num_embeddings
+    ids = (torch.arange(_TEXTS * _TOKENS, device=next(model.parameters()).device) * 7919 + 3) % vocabulary
+    with ExitStack() as hooks:
+        for router in routers:
+            hooks.callback(router.module.register_forward_hook(keep, with_kwargs=True).remove)
+        model(input_ids=ids.reshape(_TEXTS, _TOKENS), use_cache=False)
+    return seen
+
+
+def _placed(router: Router, seen: Seen) -> Router | None:
+    """A router with the place of its scores. None if its output was not seen to be a router's."""
+    if router.weight is None:  # declared
+        return router
+    if router.module not in seen:
+        return None
+    given, output = seen[router.module]
+    parts = list(output) if isinstance(output, tuple) else [output]
+    product = router.completed(given, ())[0]
+    full = [at for at, part in enumerate(parts) if _is_float(part) and part.numel() == product.numel()]
+    if len(full) == 1:
+        return Router(router.module, full[0])
+    chosen = next((part for part in parts if isinstance(part, Tensor) and not part.is_floating_point()), None)
+    if chosen is None or chosen.numel() % len(product) or not 0 < chosen.numel() // len(product) < product.shape[1]:
+        return None
+    chosen = chosen.reshape(len(product), -1)
+    best = product.topk(chosen.shape[1], dim=-1).indices
+    alike = (best.sort(dim=-1).values == chosen.sort(dim=-1).values).all(dim=-1)
+    return router if alike.float().mean() >= _AGREE else None
+
+
+def _is_float(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.is_floating_point()
+
+
+def _like_probabilities(scores: Tensor) -> Tensor:
+    """Which tokens' scores look like probabilities: Gemma 4's router returns those, where others return logits."""
+    return (scores >= 0).all(dim=-1) & ((scores.sum(dim=-1) - 1).abs() < _ROUNDING)

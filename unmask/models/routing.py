@@ -1,0 +1,83 @@
+"""Routing weights: what the routers of a mixture-of-experts model say about each token. `unmask.models.routers` finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from unmask.errors import UnmaskError
+
+
+@dataclass(frozen=True)
+class Router:
+    """One router of a model.
+
+    index: where the module's output holds the scores of all experts. weight: set if it holds none of them (DeepSeekMoE's gate returns the
+    chosen experts only): the scores are then the product of the module's input with this weight, and `completed` puts them first.
+    probabilities: whether the scores have been through a softmax already.
+    """
+
+    module: nn.Module
+    index: int = 0
+    weight: Tensor | None = None
+    probabilities: bool = False
+
+    def completed(self, inputs: Iterable[Any], output: Any) -> Any:
+        """What the module returned for some inputs, with the scores of all experts in it."""
+        if self.weight is None:
+            return output
+        given = next(one for one in inputs if isinstance(one, Tensor))
+        scores = nn.functional.linear(given.reshape(-1, given.shape[-1]).float(), self.weight.float())
+        return (scores, *(output if isinstance(output, tuple) else (output,)))
+
+    def scores(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
+        """Scores of all experts, before any selection, one row a token."""
+        scores = output[self.index] if isinstance(output, tuple) else output
+        return scores.reshape(-1, scores.shape[-1])
+
+    def chosen(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
+        """The weights that the model itself applies: zero outside the chosen experts. Raises UnmaskError if not exposed."""
+        scores = self.scores(output)
+        parts = list(enumerate(output)) if isinstance(output, tuple) else []
+        others = [part for at, part in parts if at != self.index and isinstance(part, Tensor)]
+        indices = next((part for part in others if not part.is_floating_point()), None)
+        weights = next((part for part in others if part.is_floating_point()), None)
+        if weights is None or (indices is None and weights.numel() != scores.numel()):
+            name = type(self.module).__name__
+            raise UnmaskError(f"{name} does not expose the weights of its chosen experts; use softmax, logits or sigmoid.")
+        if indices is None:
+            return weights.reshape(scores.shape).float()
+        indices = indices.reshape(len(scores), -1)
+        return torch.zeros_like(scores, dtype=torch.float32).scatter(1, indices, weights.reshape(indices.shape).float())
+
+
+RoutingRead = Callable[[Router, "Tensor | tuple[Any, ...]"], Tensor]
+
+
+def softmax(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
+    """Softmax over ALL experts in fp32, before any top-k (MoEE, section 3). Scores that are probabilities already stay."""
+    scores = router.scores(output).float()
+    return scores if router.probabilities else scores.softmax(dim=-1)
+
+
+def logits(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
+    """The router's scores as they are."""
+    return router.scores(output).float()
+
+
+def sigmoid(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
+    """Each expert's score on its own, as DeepSeek-V3 and GLM-4 gate; their selection bias is left out."""
+    return router.scores(output).float().sigmoid()
+
+
+def topk(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
+    """The weights that the model applies, zero for experts that were not chosen."""
+    return router.chosen(output)
+
+
+ROUTINGS: dict[str, RoutingRead] = {"softmax": softmax, "logits": logits, "sigmoid": sigmoid, "topk": topk}

@@ -1,0 +1,205 @@
+"""Source: which model is meant, which one lies below it, and whose code may run.
+
+An adapter and a mixture name their base model in a file. That name is read here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.models.bundled import BUNDLED, HUB, is_path, resolve
+from unmask.models.hub import hub_file, no_long_wait
+
+TRUSTED = "UNMASK_TRUST_CODE_OF"
+"""Environment variable: other repositories and folders whose code may run with `--trust-remote-code`, commas between."""
+
+_ADAPTER, _MIXTURE, _EMBEDDER = "adapter_config.json", "mixture.json", "unmask.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from and how it is loaded: everything that decides its weights.
+
+    model: hub id, folder or bundled name; adapter: a PEFT folder or hub id (or the folder of a mixture, whose base is `model` then);
+    merge: fold the adapter into the weights.
+    dtype, device: a name or "auto"; attn_implementation: None lets transformers choose (sdpa where it exists, never flash,
+    whose sliding window sees one token less); trust_remote_code: run code that comes with `model`, and with no other model that a
+    file names.
+    """
+
+    model: str
+    revision: str | None = None
+    adapter: str | None = None
+    merge: bool = False
+    dtype: str = "auto"
+    device: str = "auto"
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
+
+
+def is_mixture(folder: Path) -> bool:
+    """Whether a folder holds a mixture of LoRA experts."""
+    return (folder / _MIXTURE).is_file()
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds a PEFT adapter."""
+    return (folder / _ADAPTER).is_file()
+
+
+def place_of(source: Source) -> str:
+    """The local folder of a model, or its hub id. An adapter on the hub is downloaded. Raises UnmaskError."""
+    path = resolve(source.model)
+    return path if Path(path).is_dir() else str(_hub_adapter(path, source.revision) or path)
+
+
+def adapter_folder(name: str) -> str:
+    """The local folder of an adapter that is named by its folder or hub id. Raises UnmaskError."""
+    path = resolve(name)
+    if Path(path).is_dir():
+        return path
+    found = _hub_adapter(path, None)
+    if found is None:
+        raise UnmaskError(f"The adapter '{name}' could not be loaded: Can't find '{_ADAPTER}' there.")
+    return str(found)
+
+
+def _hub_adapter(name: str, revision: str | None) -> Path | None:
+    """The downloaded files of an adapter on the hub; None for anything else, which loading gives the reason for."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        if hub_file(name, _ADAPTER, revision) is None:
+            return None
+    except UnmaskError:
+        return None
+    with no_long_wait():
+        return Path(snapshot_download(name, revision=revision, allow_patterns=["adapter_*"]))
+
+
+def below(folder: Path, source: Source) -> Source | None:
+    """The base model that an adapter or a mixture in a folder names; None for a folder that is neither.
+
+    A revision that `source` gives for a local folder is the base's. Raises UnmaskError for a base that is not named, is not there, or
+    comes with code that nobody named.
+    """
+    if is_mixture(folder):
+        said = _read(folder / _MIXTURE)
+        name, revision = said.get("base"), said.get("revision")
+    elif is_adapter(folder):
+        said = _read(folder / _ADAPTER)
+        name, revision = said.get("base_model_name_or_path"), said.get("revision")
+        if revision is None and (folder / _EMBEDDER).is_file():  # older versions kept it there only
+            revision = _read(folder / _EMBEDDER).get("revision")
+    else:
+        return None
+    if not name:
+        raise UnmaskError(f"The adapter in '{folder}' does not say which base model it belongs to; give --model and --adapter.")
+    named = lasting_name(source.model) == str(folder.resolve())  # else its revision is not meant for the base
+    base = replace(
+        source,
+        model=base_name(str(name), folder),
+        revision=(source.revision if named else None) or revision,
+        adapter=None,
+        merge=False,
+    )
+    return base if lasting_name(source.model) == base.model else _without_its_code(base, folder)
+
+
+def base_name(name: str, folder: Path) -> str:
+    """A base as a file in a folder names it: a path as absolute, beside that folder or in the working directory; else the name."""
+    if name in BUNDLED or name.startswith(HUB):
+        return name
+    path = Path(name).expanduser()
+    for place in (path,) if path.is_absolute() else (folder / path, path):
+        if place.is_dir():
+            return str(place.resolve())
+    if is_path(name):
+        raise UnmaskError(
+            f"There is no folder '{name}', the base model that '{folder}' names. If it was moved, name both: "
+            f"--model BASE --adapter {folder}."
+        )
+    return name
+
+
+def lasting_name(model: str) -> str:
+    """A model's name as a record keeps it, so that it means the same in another working directory."""
+    path = Path(model).expanduser()
+    return str(path.resolve()) if model and model not in BUNDLED and path.is_dir() else model
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two names lead to one model."""
+    return one == other or lasting_name(resolve(one)) == lasting_name(resolve(other))
+
+
+def _without_its_code(base: Source, folder: Path) -> Source:
+    """A base whose code is not run. Raises UnmaskError if the user allows code, and the base has some that nobody named."""
+    if not base.trust_remote_code or _is_trusted(base.model):
+        return base
+    if code_of(resolve(base.model), base.revision):
+        raise UnmaskError(
+            f"'{folder}' names '{base.model}' as its base model, which comes with Python code of its own. --trust-remote-code covers "
+            f"only the model that you name. To run that code, name the base: --model {base.model} --adapter {folder} "
+            f"--trust-remote-code, or set {TRUSTED}={base.model}."
+        )
+    return replace(base, trust_remote_code=False)
+
+
+def require_own_code(path: str, source: Source) -> None:
+    """Raise UnmaskError if a model asks to run code of another repository, which the user did not name."""
+    if not source.trust_remote_code:
+        return
+    for other in sorted(code_of(path, source.revision) - {path}):
+        if not _is_trusted(other):
+            raise UnmaskError(
+                f"'{source.model}' asks to run Python code of '{other}'. --trust-remote-code covers only the model that you name. "
+                f"To run that code, set {TRUSTED}={other}."
+            )
+
+
+def code_of(path: str, revision: str | None) -> set[str]:
+    """The repositories and folders whose Python code a load of this model would run."""
+    found: set[str] = set()
+    for name in ("config.json", "tokenizer_config.json"):
+        file = Path(path) / name if Path(path).is_dir() else _file_on_hub(path, name, revision)
+        if file is not None and file.is_file():
+            mapped = _read(file).get("auto_map") or {}
+            found |= {one.split("--")[0] if "--" in one else path for one in _leaves(mapped)}
+    return found
+
+
+def _file_on_hub(name: str, file: str, revision: str | None) -> Path | None:
+    try:
+        return hub_file(name, file, revision)
+    except UnmaskError:
+        return None  # loading says why the model cannot be had
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(one)
+
+
+def _is_trusted(model: str) -> bool:
+    named = [name.strip() for name in os.environ.get(TRUSTED, "").split(",") if name.strip()]
+    return model in named or lasting_name(model) in {lasting_name(name) for name in named}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UnmaskError(f"'{file}' is not JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise UnmaskError(f"'{file}' holds no JSON object.")
+    return content

@@ -1,0 +1,421 @@
+"""Sparse upcycling: a dense decoder -> a standard mixture of experts that computes the same (Komatsuzaki et al. 2022).
+
+Every expert starts as a copy of the layer's MLP, and the chosen experts' weights are normalised to sum to one, so the mixture's
+logits ARE the dense model's, whatever its new router says. That is proven on the built model, in fp32, before anything
+is changed. No architecture is asked for its name: each row of TARGETS is tried, and the first whose weights all have a
+place and whose logits are equal is taken; a model that no row reproduces is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from unmask.errors import UnmaskError
+from unmask.io.files import atomic_folder
+from unmask.io.seals import seal
+from unmask.models.routers import find_routers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TOLERANCE = 1e-4  # of the largest logit, in fp32; thirty layers differ by about 1e-6
+_GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
+_WINDOWS = ("sliding_window", "attention_chunk_size")
+
+
+@dataclass(frozen=True)
+class UpcycleOptions:
+    """How a mixture is made of a dense model. Raises UnmaskError for options that cannot work.
+
+    experts: copies of each MLP; top_k: how many of them a token visits; every: each n-th layer becomes a mixture.
+    noise: Gaussian noise on each expert's weights, as a share of their deviation. The default keeps the model almost as it
+    was, and lets the router learn from the first step: while experts are equal, their weights change nothing, and the
+    router's gradient is exactly zero. drop: share of each expert's neurons that are drawn anew (Drop-Upcycling, Nakamura et
+    al. 2025, who train on billions of tokens with 0.5); none by default, since little training does not win back what it
+    costs (on SmolLM2-135M 0.25 takes the loss on a text from 2.3 to 6.0, where the default noise changes nothing).
+    router_std: deviation of the new routers' weights. aux_loss: weight of the load-balancing loss in training.
+    """
+
+    experts: int = 8
+    top_k: int = 2
+    every: int = 1
+    noise: float = 0.01
+    drop: float = 0.0
+    router_std: float = 0.02
+    aux_loss: float = 0.01
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if not 2 <= self.top_k <= self.experts:
+            raise UnmaskError(
+                f"top-k must be between 2 and the number of experts ({self.experts}), not {self.top_k}: the weight of a "
+                "single chosen expert is always 1, so its router could not learn."
+            )
+        if self.every < 1 or self.noise < 0 or self.aux_loss < 0 or not 0 <= self.drop < 1:
+            raise UnmaskError("every must be at least 1, noise and aux-loss at least 0, and drop at least 0 and below 1.")
+        if self.router_std <= 0:
+            raise UnmaskError("router-std must be above 0: a router of zeros sends every token to the same experts.")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A mixture-of-experts architecture of transformers, and what its configuration calls things.
+
+    like: which dense decoders it reproduces; experts, width, every: keys of the number of experts, of an expert's
+    intermediate size, and of the step between sparse layers (None: all are sparse); settings: further keys;
+    router: how its router's weight is named; silent: parts that a dense model has not, set to zero so that they add nothing.
+    """
+
+    model_type: str
+    like: str
+    experts: str = "num_local_experts"
+    width: str = "intermediate_size"
+    every: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    router: str = ".gate.weight"
+    silent: str | None = None
+
+
+_QWEN: dict[str, Any] = {"experts": "num_experts", "width": "moe_intermediate_size", "every": "decoder_sparse_step"}
+_NORMALISED: dict[str, Any] = {"norm_topk_prob": True}
+# a shared expert cannot have no neuron at all, so it has one
+_ONE_SHARED: dict[str, Any] = {**_NORMALISED, "shared_expert_intermediate_size": 1}
+TARGETS: tuple[Target, ...] = (
+    Target("mixtral", "Llama, Mistral"),
+    Target("qwen3_moe", "Qwen3", **_QWEN, settings={**_NORMALISED, "mlp_only_layers": []}),
+    Target("qwen2_moe", "Qwen2", **_QWEN, settings={**_ONE_SHARED, "mlp_only_layers": []}, silent=".shared_expert"),
+    Target("granitemoe", "Granite", router=".router.weight"),
+    Target("flex_olmo", "OLMo 2", experts="num_experts", settings=_NORMALISED),
+)
+
+
+@dataclass(frozen=True)
+class Upcycled:
+    """A mixture, the architecture it has, and how far its logits were from the dense model's before symmetry was broken."""
+
+    model: PreTrainedModel
+    target: Target
+    difference: float
+
+
+@dataclass(frozen=True)
+class LoadBalance:
+    """How tokens spread over the experts of each layer: their shares, and the entropy of these (1 is even, 0 is one expert)."""
+
+    share: Float[Tensor, "layer expert"]
+    entropy: Float[Tensor, " layer"]
+
+
+class _Unfit(Exception):
+    """Why a dense model cannot be written as a target."""
+
+
+def upcycle(dense: PreTrainedModel, options: UpcycleOptions) -> Upcycled:
+    """A mixture of experts made of a dense causal language model, in its dtype and on its device; `dense` stays as it is.
+
+    Raises UnmaskError for a model that is a mixture already, has no head, or is reproduced by no architecture of TARGETS.
+    """
+    if find_routers(dense):
+        raise UnmaskError(f"{type(dense).__name__} is a mixture of experts already; upcycling starts from a dense model.")
+    if dense.get_output_embeddings() is None:
+        raise UnmaskError(f"{type(dense).__name__} has no language-model head; load it with AutoModelForCausalLM.")
+    if options.every > (layers := dense.config.get_text_config().num_hidden_layers):
+        raise UnmaskError(f"The model has {layers} layers, so with --every {options.every} no layer would be sparse.")
+    unfit: list[str] = []
+    unequal: list[str] = []
+    dtype = dense.dtype
+    with _in_float32(dense):
+        for target in TARGETS:
+            try:
+                sparse = _build(dense, target, options)
+            except _Unfit as reason:
+                unfit.append(f"as {target.model_type}, {reason}")
+                continue
+            if (difference := prove_equal(dense, sparse)) < TOLERANCE:
+                break
+            unequal.append(f"as {target.model_type}, its logits differ by {difference:.2g} of the largest")
+        else:
+            known = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
+            raise UnmaskError(
+                f"{type(dense).__name__} cannot be upcycled: {'; '.join(unequal or unfit[:1])}. "
+                f"What can be, where it computes as its family does: {known}."
+            )
+    break_symmetry(sparse, options)
+    for parameter in sparse.parameters():  # not model.to(): that would round the rotary frequencies too
+        parameter.data = parameter.data.to(dtype)
+    sparse.config.dtype = dtype
+    return Upcycled(sparse, target, difference)
+
+
+def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
+    """Largest difference between the logits of two models, as a share of dense's largest; infinite if any is not finite.
+
+    Random tokens, unpadded and padded on either side. Windows of attention are narrowed while it is measured, since a short
+    text does not show which layers have one.
+    """
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(dense.config.get_text_config().vocab_size, (3, 24), generator=generator)
+    real = torch.ones_like(ids)
+    real[1, 17:], real[2, :9] = 0, 0
+    ids, real = ids.to(dense.device), real.to(dense.device)
+    positions = (real.cumsum(-1) - 1).clamp(0)
+    found = []
+    for model in (dense, sparse):
+        with torch.no_grad(), _narrow_windows(model, 5), _evaluating(model):
+            padded = model(input_ids=ids, attention_mask=real, position_ids=positions, use_cache=False).logits
+            found.append(torch.cat([padded[real.bool()], model(input_ids=ids[:1], use_cache=False).logits[0]]).double())
+    difference = float((found[0] - found[1]).abs().max() / found[0].abs().max())
+    return difference if difference == difference else float("inf")
+
+
+def break_symmetry(sparse: nn.Module, options: UpcycleOptions) -> None:
+    """Make the copies differ, in place: neurons drawn anew with the moments of those they replace, then relative noise."""
+    generator = torch.Generator().manual_seed(options.seed + 1)  # apart from the routers', which no option here shall change
+    for experts in _experts(sparse):
+        for gate_up, down in zip(experts.gate_up_proj.data, experts.down_proj.data, strict=True):
+            gate, up = gate_up.chunk(2)
+            _change(gate, up, down, options, generator)
+
+
+def _change(gate: Tensor, up: Tensor, down: Tensor, options: UpcycleOptions, generator: torch.Generator) -> None:
+    """One expert, in place: the weights are views of the stacked parameters."""
+    if count := round(options.drop * len(gate)):
+        chosen = torch.randperm(len(gate), generator=generator)[:count].to(gate.device)
+        for neurons in (gate, up, down.T):  # a neuron is a row of each
+            old = neurons[chosen]
+            neurons[chosen] = old.mean() + old.std() * _normal(old, generator)
+    if options.noise:
+        for weight in (gate, up, down):
+            weight += options.noise * weight.std() * _normal(weight, generator)
+
+
+def load_balance(
+    scores: Sequence[Float[Tensor, "row expert"]], top_k: int, real: Bool[Tensor, " row"] | None = None
+) -> LoadBalance:
+    """Shares of the experts that a router's scores choose, one tensor of scores a layer; `real` leaves padding out."""
+    shares = []
+    for layer in scores:
+        chosen = layer if real is None else layer[real]
+        counts = torch.bincount(chosen.topk(top_k, dim=-1).indices.flatten(), minlength=layer.shape[-1]).float()
+        shares.append(counts / counts.sum())
+    share = torch.stack(shares).cpu()
+    # 0 log 0 is 0
+    return LoadBalance(share, -torch.xlogy(share, share).sum(-1) / torch.log(torch.tensor(float(share.shape[-1]))))
+
+
+def expert_usage(model: PreTrainedModel, ids: Int[Tensor, "text token"], real: Bool[Tensor, "text token"]) -> LoadBalance:
+    """Load balance of a mixture on a batch of tokens. Raises UnmaskError for a dense model."""
+    routers, scores = find_routers(model), {}
+    if not routers:
+        raise UnmaskError(f"{type(model).__name__} has no routers, so no tokens are shared among experts.")
+
+    def keep(place: int) -> Any:
+        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            scores[place] = routers[place].scores(output).float()
+
+        return hook
+
+    handles = [router.module.register_forward_hook(keep(place)) for place, router in enumerate(routers)]
+    try:
+        with torch.no_grad(), _evaluating(model):
+            model(input_ids=ids, attention_mask=real.long(), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    layers = [scores[place] for place in range(len(routers))]
+    return load_balance(layers, model.config.num_experts_per_tok, real.flatten())
+
+
+def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
+    """Parameters in all, and those that one token uses."""
+    total = sum(parameter.numel() for parameter in model.parameters())
+    idle = 0
+    for experts in _experts(model):
+        count = len(experts.gate_up_proj)
+        idle += (count - top_k) * (experts.gate_up_proj[0].numel() + experts.down_proj[0].numel())
+    return total, total - idle
+
+
+def save_upcycled(
+    done: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
+) -> None:
+    """Write the mixture, its tokenizer and a model card to a new folder, which appears whole. Raises UnmaskError if it exists."""
+    check_free(folder)
+    with atomic_folder(folder) as scratch:
+        done.model.save_pretrained(scratch)
+        tokenizer.save_pretrained(scratch)
+        (scratch / "README.md").write_text(_card(done, source, options), encoding="utf-8")
+        seal(scratch)
+
+
+def check_free(folder: Path) -> None:
+    """Raise UnmaskError if something is in the way of a new folder."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UnmaskError(f"'{folder}' exists and is not empty, so it is not overwritten; choose another folder.")
+
+
+def _card(done: Upcycled, source: str, options: UpcycleOptions) -> str:
+    from unmask.models.provenance import versions
+
+    total, active = sizes(done.model, options.top_k)
+    shown = "\n".join(
+        f"- {name}: {value}" for name, value in {**asdict(options), "architecture": done.target.model_type}.items()
+    )
+    used = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("unmask", "torch", "transformers"))
+    return f"""---
+base_model: {Path(source).name if Path(source).exists() else source}
+tags: [upcycled, mixture-of-experts]
+---
+# {Path(source).name}, upcycled to {options.experts} experts
+
+A mixture of experts whose experts are copies of the MLPs of `{Path(source).name}`, by sparse upcycling (arXiv 2212.05055).
+It has NOT been trained: its routers are random and its experts nearly alike until training is continued.
+
+{total:,} parameters, of which a token uses {active:,}.
+As plain copies, in fp32, its logits differed from the dense model's by at most {done.difference:.2g} of the largest logit,
+with and without padding; noise and drop came after that.
+
+{shown}
+
+Made with {used}.
+"""
+
+
+def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> PreTrainedModel:
+    """The mixture with copied weights, in fp32. Raises _Unfit if it cannot hold exactly the weights of the dense model."""
+    from transformers import AutoModelForCausalLM
+
+    weights = dict(dense.named_parameters())
+    try:
+        config = _config(dense.config, target, options)
+        with torch.device("meta"):  # shapes alone: experts take memory, and most targets do not fit
+            shapes = {name: weight.shape for name, weight in AutoModelForCausalLM.from_config(config).named_parameters()}
+    except _Unfit:
+        raise
+    except Exception as error:  # another family's settings, read as this one's, may fail in any way
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise _Unfit(f"it cannot be built ({first})") from error
+    plan = _plan(weights, shapes, target)
+    attention = dense.config._attn_implementation
+    sparse = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
+    generator = torch.Generator().manual_seed(options.seed)
+    with torch.no_grad():
+        for name, weight in sparse.named_parameters():
+            if plan[name]:
+                weight.copy_(torch.cat([weights[one] for one in plan[name]]))  # one MLP fills every expert
+            elif name.endswith(target.router):
+                weight.copy_(options.router_std * _normal(weight, generator))
+            else:
+                weight.zero_()
+    sparse.generation_config = copy.deepcopy(dense.generation_config)
+    return sparse.to(dense.device).train(dense.training)  # type: ignore[no-any-return]
+
+
+def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
+    """The dense model's configuration in the target's words."""
+    from transformers import AutoConfig
+
+    given = dense.to_dict()
+    known = set(AutoConfig.for_model(target.model_type).to_dict()) | {"head_dim"}  # read by all, declared by some
+    known -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
+    if options.every > 1 and target.every is None:
+        raise _Unfit(f"every layer is sparse, so --every {options.every} cannot be said")
+    settings = {
+        target.experts: options.experts,
+        target.width: dense.intermediate_size if hasattr(dense, "intermediate_size") else None,
+        "num_experts_per_tok": options.top_k,
+        "router_aux_loss_coef": options.aux_loss,
+        "output_router_logits": True,  # without it transformers trains without the load-balancing loss
+        **target.settings,
+    }
+    if settings[target.width] is None:
+        raise _Unfit("its configuration has no intermediate_size")
+    if target.every:
+        settings[target.every] = options.every
+    carried = {name: value for name, value in given.items() if name in known}
+    config = AutoConfig.for_model(target.model_type, **{**carried, **settings})
+    if hasattr(dense, "is_causal"):
+        config.is_causal = dense.is_causal
+    return config
+
+
+def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target: Target) -> dict[str, tuple[str, ...]]:
+    """For each weight of the mixture, the dense weights that fill it (none for routers and silent parts). Raises _Unfit."""
+    plan: dict[str, tuple[str, ...]] = {}
+    for name, shape in sparse.items():
+        layer = name.rsplit(".", 3)[0]
+        if name.endswith(_GATE_UP):
+            plan[name] = (f"{layer}.mlp.gate_proj.weight", f"{layer}.mlp.up_proj.weight")
+        elif name.endswith(_DOWN):
+            plan[name] = (f"{layer}.mlp.down_proj.weight",)
+        elif name.endswith(target.router) or (target.silent and target.silent in name):
+            plan[name] = ()
+            continue
+        else:
+            plan[name] = (name,)
+        if lacking := [one for one in plan[name] if one not in dense]:
+            raise _Unfit(f"it has no {lacking[0]}")
+        filled = [sum(dense[one].shape[0] for one in plan[name]), *dense[plan[name][0]].shape[1:]]
+        if filled != list(shape[-len(filled) :]):
+            raise _Unfit(f"its {plan[name][0]} has another shape")
+    if left := sorted(set(dense) - {one for sources in plan.values() for one in sources}):
+        raise _Unfit(f"its {left[0]} has no place")
+    return plan
+
+
+def _experts(model: nn.Module) -> list[Any]:
+    """The modules that hold a layer's experts, stacked in 3-D parameters."""
+    names = [name.removesuffix(_GATE_UP) + ".experts" for name, _ in model.named_parameters() if name.endswith(_GATE_UP)]
+    return [model.get_submodule(name) for name in names]
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers, drawn on the CPU so that they are the same on every device."""
+    return torch.randn(like.shape, generator=generator).to(like.device)
+
+
+@contextmanager
+def _in_float32(model: PreTrainedModel) -> Iterator[None]:
+    """Weights in fp32 for a while, and afterwards the very tensors that they were."""
+    before = [(parameter, parameter.data) for parameter in model.parameters()]
+    try:
+        for parameter, data in before:
+            parameter.data = data.float()
+        yield
+    finally:
+        for parameter, data in before:
+            parameter.data = data
+
+
+@contextmanager
+def _narrow_windows(model: PreTrainedModel, size: int) -> Iterator[None]:
+    before = {name: getattr(model.config, name, None) for name in _WINDOWS}
+    try:
+        for name, value in before.items():
+            if value:
+                setattr(model.config, name, size)
+        yield
+    finally:
+        for name, value in before.items():
+            if value:
+                setattr(model.config, name, value)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = model.training
+    try:
+        model.eval()
+        yield
+    finally:
+        model.train(training)

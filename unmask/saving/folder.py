@@ -1,0 +1,346 @@
+"""Saved embedders: one folder that unmask and sentence-transformers both load, with equal vectors.
+
+The folder is an ordinary transformers checkpoint (safetensors, `is_causal` in config.json) plus `unmask.json`, with
+everything else that the vectors depend on, and the files that make it a sentence-transformers model: plain modules where
+they can express the design, else one module of this package, which sentence-transformers loads with
+`trust_remote_code=True`.
+"""
+
+from __future__ import annotations
+
+import json
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unmask.designs.design import Design, as_design
+from unmask.encoding.features import Fit
+from unmask.encoding.heads import Head, HeadOptions, build_head
+from unmask.errors import UnmaskError
+from unmask.io.files import atomic_folder, check_output
+from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
+from unmask.mixture.folder import Mixture, save_mixture
+from unmask.mixture.loading import load
+from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, pinned
+from unmask.models.loading import Source, dtype_name
+from unmask.models.provenance import versions
+from unmask.models.source import lasting_name
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from unmask.encoding.backbone import Backbone
+    from unmask.encoding.tokenization import PromptTokenizer
+
+SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
+# our pooling -> the name that sentence-transformers gives it
+_PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
+_ADDED = ("README.md", "training.png")  # what training adds to a saved embedder
+_PROBES = ("a", "", " two words\n", "ü 🎉")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The parts of a saved embedder in memory."""
+
+    decoder: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    design: Design
+    source: Source
+    fit: Fit | None
+    head: Head | None
+
+
+class Saveable(Protocol):
+    """What saving reads of an embedder."""
+
+    @property
+    def backbone(self) -> Backbone: ...  # noqa: D102
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...  # noqa: D102
+
+    @property
+    def design(self) -> Design: ...  # noqa: D102
+
+    @property
+    def source(self) -> Source: ...  # noqa: D102
+
+    @property
+    def prompt(self) -> PromptTokenizer: ...  # noqa: D102
+
+    @property
+    def instructions(self) -> dict[str, str]: ...  # noqa: D102
+
+    @property
+    def fitted(self) -> Fit: ...  # noqa: D102
+
+
+class Settings(BaseModel):
+    """What `unmask.json` holds. Unknown keys are errors: a newer format must not be half understood."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    design: str
+    max_length: int
+    dtype: str
+    instructions: dict[str, str] = {}
+    alpha: float | None = None
+    head: HeadOptions | None = None
+    source: str
+    revision: str | None = None
+    adapter: str | None = None
+    base_weights: str | None = None
+    attention: str
+    attn_implementation: str | None = None
+    versions: dict[str, str] = {}
+    _folder: Path = Path()
+
+    @property
+    def fit(self) -> Fit:
+        """What was fitted and saved."""
+        return _read_fit(self._folder, self.alpha)
+
+    def trained_head(self, decoder: PreTrainedModel) -> Head | None:
+        """The head that was trained and saved with this embedder, if its design has one."""
+        if self.head is None:
+            return None
+        config: Any = decoder.config.get_text_config(decoder=True)
+        kind = Design.parse(self.design).pooling
+        head = build_head(kind, config.hidden_size, config.num_hidden_layers, self.head)
+        head.load_state_dict(load_tensors(self._folder / HEAD))
+        return head
+
+    def completed(self, source: Source) -> Source:
+        """How this embedder is loaded: as it was saved, where `source` leaves the choice."""
+        saved = (
+            self.attn_implementation if self.attn_implementation in ("eager", "sdpa") else None
+        )  # others need their hardware
+        return replace(
+            source,
+            dtype=self.dtype if source.dtype == "auto" else source.dtype,
+            attn_implementation=source.attn_implementation or saved,
+        )
+
+    def load(self, source: Source, design: str | Design | None) -> Loaded:
+        """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
+        saved = Design.parse(self.design)
+        wanted = as_design(design) if design else saved
+        source = self.completed(source)
+        decoder, tokenizer = load(source)
+        return Loaded(
+            decoder,
+            tokenizer,
+            wanted,
+            replace(source, model=self.source, revision=self.revision, adapter=source.adapter or self.adapter),
+            self.fit if wanted == saved else None,  # a fit belongs to the design that it was fitted for
+            self.trained_head(decoder),
+        )
+
+
+def read_settings(folder: Path) -> Settings | None:
+    """The settings of a saved embedder, or None if the folder is not one. Raises UnmaskError for settings that are broken."""
+    file = folder / SETTINGS
+    if not file.is_file():
+        return None
+    try:
+        settings = Settings.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        check_seal(folder)
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"]) or "the file"
+        raise UnmaskError(f"{file} is not what this version of unmask wrote: {where}: {problem['msg']}.") from error
+    settings._folder = folder
+    return settings
+
+
+def save(embedder: Saveable, folder: Path) -> None:
+    """Write an embedder to a folder, which appears complete or not at all, with a seal that notices later damage.
+
+    A model with adapters that are not merged is saved as an adapter beside the name of its base model: merging rounds. Raises
+    UnmaskError if the folder holds something other than a saved embedder.
+    """
+    check_output(folder, folder=True)
+    if folder.exists() and any(folder.iterdir()):
+        _refuse_to_replace(folder)
+    with atomic_folder(folder, replaces=lambda _: True) as scratch:
+        write(embedder, scratch)
+        seal(scratch)
+
+
+def _refuse_to_replace(folder: Path) -> None:
+    """Raise UnmaskError for a folder that is no saved embedder, or that also holds files which its saving did not write."""
+    if not (folder / SETTINGS).is_file():
+        raise UnmaskError(f"'{folder}' exists and is not a saved embedder, so it is not overwritten.")
+    written = read_record(folder / SEAL)
+    if written is None:  # an older version has saved it, or it is damaged
+        return
+    known = {*written, SEAL, *_ADDED}
+    for file in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+        if str(file.relative_to(folder)) not in known:
+            raise UnmaskError(
+                f"'{file}' is not of the saved embedder in its folder, which is therefore not overwritten: move it."
+            )
+
+
+def sentence_transformers_modules(embedder: Saveable) -> str:
+    """ "plain" if sentence-transformers' own modules express the design, "unmask" if it needs this package to load it."""
+    design = embedder.design
+    plain = (
+        not adapted(embedder)
+        and mixture_of(embedder) is None
+        and design == Design(design.attention, "plain", design.pooling)
+        and design.pooling in _PLAIN_POOLINGS
+        and (next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last")  # its poolings include a BOS token
+        and _renders_equal(embedder)
+    )
+    return "plain" if plain else "unmask"
+
+
+def _template(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A chat template that writes the text alone, with the tokenizer's BOS; for an empty text, the token that stands for it.
+
+    sentence-transformers has no other place to say what an empty text is: it would make no token, and a zero vector.
+    """
+    empty = "eos_token" if tokenizer.eos_token is not None else "bos_token"
+    starts = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+    return f"{'{{ bos_token }}' if starts else ''}{{{{ messages | map(attribute='content') | join or {empty} }}}}"
+
+
+def _renders_equal(embedder: Saveable) -> bool:
+    """Whether the template gives the tokens that this embedder reads: not with a tokenizer that appends EOS, for one."""
+    tokenizer = embedder.tokenizer
+    chats = [[{"role": "user", "content": text}] for text in _PROBES]
+    rendered: Any = tokenizer.apply_chat_template(chats, chat_template=_template(tokenizer), tokenize=True, return_dict=True)
+    return [tuple(ids) for ids in rendered["input_ids"]] == [text.ids for text in embedder.prompt.tokenize(_PROBES)]
+
+
+def write(embedder: Saveable, folder: Path) -> None:
+    """Write the files of an embedder into a folder that exists. A seal that lies there is of what is overwritten, and goes."""
+    (folder / SEAL).unlink(missing_ok=True)
+    """Write the files of an embedder into a folder that exists."""
+    base = None
+    if (mixture := mixture_of(embedder)) is not None:
+        save_mixture(mixture, folder)
+    elif adapted(embedder):
+        base = pinned(base_of_loaded(embedder.backbone.model) or embedder.source, embedder.backbone.model)
+        _write_adapter(embedder, folder, base)
+    else:
+        with embedder.backbone.turn():  # its config says the attention, and others may read the model in another one
+            embedder.backbone.model.save_pretrained(folder)
+    _write_tokenizer(embedder, folder)
+    _write_head(embedder.backbone.head, folder / HEAD)
+    _write_fit(embedder.fitted, folder / FIT)
+    design, source = embedder.design, embedder.source
+    settings = Settings(
+        design=design.name,
+        max_length=embedder.prompt.max_length,
+        dtype=dtype_name(embedder.backbone.model),
+        instructions=embedder.instructions,
+        alpha=embedder.fitted.alpha,
+        head=embedder.backbone.head.options if embedder.backbone.head else None,
+        source=lasting_name(source.model),
+        revision=source.revision,
+        adapter=source.adapter and lasting_name(source.adapter),
+        base_weights=base.base_weights if base else None,
+        attention=embedder.backbone.proof.summary,
+        attn_implementation=attention_implementation(embedder.backbone.model),
+        versions=versions(),
+    )
+    (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    _write_sentence_transformers(embedder, folder)
+
+
+def mixture_of(embedder: Saveable) -> Mixture | None:
+    """The mixture that the model is, or None."""
+    return getattr(embedder.backbone.model, "mixture", None)
+
+
+def adapted(embedder: Saveable) -> bool:
+    """Whether the model has adapters that are not merged."""
+    return any("lora_" in name for name, _ in embedder.backbone.model.named_parameters())
+
+
+def _write_adapter(embedder: Saveable, folder: Path, base: Pinned) -> None:
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    model: Any = embedder.backbone.model
+    name, config = next(iter(model.peft_config.items()))
+    weights = get_peft_model_state_dict(model, adapter_name=name)
+    # the names that peft gives to the weights of a model that it has wrapped
+    tensors = {f"base_model.model.{key}": weight.contiguous() for key, weight in weights.items()}
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = copy(config)
+    config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
+    config.save_pretrained(folder)
+
+
+def _write_head(head: Head | None, file: Path) -> None:
+    if head is not None:
+        save_tensors(file, head.state_dict())
+
+
+def _write_tokenizer(embedder: Saveable, folder: Path) -> None:
+    # sentence-transformers truncates by what the tokenizer says, where we keep the beginning of a text
+    said = {"model_max_length": embedder.prompt.max_length, "padding_side": "right", "truncation_side": "right"}
+    tokenizer: Any = embedder.tokenizer
+    before = {name: getattr(tokenizer, name) for name in said}
+    try:
+        for name, value in said.items():
+            setattr(tokenizer, name, value)
+        tokenizer.save_pretrained(folder)
+    finally:
+        for name, value in before.items():
+            setattr(tokenizer, name, value)
+
+
+def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
+    plain = sentence_transformers_modules(embedder) == "plain"
+    base = "sentence_transformers."
+    types = [
+        ("", base + "base.modules.transformer.Transformer"),
+        ("1_Pooling", base + "sentence_transformer.modules.pooling.Pooling"),
+    ]
+    modules = types if plain else [("", "unmask.st_module.UnmaskModule")]
+    _write_json(
+        folder / "modules.json",
+        [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)],
+    )
+    _write_json(
+        folder / "config_sentence_transformers.json",
+        {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"},
+    )
+    if plain:
+        # a template of our own: the model's would make a chat of a plain string
+        forward = {"method": "forward", "method_output_name": "last_hidden_state"}
+        chat = {"chat_template": _template(embedder.tokenizer), "restore_suffix": False}
+        config = {
+            "transformer_task": "feature-extraction",
+            "modality_config": {"text": forward, "message": {**forward, "format": "flat"}},
+            "module_output_name": "token_embeddings",
+            "processing_kwargs": {"chat_template": chat},
+        }
+        _write_json(folder / "sentence_bert_config.json", config)
+        (folder / "1_Pooling").mkdir()
+        dim = embedder.backbone.model.config.get_text_config(decoder=True).hidden_size
+        pooling = {"embedding_dimension": dim, "pooling_mode": _PLAIN_POOLINGS[embedder.design.pooling]}
+        _write_json(folder / "1_Pooling" / "config.json", {**pooling, "include_prompt": True})
+
+
+def _write_fit(fit: Fit, file: Path) -> None:
+    if fit.tensors:
+        save_tensors(file, fit.tensors)
+
+
+def _read_fit(folder: Path, alpha: float | None) -> Fit:
+    file = folder / FIT
+    return Fit(alpha, **(load_tensors(file) if file.is_file() else {}))
+
+
+def _write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,91 @@
+"""The module that sentence-transformers loads for designs that its own modules cannot express.
+
+`SentenceTransformer(folder, trust_remote_code=True)`: the flag is what sentence-transformers asks for whenever a module comes
+from another package; no code is stored in the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor
+
+from unmask.embedder import Embedder
+from unmask.encoding.backbone import TokenBatch
+from unmask.encoding.batching import collate
+from unmask.encoding.features import vectors
+from unmask.errors import UnmaskError
+
+
+def _followed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options of sentence-transformers say about loading, as `Embedder.from_pretrained` takes it. Raises UnmaskError."""
+    model = dict(options.get("model_kwargs") or {})
+    dtypes = [model.pop(name) for name in ("dtype", "torch_dtype") if name in model]
+    attention = model.pop("attn_implementation", None)
+    rest = {"model_kwargs": model, **{name: options.get(name) for name in ("processor_kwargs", "config_kwargs")}}
+    for name, given in rest.items():
+        if given:
+            raise UnmaskError(
+                f"{name} '{next(iter(given))}' would change nothing here: this embedder follows the model_kwargs dtype and "
+                "attn_implementation, and its folder decides the rest."
+            )
+    if (backend := options.get("backend") or "torch") != "torch":
+        raise UnmaskError(f"This embedder runs on the backend 'torch' only, not on '{backend}'.")
+    dtype = next((one for one in dtypes if one is not None), "auto")
+    return {"dtype": str(dtype).removeprefix("torch."), "attn_implementation": attention}
+
+
+class UnmaskModule(InputModule):  # type: ignore[misc]
+    """An embedder as the only module of a SentenceTransformer: tokens of a batch in, `sentence_embedding` out, differentiable."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        """Wrap an embedder; its model becomes a submodule, so that `.to(device)` moves it."""
+        super().__init__()
+        self.embedder = embedder
+        self.model = embedder.backbone.model
+        self.head = embedder.backbone.head
+        self.tokenizer = embedder.tokenizer
+
+    @classmethod
+    def load(cls, model_name_or_path: str, **options: Any) -> UnmaskModule:
+        """Load from a folder that `Embedder.save_pretrained` wrote.
+
+        Of sentence-transformers' `model_kwargs`, `dtype` (or `torch_dtype`) and `attn_implementation` are followed. Raises
+        UnmaskError for any other, and for options of the tokenizer and the config, since the folder decides those.
+        """
+        from sentence_transformers.util import load_dir_path
+
+        loading = _followed(options)
+        names = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+        given = {name: options[name] for name in names if options.get(name) is not None}
+        folder = load_dir_path(model_name_or_path, **{"subfolder": "", **given})
+        return cls(Embedder.from_pretrained(folder, device="cpu", **loading))
+
+    def save(self, output_path: str, *_: Any, **__: Any) -> None:
+        """Save as `Embedder.save_pretrained` does; sentence-transformers then writes its own files over ours."""
+        from unmask.saving.folder import write
+
+        write(self.embedder, Path(output_path))
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
+        """Tokenize a batch; sentence-transformers' prompt is the instruction."""
+        texts = self.embedder.prompt
+        batch = collate(list(texts.tokenize(inputs, prompt or None)), texts.pad_id)
+        return {"input_ids": batch.ids, "attention_mask": batch.real.long(), "embed_mask": batch.embed}
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Add `sentence_embedding` of shape (text, dim), float32."""
+        embedder = self.embedder
+        batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["embed_mask"].bool())
+        raw = embedder.backbone.raw(batch, [embedder.design])[embedder.design]
+        features["sentence_embedding"] = vectors(embedder.design, raw, embedder.fitted)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Number of dimensions of a vector."""
+        with torch.inference_mode():
+            return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[1])

@@ -1,0 +1,102 @@
+"""Intervals: how sure a score is, also where a bootstrap would say "quite sure" because every item came out the same.
+
+A bootstrap draws from the outcomes that were seen. Twenty texts that are all classified rightly give twenty more of the same on every
+resample, and an interval of no width. What was not seen may still happen: in three items of a hundred, say, where none of a hundred did
+(the rule of three; Hanley and Lippman-Hand, 1983).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+from statistics import NormalDist
+
+import numpy as np
+
+from unmask.statistics.bootstrap import Items, Scores, bootstrap, interval, score
+
+Bounds = tuple[float, float]
+
+NO_WIDTH = 1e-12
+"""Width from which an interval counts as one: less is floating point."""
+
+_DRAWN = 0.95
+"""The highest level that a thousand resamples are asked for."""
+
+_LOWEST = {"spearman": -1.0}
+"""The lowest score of a metric, where that is not 0; the highest is 1."""
+
+
+def wilson(successes: float, n: int, level: float = 0.95) -> Bounds:
+    """Wilson's score interval of a share (Wilson, 1927; recommended for small n by Brown, Cai and DasGupta, 2001)."""
+    z2 = _z(level) ** 2
+    share = successes / n
+    centre, half = share + z2 / (2 * n), sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n)))
+    return max(0.0, (centre - half) / (1 + z2 / n)), min(1.0, (centre + half) / (1 + z2 / n))
+
+
+def unseen(n: int, level: float = 0.95) -> float:
+    """The largest share that something may have which none of n items showed: the upper bound of Wilson's interval of 0 in n."""
+    z2 = _z(level) ** 2
+    return z2 / (n + z2)
+
+
+def score_interval(items: Items, level: float = 0.95, resamples: int = 1000) -> Bounds | None:
+    """The interval of a score from the items behind it, which are at least two; None if no resample of them has a score.
+
+    - Items that are right or wrong (0 or 1): Wilson's interval.
+    - Others: percentile bootstrap over the items; for V-measure around the score, since repeats inflate it.
+    - Where the bootstrap has no width, since every item came out alike: a share `unseen` of other items may have come out as badly, or
+      as well, as an item can.
+    """
+    value = items.columns.get("value")
+    if items.metric == "mean" and value is not None and np.isin(value, (0, 1)).all():
+        return wilson(float(value.sum()), items.n, level)
+    main, samples = score(items), bootstrap(items, resamples)
+    if np.isnan(samples).all():
+        return None
+    low, high = interval(samples, min(level, _DRAWN), around=main if items.metric == "v-measure" else None)
+    lowest, highest = min(_LOWEST.get(items.metric, 0.0), main), max(1.0, main)
+    if high - low <= NO_WIDTH:
+        share = unseen(items.n, level)
+        return main - share * (main - lowest), main + share * (highest - main)
+    if level <= _DRAWN:
+        return low, high
+    stretch = _z(level) / _z(_DRAWN)
+    return max(lowest, main - stretch * (main - low)), min(highest, main + stretch * (high - main))
+
+
+def mean_interval(scores: Sequence[float], intervals: Sequence[Bounds]) -> Bounds:
+    """The interval of the mean of independent scores from the interval of each (MOVER; Zou and Donner, 2008)."""
+    points, bounds = np.asarray(scores, float), np.asarray(intervals, float)
+    below, above = np.square(points - bounds[:, 0]).sum(), np.square(bounds[:, 1] - points).sum()
+    mean = float(points.mean())
+    return mean - sqrt(below) / len(points), mean + sqrt(above) / len(points)
+
+
+def normal_interval(differences: Scores, difference: float, n: int, level: float = 0.95) -> Bounds:
+    """The interval of a normal with the error of bootstrapped differences; where these are all alike, `difference_interval`."""
+    error = float(differences.std(ddof=1))
+    if error <= NO_WIDTH:
+        return difference_interval(differences, difference, n, level)
+    half = _z(level) * error
+    return difference - half, difference + half
+
+
+def difference_interval(differences: Scores, difference: float, n: int, level: float = 0.95) -> Bounds:
+    """Percentile interval of bootstrapped differences; where these are all alike, a bound on what n items did not show.
+
+    Two designs with the same outcome on every item may differ on a share `unseen` of others, by 1 at most. Two that differ by the same
+    amount on every item may differ by as much the other way on that share.
+    """
+    low, high = interval(differences, level)
+    if high - low > NO_WIDTH:
+        return low, high
+    half = unseen(n, level) * (2 * abs(difference) if abs(difference) > NO_WIDTH else 1.0)
+    return difference - half, difference + half
+
+
+def _z(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"The level of an interval lies between 0 and 1, not at {level}; 0.95 is usual.")
+    return NormalDist().inv_cdf((1 + level) / 2)

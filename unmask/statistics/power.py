@@ -1,0 +1,136 @@
+"""Power: how many tasks it takes to see a difference between two designs, and what a study of a given size could see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from unmask.statistics.bootstrap import Scores
+from unmask.statistics.paired import DECIMALS, fewest_tasks, sums_under_chance
+
+MOST_TASKS = 1000
+"""Tasks beyond which no number is named: a difference that needs more is too small to be shown on any collection of tasks."""
+
+_STUDIES = 4000  # the standard error of a power of 0.8 is then 0.006
+_EXACT = 60  # tasks up to which the null distribution is counted; beyond, it is normal to three digits of p
+
+
+@dataclass(frozen=True)
+class Power:
+    """What n tasks can see of a difference, and how many would do.
+
+    difference, deviation: mean and standard deviation of a - b over the tasks; effect: the one over the other;
+    tasks_needed: about how many tasks see it with the power asked for, None where there is no difference or `MOST_TASKS`
+    do not; power_now: share of studies of n such tasks in which the test is significant, if the true difference is the one found, so
+    that it says nothing that p does not; text: what it takes, in a sentence.
+    """
+
+    n: int
+    difference: float
+    deviation: float
+    effect: float
+    power_now: float
+    tasks_needed: int | None
+    text: str
+
+
+def power_statement(
+    a: ArrayLike, b: ArrayLike, power: float = 0.8, level: float = 0.05, comparisons: int = 1, *, seed: int = 0
+) -> Power:
+    """Power of the two-sided Wilcoxon signed-rank test for a difference such as that of scores a and b, both (task,).
+
+    Simulated: studies of normal differences with the observed mean and deviation, each tested as `wilcoxon` does. Normal
+    rather than drawn from the observed differences: a dozen of them do not show a shape, and where all of them have one
+    sign, every drawn study would too, and six tasks would seem to do. For differences of heavier tails than normal the
+    test has more power, not less (Hodges and Lehmann, 1956).
+
+    `comparisons` divides the level, as the first step of Holm's correction does. The numbers are for planning the next study:
+    they take the difference found for the true one, which a study chosen for its result overstates, and power_now says
+    no more about this one than its p does (Hoenig and Heisey, 2001). Raises ValueError for fewer than 2 tasks or more than
+    `MOST_TASKS`, for scores unpaired or not finite, for differences without a spread, and for a power or level outside 0..1.
+    """
+    differences = _differences(a, b)
+    if not level < power < 1:
+        raise ValueError(f"Power lies between the level {level} and 1, not at {power}; 0.8 is usual.")
+    fewest = fewest_tasks(comparisons, level)
+    difference, deviation = float(np.round(differences.mean(), DECIMALS)), float(differences.std(ddof=1))
+    effect = difference / deviation
+    # a study's tasks are the first of one long row, so that a larger study is a smaller one and more
+    studies = np.random.default_rng(seed).standard_normal((_STUDIES, MOST_TASKS), dtype=np.float32) + np.float32(effect)
+    now = _power(studies[:, : len(differences)], level / comparisons)
+    needed = _tasks_needed(studies, power, level / comparisons, fewest) if difference else None
+    return Power(
+        n=len(differences),
+        difference=difference,
+        deviation=deviation,
+        effect=effect,
+        power_now=now,
+        tasks_needed=needed,
+        text=_sentence(len(differences), difference, deviation, needed, power, comparisons),
+    )
+
+
+def _differences(a: ArrayLike, b: ArrayLike) -> Scores:
+    scores_a, scores_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if scores_a.ndim != 1 or scores_a.shape != scores_b.shape:
+        raise ValueError(f"Both designs need one score a task, not shapes {scores_a.shape} and {scores_b.shape}.")
+    if len(scores_a) > MOST_TASKS:
+        raise ValueError(
+            f"{len(scores_a)} tasks are more than the {MOST_TASKS} that are simulated: wilcoxon will see what is there."
+        )
+    if len(scores_a) < 2:
+        raise ValueError(f"A deviation needs at least 2 tasks, not {len(scores_a)}: score both designs on more first.")
+    differences = np.round(scores_a - scores_b, DECIMALS)
+    if not np.isfinite(differences).all():
+        raise ValueError("A score is nan or infinite: leave that task out for both designs.")
+    if np.ptp(differences) == 0:
+        raise ValueError(
+            f"The designs differ by {differences[0]:+g} on every task: without a spread there is nothing to plan with. Score "
+            "them on tasks of another kind, or ask paired_bootstrap about the items of these."
+        )
+    return differences
+
+
+def _tasks_needed(studies: NDArray[np.float32], power: float, level: float, fewest: int) -> int | None:
+    """About the smallest number of tasks with that power: bisection between one too few and one that does."""
+    low, high = fewest - 1, fewest  # below, the power is 0
+    while _power(studies[:, :high], level) < power:
+        if high == MOST_TASKS:
+            return None
+        low, high = high, min(2 * high, MOST_TASKS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power(studies[:, :middle], level) >= power else (middle, high)
+    return high
+
+
+def _power(studies: NDArray[np.float32], level: float) -> float:
+    """Share of the studies, differences of shape (study, task), in which the p of the signed-rank test lies below the level."""
+    ranks = np.abs(studies).argsort(axis=1).argsort(axis=1) + 1
+    sums = np.where(studies > 0, ranks, 0).sum(axis=1)
+    return float((_p_values(studies.shape[1])[sums] < level).mean())
+
+
+def _p_values(n: int) -> Scores:
+    """Two-sided p of each rank sum W+ = 0, 1, ..., n (n + 1) / 2."""
+    if n <= _EXACT:
+        share = sums_under_chance(np.arange(1, n + 1))
+        p = 2 * np.minimum(np.cumsum(share), np.cumsum(share[::-1])[::-1])
+    else:
+        from scipy.stats import norm
+
+        centre = n * (n + 1) / 4
+        out = np.abs(np.arange(n * (n + 1) // 2 + 1) - centre) - 0.5
+        p = 2 * norm.sf(out / np.sqrt(n * (n + 1) * (2 * n + 1) / 24))
+    return np.asarray(np.minimum(p, 1.0))
+
+
+def _sentence(n: int, difference: float, deviation: float, needed: int | None, power: float, comparisons: int) -> str:
+    family = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
+    this = f"A difference like this ({100 * difference:+.1f} points, deviation {100 * deviation:.1f})"
+    if not difference:
+        return f"{this} is none: there is nothing to look for with more than {n} tasks."
+    wanted = f"more than {MOST_TASKS}" if needed is None else f"about {needed}"
+    return f"{this} takes {wanted} tasks to be seen in {100 * power:.0f} % of studies{family}; here are {n}."

@@ -1,0 +1,79 @@
+"""Ratios: scores that are a sum over sentences divided by a sum over sentences, resampled by sentence.
+
+Accuracy is correct words / words, the F1 of entities is 2 x found / (given + predicted). Words of one sentence depend on one
+another, so a sentence is what a bootstrap draws (Efron and Tibshirani, 1993).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from unmask.errors import UnmaskError
+from unmask.statistics.bootstrap import interval
+
+RESAMPLES = 2000
+_DRAWS_AT_ONCE = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """A numerator and a denominator for each sentence."""
+
+    above: Float[NDArray[np.float64], " sentence"]
+    below: Float[NDArray[np.float64], " sentence"]
+
+    @property
+    def value(self) -> float:
+        """The score on all sentences; 0.0 where there is nothing to score."""
+        total = float(self.below.sum())
+        return float(self.above.sum()) / total if total else 0.0
+
+    def interval(self, seed: int = 0) -> tuple[float, float] | None:
+        """95 % by bootstrap over sentences; None for fewer than two."""
+        return interval(_resampled(self, seed)) if len(self.above) > 1 else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """First minus second on the same sentences: interval and two-sided p by a paired bootstrap over n sentences."""
+
+    metric: str
+    first: float
+    second: float
+    difference: float
+    interval: tuple[float, float]
+    p: float
+    n: int
+
+
+def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Difference:
+    """Compare two ratios over the same sentences. Raises UnmaskError for fewer than two sentences.
+
+    Both are computed on the same draws. p: twice the smaller share of draws on one side of zero, draws of exactly zero on
+    both sides, with one added to both counts (Davison and Hinkley, 1997).
+    """
+    if len(first.above) != len(second.above) or len(first.above) < 2:
+        counts = f"{len(first.above)} and {len(second.above)}"
+        raise UnmaskError(f"A paired comparison needs two sentences or more, the same for both: {counts} were given.")
+    samples = _resampled(first, seed) - _resampled(second, seed)
+    samples = samples[~np.isnan(samples)]
+    side = min((samples <= 0).sum(), (samples >= 0).sum())
+    p = min(1.0, 2 * (int(side) + 1) / (len(samples) + 1))
+    return Difference(metric, first.value, second.value, first.value - second.value, interval(samples), p, len(first.above))
+
+
+def _resampled(ratio: Ratio, seed: int) -> NDArray[np.float64]:
+    """The score on each resample; nan for one in which there is nothing to score."""
+    n = len(ratio.above)
+    random = np.random.default_rng(seed)
+    rows = max(1, _DRAWS_AT_ONCE // n)
+    parts = []
+    for start in range(0, RESAMPLES, rows):
+        drawn = random.integers(n, size=(min(rows, RESAMPLES - start), n))
+        below = ratio.below[drawn].sum(axis=1)
+        parts.append(np.where(below > 0, ratio.above[drawn].sum(axis=1) / np.where(below > 0, below, 1), np.nan))
+    return np.concatenate(parts)

@@ -1,0 +1,132 @@
+"""Columns: what the values in the files of a task may be; an error names file, line, column and what was expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.io.rows import Row, field, read_rows
+
+Column = Callable[[Path, int, Row, str], Any]
+"""The value of a column, checked: takes file, line, row and what the file calls the column. Raises UnmaskError."""
+
+
+def read_columns(file: Path, columns: dict[str, Column], names: dict[str, str] | None = None) -> list[Row]:
+    """Rows with exactly these columns, each checked; names maps a column to what the file calls it."""
+    names = names or {}
+    return [
+        {column: checked(file, line, row, names.get(column, column)) for column, checked in columns.items()}
+        for line, row in read_rows(file)
+    ]
+
+
+def _wrong(file: Path, line: int, column: str, problem: str) -> UnmaskError:
+    return UnmaskError(f"{file}, line {line}, column '{column}': {problem}.")
+
+
+def text(file: Path, line: int, row: Row, column: str) -> str:
+    """A string."""
+    return str(field(file, line, row, column))
+
+
+def label(file: Path, line: int, row: Row, column: str) -> str:
+    """A class, by name or by number."""
+    return str(field(file, line, row, column, (str, int)))
+
+
+def number(file: Path, line: int, row: Row, column: str) -> float:
+    """A finite number; csv files hold it as text."""
+    value = field(file, line, row, column, (int, float, str))
+    try:
+        parsed = float(value)
+    except ValueError:
+        parsed = math.nan
+    if not math.isfinite(parsed):
+        raise _wrong(file, line, column, f"expected a number, found {value!r}")
+    return parsed
+
+
+def zero_or_one(file: Path, line: int, row: Row, column: str) -> float:
+    """The label of a pair."""
+    if (value := number(file, line, row, column)) not in (0, 1):
+        raise _wrong(file, line, column, f"expected 0 or 1, found {value:g}")
+    return value
+
+
+def gain(file: Path, line: int, row: Row, column: str) -> int:
+    """How relevant a document is: a whole number, since trec_eval, which scores, knows no other."""
+    if (value := number(file, line, row, column)) % 1:
+        raise _wrong(file, line, column, f"expected a whole number, found {value:g}")
+    return int(value)
+
+
+def title(file: Path, line: int, row: Row, column: str) -> str:
+    """A string that may be absent."""
+    return "" if row.get(column) is None else text(file, line, row, column)
+
+
+def texts(file: Path, line: int, row: Row, column: str) -> list[str]:
+    """A list of strings."""
+    value: list[str] = field(file, line, row, column, list)
+    if wrong := [one for one in value if not isinstance(one, str)]:
+        raise _wrong(file, line, column, f"expected a list of str, found {type(wrong[0]).__name__} in it")
+    return value
+
+
+def some(read: Column) -> Column:
+    """The same column, with at least one entry in its list."""
+
+    def check(file: Path, line: int, row: Row, column: str) -> Any:
+        if not (value := read(file, line, row, column)):
+            raise _wrong(file, line, column, "expected at least one, found none")
+        return value
+
+    return check
+
+
+def new_id() -> Column:
+    """A string that no row above it has."""
+    seen: set[str] = set()
+
+    def check(file: Path, line: int, row: Row, column: str) -> str:
+        name = text(file, line, row, column)
+        if name in seen:
+            raise _wrong(file, line, column, f"'{name}' comes twice")
+        seen.add(name)
+        return name
+
+    return check
+
+
+def id_of(what: str, table: list[Row], home: Path) -> Column:
+    """The `_id` of a row of another table."""
+    known = {row["_id"] for row in table}
+
+    def check(file: Path, line: int, row: Row, column: str) -> str:
+        name = text(file, line, row, column)
+        if name not in known:
+            raise _wrong(file, line, column, f"no {what} '{name}' in {home}")
+        return name
+
+    return check
+
+
+def summaries(file: Path, line: int, row: Row, column: str) -> list[tuple[str, float]]:
+    """Machine summaries with their human scores."""
+    return [_summary(file, line, system) for system in field(file, line, row, column, list)]
+
+
+def _summary(file: Path, line: int, system: Any) -> tuple[str, float]:
+    """A machine summary and its human score: one number, or the mean over the dimensions that humans scored."""
+    if not isinstance(system, dict):
+        raise _wrong(file, line, "systems", "expected objects with 'summary' and 'scores' or 'score'")
+    summary = field(file, line, system, "summary")
+    scores = system.get("scores", system.get("score"))
+    given = list(scores.values()) if isinstance(scores, dict) else [scores]
+    values = [float(value) for value in given if isinstance(value, int | float) and not isinstance(value, bool)]
+    if not values or len(values) < len(given) or not all(map(math.isfinite, values)):
+        raise _wrong(file, line, "systems", f"expected human scores as numbers, found {scores!r}")
+    return summary, sum(values) / len(values)

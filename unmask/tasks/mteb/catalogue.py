@@ -1,0 +1,184 @@
+"""mteb's tasks and benchmarks as what we can run: kind, pinned revision, subsets, splits; metadata only, so it works offline."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from unmask.errors import UnmaskError
+from unmask.tasks.mteb.building import MAIN_SCORE, TYPES
+from unmask.tasks.task import Kind, MtebTask
+
+_REFUSED = {
+    "BitextMining": "it matches sentences of two languages",
+    "Regression": "it predicts a number from a vector",
+}
+_COUNTED = {"items": "num_samples"}
+_BOTH = {"queries and documents": "num_samples"}  # of older statistics
+_SEARCHED = {"queries": "num_queries", "documents": "num_documents"}
+
+
+def short(name: str) -> str:
+    """The name that stands for all spellings of it: `MTEB(eng, v2)`, `mteb-eng-v2` and `MTEB eng v2` are one."""
+    return re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
+
+
+@cache
+def task_names() -> dict[str, str]:
+    """mteb's names of its tasks by their short ones."""
+    from mteb.get_tasks import _TASKS_REGISTRY
+
+    return {short(name): name for name in _TASKS_REGISTRY}
+
+
+@cache
+def benchmark_names() -> dict[str, str]:
+    """mteb's names of its benchmarks that hold a text task, by their short ones and those of their aliases."""
+    return {short(alias): one.name for one in _benchmarks() for alias in (one.name, *one.aliases)}
+
+
+@cache
+def _benchmarks() -> tuple[Any, ...]:
+    import mteb
+
+    with quiet():
+        return tuple(one for one in mteb.get_benchmarks() if any(_is_text(task) for task in one.tasks))
+
+
+def find(name: str) -> MtebTask:
+    """A task by its name in mteb, on its English subsets, or on all of them where none is English alone.
+
+    Raises UnmaskError for a name that mteb does not have, and for a task that is none of our kinds.
+    """
+    if short(name) not in task_names():
+        raise UnmaskError(f"'{name}' is no task of mteb.")
+    return _described(english(task_names()[short(name)]))
+
+
+def of_benchmark(name: str) -> tuple[list[MtebTask], dict[str, str]]:
+    """The tasks of a benchmark as it filters them, and why each of the others cannot be compared, by its name in mteb."""
+    tasks: list[MtebTask] = []
+    refused: dict[str, str] = {}
+    (found,) = (one for one in _benchmarks() if one.name == name)
+    for task in found.tasks:
+        if reason := _refusal(task):
+            refused[task.metadata.name] = reason
+        else:
+            tasks.append(_described(task))
+    return tasks, refused
+
+
+def described_benchmark(name: str) -> str:
+    """Where a benchmark comes from: its reference, or the words that mteb has for it."""
+    (found,) = (one for one in _benchmarks() if one.name == name)
+    title = re.search(r"^\s*title\s*=\s*\{(.+?)\},?\s*$", found.citation or "", re.MULTILINE | re.DOTALL)
+    return " ".join(re.sub(r"[{}\\]", "", title[1]).split()) if title else str(found.reference or "mteb")
+
+
+def english(name: str) -> Any:
+    """mteb's task of this name on its English subsets, or on all where none is English alone (STS22: en, not de-en)."""
+    import mteb
+
+    with quiet():
+        try:
+            return mteb.get_task(name, languages=["eng"], exclusive_language_filter=True)
+        except ValueError:
+            return mteb.get_task(name)
+
+
+def size(task: MtebTask) -> int | dict[str, int] | None:
+    """Number of items, or of queries and documents where it searches, by mteb's descriptive statistics.
+
+    None where mteb has no statistics of the task, or none of its subset.
+    """
+    import mteb
+
+    with quiet():
+        whole = mteb.get_task(task.name)
+    found: Counter[str] = Counter()
+    for part in whole.metadata.tasks if whole.is_aggregate else [whole]:
+        statistics = part.metadata.descriptive_stats or {}
+        for split in task.splits:
+            of_split = statistics.get(split) or {}
+            nested = of_split.get("hf_subset_descriptive_stats")
+            for one in [nested.get(subset) for subset in task.subsets] if nested else [of_split]:
+                if not one:
+                    return None
+                counts = (
+                    _COUNTED if task.kind not in ("retrieval", "reranking") else _SEARCHED if "num_queries" in one else _BOTH
+                )
+                found += Counter({what: int(one[key]) for what, key in counts.items()})
+    return found["items"] if set(found) == {"items"} else dict(found)
+
+
+def _is_text(task: Any) -> bool:
+    return list(task.metadata.modalities) == ["text"]
+
+
+def _refusal(task: Any) -> str | None:
+    """Why a task of mteb cannot be compared, or None."""
+    kind, name = task.metadata.type, task.metadata.name
+    if not _is_text(task):
+        return f"'{name}' is a {kind} task of {', '.join(task.metadata.modalities)}"
+    if kind not in TYPES:
+        return f"'{name}' is a {kind} task" + (f": {_REFUSED[kind]}" if kind in _REFUSED else "")
+    return None
+
+
+def _described(task: Any) -> MtebTask:
+    if reason := _refusal(task):
+        raise UnmaskError(f"{reason}; the kinds that can be compared are {', '.join(MAIN_SCORE)}.")
+    kind: Kind = TYPES[task.metadata.type]
+    return MtebTask(
+        name=task.metadata.name,
+        kind=kind,
+        revision=_revision(task),
+        metric=task.metadata.main_score,
+        splits=tuple(task.eval_splits),
+        subsets=tuple(task.hf_subsets),
+    )
+
+
+def _revision(task: Any) -> str:
+    """The pinned revision of the data; with the subsets and splits where those are a choice, since another is another score."""
+    if task.is_aggregate:
+        parts = " ".join(_revision(part) for part in task.metadata.tasks)
+        return hashlib.sha256(parts.encode()).hexdigest()[:16]
+    revision = str(task.metadata.dataset["revision"])
+    if task.metadata.is_multilingual or list(task.eval_splits) != list(task.metadata.eval_splits):
+        return f"{revision}:{'+'.join(task.hf_subsets)}:{'+'.join(task.eval_splits)}"
+    return revision
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep mteb's and datasets' log lines, bars and warnings (of beta tasks, of its 100-step regression) off the terminal."""
+    import datasets
+
+    bars, level = datasets.are_progress_bars_disabled(), logging.root.manager.disable
+    datasets.disable_progress_bars()
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            _ignore_harmless()
+            yield
+    finally:
+        logging.disable(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+def _ignore_harmless() -> None:
+    from scipy.stats import ConstantInputWarning
+    from sklearn.exceptions import ConvergenceWarning, UndefinedMetricWarning
+
+    for harmless in (ConvergenceWarning, UndefinedMetricWarning, ConstantInputWarning):
+        warnings.simplefilter("ignore", harmless)
+    warnings.filterwarnings("ignore", message="The task '.*' is (currently in beta|superseded)")
