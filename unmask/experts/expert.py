@@ -18,6 +18,7 @@ from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import claim, content_of, finished, is_own, working_folder
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import seal, write_record
+from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import Pinned, pinned
 from unmask.models.loading import Source, load_language_model
 from unmask.models.provenance import versions

@@ -18,6 +18,7 @@ from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import claim, content_of, finished, is_own, working_folder
 from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
+from unmask.io.seals import load_tensors, seal, write_record
 from unmask.mixture.experts import read_expert
 from unmask.mixture.folder import EXPERTS, ROUTERS, Mixture, base_of_experts, build_mixture, read_settings, save_mixture
 from unmask.mixture.gating import Routing
