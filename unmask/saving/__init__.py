@@ -1,1 +1,1 @@
-"""saving."""
+"""Saving: the folder of a saved embedder, which sentence-transformers loads too."""

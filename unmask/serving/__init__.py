@@ -1,1 +1,1 @@
-"""serving."""
+"""Serving: files of texts to files of vectors."""

@@ -1,1 +1,1 @@
-"""tasks."""
+"""Tasks: labelled data of eight kinds, from folders and from mteb."""

@@ -1,0 +1,1 @@
+"""Tools for the maintainers of this package: nothing here is installed."""
