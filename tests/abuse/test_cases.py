@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.abuse.recovery import ALL
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
-from tests.test_encoding import CASES
+from tests.encoding.test_encode import CASES
+from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.prompts import PROMPTS
 
 NUMBER = 10_000 if ALL else 200
 PIECES = [
@@ -114,7 +114,7 @@ def test_a_text_has_a_finite_vector_of_its_own_or_is_refused(
     st.sampled_from(("", "/zscore", "/whiten:8", "/whiten:9999", "/routing", "/sum:0.5", "/sum:nan", "/concat", "//", "/x")),
 )
 def test_any_design_is_read_or_refused(attention: str, prompt: str, pooling: str, rest: str) -> None:
-    from unmask.design import Design
+    from unmask.designs.design import Design
 
     name = f"{attention}/{prompt}/{pooling}{rest}"
     try:

@@ -52,8 +52,8 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def logits(folder: Path) -> Any:
-    from unmask.experts.speakers import load_speaker
-    from unmask.loading import Source
+    from unmask.experts.lessons.writers import load_speaker
+    from unmask.models.loading import Source
 
     model, tokenizer = load_speaker(Source(str(folder), dtype="float32", device="cpu"))
     with torch.inference_mode():
@@ -157,7 +157,7 @@ def _goes_on(case: Case, path: tuple[str, ...], chance: random.Random, finished:
 
 
 def test_a_damaged_model_in_the_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from unmask.models import cache_folder, resolve
+    from unmask.models.bundled import cache_folder, resolve
 
     monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "cache"))
     expected = logits(Path(resolve("pico")))

@@ -18,7 +18,6 @@ from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import LayerAttention
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic
-from unmask.encoding.heads import LayerAttention
 from unmask.probing.subject import fingerprint_of, provenance
 
 
