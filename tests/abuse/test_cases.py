@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.abuse.recovery import ALL
 from tests.conftest import make_tokenizer
-from tests.families import FAMILIES
 from tests.encoding.test_encode import CASES
+from tests.families import FAMILIES
 from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
