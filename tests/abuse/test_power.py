@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from tests.abuse.examples import EXAMPLES
 from tests.abuse.forking import run
 from tests.abuse.power import CUT, LOSSES, Disk, Loss
-from tests.abuse.recovery import Case, case_of, cuts
+from tests.abuse.recovery import ALL, Case, case_of, cuts
 
 WRITERS = [path for path, example in EXAMPLES.items() if example.output]
 
@@ -83,3 +85,61 @@ def test_a_command_recovers_from_a_cut(path: tuple[str, ...], furnished: Path, t
     assert case.operations
     faults = [fault for cut, loss in cuts(case.operations, case.name) if (fault := case.recovers(cut, loss))]
     assert not faults, "\n".join(faults)
+
+
+def save() -> None:
+    """Save an embedder where another one may be."""
+    from unmask.embedder import Embedder
+
+    Embedder.from_pretrained("headed", device="cpu").save_pretrained("saved")
+
+
+def save_the_other() -> None:
+    from unmask.embedder import Embedder
+
+    Embedder.from_pretrained("pico", "mean", device="cpu").save_pretrained("saved")
+
+
+def convert() -> None:
+    """Convert a bundled model into an empty cache."""
+    os.environ["UNMASK_CACHE"] = "cache"
+    from unmask.models import resolve
+
+    resolve("pico")
+
+
+@pytest.mark.parametrize("work", [save, convert], ids=lambda work: work.__name__)
+def test_the_library_recovers_from_a_cut(work: Callable[[], None], furnished: Path, tmp_path: Path) -> None:
+    case = Case(work.__name__, work, furnished, tmp_path)
+    case.measure()
+    assert case.operations
+    faults = [fault for cut, loss in cuts(case.operations, case.name) if (fault := case.recovers(cut, loss))]
+    assert not faults, "\n".join(faults)
+    assert not list(case.here.rglob("*.unmask-part")), "scratch files of a run that was cut"
+
+
+def test_a_cut_leaves_the_old_embedder_or_the_new_one(furnished: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(furnished, start)
+    notes = tmp_path / "notes"
+    assert run(save_the_other, start, notes).code == 0
+    case = Case("replace", save, start, tmp_path)
+    case.measure()
+
+    def vectors() -> bytes:
+        from unmask.embedder import Embedder
+
+        return Embedder.from_pretrained(case.here / "saved", device="cpu").encode(["x"]).tobytes()
+
+    new = vectors()
+    case.begin()
+    old = vectors()
+    assert old != new
+    found = set()
+    places = range(1, case.operations + 1) if ALL else range(1, case.operations + 1, 5)
+    for cut in places:
+        for loss in LOSSES:
+            case.begin()
+            case.run(cut, loss)
+            found.add(vectors())
+    assert found == {old, new}

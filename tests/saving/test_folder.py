@@ -334,7 +334,7 @@ def test_a_saved_embedder_can_be_overwritten_even_by_itself(pico: Make, tmp_path
     before = vectors(loaded)
     saved(loaded, folder)
     assert np.array_equal(before, vectors(Embedder.from_pretrained(folder, device="cpu")))
-    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".saved.lock", "saved"]
 
 
 def test_an_empty_folder_is_filled_and_missing_parents_are_made(pico: Make, tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_crash_while_writing_leaves_the_old_folder(
     with pytest.raises(OSError, match="the disk is full"):
         pico("causal/eol/last").save_pretrained(folder)
     assert np.array_equal(vectors(Embedder.from_pretrained(folder, device="cpu")), vectors(old))
-    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".saved.lock", "saved"]
 
 
 def test_a_crash_at_the_last_step_leaves_the_old_folder(pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +406,7 @@ def test_a_crash_at_the_last_step_leaves_the_old_folder(pico: Make, tmp_path: Pa
     with pytest.raises(OSError, match="the disk is full"):
         pico("causal/eol/last").save_pretrained(folder)
     assert np.array_equal(vectors(Embedder.from_pretrained(folder, device="cpu")), vectors(old))
-    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".saved.lock", "saved"]
 
 
 @pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/eol/last"])

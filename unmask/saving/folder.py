@@ -20,7 +20,7 @@ from unmask.designs.design import Design, as_design
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, build_head
 from unmask.errors import UnmaskError
-from unmask.io.files import atomic_folder, check_output
+from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
 from unmask.mixture.folder import Mixture, save_mixture
 from unmask.mixture.loading import load
@@ -162,12 +162,12 @@ def save(embedder: Saveable, folder: Path) -> None:
     """Write an embedder to a folder, which appears complete or not at all, with a seal that notices later damage.
 
     A model with adapters that are not merged is saved as an adapter beside the name of its base model: merging rounds. Raises
-    UnmaskError if the folder holds something other than a saved embedder.
+    UnmaskError if the folder holds something other than a saved embedder, or if another run saves to it.
     """
     check_output(folder, folder=True)
     if folder.exists() and any(folder.iterdir()):
         _refuse_to_replace(folder)
-    with atomic_folder(folder, replaces=lambda _: True) as scratch:
+    with only_writer_of(folder), atomic_folder(folder, replaces=lambda _: True) as scratch:
         write(embedder, scratch)
         seal(scratch)
 
