@@ -226,7 +226,7 @@ def _print_standing(
     wide = console.width >= WIDE
     console.print(ranking(results, console.width))
     if tests:
-        console.print(differences(results, tests, decimals=int(wide), most=(console.width - 26) // (7 if wide else 6) + 1))
+        console.print(differences(results, tests, decimals=int(wide), width=console.width))
     console.print(advice(recommendations(results, store, baseline), results))
 
 

@@ -35,6 +35,7 @@ _SHORT = {
 }
 """Kinds in a header."""
 
+_NAME = 44  # characters of a design that heads a row of differences, beyond which it is cut
 _DESIGN, _COLUMN = 40, 8  # characters of a design with its rank and cost, and of a score
 
 METRIC_NAMES = {
@@ -99,15 +100,21 @@ def _columns(tasks: Mapping[str, Result], width: int) -> list[tuple[str, list[st
     return [(_SHORT.get(kind, kind) + (f"\n({len(of)})" if len(of) > 1 else ""), of) for kind, of in kinds.items()]
 
 
-def differences(results: Sequence[Result], comparisons: Sequence[Comparison], decimals: int, most: int) -> RenderableType:
-    """Row minus column x 100 for every pair of the `most` best systems, a star where the pair differs after Holm's correction."""
-    order = [system for system, _ in ranked(results)][:most]
+def differences(results: Sequence[Result], comparisons: Sequence[Comparison], decimals: int, width: int) -> RenderableType:
+    """Row minus column x 100 for every pair of the best systems, a star where the pair differs after Holm's correction.
+
+    As many systems are shown as a terminal of that width has room for, without cutting a number or its star.
+    """
+    order = [system for system, _ in ranked(results)]
+    name = min(_NAME, max(len(visible(display_name(system, results))) for system in order) + 4)
+    most = max(2, (width - name) // (7 + decimals) + 1)
+    order = order[:most]
     by_pair = {(test.a, test.b): test for test in comparisons}
     outcome = comparisons[0].outcome
     table = empty_table("Row minus column x 100; * differs")
-    table.add_column("", no_wrap=True)
+    table.add_column("", no_wrap=True, max_width=name)
     for place in range(2, len(order) + 1):
-        table.add_column(str(place), justify="right", no_wrap=True)
+        table.add_column(str(place), justify="right", no_wrap=True, min_width=5 + decimals)
     for place, system in enumerate(order[:-1], start=1):
         cells = [
             _difference(system, other, by_pair, decimals) if at > place else "" for at, other in enumerate(order[1:], start=2)
