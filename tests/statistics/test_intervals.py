@@ -41,6 +41,7 @@ def test_a_perfect_score_on_twenty_items_is_not_certain(metric: str) -> None:
 def test_twenty_of_twenty_is_84_to_100() -> None:
     assert wilson(20, 20) == pytest.approx((0.8389, 1), abs=1e-4)
     assert score_interval(Items("mean", {"value": np.zeros(20)})) == pytest.approx((0, 0.1611), abs=1e-4)
+    assert score_interval(Items("mean", {"value": np.arange(20) > 0})) == pytest.approx(wilson(19, 20))
 
 
 @given(st.integers(0, 30), st.integers(1, 30), st.sampled_from([0.9, 0.95, 0.999]))

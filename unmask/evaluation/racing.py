@@ -47,7 +47,8 @@ class Standing:
     """A design after a round.
 
     score: mean main score of the tasks; behind: the leader less it, with interval and p corrected over all pairs of the round (none
-    where there was nothing to test with); worse: a test told it from the leader, at the level of the round.
+    where there was nothing to test with); worse: the test told it from the leader. The level of a round that others follow is 0.05 divided
+    by the number of rounds.
     """
 
     label: str
@@ -133,8 +134,9 @@ class Race:
         self.paid |= _tokens(results)
         self.first = self.first or dict(self.paid)
         # with items left the level is shared by the rounds, and the items are asked; at the end, what `compare` asks
-        tests = comparisons(results, self.store, over_items=not last)
-        standings = _standings(results, tests, SIGNIFICANT if last else SIGNIFICANT / self._most_rounds())
+        level = SIGNIFICANT if last else SIGNIFICANT / self._most_rounds()
+        tests = comparisons(results, self.store, over_items=not last, level=level)
+        standings = _standings(results, tests)
         kept = [one.label for one in standings if last or not one.worse]
         items = sum(result.n for result in results if result.label == standings[0].label)
         self.rounds.append(Round(items, sum(self.paid.values()) - before, tuple(standings), tuple(kept)))
@@ -225,7 +227,7 @@ def _tokens(results: Sequence[Result]) -> dict[Lane, int]:
     return found
 
 
-def _standings(results: Sequence[Result], tests: Sequence[Comparison], level: float) -> list[Standing]:
+def _standings(results: Sequence[Result], tests: Sequence[Comparison]) -> list[Standing]:
     """Designs by their mean score, each with its test against the first."""
     labels = {result.system: result.label for result in results}
     (leader, best), *rest = ranked(results)
@@ -237,6 +239,5 @@ def _standings(results: Sequence[Result], tests: Sequence[Comparison], level: fl
             continue
         outcome = test.seen_from(leader)
         p = outcome.p if outcome.p_holm is None else outcome.p_holm
-        worse = test.better == leader and p < level
-        found.append(Standing(labels[system], score, best - score, outcome.interval, p, worse))
+        found.append(Standing(labels[system], score, best - score, outcome.interval, p, worse=test.better == leader))
     return found

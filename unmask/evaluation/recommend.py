@@ -1,4 +1,4 @@
-"""Recommend: the best design for some tasks, at a fraction of what the whole grid costs.
+"""Recommend: the best design for some tasks, without the whole grid.
 
 What costs is a forward pass over a text, by attention and prompt: designs that share both come for nothing, and so do their layers. So
 designs race on growing subsets of each task's items (`racing`), and what is said of the winner is what `compare` would say.

@@ -73,7 +73,12 @@ class Comparison:
 
 
 def comparisons(
-    results: Sequence[Result], store: ResultStore, baseline: System | None = None, *, over_items: bool = False
+    results: Sequence[Result],
+    store: ResultStore,
+    baseline: System | None = None,
+    *,
+    over_items: bool = False,
+    level: float = SIGNIFICANT,
 ) -> list[Comparison]:
     """A paired test for each pair of systems, or of each with the baseline (as b), Holm-corrected over all of these.
 
@@ -81,7 +86,7 @@ def comparisons(
     Wilcoxon's signed-rank test over tasks, and `seed_test` for means over seeds (`mean_over_seeds`). With fewer tasks it could
     find nothing, whatever the scores: then a paired bootstrap over the items within each task, which is about these tasks
     and, of trained designs, these embedders. `over_items` asks the items in any case, by the normal whose p has no smallest value, as
-    who tests several times over has to correct for that as well. A baseline that was chosen beforehand makes k - 1
+    who tests several times over has to correct for that as well, by a lower level. A baseline that was chosen beforehand makes k - 1
     comparisons of k (k - 1) / 2. Pairs with a reference row (a sentence-transformers model) are a family of their own: what is said of
     two designs does not hang on what stands beside them for comparison.
 
@@ -104,7 +109,7 @@ def comparisons(
     if not tests:
         return []
     outcomes = dict(zip(pairs, tests, strict=True))
-    corrected = {pair: one for family in families for pair, one in _corrected(family, outcomes)}
+    corrected = {pair: one for family in families for pair, one in _corrected(family, outcomes, level)}
     names = {pair: _family(family, baseline, results) for family in families for pair in family}
     return [Comparison(a, b, tuple(tasks), corrected[a, b], names[a, b], left_out) for a, b in pairs]
 
@@ -113,8 +118,8 @@ def _has_reference(pair: Pair) -> bool:
     return SENTENCE_TRANSFORMERS in (pair[0][1], pair[1][1])
 
 
-def _corrected(family: Sequence[Pair], outcomes: Mapping[Pair, PairedTest]) -> Iterator[tuple[Pair, PairedTest]]:
-    return zip(family, with_holm([outcomes[pair] for pair in family]), strict=True)
+def _corrected(family: Sequence[Pair], outcomes: Mapping[Pair, PairedTest], level: float) -> Iterator[tuple[Pair, PairedTest]]:
+    return zip(family, with_holm([outcomes[pair] for pair in family], level), strict=True)
 
 
 def _family(family: Sequence[Pair], baseline: System | None, results: Sequence[Result]) -> str:
