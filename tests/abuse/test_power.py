@@ -103,7 +103,7 @@ def save_the_other() -> None:
 def convert() -> None:
     """Convert a bundled model into an empty cache."""
     os.environ["UNMASK_CACHE"] = "cache"
-    from unmask.models import resolve
+    from unmask.models.bundled import resolve
 
     resolve("pico")
 
