@@ -117,6 +117,16 @@ def pico_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return make
 
 
+@pytest.fixture
+def base(tokenizer: Any, tmp_path: Path) -> Path:
+    """A pico causal language model on disk, made anew for each test, since tests change it."""
+    from tests.mixture.models import language_model
+
+    language_model(vocab_size=512, max_position_embeddings=512).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Real data sets, from UNMASK_DATA or ../shared/data; the test skips without them."""
