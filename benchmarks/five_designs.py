@@ -72,7 +72,7 @@ def smoke_results(folder: Path) -> list[Result]:
     from unmask.evaluation.compare import Plan, compare
     from unmask.models.loading import Source
     from unmask.starter import reference_texts
-    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.find import resolve_tasks
     from unmask.tasks.task import LocalTask
 
     names = [f"{_inputs.STARTER[name]}#{limit}" for name in ("sts", "retrieval") for limit in (8, 10, 12)]

@@ -19,7 +19,7 @@ from unmask.evaluation.compare import Plan, compare, load_checked
 from unmask.evaluation.results import ResultStore
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
-from unmask.tasks.folders import resolve_tasks
+from unmask.tasks.find import resolve_tasks
 from unmask.tasks.task import LocalTask
 
 TASKS = ("stsb", "sickr", "sts12", "sts13", "mrpc", "trec", "subj", "bbc_news", "searchsnippets", "trecqa")

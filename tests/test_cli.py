@@ -558,16 +558,16 @@ def test_python_dash_m_is_the_command_line() -> None:
 def test_cells_that_failed_alike_are_told_once_and_the_exit_code_says_so(
     run: Run, model: Path, task: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import unmask.tasks.mteb as adapter
+    from unmask.tasks.mteb import evaluator
 
-    original = adapter.evaluate
+    original = evaluator.evaluate
 
     def broken(asked: Any, name: str, *given: Any) -> Any:
         if name != "causal/plain/mean":
             raise ValueError("no such thing")
         return original(asked, name, *given)
 
-    monkeypatch.setattr(adapter, "evaluate", broken)
+    monkeypatch.setattr(evaluator, "evaluate", broken)
     found = compared(run, model, "-d", "mean,last,max", "-t", task, "-o", "out")
     assert found.code == 1
     assert found.err.count("no score on sts for last and 1 more: ValueError: no such thing") == 1

@@ -19,8 +19,8 @@ from unmask.designs.design import ATTENTIONS, Attention
 from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder, normalized
 from unmask.models.bundled import BUNDLED
-from unmask.tasks.folders import find_task
-from unmask.tasks.mteb import evaluate
+from unmask.tasks.find import find_task
+from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.task import LocalTask
 
 pytestmark = pytest.mark.real

@@ -32,8 +32,8 @@ from unmask.io.files import fingerprint
 from unmask.models.bundled import BUNDLED
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
-from unmask.tasks import mteb as mteb_adapter
-from unmask.tasks.folders import find_task, resolve_tasks
+from unmask.tasks.find import find_task, resolve_tasks
+from unmask.tasks.mteb import evaluator
 from unmask.tasks.task import LocalTask
 
 FIVE = "mean,last,weighted-mean,max,causal/plain/mean@1"
@@ -282,16 +282,16 @@ def test_another_name_for_a_design_that_was_scored_is_only_a_label(
 def test_a_cell_that_fails_is_kept_with_its_error_and_the_others_go_on(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import unmask.tasks.mteb as adapter
+    from unmask.tasks.mteb import evaluator
 
-    original = adapter.evaluate
+    original = evaluator.evaluate
 
     def broken(task: Any, name: str, encode: Any) -> Any:
         if (task.kind, name) == ("sts", "causal/plain/mean"):
             raise ZeroDivisionError("nothing to divide by")
         return original(task, name, encode)
 
-    monkeypatch.setattr(adapter, "evaluate", broken)
+    monkeypatch.setattr(evaluator, "evaluate", broken)
     plan, store = plan_of(folder, "mean,max", tasks), ResultStore(tmp_path)
     assert [(one.label, one.task) for one in compare(plan, store)] == [
         ("mean", "retrieval"),
@@ -581,14 +581,14 @@ def test_a_corpus_that_one_design_cannot_be_fitted_on_does_not_stop_the_others(
 def test_a_score_that_is_no_number_is_a_failed_cell(
     score: float, folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = mteb_adapter.evaluate
+    original = evaluator.evaluate
 
     def evaluate(task: Any, name: str, *given: Any) -> Any:
         found = original(task, name, *given)
         scores = found.scores | {"ami": score}
         return replace(found, scores=scores, main_score=score if "last" in name else found.main_score)
 
-    monkeypatch.setattr(mteb_adapter, "evaluate", evaluate)
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
     store = ResultStore(tmp_path)
     [result] = compare(plan_of(folder, "mean,last", tasks[:1]), store)
     assert (result.label, "ami" in result.scores) == ("mean", False)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.test_compare import plan_of, task_in
-from tests.evaluation.test_mteb_tasks import no_data_of_before, offline  # noqa: F401
+from tests.tasks.test_mteb_tasks import no_data_of_before, offline  # noqa: F401
 from tests.tiny import labelled, pairs, tagged, write_rows, write_task
 from unmask.designs.design import parse_designs
 from unmask.errors import UnmaskError
@@ -20,7 +20,7 @@ from unmask.evaluation.racing import FIRST
 from unmask.evaluation.recommend import Advice, recommend
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
-from unmask.tasks import mteb as mteb_adapter
+from unmask.tasks.mteb import evaluator
 from unmask.tasks.subsets import subset
 from unmask.tasks.task import LocalTask
 
@@ -273,19 +273,19 @@ def task_in_raw(folder: Path, rows: list[dict[str, Any]]) -> LocalTask:
 def test_a_design_without_a_score_leaves_and_the_others_go_on(
     pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = mteb_adapter.evaluate
+    whole = evaluator.evaluate
 
     def failing(task: Any, name: str, encode: Any) -> Any:
         if "/max" in name:
             raise UnmaskError("no score for it")
         return whole(task, name, encode)
 
-    monkeypatch.setattr(mteb_adapter, "evaluate", failing)
+    monkeypatch.setattr(evaluator, "evaluate", failing)
     plan = plan_of(pico_folder("llama"), "max,mean,last", [task_in(write_task(tmp_path / "sts", "sts"))])
     advice = recommend(plan, ResultStore(tmp_path / "race"))
     assert advice.label != "max" and list(advice.failed) == ["max"]
     assert "no score for it" in advice.failed["max"]
-    monkeypatch.setattr(mteb_adapter, "evaluate", lambda *_: failing(None, "/max", None))
+    monkeypatch.setattr(evaluator, "evaluate", lambda *_: failing(None, "/max", None))
     with pytest.raises(UnmaskError, match="has no score on sts: no score for it"):
         recommend(plan, ResultStore(tmp_path / "none"))
 

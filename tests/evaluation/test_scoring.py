@@ -16,7 +16,7 @@ from unmask.evaluation.compare import Plan, compare
 from unmask.evaluation.results import ResultStore
 from unmask.evaluation.scoring import scorable, score
 from unmask.models.loading import Source
-from unmask.tasks.folders import find_task
+from unmask.tasks.find import find_task
 
 
 @pytest.fixture

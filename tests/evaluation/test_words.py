@@ -29,8 +29,8 @@ from unmask.reporting.grid import read_grid
 from unmask.reporting.report import write_report
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import score
-from unmask.tasks.folders import find_task
-from unmask.tasks.mteb import evaluate
+from unmask.tasks.find import find_task
+from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.tagged import read_sentences
 from unmask.tasks.task import LocalTask, Task
 from unmask.tasks.texts import scored_texts

@@ -29,7 +29,7 @@ from unmask.probing.layers import (
     score_layers,
 )
 from unmask.probing.subject import load_subject
-from unmask.tasks.folders import find_task
+from unmask.tasks.find import find_task
 
 MEAN = Design("causal", "plain", "mean")
 RANDOM = np.random.default_rng(0)

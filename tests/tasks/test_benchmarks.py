@@ -13,7 +13,7 @@ from tests.tiny import write_task
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.tasks.benchmarks import TaskSet, find_set, stated_sets
-from unmask.tasks.folders import resolve_tasks
+from unmask.tasks.find import resolve_tasks
 from unmask.tasks.mteb import catalogue
 from unmask.tasks.mteb.building import MAIN_SCORE
 from unmask.tasks.task import MtebTask

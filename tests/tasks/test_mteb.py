@@ -20,9 +20,10 @@ from tests.tiny import encode_words, labelled, write_rows, write_task
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import METRICS, bootstrap, score
 from unmask.statistics.paired import paired_bootstrap
-from unmask.tasks.folders import find_task
-from unmask.tasks.mteb import Outcome, building, catalogue, evaluate
+from unmask.tasks.find import find_task
+from unmask.tasks.mteb import building, catalogue
 from unmask.tasks.mteb.building import MAIN_SCORE
+from unmask.tasks.mteb.evaluator import Outcome, evaluate
 from unmask.tasks.mteb.ranking import MEASURES, average_precision, ndcg, per_query
 from unmask.tasks.task import LocalTask
 

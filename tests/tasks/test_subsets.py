@@ -9,7 +9,7 @@ import pytest
 
 from tests.tiny import write_task
 from unmask.tasks import subsets
-from unmask.tasks.folders import find_task
+from unmask.tasks.find import find_task
 from unmask.tasks.subsets import drawn_order, subset
 from unmask.tasks.task import LocalTask
 from unmask.tasks.texts import scored_texts

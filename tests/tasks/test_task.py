@@ -12,7 +12,7 @@ import pytest
 from tests.tiny import FILES, labelled, pairs, write_rows, write_task
 from unmask.errors import UnmaskError
 from unmask.starter import starter_folders
-from unmask.tasks.folders import TaskFile, find_task, resolve_tasks
+from unmask.tasks.find import TaskFile, find_task, resolve_tasks
 from unmask.tasks.task import KINDS, METRICS, LocalTask
 
 

@@ -78,7 +78,7 @@ def compare(
     from unmask.io.files import only_run_in, write_json
     from unmask.models.bundled import resolve
     from unmask.models.loading import Source
-    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.find import resolve_tasks
 
     _check_output(output)
     tasks = resolve_tasks(task, say)

@@ -30,7 +30,7 @@ def leaks(
 ) -> None:
     """Count the training texts that a task scores, exactly or nearly, and the training pairs that it compares."""
     from unmask.errors import UnmaskError
-    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.find import resolve_tasks
     from unmask.tasks.task import LocalTask
     from unmask.tasks.texts import scored_texts
     from unmask.training.data import DataSource, read_any

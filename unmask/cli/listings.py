@@ -94,7 +94,7 @@ def tasks(
         _tasks_of(name, as_json)
         return
     from unmask.tasks.benchmarks import stated_sets
-    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.find import resolve_tasks
     from unmask.tasks.task import METRICS
 
     starter = [_row(one) for one in resolve_tasks(["starter"])]
@@ -124,7 +124,7 @@ def tasks(
 def _tasks_of(name: str, as_json: bool) -> None:
     """The tasks of one set, folder or name, and those that cannot be compared."""
     from unmask.tasks.benchmarks import find_set
-    from unmask.tasks.folders import is_path, resolve_tasks
+    from unmask.tasks.find import is_path, resolve_tasks
 
     found = None if name == "starter" or is_path(name) else find_set(name)
     rows = [_row(task) for task in (found.tasks if found else resolve_tasks([name]))]

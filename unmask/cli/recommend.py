@@ -56,7 +56,7 @@ def recommend(
     from unmask.io.files import check_output, only_run_in, refuse_foreign, write_json
     from unmask.models.loading import Source
     from unmask.starter import reference_texts
-    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.find import resolve_tasks
 
     check_output(output, folder=True)
     refuse_foreign(output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))

@@ -75,7 +75,7 @@ def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
 
 
 def _tasks(names: Sequence[str], root: Path) -> list[Any]:
-    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.find import resolve_tasks
 
     # a task's folder may lie where the data lie
     return (

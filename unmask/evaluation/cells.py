@@ -17,7 +17,7 @@ from unmask.statistics.intervals import score_interval
 from unmask.tasks.task import Task
 
 if TYPE_CHECKING:
-    from unmask.tasks.mteb import Outcome
+    from unmask.tasks.mteb.evaluator import Outcome
 
 _RESAMPLES = 1000
 

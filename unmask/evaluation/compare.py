@@ -37,7 +37,7 @@ from unmask.tasks.task import LocalTask, Task
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from unmask.tasks.mteb import Encode
+    from unmask.tasks.mteb.evaluator import Encode
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ def _kernels(backbone: Backbone) -> str:
 
 def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Design]) -> None:
     """Score the designs of one pass on one task."""
-    from unmask.tasks.mteb import evaluate
+    from unmask.tasks.mteb.evaluator import evaluate
 
     backbone, prompt = source.backbone, source.prompts.prompt.name
     grid.say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")

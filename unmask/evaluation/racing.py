@@ -206,7 +206,7 @@ def _size(task: Task) -> int | None:
     """Items of a task; None for one that is used whole in every round, since it cannot be cut."""
     if isinstance(task, LocalTask):
         return task.size
-    from unmask.tasks.mteb import count_items
+    from unmask.tasks.mteb.evaluator import count_items
 
     return count_items(task)
 

@@ -121,7 +121,7 @@ def _whole_tokens(result: Result, part: Task, task: Task) -> float:
 
 
 def _texts_in_mteb(task: Task) -> int:
-    from unmask.tasks.mteb import count_texts
+    from unmask.tasks.mteb.evaluator import count_texts
 
     assert not isinstance(task, LocalTask)
     return count_texts(task)

@@ -55,7 +55,7 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
 
 
 def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Items | None]:
-    from unmask.tasks.mteb import evaluate
+    from unmask.tasks.mteb.evaluator import evaluate
 
     tally, widths = Tally(), [0]
 

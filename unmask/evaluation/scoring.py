@@ -26,7 +26,7 @@ def scorable(tasks: Sequence[Task]) -> Sequence[Task]:
 
 def score(embedder: Embedder, tasks: Sequence[Task]) -> dict[str, float]:
     """Main score of each task by name (0 to 1), and their mean under "score"."""
-    from unmask.tasks.mteb import evaluate
+    from unmask.tasks.mteb.evaluator import evaluate
 
     takes = embedder.prompt.prompt.takes_instruction
 

@@ -10,7 +10,7 @@ from unmask.encoding.encode import Tally
 from unmask.probing.subject import Subject
 from unmask.probing.words import Scores, WordProbe, probe_layers, word_tokens
 from unmask.statistics.bootstrap import Items
-from unmask.tasks.mteb import Outcome
+from unmask.tasks.mteb.evaluator import Outcome
 from unmask.tasks.tagged import Sentence
 from unmask.tasks.task import LocalTask
 

@@ -35,7 +35,7 @@ from unmask.statistics.correlations import RESAMPLES
 from unmask.tasks.task import Task
 
 if TYPE_CHECKING:
-    from unmask.tasks.mteb import Outcome
+    from unmask.tasks.mteb.evaluator import Outcome
 
 Stack = Float[NDArray[np.float64], "layer text dim"]
 Square = Float[NDArray[np.float64], "layer layer"]
@@ -138,7 +138,7 @@ def score_layers(
     subject: Subject, designs: Sequence[Design], task: Task, *, max_length: int | None = None, batch_tokens: int | None = None
 ) -> LayerScores:
     """Score designs of one attention and prompt on a task, every text computed once. Raises UnmaskError as scoring does."""
-    from unmask.tasks.mteb import evaluate
+    from unmask.tasks.mteb.evaluator import evaluate
 
     backbone = subject.backbone
     prompt = PromptTokenizer(subject.tokenizer, designs[0].prompt, backbone.within_positions(subject.limit(max_length)))

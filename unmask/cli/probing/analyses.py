@@ -221,7 +221,7 @@ def layers(
     from unmask.designs.design import Design
     from unmask.io.progress import progress_bar
     from unmask.probing.layers import draw_layers, probe_layers
-    from unmask.tasks.folders import resolve_tasks
+    from unmask.tasks.find import resolve_tasks
 
     asked, given = Design.parse(design), texts_of(texts, column, limit)
     tasks = resolve_tasks(task) if task else []

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.tiny import encode_words, labelled, write_rows
-from unmask.tasks import mteb as mteb_adapter
-from unmask.tasks.folders import find_task
-from unmask.tasks.mteb import evaluate, labels
+from unmask.tasks.find import find_task
+from unmask.tasks.mteb import evaluator, labels
+from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.task import LocalTask
 
 
@@ -43,7 +43,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_scores_are_those_of_mteb_alone(task: LocalTask, looks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     fast = evaluate(task, "words", encode_words)
     few = len(looks)
-    monkeypatch.setattr(mteb_adapter, "read_labels_once", lambda _: None)
+    monkeypatch.setattr(evaluator, "read_labels_once", lambda _: None)
     looks.clear()
     slow = evaluate(task, "words", encode_words)
     assert (fast.main_score, fast.scores) == (slow.main_score, slow.scores)

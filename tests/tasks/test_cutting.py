@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.evaluation.test_mteb_tasks import TASKS, no_data_of_before, noisy, offline  # noqa: F401
-from unmask.tasks import mteb as mteb_adapter
-from unmask.tasks.mteb import count_items, count_texts, evaluate
+from tests.tasks.test_mteb_tasks import TASKS, no_data_of_before, noisy, offline  # noqa: F401
+from unmask.tasks.mteb import cutting, evaluator
+from unmask.tasks.mteb.evaluator import count_items, count_texts, evaluate
 from unmask.tasks.task import MtebTask
 
 UNCUT = {"BiorxivClusteringS2S"}  # several sets of texts, each scored for itself
@@ -24,7 +24,7 @@ def test_every_kind_of_task_is_scored_on_a_part_of_its_items(name: str, offline:
         assert size is None
         return
     assert size is not None
-    cells = sum(len(mteb_adapter.cutting._cells(part)) for part in mteb_adapter._loaded(task))
+    cells = sum(len(cutting._cells(part)) for part in evaluator._loaded(task))
     part = task.limited(max(2 * cells, size // 2))
     assert (part.name, part.in_mteb, part.kind) == (f"{name}@{part.limit}", name, task.kind)
     assert part.revision != task.revision
@@ -35,7 +35,7 @@ def test_every_kind_of_task_is_scored_on_a_part_of_its_items(name: str, offline:
     found = evaluate(part, "noisy", noisy)
     assert np.isfinite(found.main_score)
     assert found.main_score == evaluate(part, "noisy", noisy).main_score
-    mteb_adapter._loaded.cache_clear()
+    evaluator._loaded.cache_clear()
     assert count_items(task) == size, "the task itself is whole"
 
 

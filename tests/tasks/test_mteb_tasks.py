@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from tests.tiny import encode_words, labelled, overlapping
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import Items, score
-from unmask.tasks import mteb as mteb_adapter
-from unmask.tasks.folders import resolve_tasks
-from unmask.tasks.mteb import Outcome, catalogue, evaluate
+from unmask.tasks.find import resolve_tasks
+from unmask.tasks.mteb import catalogue, evaluator
+from unmask.tasks.mteb.evaluator import Outcome, evaluate
 from unmask.tasks.task import MtebTask
 
 Data = Callable[[int], Any]
@@ -214,9 +214,9 @@ def stand_in(name: str) -> Callable[..., None]:
 
 @pytest.fixture(autouse=True)
 def no_data_of_before() -> Iterator[None]:
-    mteb_adapter._loaded.cache_clear()
+    evaluator._loaded.cache_clear()
     yield
-    mteb_adapter._loaded.cache_clear()
+    evaluator._loaded.cache_clear()
 
 
 @pytest.fixture
@@ -290,13 +290,13 @@ def test_several_subsets_and_splits_are_averaged(offline: Callable[[str], MtebTa
     task = offline("AmazonCounterfactualClassification")
     assert (set(task.subsets), task.splits) == ({"en", "en-ext"}, ("validation", "test"))
     cells: list[Outcome] = []
-    whole = mteb_adapter._cell
+    whole = evaluator._cell
 
     def recorded(*given: Any) -> Outcome:
         cells.append(whole(*given))
         return cells[-1]
 
-    monkeypatch.setattr(mteb_adapter, "_cell", recorded)
+    monkeypatch.setattr(evaluator, "_cell", recorded)
     found = evaluate(task, "noisy", noisy)
     assert len({cell.main_score for cell in cells}) == len(cells) == 4
     assert found.main_score == pytest.approx(np.mean([cell.main_score for cell in cells]))
@@ -334,13 +334,13 @@ def test_chance_correction_is_over_the_draws_of_each_subset(
 ) -> None:
     task = replace(offline("StackExchangeClustering.v2"), splits=("test", "train"))
     cells: list[Outcome] = []
-    whole = mteb_adapter._cell
+    whole = evaluator._cell
 
     def recorded(*given: Any) -> Outcome:
         cells.append(whole(*given))
         return cells[-1]
 
-    monkeypatch.setattr(mteb_adapter, "_cell", recorded)
+    monkeypatch.setattr(evaluator, "_cell", recorded)
     found = evaluate(task, "noisy", noisy)
     assert [cell.items is not None for cell in cells] == [True, True]
     assert found.items is None and found.scores["ami"] == pytest.approx(np.mean([cell.scores["ami"] for cell in cells]))

@@ -1,0 +1,226 @@
+"""mteb: tasks of ours as tasks of mteb, scored by mteb's own evaluators, and the items behind each score.
+
+Everything that knows mteb is in this package. A score is what mteb computes; the items (for intervals and paired tests) are read
+from the predictions that mteb saves.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.errors import UnmaskError
+from unmask.statistics.bootstrap import Items
+from unmask.tasks.mteb.building import build
+from unmask.tasks.mteb.catalogue import english, quiet
+from unmask.tasks.mteb.cutting import cut, items_of_parts, texts_of_parts
+from unmask.tasks.mteb.items import RecordingRandom, Scored, items_of, joined
+from unmask.tasks.mteb.labels import read_labels_once
+from unmask.tasks.task import Kind, LocalTask, MtebTask
+
+Encode = Callable[[Sequence[str], "str | None"], NDArray[np.float32]]
+# scores worth keeping beside the main one; AMI is chance-corrected where V-measure is not
+_SIDE_SCORES = ("ami", "f1", "recall_at_10", "mrr_at_10", "map_at_10", "cosine_pearson", "cosine_f1")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one model scored on one task.
+
+    main_score: that of mteb, 0 to 1, the mean over subsets and splits; scores: others worth keeping; items: what the main score
+    was computed from, or None where it is not the score of a single set of items.
+    """
+
+    metric: str
+    main_score: float
+    scores: dict[str, float]
+    items: Items | None
+
+
+class MtebModel:
+    """A function from texts to vectors, as the model that mteb's evaluators expect."""
+
+    def __init__(self, name: str, encode: Encode, default_instruction: str | None) -> None:
+        """encode takes texts and an instruction (None for documents)."""
+        from mteb.models.model_meta import ModelMeta
+
+        self._encode, self._instruction = encode, default_instruction
+        self.failed = False
+        # what the model is called goes into our own results; here it only has to satisfy mteb
+        self.mteb_model_meta = ModelMeta.create_empty({"name": f"unmask/{name.replace('/', '-')}", "revision": "local"})
+
+    def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
+        """Vectors of the texts in mteb's batches."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        role = getattr(prompt_type, "value", None)
+        self.failed = True
+        vectors = self._encode(texts, None if role == "document" else self._instruction)
+        if not np.isfinite(vectors).all():
+            raise UnmaskError("Some vectors hold nan or infinite numbers, so they have no score; try dtype float32.")
+        self.failed = False
+        return vectors
+
+    @staticmethod
+    def similarity(one: Any, other: Any) -> Any:
+        """Cosine of all pairs."""
+        from mteb.similarity_functions import cos_sim
+
+        return cos_sim(one, other)
+
+    @staticmethod
+    def similarity_pairwise(one: Any, other: Any) -> Any:
+        """Cosine of the vectors side by side."""
+        from mteb.similarity_functions import pairwise_cos_sim
+
+        return pairwise_cos_sim(one, other)
+
+
+def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode) -> Outcome:
+    """Score vectors on a task with mteb's evaluators, on every split and subset of it, as mteb.evaluate does.
+
+    Raises UnmaskError for a word-level task, if the data of an mteb task cannot be had, and if mteb cannot score them.
+    """
+    if task.kind == "word-level":
+        raise UnmaskError(
+            f"'{task.name}' is a word-level task, and has no text vectors to score; `unmask compare` and `unmask probe words` score it."
+        )
+    if isinstance(task, LocalTask):
+        return _outcome(build(task), task.kind, name, encode, task.instruction)
+    # a task made of tasks (CQADupstackRetrieval) scores the mean of theirs
+    return _mean([_of_mteb(part, task, name, encode) for part in _loaded(task)])
+
+
+def _of_mteb(loaded: Any, task: MtebTask, name: str, encode: Encode) -> Outcome:
+    model_failed: list[bool] = []
+    try:
+        return _outcome(loaded, task.kind, name, encode, None, model_failed)
+    except UnmaskError:
+        raise
+    except Exception as error:
+        if any(model_failed) or _is_full(error):  # not mteb's: to be seen as it is
+            raise
+        raise UnmaskError(f"mteb could not score '{task.name}': {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _outcome(
+    loaded: Any, kind: Kind, name: str, encode: Encode, instruction: str | None, model_failed: list[bool] | None = None
+) -> Outcome:
+    """Score the splits and subsets of a task in mteb's order: what mteb draws for one follows on what it drew for the last."""
+    built = copy.copy(loaded)  # it is scored again with other vectors, by the same draws
+    built.rng_state = RecordingRandom(loaded.rng_state.getstate())
+    built.np_rng = copy.deepcopy(loaded.np_rng)
+    if kind == "classification":
+        read_labels_once(built)
+    model = MtebModel(name, encode, instruction or _instruction(built))
+    try:
+        with quiet():
+            return _mean(
+                [_cell(built, kind, model, split, subset) for split in built.eval_splits for subset in built.hf_subsets]
+            )
+    finally:
+        if model_failed is not None:
+            model_failed.append(model.failed)
+
+
+def _cell(built: Any, kind: Kind, model: MtebModel, split: str, subset: str) -> Outcome:
+    built.rng_state.forget()
+    options = {"batch_size": 1024, "show_progress_bar": False}
+    with tempfile.TemporaryDirectory() as folder:
+        scores = built.evaluate(model, split, [subset], encode_kwargs=options, prediction_folder=Path(folder))[subset]
+        saved = json.loads((Path(folder) / built.prediction_file_name).read_text(encoding="utf-8"))
+    data = built.dataset.get(subset, built.dataset)[split]  # data of an only subset may lie there without its name
+    scored = Scored(built, data, saved[subset][split], scores)
+    items = items_of(kind, scored)
+    side = {
+        key: _defined(scores[key]) for key in _SIDE_SCORES if key != scored.metric and isinstance(scores.get(key), int | float)
+    }
+    if "ami" in side and items is not None:
+        side["ami"] = _ami(items, scored.recorder)
+    return Outcome(scored.metric, _defined(scores["main_score"]), side, items)
+
+
+def _mean(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcome of several subsets, splits or tasks: mteb's mean of their main scores (TaskResult.get_score)."""
+    main = float(np.mean([one.main_score for one in outcomes]))
+    shared = [key for key in outcomes[0].scores if all(key in one.scores for one in outcomes)]
+    side = {key: float(np.mean([one.scores[key] for one in outcomes])) for key in shared}
+    return Outcome(outcomes[0].metric, main, side, joined([one.items for one in outcomes], main))
+
+
+def _defined(score: float) -> float:
+    # equal vectors order nothing: a correlation of 0, as in resampling, where scipy says nan
+    return 0.0 if np.isnan(score) else float(score)
+
+
+def _ami(items: Items, recorder: RecordingRandom) -> float:
+    """AMI over the distinct texts of each experiment, averaged.
+
+    mteb draws with replacement and counts a text as often as it is drawn: copies share their cluster and their label, so that
+    its own AMI of random vectors on a hundred texts is 0.2 and not the 0 that AMI is there for.
+    """
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    values = []
+    for replicate, draw in enumerate(recorder.draws):
+        first = np.unique(draw, return_index=True)[1]
+        label, assigned = (items.columns[name][first, replicate] for name in ("label", "assigned"))
+        values.append(adjusted_mutual_info_score(label, assigned))
+    return float(np.mean(values))
+
+
+@lru_cache(maxsize=1)  # the designs that share a pass are scored on a task one after the other
+def _loaded(task: MtebTask) -> list[Any]:
+    """mteb's task with its data, of the splits and subsets that are asked; its parts where it is made of tasks."""
+    whole = english(task.in_mteb)
+    parts = [english(part.metadata.name) for part in whole.metadata.tasks] if whole.is_aggregate else [whole]
+    for part in parts:
+        part.filter_eval_splits(list(task.splits) or None)
+        if task.subsets and not whole.is_aggregate:
+            part.hf_subsets = list(task.subsets)
+        try:
+            with quiet():
+                part.load_data()
+                if hasattr(part, "convert_v1_dataset_format_to_v2"):
+                    part.convert_v1_dataset_format_to_v2(num_proc=None)
+        except Exception as error:  # whatever the hub's client raises, the reason is that the data are not there
+            if _is_full(error):
+                raise
+            reason = f"The data of mteb's '{task.in_mteb}' could not be loaded from the hub: {_first_line(error)}"
+            raise UnmaskError(reason) from error
+    if task.limit is not None:
+        cut(parts, task.limit)
+    return parts
+
+
+def count_items(task: MtebTask) -> int | None:
+    """Items of a task of mteb, whose data are loaded for that; None if it cannot be cut to fewer."""
+    return items_of_parts(_loaded(task))
+
+
+def count_texts(task: MtebTask) -> int:
+    """Texts of the splits that a task of mteb is scored on, documents included."""
+    return texts_of_parts(_loaded(task))
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether the disk is full, which is no fault of this task, and will be so for the next."""
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _instruction(task: Any) -> str:
+    prompt = task.metadata.prompt
+    return str((prompt.get("query") if isinstance(prompt, dict) else prompt) or task.abstask_prompt)
