@@ -69,7 +69,7 @@ def tests_table(found: Scores, tasks: list[str]) -> Table:
 def smoke_results(folder: Path) -> list[Result]:
     """Two designs of the pico model on six small tasks, as many as the test needs."""
     from unmask.designs.design import parse_designs
-    from unmask.evaluation.compare import Plan, compare
+    from unmask.evaluation.compare import ComparisonPlan, compare
     from unmask.models.loading import Source
     from unmask.starter import reference_texts
     from unmask.tasks.find import resolve_tasks
@@ -78,7 +78,7 @@ def smoke_results(folder: Path) -> list[Result]:
     names = [f"{_inputs.STARTER[name]}#{limit}" for name in ("sts", "retrieval") for limit in (8, 10, 12)]
     tasks = [task for task in resolve_tasks(names) if isinstance(task, LocalTask)]
     store = ResultStore(folder)
-    compare(Plan(Source("pico"), parse_designs("mean,last"), tasks, 64, reference_texts()), store)
+    compare(ComparisonPlan(Source("pico"), parse_designs("mean,last"), tasks, 64, reference_texts()), store)
     return store.results
 
 

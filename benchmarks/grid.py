@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks import _inputs
 from unmask.designs.design import Design, parse_designs
-from unmask.evaluation.compare import Plan, compare, load_checked
+from unmask.evaluation.compare import ComparisonPlan, compare, load_checked
 from unmask.evaluation.results import ResultStore
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model, limit = _inputs.model_of(given), 10 if given.smoke else given.limit
     folders = [_inputs.STARTER["sts"]] if given.smoke else [_inputs.DATA / name for name in TASKS]
     tasks = [task for task in resolve_tasks([f"{folder}#{limit}" for folder in folders]) if isinstance(task, LocalTask)]
-    plan = Plan(Source(model), designs((1, 2) if given.smoke else LAYERS), tasks, 512, reference_texts())
+    plan = ComparisonPlan(Source(model), designs((1, 2) if given.smoke else LAYERS), tasks, 512, reference_texts())
     loaded = load_checked(plan)
 
     def seconds(of: Mapping[str, Design]) -> tuple[float, float]:
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             store = ResultStore(Path(folder))
             began = time.perf_counter()
-            compare(Plan(plan.source, of, tasks, 512, plan.reference), store, loaded=lambda: loaded)
+            compare(ComparisonPlan(plan.source, of, tasks, 512, plan.reference), store, loaded=lambda: loaded)
             return time.perf_counter() - began, sum(cost.seconds for cost in store.costs)
 
     seconds({"last": Design.parse("causal/plain/last")})  # a warm-up

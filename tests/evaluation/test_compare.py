@@ -23,10 +23,10 @@ from unmask.encoding.encode import encode_tokenized, fit_designs
 from unmask.encoding.vector_store import LostRows, Shelf
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
-from unmask.evaluation import reference
-from unmask.evaluation.cells import model_revision
-from unmask.evaluation.compare import Plan, compare
-from unmask.evaluation.reference import compare_reference
+from unmask.evaluation import reference_rows
+from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.outcomes import model_revision
+from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.io.files import fingerprint
 from unmask.models.bundled import BUNDLED
@@ -85,8 +85,10 @@ def task_in(folder: Path) -> LocalTask:
     return task
 
 
-def plan_of(folder: Path, designs: str, tasks: Sequence[LocalTask], **changes: Any) -> Plan:
-    plan = Plan(Source(str(folder), dtype="float32", device="cpu"), parse_designs(designs), tasks, 128, reference_texts()[:20])
+def plan_of(folder: Path, designs: str, tasks: Sequence[LocalTask], **changes: Any) -> ComparisonPlan:
+    plan = ComparisonPlan(
+        Source(str(folder), dtype="float32", device="cpu"), parse_designs(designs), tasks, 128, reference_texts()[:20]
+    )
     return replace(plan, **changes)
 
 
@@ -352,7 +354,7 @@ def test_vectors_leave_the_disk_when_all_is_done(folder: Path, tasks: list[Local
 # --- conditions ------------------------------------------------------------------------------------------------------
 
 
-def conditions(plan: Plan, label: str) -> Any:
+def conditions(plan: ComparisonPlan, label: str) -> Any:
     return plan.conditions(plan.designs[label], plan.tasks[0], "revision", "float32")
 
 
@@ -418,7 +420,9 @@ def test_results_of_an_older_version_count_while_it_would_name_the_weights_alike
 def test_a_saved_embedder_is_measured_as_it_was_saved(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
     options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "attn_implementation": "eager", "max_length": 7}
     Embedder.from_pretrained(folder, "mean", **options).save_pretrained(tmp_path / "saved")
-    plan = Plan(Source(str(tmp_path / "saved"), device="cpu"), parse_designs("mean"), tasks[:1], None, reference_texts()[:20])
+    plan = ComparisonPlan(
+        Source(str(tmp_path / "saved"), device="cpu"), parse_designs("mean"), tasks[:1], None, reference_texts()[:20]
+    )
     found = compare(plan, ResultStore(tmp_path / "report"))[0]
     assert (found.conditions.max_length, found.conditions.dtype) == (7, "float32")
     assert (found.conditions.attn_implementation, found.provenance["attn_implementation"]) == ("eager", "eager")
@@ -522,7 +526,7 @@ def test_a_reference_row_is_computed_once(
     saved: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"), lambda _: None)
-    monkeypatch.setattr(reference, "_sentence_transformer", no_load)
+    monkeypatch.setattr(reference_rows, "_sentence_transformer", no_load)
     assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"), lambda _: None) == first
 
 

@@ -15,9 +15,9 @@ from tests.tiny import labelled, pairs, tagged, write_rows, write_task
 from unmask.designs.design import parse_designs
 from unmask.errors import UnmaskError
 from unmask.evaluation import racing as module
-from unmask.evaluation.compare import Plan, compare
+from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.racing import FIRST
-from unmask.evaluation.recommend import Advice, recommend
+from unmask.evaluation.recommend import Recommendation, recommend
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb import evaluator
@@ -43,7 +43,7 @@ def tasks(tmp_path: Path) -> list[LocalTask]:
 def scripted(quality: dict[str, float], rounds: list[list[str]]) -> Callable[..., list[Result]]:
     """A comparison whose items are right as often as a design's quality says, the first ones of a task as in its subsets."""
 
-    def scripted_compare(plan: Plan, store: ResultStore, *_: Any, **__: Any) -> list[Result]:
+    def scripted_compare(plan: ComparisonPlan, store: ResultStore, *_: Any, **__: Any) -> list[Result]:
         rounds.append(list(plan.designs))
         results = []
         for label, design in plan.designs.items():
@@ -96,46 +96,48 @@ def race(quality: Sequence[float], tasks: list[LocalTask], folder: Path, monkeyp
 def test_the_best_design_wins_and_what_is_far_worse_leaves_at_once(
     tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advice, rounds = race([0.2, 0.25, 0.9, 0.9, 0.3, 0.1], tasks, tmp_path, monkeypatch)
-    assert {advice.label, *advice.ties} == {"prompteol", "causal/eol/last@2"} == set(rounds[1])
-    assert advice.design == parse_designs(LANES)[advice.label]
-    assert advice.interval[0] < advice.score < advice.interval[1]
-    assert [one.items for one in advice.rounds] == [80, 320, 800] and advice.all_items, "to the end, since two are left"
+    recommendation, rounds = race([0.2, 0.25, 0.9, 0.9, 0.3, 0.1], tasks, tmp_path, monkeypatch)
+    assert {recommendation.label, *recommendation.ties} == {"prompteol", "causal/eol/last@2"} == set(rounds[1])
+    assert recommendation.design == parse_designs(LANES)[recommendation.label]
+    assert recommendation.interval[0] < recommendation.score < recommendation.interval[1]
+    assert [one.items for one in recommendation.rounds] == [80, 320, 800] and recommendation.all_items, (
+        "to the end, since two are left"
+    )
     # all four lanes on the first items, then one of them on all
-    assert advice.rounds[0].tokens == 80 * (10 + 15 + 20 + 10)
-    assert advice.tokens == 80 * (10 + 20 + 10) + 800 * 15 == sum(one.tokens for one in advice.rounds)
-    assert advice.grid_tokens == 800 * (10 + 15 + 20 + 10)
+    assert recommendation.rounds[0].tokens == 80 * (10 + 15 + 20 + 10)
+    assert recommendation.tokens == 80 * (10 + 20 + 10) + 800 * 15 == sum(one.tokens for one in recommendation.rounds)
+    assert recommendation.grid_tokens == 800 * (10 + 15 + 20 + 10)
 
 
 def test_designs_that_no_test_tells_apart_are_all_kept_to_the_last_item(
     tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advice, rounds = race([0.5] * 6, tasks, tmp_path, monkeypatch)
+    recommendation, rounds = race([0.5] * 6, tasks, tmp_path, monkeypatch)
     assert [len(labels) for labels in rounds] == [6, 6, 6]
-    assert len(advice.ties) == 5 and advice.rounds[-1].items == 800
-    assert "tied with" in advice.reason and "takes about" not in advice.reason
+    assert len(recommendation.ties) == 5 and recommendation.rounds[-1].items == 800
+    assert "tied with" in recommendation.reason and "takes about" not in recommendation.reason
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_only_a_lost_test_drops_a_design_and_only_a_decision_ends_a_race(
     seed: int, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advice, _ = race(list(np.random.default_rng(seed).uniform(0.4, 0.8, 6)), tasks, tmp_path, monkeypatch)
-    for one in advice.rounds:
+    recommendation, _ = race(list(np.random.default_rng(seed).uniform(0.4, 0.8, 6)), tasks, tmp_path, monkeypatch)
+    for one in recommendation.rounds:
         for standing in one.standings[1:]:
             assert standing.interval is not None
             low, high = standing.interval
             assert low < high and standing.worse == (low > 0)
             assert (standing.label in one.kept) or standing.worse
-    assert advice.all_items or not advice.ties
-    assert min(one.items for one in advice.rounds) >= 2 * 30
+    assert recommendation.all_items or not recommendation.ties
+    assert min(one.items for one in recommendation.rounds) >= 2 * 30
 
 
 def test_a_race_ends_when_one_design_is_left(tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    advice, rounds = race([0.1, 0.2, 0.1, 0.2, 0.9, 0.1], tasks, tmp_path, monkeypatch)
-    assert (advice.label, len(rounds), advice.ties, advice.all_items) == ("echo", 1, (), False)
-    assert "; better than every other design (p < 0.05" in advice.reason
-    assert advice.grid_tokens == 800 * (10 + 15 + 20 + 10), "as if all had run to the end"
+    recommendation, rounds = race([0.1, 0.2, 0.1, 0.2, 0.9, 0.1], tasks, tmp_path, monkeypatch)
+    assert (recommendation.label, len(rounds), recommendation.ties, recommendation.all_items) == ("echo", 1, (), False)
+    assert "; better than every other design (p < 0.05" in recommendation.reason
+    assert recommendation.grid_tokens == 800 * (10 + 15 + 20 + 10), "as if all had run to the end"
 
 
 def test_of_equal_designs_hardly_ever_one_is_dropped(
@@ -149,7 +151,7 @@ def test_of_equal_designs_hardly_ever_one_is_dropped(
         made = scripted(dict.fromkeys(labels, 0.6), rounds)
 
         def lucky(
-            plan: Plan, store: ResultStore, *given: Any, made: Any = made, seed: int = seed, **named: Any
+            plan: ComparisonPlan, store: ResultStore, *given: Any, made: Any = made, seed: int = seed, **named: Any
         ) -> list[Result]:
             results: list[Result] = made(plan, store, *given, **named)
             found = []
@@ -161,20 +163,20 @@ def test_of_equal_designs_hardly_ever_one_is_dropped(
 
         monkeypatch.setattr(module, "compare", lucky)
         small = [subset(task, 100) for task in tasks]
-        advice = recommend(plan_of(tmp_path / "m", LANES, small), ResultStore(tmp_path / f"s{seed}"), layers=False)
-        dropped += any(set(one.kept) != {standing.label for standing in one.standings} for one in advice.rounds)
+        recommendation = recommend(plan_of(tmp_path / "m", LANES, small), ResultStore(tmp_path / f"s{seed}"), layers=False)
+        dropped += any(set(one.kept) != {standing.label for standing in one.standings} for one in recommendation.rounds)
     assert dropped <= 4
 
 
-def as_compared(advice: Advice, plan: Plan, folder: Path) -> None:
+def as_compared(recommendation: Recommendation, plan: ComparisonPlan, folder: Path) -> None:
     """The winner has the best of the scores that a comparison of the same designs gives, if all items were used."""
-    designs = {standing.label: standing for standing in advice.rounds[-1].standings}
-    assert advice.all_items
+    designs = {standing.label: standing for standing in recommendation.rounds[-1].standings}
+    assert recommendation.all_items
     results = compare(plan, ResultStore(folder))
     means = {label: np.mean([one.main_score for one in results if one.label == label]) for label in plan.designs}
     for label, mean in means.items():
         assert designs[label].score == pytest.approx(mean)
-    assert advice.score >= max(means.values()) - 1e-12
+    assert recommendation.score >= max(means.values()) - 1e-12
 
 
 KINDS = ["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
@@ -186,16 +188,16 @@ def test_small_tasks_are_used_whole_and_cost_what_a_comparison_costs(
 ) -> None:
     task = task_in(write_task(tmp_path / kind, kind))
     plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean,causal/plain/mean/zscore", [task])
-    advice = recommend(plan, ResultStore(tmp_path / "race"))
-    as_compared(advice, plan, tmp_path / "grid")
+    recommendation = recommend(plan, ResultStore(tmp_path / "race"))
+    as_compared(recommendation, plan, tmp_path / "grid")
     spent = [sum(cost.tokens for cost in ResultStore(tmp_path / name).costs) for name in ("race", "grid")]
-    assert spent[0] == spent[1] == advice.tokens == advice.grid_tokens, "layers come in the same passes"
-    assert len(advice.rounds) == 1
-    raced = [one.label for one in advice.rounds[0].standings]
+    assert spent[0] == spent[1] == recommendation.tokens == recommendation.grid_tokens, "layers come in the same passes"
+    assert len(recommendation.rounds) == 1
+    raced = [one.label for one in recommendation.rounds[0].standings]
     assert sum("@" in label for label in raced) == 3, "of the three that lead, the layer in the middle"
-    assert advice.candidates == 4 + 4
+    assert recommendation.candidates == 4 + 4
     again = recommend(plan, ResultStore(tmp_path / "race"))
-    assert again == advice
+    assert again == recommendation
     assert sum(cost.tokens for cost in ResultStore(tmp_path / "race").costs) == spent[0]
     assert not (tmp_path / "race" / ".unmask-vectors").exists()
 
@@ -224,9 +226,9 @@ def test_few_texts_and_rare_classes_end_with_an_answer(
     task = three_classes(tmp_path / "task", test)
     plan = plan_of(pico_folder("llama"), "mean,last,max", [task])
     store = ResultStore(tmp_path / "race")
-    advice = recommend(plan, store)
-    assert not store.failures and not advice.failed
-    assert advice.all_items or not advice.ties
+    recommendation = recommend(plan, store)
+    assert not store.failures and not recommendation.failed
+    assert recommendation.all_items or not recommendation.ties
     for result in store.results:
         assert result.n >= min(FIRST, task.size)
 
@@ -238,10 +240,12 @@ def test_forty_pairs_are_forty_pairs(pico_folder: Callable[[str], Path], tmp_pat
         f"causal/plain/{pooling}{layer}" for pooling in ("mean", "last", "max", "weighted-mean") for layer in ("", "@1")
     )
     plan = plan_of(pico_folder("llama"), f"{many},echo,prompteol,bidirectional-mean", [task_in(tmp_path / "sts")])
-    advice = recommend(plan, ResultStore(tmp_path / "race"))
-    assert [one.items for one in advice.rounds] == [40] and advice.all_items
-    assert advice.interval is not None and advice.interval[1] - advice.interval[0] > 0.1, "forty pairs say little"
-    as_compared(advice, plan, tmp_path / "grid")
+    recommendation = recommend(plan, ResultStore(tmp_path / "race"))
+    assert [one.items for one in recommendation.rounds] == [40] and recommendation.all_items
+    assert recommendation.interval is not None and recommendation.interval[1] - recommendation.interval[0] > 0.1, (
+        "forty pairs say little"
+    )
+    as_compared(recommendation, plan, tmp_path / "grid")
 
 
 def test_a_round_that_says_nothing_is_skipped(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -252,9 +256,9 @@ def test_a_round_that_says_nothing_is_skipped(pico_folder: Callable[[str], Path]
     task = task_in(write_different(tmp_path / "sts", rows))
     plan = plan_of(pico_folder("llama"), "mean,last", [task])
     said: list[str] = []
-    advice = recommend(plan, ResultStore(tmp_path / "race"), said.append)
+    recommendation = recommend(plan, ResultStore(tmp_path / "race"), said.append)
     assert any("this round says nothing" in line for line in said)
-    assert advice.rounds[0].items > FIRST and advice.all_items
+    assert recommendation.rounds[0].items > FIRST and recommendation.all_items
 
 
 def write_different(folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -282,9 +286,9 @@ def test_a_design_without_a_score_leaves_and_the_others_go_on(
 
     monkeypatch.setattr(evaluator, "evaluate", failing)
     plan = plan_of(pico_folder("llama"), "max,mean,last", [task_in(write_task(tmp_path / "sts", "sts"))])
-    advice = recommend(plan, ResultStore(tmp_path / "race"))
-    assert advice.label != "max" and list(advice.failed) == ["max"]
-    assert "no score for it" in advice.failed["max"]
+    recommendation = recommend(plan, ResultStore(tmp_path / "race"))
+    assert recommendation.label != "max" and list(recommendation.failed) == ["max"]
+    assert "no score for it" in recommendation.failed["max"]
     monkeypatch.setattr(evaluator, "evaluate", lambda *_: failing(None, "/max", None))
     with pytest.raises(UnmaskError, match="has no score on sts: no score for it"):
         recommend(plan, ResultStore(tmp_path / "none"))
@@ -302,10 +306,10 @@ def test_tasks_of_mteb_are_raced_too(
     monkeypatch.setattr(module, "FACTOR", 2)
     task = offline(name)
     plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean", [task])
-    advice = recommend(plan, ResultStore(tmp_path / "race"))
-    as_compared(advice, plan, tmp_path / "grid")
-    assert len(advice.rounds) > 1
-    items = [one.items for one in advice.rounds]
+    recommendation = recommend(plan, ResultStore(tmp_path / "race"))
+    as_compared(recommendation, plan, tmp_path / "grid")
+    assert len(recommendation.rounds) > 1
+    items = [one.items for one in recommendation.rounds]
     assert items == sorted(items) and items[0] < items[-1]
 
 
@@ -314,11 +318,11 @@ def test_a_large_real_race_computes_nothing_twice(pico_folder: Callable[[str], P
     (tmp_path / "sts").mkdir()
     write_rows(tmp_path / "sts" / "test.jsonl", rows)
     plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean,bidirectional/plain/last", [task_in(tmp_path / "sts")])
-    advice = recommend(plan, ResultStore(tmp_path / "store"))
-    assert advice.tokens <= advice.grid_tokens * 1.01
-    assert [one.items for one in advice.rounds] == [40, 160, 300][: len(advice.rounds)]
+    recommendation = recommend(plan, ResultStore(tmp_path / "store"))
+    assert recommendation.tokens <= recommendation.grid_tokens * 1.01
+    assert [one.items for one in recommendation.rounds] == [40, 160, 300][: len(recommendation.rounds)]
     spent = sum(cost.tokens for cost in ResultStore(tmp_path / "store").costs)
-    assert spent == advice.tokens, "texts of a round are not computed again in the next one, nor for layers"
+    assert spent == recommendation.tokens, "texts of a round are not computed again in the next one, nor for layers"
 
 
 def test_what_cannot_be_raced_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:

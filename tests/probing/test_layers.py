@@ -16,7 +16,7 @@ from tests.tiny import write_task
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import Plan, compare
+from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
 from unmask.models.loading import Source
 from unmask.probing.layers import (
@@ -77,7 +77,9 @@ def test_scores_are_those_that_compare_gives(kind: str, pico_folder: Callable[[s
     task, source = find_task(str(write_task(tmp_path / "task", kind))), Source(str(pico_folder("llama")), dtype="float32")
     designs = layer_designs(MEAN, 3)
     found = score_layers(load_subject(source, "causal"), designs, task)
-    expected = compare(Plan(source, {one.name: one for one in designs}, [task], 512, []), ResultStore(tmp_path / "report"))
+    expected = compare(
+        ComparisonPlan(source, {one.name: one for one in designs}, [task], 512, []), ResultStore(tmp_path / "report")
+    )
     assert found.scores == pytest.approx([result.main_score for result in expected])
     assert found.intervals is not None
     for own, result in zip(found.intervals, expected, strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.reporting.synthetic import Folder, add_costs, add_failure, large, ranked_by, small
-from unmask.evaluation.advice import Recommendation
+from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import ranked
 from unmask.reporting import standing
@@ -48,12 +48,12 @@ def large_report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     add_costs(folder, of)
     add_failure(folder, of, *failed)
 
-    def leads(results: Sequence[Result], store: ResultStore) -> list[Recommendation]:
+    def leads(results: Sequence[Result], store: ResultStore) -> list[KindLeader]:
         (system, score), *_ = ranked(results)
-        return [Recommendation(results[0].kind, system, score, "the best of 30")]
+        return [KindLeader(results[0].kind, system, score, "the best of 30")]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(standing, "comparisons", lambda results, store: [])
-        patch.setattr(standing, "recommendations", leads)
+        patch.setattr(standing, "kind_leaders", leads)
         patch.setattr(standing, "_ranks", ranked_by)
         return written(folder, of)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.reporting.synthetic import Folder
 from tests.reporting.test_page import Parsed
-from unmask.evaluation.advice import recommendations
+from unmask.evaluation.leader import kind_leaders
 from unmask.evaluation.results import ResultStore
 from unmask.evaluation.verdict import comparisons
 from unmask.io.terminal import console
@@ -47,7 +47,7 @@ def shown(grid: Grid, found: Standing) -> tuple[str, str]:
     tests = comparisons(grid.results, grid.store)
     if tests:
         screen.print(differences(grid.results, tests, 0, 80))
-    screen.print(advice(recommendations(grid.results, grid.store), grid.results))
+    screen.print(advice(kind_leaders(grid.results, grid.store), grid.results))
     return page, " ".join(screen.export_text().split())
 
 

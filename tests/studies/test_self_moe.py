@@ -19,7 +19,7 @@ from unmask.experts.lessons.writers import load_speaker
 from unmask.experts.likelihood import response_likelihood
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
-from unmask.studies.self_moe.plan import MIXSE, VARIANTS, Plan, load_plan, scales
+from unmask.studies.self_moe.plan import MIXSE, VARIANTS, StudyPlan, load_plan, scales
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, rows_of, study
 from unmask.studies.self_moe.tables import sheets
 
@@ -28,7 +28,7 @@ LITTLE = ["number=4", "held_out=4", "sizes=[2]", "router.steps=2", "expert.steps
 ABLATIONS = 'ablations=["layer routers", "shared expert", "joint top-2"]'
 
 
-def run(plan: Plan, folder: Path, *callbacks: Any) -> Findings:
+def run(plan: StudyPlan, folder: Path, *callbacks: Any) -> Findings:
     source = Source("pico", dtype="float32")
     return study(plan, source, Path(), folder, lambda _: None, lambda *_: None, callbacks)
 
@@ -162,7 +162,7 @@ def test_a_study_that_stands_measures_what_is_new_and_a_stopped_one_goes_on(
 ) -> None:
     """Every model of the study is asked, and shown; what is there is not measured again; other items are other items."""
     from unmask.experts.abilities.harness import accuracies
-    from unmask.studies.self_moe import measuring
+    from unmask.studies.self_moe import measurements as measuring
 
     piqa, more = f'abilities.piqa="{file_of(tmp_path, "few", 3)}"', f'abilities.piqa="{file_of(tmp_path, "more", 5)}"'
     found, said = asked([], standing, tmp_path)

@@ -15,7 +15,7 @@ from unmask.io.terminal import say
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unmask.evaluation.compare import Plan
+    from unmask.evaluation.compare import ComparisonPlan
     from unmask.evaluation.results import Failure, Result, ResultStore
     from unmask.evaluation.verdict import Comparison, System
     from unmask.models.loading import Source
@@ -72,9 +72,9 @@ def compare(
 ) -> None:
     """Compare designs on tasks: a ranked table, a paired test for each pair, a recommendation for each kind of task."""
     from unmask.evaluation.compare import compare as run
-    from unmask.evaluation.reference import compare_reference
+    from unmask.evaluation.reference_rows import compare_reference
     from unmask.evaluation.results import ResultStore
-    from unmask.evaluation.trainings import mean_over_seeds
+    from unmask.evaluation.seed_means import mean_over_seeds
     from unmask.io.files import only_run_in, write_json
     from unmask.models.bundled import resolve
     from unmask.models.loading import Source
@@ -114,11 +114,11 @@ def _check_output(output: Path) -> None:
 
 
 def _checked_baseline(
-    baseline: str | None, plans: Sequence[Plan], references: Sequence[str], tasks: Sequence[Task]
+    baseline: str | None, plans: Sequence[ComparisonPlan], references: Sequence[str], tasks: Sequence[Task]
 ) -> str | None:
     """The label of a baseline, which may be named by its label, by its design's readable name, or as a reference."""
     from unmask.errors import UnmaskError, unknown
-    from unmask.evaluation.readings import WORD_LEVEL
+    from unmask.evaluation.word_level import WORD_LEVEL
 
     if baseline is None:
         return None
@@ -134,8 +134,8 @@ def _checked_baseline(
 
 def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> list[Tested]:
     """Results on texts and those on words, each with the paired tests of its own; a baseline is a design on texts."""
-    from unmask.evaluation.readings import apart
     from unmask.evaluation.verdict import comparisons
+    from unmask.evaluation.word_level import apart
 
     texts, words = apart(results)
     against = next((result.system for result in texts if result.label == baseline), None)
@@ -152,11 +152,11 @@ def _plan(
     fit_on: Path | None,
     max_length: int | None,
     batch_tokens: int | None,
-) -> Plan:
+) -> ComparisonPlan:
     """What to compare on one model: the designs that were asked for, a saved embedder's own, or the usual ones."""
     from unmask.designs.design import parse_designs
     from unmask.errors import UnmaskError
-    from unmask.evaluation.compare import Plan
+    from unmask.evaluation.compare import ComparisonPlan
     from unmask.saving.folder import read_settings
 
     texts = _reference_texts(fit_on)
@@ -164,7 +164,7 @@ def _plan(
     asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
     if fit_on is not None and not any(design.needs_fit for design in asked.values()):
         raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")
-    return Plan(source, asked, tasks, max_length, texts, batch_tokens)
+    return ComparisonPlan(source, asked, tasks, max_length, texts, batch_tokens)
 
 
 def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: bool) -> list[Failure]:
@@ -192,8 +192,8 @@ def _as_json(results: list[Result], tests: list[Comparison], failures: list[Fail
 
 
 def _print(results: list[Result], tested: list[Tested], store: ResultStore, output: Path, baseline: str | None) -> None:
-    from unmask.evaluation.readings import sharing
-    from unmask.evaluation.trainings import one_seed
+    from unmask.evaluation.seed_means import one_seed
+    from unmask.evaluation.word_level import sharing
     from unmask.io.terminal import console as open_console
     from unmask.reporting.tables import shared_readings
 
@@ -220,14 +220,14 @@ def _print_standing(
     console: Console, results: list[Result], tests: list[Comparison], store: ResultStore, baseline: System | None
 ) -> None:
     """The ranked table, a test for each pair, and what follows for each kind of task."""
-    from unmask.evaluation.advice import recommendations
+    from unmask.evaluation.leader import kind_leaders
     from unmask.reporting.tables import WIDE, advice, differences, ranking
 
     wide = console.width >= WIDE
     console.print(ranking(results, console.width))
     if tests:
         console.print(differences(results, tests, decimals=int(wide), width=console.width))
-    console.print(advice(recommendations(results, store, baseline), results))
+    console.print(advice(kind_leaders(results, store, baseline), results))
 
 
 def _reference_texts(file: Path | None) -> list[str]:

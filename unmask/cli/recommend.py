@@ -14,7 +14,7 @@ from unmask.io.terminal import say, tell
 
 if TYPE_CHECKING:
     from unmask.evaluation.racing import Round
-    from unmask.evaluation.recommend import Advice
+    from unmask.evaluation.recommend import Recommendation
 
 DESIGNS = (
     "last,mean,weighted-mean,max,causal/plain/mean/zscore,prompteol,prompteol-z,echo,causal/echo/weighted-mean,"
@@ -50,7 +50,7 @@ def recommend(
 ) -> None:
     """Recommend a design for tasks like these: all designs on few items; those that are not worse go on, on more."""
     from unmask.designs.design import parse_designs
-    from unmask.evaluation.compare import Plan
+    from unmask.evaluation.compare import ComparisonPlan
     from unmask.evaluation.recommend import recommend as run
     from unmask.evaluation.results import ResultStore
     from unmask.io.files import check_output, only_run_in, refuse_foreign, write_json
@@ -61,35 +61,35 @@ def recommend(
     check_output(output, folder=True)
     refuse_foreign(output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))
     source = Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    plan = Plan(source, parse_designs(designs), resolve_tasks(task), max_length, reference_texts(), batch_tokens)
+    plan = ComparisonPlan(source, parse_designs(designs), resolve_tasks(task), max_length, reference_texts(), batch_tokens)
     with only_run_in(output):
-        advice = run(plan, ResultStore(output), say, layers=layers)
-        write_json(output / "recommendation.json", advice.as_json())
+        choice = run(plan, ResultStore(output), say, layers=layers)
+        write_json(output / "recommendation.json", choice.as_json())
     if as_json:
-        print(json.dumps(advice.as_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(choice.as_json(), indent=2, ensure_ascii=False))
     else:
-        _print(advice)
+        _print(choice)
 
 
-def _print(advice: Advice) -> None:
-    for number, one in enumerate(advice.rounds, start=1):
+def _print(choice: Recommendation) -> None:
+    for number, one in enumerate(choice.rounds, start=1):
         _print_round(number, one)
-    for label, why in advice.failed.items():
+    for label, why in choice.failed.items():
         tell(f"Left out: {label}, {why}")
-    name = advice.label if advice.label == advice.design.name else f"{advice.label} ({advice.design.name})"
-    _wrapped(f"Use {name}: {advice.reason}.", "")
-    from unmask.evaluation.advice import points
+    name = choice.label if choice.label == choice.design.name else f"{choice.label} ({choice.design.name})"
+    _wrapped(f"Use {name}: {choice.reason}.", "")
+    from unmask.evaluation.leader import points
 
-    which = f"all {advice.items} items" if advice.all_items else f"{advice.items} items"
-    bounds = f" [{points(advice.interval[0])}, {points(advice.interval[1])}]" if advice.interval else ""
+    which = f"all {choice.items} items" if choice.all_items else f"{choice.items} items"
+    bounds = f" [{points(choice.interval[0])}, {points(choice.interval[1])}]" if choice.interval else ""
     _wrapped(
-        f"Its score: {100 * advice.score:.1f}{bounds} on {which}, {advice.tokens_a_text:.0f} tokens a text. The same items chose it from "
-        f"{advice.candidates} candidates: the interval is widened for that choice (Bonferroni), the score is not corrected for it.",
+        f"Its score: {100 * choice.score:.1f}{bounds} on {which}, {choice.tokens_a_text:.0f} tokens a text. The same items chose it from "
+        f"{choice.candidates} candidates: the interval is widened for that choice (Bonferroni), the score is not corrected for it.",
         "  ",
     )
     _wrapped(
-        f"{advice.tokens:,} tokens were computed; all designs on all items are about {advice.grid_tokens:,} "
-        f"({advice.grid_tokens / max(1, advice.tokens):.1f} times as many).",
+        f"{choice.tokens:,} tokens were computed; all designs on all items are about {choice.grid_tokens:,} "
+        f"({choice.grid_tokens / max(1, choice.tokens):.1f} times as many).",
         "  ",
     )
 
@@ -101,7 +101,7 @@ def _wrapped(text: str, indent: str) -> None:
 
 
 def _print_round(number: int, one: Round) -> None:
-    from unmask.evaluation.advice import points
+    from unmask.evaluation.leader import points
 
     tell(f"Round {number}: {one.items} items, {one.tokens:,} tokens; how far behind, with intervals corrected over all pairs")
     width = max(len(standing.label) for standing in one.standings)

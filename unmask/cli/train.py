@@ -55,7 +55,7 @@ def train(
 
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
-    from unmask.evaluation.scoring import scorable
+    from unmask.evaluation.embedder_scores import scorable
     from unmask.training.card import write_card
     from unmask.training.run import Listener, train
 
@@ -64,7 +64,7 @@ def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
         held_out = {} if keep_leaks else _texts([*tasks, *_tasks(recipe.evaluation.held_out, root)])
 
         def score(embedder: Embedder) -> dict[str, float]:
-            from unmask.evaluation.scoring import score
+            from unmask.evaluation.embedder_scores import score
 
             return score(embedder, tasks)
 

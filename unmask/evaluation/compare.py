@@ -21,9 +21,9 @@ from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import Pass, SharedVectors
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.encoding.vector_store import VectorCache
-from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
-from unmask.evaluation.readings import WORD_LEVEL, why_not
+from unmask.evaluation.outcomes import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
+from unmask.evaluation.word_level import WORD_LEVEL, why_not
 from unmask.io.progress import progress_bar
 from unmask.mixture.loading import load
 from unmask.models.identity import attention_implementation, older_revision
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """What to compare: a source of weights, designs by label, tasks; and what every vector depends on beside them.
 
     max_length: None takes that of a saved embedder, else 512; dtype and attention implementation likewise.
@@ -105,7 +105,7 @@ Loaded = tuple[Backbone, "PreTrainedTokenizerBase"]
 
 
 def compare(
-    plan: Plan,
+    plan: ComparisonPlan,
     store: ResultStore,
     say: Callable[[str], None] = lambda _: None,
     *,
@@ -125,7 +125,7 @@ def compare(
     say(f"{plan.source.model}: {len(plan.designs)} designs on {len(plan.tasks)} tasks")
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
-    grid = Grid(plan, store, model_revision(plan.source), dtype, say)
+    grid = PlannedResults(plan, store, model_revision(plan.source), dtype, say)
     grid.note_what_is_not_asked()
     vectors = cache or VectorCache.beside(store.folder)
     if any(grid.kept(conditions) is None for conditions in grid.cells.values()):
@@ -139,10 +139,10 @@ def compare(
 
 
 @dataclass(frozen=True)
-class Grid:
+class PlannedResults:
     """The cells of a plan, and where their results go."""
 
-    plan: Plan
+    plan: ComparisonPlan
     store: ResultStore
     revision: str
     dtype: str
@@ -205,7 +205,7 @@ class Grid:
 
 
 def _fill(
-    grid: Grid, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorCache, fitted: dict[Design, Fit]
+    grid: PlannedResults, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorCache, fitted: dict[Design, Fit]
 ) -> None:
     plan = grid.plan
     # all of them first: what the tokenizer lacks is refused before anything is computed
@@ -257,7 +257,7 @@ def _kernels(backbone: Backbone) -> str:
     return f"{backbone.device.type} {attention_implementation(backbone.model)} {libraries}"
 
 
-def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Design]) -> None:
+def _score_group(grid: PlannedResults, source: Pass, task: Task, missing: Mapping[str, Design]) -> None:
     """Score the designs of one pass on one task."""
     from unmask.tasks.mteb.evaluator import evaluate
 
@@ -289,9 +289,11 @@ def _score_group(grid: Grid, source: Pass, task: Task, missing: Mapping[str, Des
         grid.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **spent))
 
 
-def _score_on_words(grid: Grid, subject: Subject, task: LocalTask, missing: Mapping[str, Design], budget: int) -> None:
+def _score_on_words(
+    grid: PlannedResults, subject: Subject, task: LocalTask, missing: Mapping[str, Design], budget: int
+) -> None:
     """Score the designs of one attention on a word-level task: one probe for each layer that they read, in the same passes."""
-    from unmask.evaluation.words import score_words
+    from unmask.evaluation.word_scores import score_words
 
     backbone = subject.backbone
     grid.say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
@@ -319,7 +321,7 @@ def _groups(designs: Mapping[str, Design]) -> dict[tuple[Attention, str], dict[s
     return groups
 
 
-def load_checked(plan: Plan, say: Callable[[str], None] = lambda _: None) -> Loaded:
+def load_checked(plan: ComparisonPlan, say: Callable[[str], None] = lambda _: None) -> Loaded:
     """The model of a plan, on which each of its designs was checked."""
     say(f"loading {plan.source.model}")
     model, tokenizer = load(plan.source)
@@ -329,11 +331,11 @@ def load_checked(plan: Plan, say: Callable[[str], None] = lambda _: None) -> Loa
     return _checked(backbone, plan), tokenizer
 
 
-def _first_attention(plan: Plan) -> Attention:
+def _first_attention(plan: ComparisonPlan) -> Attention:
     return min((design.attention for design in plan.designs.values()), key=ATTENTIONS.index)
 
 
-def _checked(backbone: Backbone, plan: Plan) -> Backbone:
+def _checked(backbone: Backbone, plan: ComparisonPlan) -> Backbone:
     """Refuse a design that the model cannot serve before anything is computed."""
     first = backbone.attention
     for design in plan.designs.values():

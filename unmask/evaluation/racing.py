@@ -16,7 +16,7 @@ from unmask.designs.design import Design
 from unmask.encoding.features import Fit
 from unmask.encoding.vector_store import VectorCache
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import Loaded, Plan, compare, load_checked
+from unmask.evaluation.compare import ComparisonPlan, Loaded, compare, load_checked
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import Comparison, comparisons, ranked
 from unmask.statistics.intervals import Bounds
@@ -38,12 +38,12 @@ LEADERS = 3
 
 _WHOLE = 1.5  # a task with no more than so many times the items of a round is used whole
 
-Lane = tuple[str, str]
+PassKey = tuple[str, str]
 """An attention and a prompt: what designs share their forward passes by."""
 
 
 @dataclass(frozen=True)
-class Standing:
+class RoundScore:
     """A design after a round.
 
     score: mean main score of the tasks; behind: the leader less it, with interval and p corrected over all pairs of the round (none
@@ -65,11 +65,11 @@ class Round:
 
     items: int
     tokens: int
-    standings: tuple[Standing, ...]
+    standings: tuple[RoundScore, ...]
     kept: tuple[str, ...]
 
 
-def lane(design: Design) -> Lane:
+def pass_key(design: Design) -> PassKey:
     """What a design shares its forward passes by."""
     return design.attention, design.prompt
 
@@ -79,10 +79,10 @@ class Race:
     """The designs that are left, and what the rounds so far gave.
 
     alive: designs that are left; known: all that were scored; failed: those that left for want of a score, and why; results, tests,
-    parts: of the last round that said something; paid: tokens of each lane; first: those of the first round.
+    parts: of the last round that said something; paid: tokens of each forward pass; first: those of the first round.
     """
 
-    plan: Plan
+    plan: ComparisonPlan
     store: ResultStore
     say: Callable[[str], None]
     layers: bool = True
@@ -91,8 +91,8 @@ class Race:
     results: list[Result] = field(default_factory=list)
     tests: list[Comparison] = field(default_factory=list)
     parts: list[Task] = field(default_factory=list)
-    paid: dict[Lane, int] = field(default_factory=dict)
-    first: dict[Lane, int] = field(default_factory=dict)
+    paid: dict[PassKey, int] = field(default_factory=dict)
+    first: dict[PassKey, int] = field(default_factory=dict)
     over: bool = False
 
     def __post_init__(self) -> None:
@@ -218,26 +218,26 @@ def _part(task: Task, whole: int | None, size: int) -> Task:
     return subset(task, size) if isinstance(task, LocalTask) else task.limited(size)
 
 
-def _tokens(results: Sequence[Result]) -> dict[Lane, int]:
-    """Tokens of each lane, over all tasks."""
-    by_task = {(lane(Design.parse(result.design)), result.task): result.tokens for result in results}
-    found: dict[Lane, int] = {}
+def _tokens(results: Sequence[Result]) -> dict[PassKey, int]:
+    """Tokens of each forward pass, over all tasks."""
+    by_task = {(pass_key(Design.parse(result.design)), result.task): result.tokens for result in results}
+    found: dict[PassKey, int] = {}
     for (where, _), tokens in by_task.items():
         found[where] = found.get(where, 0) + tokens
     return found
 
 
-def _standings(results: Sequence[Result], tests: Sequence[Comparison]) -> list[Standing]:
+def _standings(results: Sequence[Result], tests: Sequence[Comparison]) -> list[RoundScore]:
     """Designs by their mean score, each with its test against the first."""
     labels = {result.system: result.label for result in results}
     (leader, best), *rest = ranked(results)
-    found = [Standing(labels[leader], best, 0.0)]
+    found = [RoundScore(labels[leader], best, 0.0)]
     for system, score in rest:
         test = next((one for one in tests if {one.a, one.b} == {leader, system}), None)
         if test is None:
-            found.append(Standing(labels[system], score, best - score))
+            found.append(RoundScore(labels[system], score, best - score))
             continue
         outcome = test.seen_from(leader)
         p = outcome.p if outcome.p_holm is None else outcome.p_holm
-        found.append(Standing(labels[system], score, best - score, outcome.interval, p, worse=test.better == leader))
+        found.append(RoundScore(labels[system], score, best - score, outcome.interval, p, worse=test.better == leader))
     return found

@@ -12,19 +12,19 @@ from typing import Any
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.advice import Lead, lead, reason
-from unmask.evaluation.compare import Plan
-from unmask.evaluation.racing import Race, Round, lane
-from unmask.evaluation.readings import WORD_LEVEL
+from unmask.evaluation.compare import ComparisonPlan
+from unmask.evaluation.leader import Lead, lead, reason
+from unmask.evaluation.racing import Race, Round, pass_key
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import ranked
+from unmask.evaluation.word_level import WORD_LEVEL
 from unmask.statistics.intervals import Bounds, mean_interval, score_interval
 from unmask.statistics.paired import SIGNIFICANT
 from unmask.tasks.task import LocalTask, Task
 
 
 @dataclass(frozen=True)
-class Advice:
+class Recommendation:
     """What to use.
 
     score: mean main score over the items of the last round, which also chose the design from so many candidates; interval: widened for
@@ -54,7 +54,9 @@ class Advice:
         return {**asdict(self), "design": self.design.name}
 
 
-def recommend(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambda _: None, *, layers: bool = True) -> Advice:
+def recommend(
+    plan: ComparisonPlan, store: ResultStore, say: Callable[[str], None] = lambda _: None, *, layers: bool = True
+) -> Recommendation:
     """Race the designs of a plan on its tasks, and with `layers` some layers of those that lead.
 
     What the store holds already is not computed again, but counts as computed. Raises UnmaskError for word-level tasks, for fewer than
@@ -70,16 +72,16 @@ def recommend(plan: Plan, store: ResultStore, say: Callable[[str], None] = lambd
     race = Race(plan, store, say, layers)
     race.run()
     order = ranked(race.results)
-    return _advice(race, lead(order, race.tests, race.results))
+    return _recommendation(race, lead(order, race.tests, race.results))
 
 
-def _advice(race: Race, found: Lead) -> Advice:
+def _recommendation(race: Race, found: Lead) -> Recommendation:
     labels = {result.system: result.label for result in race.results}
     label = labels[found.leader]
     own = [result for result in race.results if result.label == label]
     whole = dict(zip((part.name for part in race.parts), zip(race.parts, race.plan.tasks, strict=True), strict=True))
-    beside = sum(race.first.values()) / max(1, race.first[lane(race.known[label])])
-    return Advice(
+    beside = sum(race.first.values()) / max(1, race.first[pass_key(race.known[label])])
+    return Recommendation(
         design=race.known[label],
         label=label,
         score=found.order[0][1],

@@ -13,7 +13,7 @@ import numpy as np
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
-from unmask.evaluation.trainings import runs_of, seed_scores
+from unmask.evaluation.seed_means import runs_of, seed_scores
 from unmask.statistics.bootstrap import Items, Scores, score
 from unmask.statistics.paired import (
     DECIMALS,

@@ -26,7 +26,7 @@ from unmask.encoding.tokenization import PromptTokenizer
 from unmask.encoding.vector_store import VectorCache
 from unmask.errors import UnmaskError
 from unmask.io.progress import progress_bar
-from unmask.probing.prompts import Estimate
+from unmask.probing.prompt_sensitivity import Estimate
 from unmask.probing.reading import cosines, read_designs
 from unmask.probing.subject import Subject, fingerprint_of, provenance
 from unmask.starter import reference_texts

@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.readings import apart
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Failure, Result, ResultStore
 from unmask.evaluation.results import Cost as PassCost
 from unmask.evaluation.verdict import System, display_name
+from unmask.evaluation.word_level import apart
 from unmask.statistics.intervals import NO_WIDTH, score_interval
 
 _SETTINGS = ("adapter", "model_revision", "dtype", "max_length")

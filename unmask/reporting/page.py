@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.advice import cheapest_words
-from unmask.evaluation.advice import points as points_of
+from unmask.evaluation.leader import cheapest_words
+from unmask.evaluation.leader import points as points_of
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System
 from unmask.io.terminal import visible

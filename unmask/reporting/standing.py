@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from unmask.evaluation.advice import Lead, Recommendation, lead, recommendations
+from unmask.evaluation.leader import KindLeader, Lead, kind_leaders, lead
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import Comparison, System, comparisons, ranked
 from unmask.reporting.grid import Grid
@@ -85,7 +85,7 @@ class Standing:
     tests: list[Comparison]
     against: dict[System, Against]
     lead: Lead
-    advice: list[Recommendation]
+    advice: list[KindLeader]
     advice_intervals: dict[str, Bounds]
     ranks: Ranks | None = None
 
@@ -174,8 +174,8 @@ def _marks(grid: Grid, task: str, results: Sequence[Result]) -> dict[tuple[Syste
     return marks | {(system, task): "tied" for system in best.tied}
 
 
-def _advice(grid: Grid, kind: str) -> list[Recommendation]:
-    return recommendations(_candidates(grid, kind), grid.store)
+def _advice(grid: Grid, kind: str) -> list[KindLeader]:
+    return kind_leaders(_candidates(grid, kind), grid.store)
 
 
 def _candidates(grid: Grid, kind: str) -> list[Result]:
@@ -183,7 +183,7 @@ def _candidates(grid: Grid, kind: str) -> list[Result]:
     return comparable([one for one in grid.results if one.kind == kind and one.design != SENTENCE_TRANSFORMERS])
 
 
-def _advice_intervals(grid: Grid, advice: Sequence[Recommendation]) -> Iterator[tuple[str, Bounds]]:
+def _advice_intervals(grid: Grid, advice: Sequence[KindLeader]) -> Iterator[tuple[str, Bounds]]:
     for one in advice:
         systems = {result.system for result in _candidates(grid, one.kind)}
         common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from unmask.evaluation.advice import Recommendation
+from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result
-from unmask.evaluation.trainings import DEVIATION
+from unmask.evaluation.seed_means import DEVIATION
 from unmask.evaluation.verdict import Comparison, System, display_name, ranked
 from unmask.io.terminal import table as empty_table
 from unmask.io.terminal import two_lines, visible
@@ -132,7 +132,7 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], de
     return Group(table, Text(note, style="dim"), "")
 
 
-def advice(recommendations: Sequence[Recommendation], results: Sequence[Result]) -> RenderableType:
+def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> RenderableType:
     """What to use for each kind of task, and why."""
     lines: list[RenderableType] = [Text("What to use", style="italic")]
     for one in recommendations:

@@ -116,7 +116,7 @@ def prompts(
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
     from unmask.io.progress import progress_bar
     from unmask.probing.geometry import read_pairs
-    from unmask.probing.prompts import NINE, Estimate, designs_of, draw_prompts, probe_prompts
+    from unmask.probing.prompt_sensitivity import NINE, Estimate, designs_of, draw_prompts, probe_prompts
 
     given = read_pairs(pairs)[:limit]
     subject = subject_of(designs_of(NINE, False)[0], model, adapter, revision, dtype, device, trust_remote_code)
@@ -158,7 +158,7 @@ def pairs(
     from unmask.io.progress import progress_bar
     from unmask.probing.geometry import read_pairs
     from unmask.probing.reading import two_designs
-    from unmask.probing.winners import draw_winners, probe_winners
+    from unmask.probing.won_pairs import draw_winners, probe_winners
 
     given = read_pairs(pairs)[:limit]
     asked = two_designs(parsed(designs))
@@ -261,7 +261,7 @@ def states(
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
     from unmask.io.progress import progress_bar
-    from unmask.probing.states import draw_states, name_of, probe_states
+    from unmask.probing.state_change import draw_states, name_of, probe_states
     from unmask.probing.subject import load_subject
 
     given = texts_of(texts, column, limit)

@@ -52,7 +52,7 @@ def words(
     """Score a linear probe on the frozen states of words: part of speech, chunks, entities."""
     from unmask.io.progress import progress_bar
     from unmask.probing.subject import load_subject
-    from unmask.probing.words import probe_words
+    from unmask.probing.word_probe import probe_words
     from unmask.tasks.tagged import read_sentences, sample
 
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
@@ -104,8 +104,8 @@ def prefix(
 ) -> None:
     """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
     from unmask.io.progress import progress_bar
+    from unmask.probing.prefix_stages import attention_in, compare_stages, draw_stages
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
-    from unmask.probing.stages import attention_in, compare_stages, draw_stages
     from unmask.probing.subject import load_subject
 
     given = read_triples(triples or TRIPLES)

@@ -84,7 +84,7 @@ class RouterPlan(_Table):
     warmup: int = Field(ge=0)
 
 
-class Plan(_Table):
+class StudyPlan(_Table):
     """What is done at a scale.
 
     seeds: a file of tasks or lessons for each domain, below the data folder or `starter:NAME`. lessons: these themselves, or what the model
@@ -140,7 +140,7 @@ def scales() -> list[str]:
     return list(tomllib.loads(_FILE.read_text(encoding="utf-8"))["scale"])
 
 
-def load_plan(scale: str, settings: Iterable[str] = ()) -> Plan:
+def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     """The plan at a scale, with `key=value` settings over it. Raises UnmaskError that names the key."""
     tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     known = tables.pop("scale")
@@ -150,7 +150,7 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> Plan:
     for setting in settings:
         tables = merged(tables, parse_setting(setting))
     try:
-        plan = Plan.model_validate(tables)
+        plan = StudyPlan.model_validate(tables)
     except ValidationError as error:
         problem = error.errors()[0]
         raise UnmaskError(f"self-moe: {'.'.join(map(str, problem['loc']))}: {problem['msg']}.") from error

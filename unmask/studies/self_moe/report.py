@@ -6,12 +6,12 @@ from pathlib import Path
 
 from unmask.io.files import atomic
 from unmask.studies.self_moe.figures import draw_figures
-from unmask.studies.self_moe.plan import Plan
+from unmask.studies.self_moe.plan import StudyPlan
 from unmask.studies.self_moe.run import Findings, about
 from unmask.studies.self_moe.tables import sheets
 
 
-def write_report(found: Findings, folder: Path, model: str, plan: Plan) -> None:
+def write_report(found: Findings, folder: Path, model: str, plan: StudyPlan) -> None:
     """Write what has been found so far."""
     figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in draw_figures(found, folder / "figures")]
     kind = "lessons of public sets" if plan.lessons == "seeds" else "lessons that the model wrote itself"

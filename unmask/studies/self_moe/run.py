@@ -15,11 +15,11 @@ from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
 from unmask.statistics.questions import Row, compare_likelihoods
-from unmask.studies.self_moe.drawing import ask, check_tests, draw
-from unmask.studies.self_moe.making import Maker
-from unmask.studies.self_moe.measuring import Meter, Values
+from unmask.studies.self_moe.builder import Builder
+from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead
-from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, Plan
+from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, StudyPlan
+from unmask.studies.self_moe.study_data import ask, check_tests, draw
 
 _MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # may be asked of a study that stands
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
@@ -61,7 +61,7 @@ def rows_of(findings: Findings, values: dict[str, Values], against: str = BASE) 
 
 
 def study(
-    plan: Plan,
+    plan: StudyPlan,
     source: Source,
     root: Path,
     folder: Path,
@@ -82,11 +82,11 @@ def study(
             "held_out": {name: content_of(lessons) for name, lessons in drawn.held_out.items()},
         }
         write_or_check(folder / "study.json", record)
-        maker = Maker(plan, source, drawn, folder, say, callbacks)
-        meter = Meter(source, drawn.held_out, plan.max_length, folder / "values", say, ask(plan, root, drawn))
+        builder = Builder(plan, source, drawn, folder, say, callbacks)
+        measurements = Measurements(source, drawn.held_out, plan.max_length, folder / "values", say, ask(plan, root, drawn))
         findings = Findings()
-        for _ in _parts(plan, maker, meter, findings):
-            findings.abilities = meter.abilities()
+        for _ in _parts(plan, builder, measurements, findings):
+            findings.abilities = measurements.abilities()
             write(findings, folder)
             write_json(
                 folder / "results.json",
@@ -95,56 +95,61 @@ def study(
         return findings
 
 
-def _parts(plan: Plan, maker: Maker, meter: Meter, found: Findings) -> Iterator[None]:
+def _parts(plan: StudyPlan, builder: Builder, measurements: Measurements, found: Findings) -> Iterator[None]:
     """Fill the findings, table by table."""
-    experts = maker.experts(plan.number)
-    found.main[BASE] = meter.model(BASE, None)
-    own = {name: meter.model(f"expert {name}", place) for name, place in experts.items()}
+    experts = builder.experts(plan.number)
+    found.main[BASE] = measurements.model(BASE, None)
+    own = {name: measurements.model(f"expert {name}", place) for name, place in experts.items()}
     found.main |= {f"expert {name}": values for name, values in own.items()}
-    found.main[ORACLE] = meter.oracle(own)
-    found.main[INSTANCE] = meter.model(INSTANCE, maker.instance(plan.number))
+    found.main[ORACLE] = measurements.oracle(own)
+    found.main[INSTANCE] = measurements.model(INSTANCE, builder.instance(plan.number))
     places = list(experts.values())
-    found.main["TIES"] = meter.merged("TIES", places, "ties", plan.ties_density)
-    found.main["DARE"] = meter.merged("DARE", places, "dare", plan.dare_density)
-    found.main["linear"] = meter.merged("linear", places, "linear")
+    found.main["TIES"] = measurements.merged("TIES", places, "ties", plan.ties_density)
+    found.main["DARE"] = measurements.merged("DARE", places, "dare", plan.dare_density)
+    found.main["linear"] = measurements.merged("linear", places, "linear")
     yield
-    mixture = maker.mixture(MIXSE, plan.number)
-    found.main[MIXSE] = meter.model(MIXSE, mixture)
-    used = meter.choices(MIXSE, mixture, CHOICES, abilities=True)
+    mixture = builder.mixture(MIXSE, plan.number)
+    found.main[MIXSE] = measurements.model(MIXSE, mixture)
+    used = measurements.choices(MIXSE, mixture, CHOICES, abilities=True)
     found.main[f"{MIXSE}, {RENORMALISED}"] = used.pop(RENORMALISED)
     found.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
-    found.usage[MIXSE] = meter.usage(MIXSE)
-    found.overhead = _overhead(maker.folder, mixture, maker.source)
+    found.usage[MIXSE] = measurements.usage(MIXSE)
+    found.overhead = _overhead(builder.folder, mixture, builder.source)
     yield
     for name in plan.ablations:
-        place = maker.mixture(name, plan.number)
-        found.ablations[name] = meter.model(name, place)
+        place = builder.mixture(name, plan.number)
+        found.ablations[name] = measurements.model(name, place)
         # which expert, apart from how strongly: some routers are surer than others
-        used = meter.choices(name, place, [RENORMALISED])
+        used = measurements.choices(name, place, [RENORMALISED])
         found.ablations[f"{name}, {RENORMALISED}"] = used[RENORMALISED]
-        found.usage[name] = meter.usage(name)
+        found.usage[name] = measurements.usage(name)
         yield
-    for number, values in _growing(maker, meter, plan, found, own):
+    for number, values in _growing(builder, measurements, plan, found, own):
         found.growing[number] = values
         yield
     for size in sorted(plan.sizes):
         found.sizes[size] = {
-            INSTANCE: meter.model(f"{INSTANCE} {size}", maker.instance(size)),
-            MIXSE: meter.model(f"{MIXSE} {size}", maker.mixture(MIXSE, size)),
+            INSTANCE: measurements.model(f"{INSTANCE} {size}", builder.instance(size)),
+            MIXSE: measurements.model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
         }
         yield
     found.sizes[plan.number] = {name: found.main[name] for name in (INSTANCE, MIXSE)}
     yield
 
 
-def _growing(maker: Maker, meter: Meter, plan: Plan, found: Findings, own: dict[str, Values]) -> Iterator[tuple[str, Values]]:
+def _growing(
+    builder: Builder, measurements: Measurements, plan: StudyPlan, found: Findings, own: dict[str, Values]
+) -> Iterator[tuple[str, Values]]:
     """Mixtures of the first 0, 1, 2, .. experts, each router trained on the lessons of these."""
     domains = list(own)
     yield "0: base", found.main[BASE]
     yield f"1: {domains[0]}", own[domains[0]]
     for number in range(2, len(domains)):
         row = f"{MIXSE} of {number}"
-        yield f"{number}: and {domains[number - 1]}", meter.model(row, maker.mixture(MIXSE, plan.number, domains[:number]))
+        yield (
+            f"{number}: and {domains[number - 1]}",
+            measurements.model(row, builder.mixture(MIXSE, plan.number, domains[:number])),
+        )
     yield f"{len(domains)}: and {domains[-1]}", found.main[MIXSE]
 
 

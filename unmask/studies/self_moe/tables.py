@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unmask.statistics.questions import Row, compare_likelihoods
-from unmask.studies.self_moe.measuring import Values
+from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.run import BASE, INSTANCE, Findings, rows_of
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""States: how much does a token's state change when the mask is taken off?
+"""State change: how much does a token's state change when the mask is taken off?
 
 The same tokens go through the model under causal and under bidirectional attention, and the cosine of a token's two states is averaged
 by layer and by position. LLM2Vec (arXiv 2404.05961, section 5.2 and figure 5) finds it near 1 in all layers of Mistral, which works
@@ -26,7 +26,7 @@ from unmask.encoding.backbone import Backbone, HiddenRead, TokenBatch
 from unmask.encoding.batching import collate, plan
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
-from unmask.probing.prompts import Estimate
+from unmask.probing.prompt_sensitivity import Estimate
 from unmask.probing.subject import Subject, fingerprint_of
 from unmask.statistics.ratios import Ratio
 
@@ -34,7 +34,7 @@ _STATES_AT_ONCE = 2**26  # numbers of the causal pass that wait for the bidirect
 
 
 @dataclass(frozen=True)
-class States:
+class StateChange:
     """Mean cosine of a token's causal and bidirectional state.
 
     cosine: by layer (1..L, the last one after the final norm) and bin of positions, None where a bin holds no token; bins: first and last
@@ -81,7 +81,7 @@ def probe_states(
     max_length: int | None = None,
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
-) -> States:
+) -> StateChange:
     """Compare the two states of every token of some texts, outside any prompt; padding is never looked at.
 
     Memory holds the states of one batch only. Raises AttentionError for a model that cannot attend both ways, and UnmaskError for
@@ -99,7 +99,7 @@ def probe_states(
     total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
     by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
     means = zip(sums.causal, sums.bidirectional, strict=True)
-    return States(
+    return StateChange(
         tuple(tuple(row) for row in (total / counts).tolist()),
         tuple(bins),
         tuple(int(count) for count in counts),
@@ -114,7 +114,7 @@ def probe_states(
     )
 
 
-def draw_states(found: States, folder: Path) -> list[Path]:
+def draw_states(found: StateChange, folder: Path) -> list[Path]:
     """Cosines by layer and position, and their mean by layer beside that of unrelated tokens."""
     from unmask.probing.figures import BLUE, GREY, heat_map, new_figure, plain, save_figure
 

@@ -27,12 +27,12 @@ from unmask.mixture.experts import read_expert
 from unmask.mixture.folder import load_mixture
 from unmask.mixture.merging import Method, merge_experts
 from unmask.models.loading import Source, load_language_model
-from unmask.studies.self_moe.drawing import Asked, Lessons
+from unmask.studies.self_moe.study_data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
 
 
-class Meter:
+class Measurements:
     """Measures models on the held-out lessons, each at most once.
 
     asked: tests of ability, for whole models. folder: where values are kept, one file a row, named by the row; they are those of the
@@ -46,10 +46,10 @@ class Meter:
         max_length: int,
         folder: Path,
         say: Callable[[str], None],
-        asked: Asked | None = None,
+        asked: AbilityTests | None = None,
     ) -> None:
         self.source, self.held_out, self.max_length, self.folder, self.say = source, held_out, max_length, folder, say
-        self.asked = asked or Asked({}, None, False)
+        self.asked = asked or AbilityTests({}, None, False)
         self.tests = {name: _named(items, self.asked.limit) for name, items in self.asked.items.items()}
         self.rows: list[str] = []
 

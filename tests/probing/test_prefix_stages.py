@@ -11,8 +11,8 @@ import pytest
 
 from tests.probing.models import subject
 from unmask.errors import UnmaskError
+from unmask.probing.prefix_stages import attention_in, compare_stages, draw_stages
 from unmask.probing.prefixes import PrefixGap, probe_prefixes, read_triples
-from unmask.probing.stages import attention_in, compare_stages, draw_stages
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 
 from unmask.encoding.encode import Vectors
 from unmask.errors import UnmaskError
-from unmask.evaluation.readings import WORD_LEVEL
+from unmask.evaluation.word_level import WORD_LEVEL
 from unmask.tasks.task import Task
 
 if TYPE_CHECKING:

@@ -12,17 +12,17 @@ from unmask.experts.lessons.lessons import Lesson
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.io.files import inside
 from unmask.models.loading import Source
-from unmask.studies.self_moe.drawing import Drawn
-from unmask.studies.self_moe.plan import INSTANCE, VARIANTS, Plan, Variant
+from unmask.studies.self_moe.plan import INSTANCE, VARIANTS, StudyPlan, Variant
+from unmask.studies.self_moe.study_data import StudyData
 
 
 @dataclass(frozen=True)
-class Maker:
+class Builder:
     """Makes what the study compares, of one base model, below one folder."""
 
-    plan: Plan
+    plan: StudyPlan
     source: Source
-    drawn: Drawn
+    drawn: StudyData
     folder: Path
     say: Callable[[str], None]
     callbacks: Sequence[Any] = ()

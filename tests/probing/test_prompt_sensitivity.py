@@ -16,7 +16,7 @@ from unmask.designs.design import Design
 from unmask.designs.prompts import PROMPTS
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import Pair
-from unmask.probing.prompts import NINE, designs_of, draw_prompts, probe_prompts, summarise
+from unmask.probing.prompt_sensitivity import NINE, designs_of, draw_prompts, probe_prompts, summarise
 from unmask.probing.reading import read_similarities
 from unmask.statistics.correlations import spearman_matrix
 

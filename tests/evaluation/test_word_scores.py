@@ -15,16 +15,16 @@ from unmask.cli import app
 from unmask.designs.design import parse_designs
 from unmask.encoding.backbone import Backbone
 from unmask.errors import UnmaskError
-from unmask.evaluation import words as module
-from unmask.evaluation.compare import Plan, compare
-from unmask.evaluation.readings import apart, sharing, why_not
-from unmask.evaluation.reference import compare_reference
+from unmask.evaluation import word_scores as module
+from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import comparisons, ranked
+from unmask.evaluation.word_level import apart, sharing, why_not
 from unmask.mixture.loading import load
 from unmask.models.loading import Source
 from unmask.probing.subject import Subject, load_subject
-from unmask.probing.words import compare_words, entities, probe_layers, probe_words
+from unmask.probing.word_probe import compare_words, entities, probe_layers, probe_words
 from unmask.reporting.grid import read_grid
 from unmask.reporting.report import write_report
 from unmask.starter import reference_texts
@@ -76,7 +76,7 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[int
 
 def run(folder: Path, designs: str, tasks: list[Any], store: ResultStore) -> dict[tuple[str, str], Result]:
     source = Source(str(folder), dtype="float32", device="cpu")
-    plan = Plan(source, parse_designs(designs), tasks, 128, reference_texts()[:20])
+    plan = ComparisonPlan(source, parse_designs(designs), tasks, 128, reference_texts()[:20])
     return {(result.label, result.task): result for result in compare(plan, store)}
 
 

@@ -76,7 +76,7 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class Recommendation:
+class KindLeader:
     """What to use for a kind of task, and why. tied: designs that may be as good."""
 
     kind: str
@@ -98,7 +98,7 @@ def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], res
     return Lead(tuple(order), against, cheapest, tokens, needed)
 
 
-def recommendations(results: Sequence[Result], store: ResultStore, baseline: System | None = None) -> list[Recommendation]:
+def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System | None = None) -> list[KindLeader]:
     """The best design of each kind of task, with its lead over the runner-up and what cannot be told apart from it.
 
     Reference rows (sentence-transformers models) are no candidates: the question is how to read the LLM. Each kind is tested for
@@ -114,7 +114,7 @@ def recommendations(results: Sequence[Result], store: ResultStore, baseline: Sys
             raise UnmaskError(f"No {kind} task was scored for every design: {listed(not_scored(of_kind))}. Score them too.")
         chosen = baseline if baseline in dict(order) else None
         one = lead(order, comparisons(of_kind, store, chosen), of_kind)
-        found.append(Recommendation(kind, one.leader, order[0][1], reason(one, of_kind), one.tied))
+        found.append(KindLeader(kind, one.leader, order[0][1], reason(one, of_kind), one.tied))
     return found
 
 

@@ -20,14 +20,14 @@ from unmask.experts.lessons.writers import load_speaker
 from unmask.io.files import inside
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
-from unmask.studies.self_moe.plan import Plan
+from unmask.studies.self_moe.plan import StudyPlan
 
 Lessons = Mapping[str, list[Lesson]]
 _SEEDS = 100  # that a model's own lessons begin from
 
 
 @dataclass(frozen=True)
-class Drawn:
+class StudyData:
     """Lessons by domain, in an order such that the first of them are a sample as well; those that nothing learns; what all began from."""
 
     learned: Lessons
@@ -40,7 +40,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AbilityTests:
     """Tests of ability: their items (`Fetched`: the harness's own, the first `limit`), and whether code may run, and without a sandbox."""
 
     items: Mapping[str, Items]
@@ -49,7 +49,7 @@ class Asked:
     unsandboxed: bool = False
 
 
-def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[str], None]) -> Drawn:
+def draw(plan: StudyPlan, source: Source, root: Path, folder: Path, say: Callable[[str], None]) -> StudyData:
     """Draw the lessons of every domain, or let the model write them. Raises UnmaskError for data that are not there or too few."""
     given, held_out = {}, {}
     for name, file in plan.seeds.items():
@@ -75,10 +75,10 @@ def draw(plan: Plan, source: Source, root: Path, folder: Path, say: Callable[[st
             )
             say(f"{name}: {found.kept} lessons of {found.written} instructions that were written")
             learned[name] = read_lessons(inside(folder, name) / LESSONS)
-    return Drawn(learned, held_out, given)
+    return StudyData(learned, held_out, given)
 
 
-def check_tests(plan: Plan, root: Path) -> None:
+def check_tests(plan: StudyPlan, root: Path) -> None:
     """Raise UnmaskError, before hours of work, for tests that there are not, lack their files or may not run code."""
     for name, given in plan.abilities.items():
         find_test(name)
@@ -95,11 +95,11 @@ def check_tests(plan: Plan, root: Path) -> None:
     require_code_to_run(plan.asked, plan.run_code, plan.unsandboxed_code)
 
 
-def ask(plan: Plan, root: Path, drawn: Drawn) -> Asked:
+def ask(plan: StudyPlan, root: Path, drawn: StudyData) -> AbilityTests:
     """Items of the tests of ability, without those that were learned."""
     learned = [lesson for some in (drawn.learned, drawn.seeds) for lessons in some.values() for lesson in lessons]
     files = {name: root / given if given else None for name, given in plan.asked.items()}
-    return Asked(draw_tests(files, plan.limit, plan.seed, learned), plan.limit, plan.run_code, plan.unsandboxed_code)
+    return AbilityTests(draw_tests(files, plan.limit, plan.seed, learned), plan.limit, plan.run_code, plan.unsandboxed_code)
 
 
 def _file(given: str, root: Path) -> Path:

@@ -15,7 +15,7 @@ from tests.conftest import make_tokenizer
 from tests.probing.models import subject
 from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.errors import UnmaskError
-from unmask.probing.words import (
+from unmask.probing.word_probe import (
     averaging,
     compare_words,
     entities,

@@ -1,4 +1,4 @@
-"""Prompts: how much do similarities change with the prompt, in hidden states and in routing weights?
+"""Prompt sensitivity: how much do similarities change with the prompt, in hidden states and in routing weights?
 
 The same pairs of texts are read under the nine one-word prompts of MoEE (PromptEOL and eight that ask for style, sentiment and the
 like), and the similarities of every two readings are correlated over the pairs by Spearman's rank correlation. MoEE (arXiv
@@ -40,7 +40,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Prompts:
+class PromptSensitivity:
     """How the readings of pairs go together; a reading is features (HS, RW) under a prompt, HS first and in the order of `prompts`.
 
     spearman: of every two readings; within: its mean over pairs of prompts, by features; between: its mean over every prompt of HS with
@@ -94,7 +94,7 @@ def probe_prompts(
     batch_tokens: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
-) -> Prompts:
+) -> PromptSensitivity:
     """Read pairs under every prompt, by hidden states and, in a mixture of experts, by routing weights, both at the last token.
 
     Raises UnmaskError for fewer than two prompts or ten pairs.
@@ -115,7 +115,7 @@ def probe_prompts(
     means = summarise(matrix[:readings, :readings], len(prompts))
     means_of = [summarise(sample[:readings, :readings], len(prompts)) for sample in samples]
     estimates = {name: Estimate(value, interval([one[name] for one in means_of])) for name, value in means.items()}
-    return Prompts(
+    return PromptSensitivity(
         tuple(prompts),
         tuple(_NAMES[features] for features in dict.fromkeys(design.features for design in designs)),
         tuple(tuple(row) for row in matrix[:readings, :readings].tolist()),
@@ -138,7 +138,7 @@ def designs_of(prompts: Sequence[str], mixture: bool) -> list[Design]:
     return [Design("causal", prompt, "last", features=features) for features in kinds for prompt in prompts]
 
 
-def draw_prompts(found: Prompts, folder: Path) -> list[Path]:
+def draw_prompts(found: PromptSensitivity, folder: Path) -> list[Path]:
     """The matrix as a heat map, and the correlation with gold scores of each prompt."""
     from unmask.probing.figures import BLUE, ORANGE, heat_map, new_figure, plain, save_figure
 

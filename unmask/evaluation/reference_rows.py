@@ -8,9 +8,9 @@ from typing import Any
 
 from unmask.encoding.encode import Tally, Vectors
 from unmask.errors import UnmaskError
-from unmask.evaluation.cells import attempted, failed, made_result, model_revision, not_asked
-from unmask.evaluation.readings import WORD_LEVEL
+from unmask.evaluation.outcomes import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
+from unmask.evaluation.word_level import WORD_LEVEL
 from unmask.models.bundled import resolve
 from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions

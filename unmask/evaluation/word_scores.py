@@ -8,7 +8,7 @@ from typing import Any
 
 from unmask.encoding.encode import Tally
 from unmask.probing.subject import Subject
-from unmask.probing.words import Scores, WordProbe, probe_layers, word_tokens
+from unmask.probing.word_probe import Scores, WordProbe, probe_layers, word_tokens
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb.evaluator import Outcome
 from unmask.tasks.tagged import Sentence

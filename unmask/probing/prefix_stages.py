@@ -1,7 +1,7 @@
-"""Stages: the gap of shared prefixes after each stage of training, such as base model, MNTP and SimCSE, on the same triples.
+"""Prefix stages: the gap of shared prefixes after each stage of training, such as base model, MNTP and SimCSE, on the same triples.
 
 LLM2Vec (arXiv 2404.05961, section 5.1 and figure 4) shows that the gap opens with training: a base model that was only made
-bidirectional hardly uses what follows a prefix. Stages saw the same triples, so what a stage adds is compared triple by triple.
+bidirectional hardly uses what follows a prefix. All stages see the same triples, so what a stage adds is compared triple by triple.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.statistics.ratios import Difference, Ratio, difference
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageGap:
     """A model by the name it was asked for, its gap, and that gap minus the one of the stage before it (None for the first)."""
 
     name: str
@@ -30,22 +30,22 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Stages:
+class StageGaps:
     """The gaps of several models on the same triples, in the order in which they were asked for."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[StageGap, ...]
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
         return asdict(self)
 
 
-def compare_stages(names: Sequence[str], gaps: Sequence[PrefixGap]) -> Stages:
+def compare_stages(names: Sequence[str], gaps: Sequence[PrefixGap]) -> StageGaps:
     """Hold each stage against the one before it. Raises UnmaskError for gaps that were measured on different triples."""
     if len({gap.data for gap in gaps}) > 1:
         raise UnmaskError("Only gaps that were measured on the same triples can be compared.")
     steps = [None, *(_step(later, earlier) for earlier, later in pairwise(gaps))]
-    return Stages(tuple(Stage(*one) for one in zip(names, gaps, steps, strict=True)))
+    return StageGaps(tuple(StageGap(*one) for one in zip(names, gaps, steps, strict=True)))
 
 
 def attention_in(name: str) -> tuple[str, Attention | None]:
@@ -54,7 +54,7 @@ def attention_in(name: str) -> tuple[str, Attention | None]:
     return (model, attention) if mark and attention in ATTENTIONS else (name, None)  # type: ignore[return-value]
 
 
-def draw_stages(found: Stages, folder: Path) -> list[Path]:
+def draw_stages(found: StageGaps, folder: Path) -> list[Path]:
     """The gap of each stage with its interval, and the two mean cosines whose difference it is."""
     from unmask.probing.figures import BLUE, GREY, ORANGE, new_figure, plain, save_figure
 

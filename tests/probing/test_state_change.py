@@ -15,7 +15,7 @@ from tests.probing.models import subject
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import AttentionError, UnmaskError
 from unmask.models.attention import set_attention
-from unmask.probing.states import draw_states, position_bins, probe_states
+from unmask.probing.state_change import draw_states, position_bins, probe_states
 
 FAMILIES = ["llama", "gpt2", "olmoe"]
 

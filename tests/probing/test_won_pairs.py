@@ -17,7 +17,7 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import Pair
 from unmask.probing.reading import read_similarities
-from unmask.probing.winners import compare_ranks, draw_winners, probe_winners, rank_errors, shared_words, symmetry
+from unmask.probing.won_pairs import compare_ranks, draw_winners, probe_winners, rank_errors, shared_words, symmetry
 from unmask.statistics.correlations import codes_of, ranks_of
 
 PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]

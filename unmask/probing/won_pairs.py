@@ -1,4 +1,4 @@
-"""Winners: on which pairs of texts is one way of reading a model right where another is wrong?
+"""Won pairs: on which pairs of texts is one way of reading a model right where another is wrong?
 
 A design ranks the pairs of a set by similarity, humans rank them by score, and a design's error on a pair is the distance of the two
 ranks over the number of pairs: 0 for the right place, near 1 for the wrong end. Gold scores that are equal share their mean rank. MoEE
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import Pair
-from unmask.probing.prompts import Estimate
+from unmask.probing.prompt_sensitivity import Estimate
 from unmask.probing.reading import read_similarities
 from unmask.probing.subject import Subject, fingerprint_of, provenance
 from unmask.statistics.bootstrap import interval
@@ -33,7 +33,7 @@ Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Won:
+class WonPair:
     """A pair, its ranks from 0 (least alike) to 1 by gold and by both designs, and by how much the first design wins (below 0: loses)."""
 
     one: str
@@ -45,7 +45,7 @@ class Won:
 
 
 @dataclass(frozen=True)
-class Winners:
+class WonPairs:
     """Where two designs differ. A margin is the second design's error minus the first's: above 0 the first wins.
 
     spearman: of each design with gold; errors: of each design on every pair; margin: the mean; wins: pairs that the first and the second
@@ -61,8 +61,8 @@ class Winners:
     wins: tuple[int, int]
     p: float
     goes_with: dict[str, Estimate]
-    first: tuple[Won, ...]
-    second: tuple[Won, ...]
+    first: tuple[WonPair, ...]
+    second: tuple[WonPair, ...]
     errors: tuple[tuple[float, ...], tuple[float, ...]]
     pairs: int
     data: str
@@ -119,7 +119,7 @@ def probe_winners(
     batch_tokens: int | None = None,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
-) -> Winners:
+) -> WonPairs:
     """Rank scored pairs by two designs; the `most` pairs that each wins by most. Raises UnmaskError for pairs without different scores."""
     scores = [pair.score for pair in pairs if pair.score is not None]
     if len(scores) < max(len(pairs), _FEWEST) or len(set(scores)) < 2:
@@ -138,10 +138,10 @@ def probe_winners(
     order = np.argsort(-margins, kind="stable")
     places = (ranks - 1) / (len(gold) - 1)
     won = [
-        Won(pair.one, pair.other, float(score), float(rank[2]), (float(rank[0]), float(rank[1])), float(margin))
+        WonPair(pair.one, pair.other, float(score), float(rank[2]), (float(rank[0]), float(rank[1])), float(margin))
         for pair, score, rank, margin in zip(pairs, gold, places.T, margins, strict=True)
     ]
-    return Winners(
+    return WonPairs(
         (designs[0].name, designs[1].name),
         (told["first"], told["second"]),
         told["difference"],
@@ -159,7 +159,7 @@ def probe_winners(
     )
 
 
-def draw_winners(found: Winners, folder: Path) -> list[Path]:
+def draw_winners(found: WonPairs, folder: Path) -> list[Path]:
     """Errors of the two designs pair by pair, and how far each design's margins reach."""
     from unmask.probing.figures import BLUE, GREY, ORANGE, new_figure, plain, save_figure
 

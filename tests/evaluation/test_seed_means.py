@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from unmask.errors import UnmaskError
-from unmask.evaluation.advice import recommendations
+from unmask.evaluation.leader import kind_leaders
 from unmask.evaluation.results import Conditions, Result, ResultStore
-from unmask.evaluation.trainings import DEVIATION, SeedMean, mean_over_seeds, one_seed, runs_of, seed_scores, training
+from unmask.evaluation.seed_means import DEVIATION, SeedMean, mean_over_seeds, one_seed, runs_of, seed_scores, training
 from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import paired_bootstrap, wilcoxon
@@ -194,7 +194,7 @@ def test_a_comparison_of_seeds_is_the_seed_test(tmp_path: Path) -> None:
     np.testing.assert_allclose(seed_scores([one for one in joined if one.system == found.a]), tables[0])
     assert ranked(joined)[0][1] == pytest.approx(tables[0].mean())
     assert "causal-plain-mean (3 seeds) label" in display_name(ranked(joined)[0][0], joined)
-    assert "ahead of causal-plain-last (2 seeds) label" in recommendations(joined, ResultStore(tmp_path / "store"))[0].reason
+    assert "ahead of causal-plain-last (2 seeds) label" in kind_leaders(joined, ResultStore(tmp_path / "store"))[0].reason
 
 
 def test_a_trained_design_is_compared_with_one_that_is_not(tmp_path: Path) -> None:
