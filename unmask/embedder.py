@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from unmask.designs.design import Design, as_design
 from unmask.encoding.backbone import Backbone
+from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
 from unmask.io.progress import progress_bar
 from unmask.io.threads import lock_of
@@ -25,7 +26,6 @@ from unmask.models.loading import Source
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-MAX_LENGTH = 512
 DEFAULT_DESIGN = "prompteol"
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -254,11 +254,6 @@ def as_texts(texts: Iterable[str]) -> Sequence[str]:
         if not isinstance(text, str):
             raise UnmaskError(f"Text {place} is {type(text).__name__}, not str.")
     return found
-
-
-def default_batch_tokens(backbone: Backbone) -> int:
-    """Tokens of one batch: enough to keep the device busy, few enough to stay in its caches (CPU) or memory (GPU)."""
-    return 2048 if backbone.device.type == "cpu" else 32768
 
 
 def finish(

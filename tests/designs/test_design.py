@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unmask.designs import design as vocabulary
-from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, Design, parse_designs
+from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, Design, parse_designs, two_designs
 from unmask.designs.presets import PRESETS, SETS
 from unmask.designs.prompts import PROMPTS
 from unmask.encoding.heads import HEADS as BUILT
@@ -257,3 +257,11 @@ class TestLabels:
 
     def test_a_label_names_the_design_where_both_are_given(self) -> None:
         assert list(parse_designs("x=causal/eol/last,prompteol")) == ["x"]
+
+
+def test_a_command_for_two_designs_takes_no_other_number() -> None:
+    one, other = Design.parse("prompteol"), Design.parse("mean")
+    assert two_designs([one, other]) == (one, other)
+    for designs in ([one], [one, other, one]):
+        with pytest.raises(UnmaskError, match=f"compares two designs.* {len(designs)} were given"):
+            two_designs(designs)

@@ -14,6 +14,7 @@ from tests.tiny import write_rows, write_task
 from unmask.cli import app
 from unmask.designs.design import parse_designs
 from unmask.encoding.backbone import Backbone
+from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.evaluation import word_scores as module
 from unmask.evaluation.compare import ComparisonPlan, compare
@@ -23,10 +24,10 @@ from unmask.evaluation.verdict import comparisons, ranked
 from unmask.evaluation.word_level import apart, sharing, why_not
 from unmask.mixture.loading import load
 from unmask.models.loading import Source
-from unmask.probing.subject import Subject, load_subject
 from unmask.probing.word_probe import compare_words, entities, probe_layers, probe_words
 from unmask.reporting.grid import read_grid
 from unmask.reporting.report import write_report
+from unmask.saving.loading import load_model
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import score
 from unmask.tasks.find import find_task
@@ -66,9 +67,9 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[int
     seen: list[tuple[str, list[int]]] = []
     original = probe_layers
 
-    def probe(subject: Subject, train: Any, test: Any, layers: Any, **options: Any) -> Any:
-        seen.append((subject.backbone.attention, list(layers)))
-        return original(subject, train, test, layers, **options)
+    def probe(model: LoadedModel, train: Any, test: Any, layers: Any, **options: Any) -> Any:
+        seen.append((model.backbone.attention, list(layers)))
+        return original(model, train, test, layers, **options)
 
     monkeypatch.setattr(module, "probe_layers", probe)
     yield seen
@@ -94,9 +95,9 @@ def test_the_score_is_that_of_probe_words_on_the_same_files(
 ) -> None:
     design = f"{attention}/plain/max" + (f"@{layer}" if layer else "")
     (found,) = run(folder, design, [words], ResultStore(tmp_path / "out")).values()
-    subject = load_subject(Source(str(folder), dtype="float32", device="cpu"), attention)
+    model = load_model(Source(str(folder), dtype="float32", device="cpu"), attention)
     train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
-    probe = probe_words(subject, train, test, layer=layer)
+    probe = probe_words(model, train, test, layer=layer)
     assert (found.metric, found.main_score, found.n, found.dim) == ("accuracy", probe.value, 10, probe.dim)
     assert found.interval == pytest.approx(probe.interval, abs=0.05)  # other draws
     assert (found.provenance["probe"]["c"], found.scores["majority"]) == (probe.c, probe.majority)
@@ -131,10 +132,10 @@ def test_items_are_test_sentences_and_designs_are_paired_on_them(folder: Path, w
         assert one.columns["below"].tolist() == [len(row["tokens"]) for row in words.data["test"]]
     model, tokenizer = load(Source(str(folder), dtype="float32", device="cpu"))
     train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
-    subject = Subject(Backbone(model, "causal"), tokenizer, Source(str(folder)))
-    first = probe_words(subject, train, test, layer=1)
-    subject.backbone.set_attention("bidirectional")
-    ours, theirs = comparisons(found, store)[0].outcome, compare_words(first, probe_words(subject, train, test))
+    model = LoadedModel(Backbone(model, "causal"), tokenizer, Source(str(folder)))
+    first = probe_words(model, train, test, layer=1)
+    model.backbone.set_attention("bidirectional")
+    ours, theirs = comparisons(found, store)[0].outcome, compare_words(first, probe_words(model, train, test))
     assert ours.difference == pytest.approx(theirs.difference, abs=1e-9)
     assert ours.interval == pytest.approx(theirs.interval, abs=0.05)
 

@@ -1,4 +1,4 @@
-"""Pico subjects: what every probe's tests read."""
+"""Pico models, loaded: what every probe's tests read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import nn
 from tests.families import FAMILIES
 from unmask.designs.design import Attention
 from unmask.encoding.backbone import Backbone
+from unmask.encoding.loaded_model import LoadedModel
 from unmask.models.decoder import body_of
 from unmask.models.loading import Source
-from unmask.probing.subject import Subject
 
 
-def subject(tokenizer: Any, attention: Attention = "bidirectional", family: str = "llama", **options: Any) -> Subject:
-    return Subject(Backbone(FAMILIES[family].build(**options), attention), tokenizer, Source("pico"))
+def pico_model(tokenizer: Any, attention: Attention = "bidirectional", family: str = "llama", **options: Any) -> LoadedModel:
+    return LoadedModel(Backbone(FAMILIES[family].build(**options), attention), tokenizer, Source("pico"))
 
 
 def language_model(tied: bool) -> Any:
@@ -35,9 +35,9 @@ def language_model(tied: bool) -> Any:
     return model.eval()
 
 
-def predicting(tokenizer: Any, attention: Attention = "bidirectional") -> Subject:
+def predicting(tokenizer: Any, attention: Attention = "bidirectional") -> LoadedModel:
     model = language_model(tied=True)
-    return Subject(Backbone(body_of(model), attention), tokenizer, Source("pico"), model)
+    return LoadedModel(Backbone(body_of(model), attention), tokenizer, Source("pico"), model)
 
 
 def saved_language_model(folder: Path, tokenizer: Any, tied: bool = True) -> Path:

@@ -82,7 +82,7 @@ def test_a_table_a_result_and_a_figure(
     ("ask", "part"),
     [
         (["clusters", "none.jsonl"], "There is no file 'none.jsonl'"),
-        (["clusters", "TEXTS", "-d", "mean"], "Two designs are compared"),
+        (["clusters", "TEXTS", "-d", "mean"], "compares two designs"),
         (["clusters", "TEXTS", "--clusters", "13"], "2 to 12 clusters, not 13"),
         (["clusters", "TEXTS", "--label", "topic"], "column 'topic'"),
         (["prompts", "TEXTS"], "column 'sentence1'"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.probing.models import subject
+from tests.probing.models import pico_model
 from tests.tiny import TOPICS, labelled, write_rows
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
@@ -25,7 +25,6 @@ from unmask.probing.clusters import (
     probe_clusters,
     read_texts,
 )
-from unmask.probing.reading import read_designs
 from unmask.probing.topics import top_words
 
 RANDOM = np.random.default_rng(0)
@@ -97,7 +96,7 @@ def test_texts_count_once_and_keep_their_labels(tmp_path: Path) -> None:
 
 
 def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
-    model = subject(tokenizer, "causal", "olmoe")
+    model = pico_model(tokenizer, "causal", "olmoe")
     gold = [row["label"] for row in labelled(0, 24)]
     found = probe_clusters(model, (HIDDEN, ROUTING), TEXTS, gold, clusters=3, seeds=2)
     table = np.array(found.table)
@@ -116,9 +115,9 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
 
 
 def test_words_stand_in_the_order_of_the_table(tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal", "olmoe")
+    model = pico_model(tokenizer, "causal", "olmoe")
     found = probe_clusters(model, (HIDDEN, ROUTING), TEXTS, clusters=4, seeds=2)
-    vectors = read_designs(model, (HIDDEN, ROUTING), TEXTS)
+    vectors = model.encode((HIDDEN, ROUTING), TEXTS)
     first, second = (group(vectors[design], 4, seed=0) for design in (HIDDEN, ROUTING))
     order = matched(first, second)
     assert order != sorted(order)
@@ -129,14 +128,14 @@ def test_words_stand_in_the_order_of_the_table(tokenizer: Any) -> None:
 
 
 def test_a_design_agrees_with_itself(tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal")
+    model = pico_model(tokenizer, "causal")
     found = probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=4, seeds=2)
     assert [one.value for one in found.agreement] == pytest.approx([1] * 4)
     assert found.words[0] == found.words[1] and found.gold is None
 
 
 def test_what_cannot_be_grouped_is_refused(tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal")
+    model = pico_model(tokenizer, "causal")
     with pytest.raises(UnmaskError, match="24 texts can be put into 2 to 12 clusters, not 13"):
         probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=13)
     with pytest.raises(UnmaskError, match="2 seeds or more"):

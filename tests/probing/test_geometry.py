@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.conftest import TEXTS
+from tests.probing.models import pico_model
 from tests.tiny import write_rows
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import (
@@ -18,8 +21,10 @@ from unmask.probing.geometry import (
     alignment,
     effective_rank,
     mean_cosine,
+    pair_cosines,
     probe_geometry,
     read_pairs,
+    row_cosines,
     uniformity,
 )
 
@@ -127,3 +132,19 @@ def test_a_bad_file_of_pairs_is_refused(rows: list[dict[str, object]], message: 
 def test_no_paraphrase_at_all_is_refused(pico: Callable[..., Embedder]) -> None:
     with pytest.raises(UnmaskError, match="No pair has a score of 4 or more"):
         probe_geometry(pico(), [Pair("a", "b", 1.0)])
+
+
+def test_similarities_are_cosines_of_the_pairs(tokenizer: Any) -> None:
+    model = pico_model(tokenizer, "causal")
+    designs = [Design.parse("bidirectional/plain/mean"), Design.parse("causal/eol/last")]
+    pairs = [Pair(TEXTS[0], TEXTS[1]), Pair(TEXTS[1], TEXTS[4]), Pair(TEXTS[2], TEXTS[2])]
+    found = pair_cosines(model, designs, pairs)
+    vectors = model.encode(designs, TEXTS)
+    for place, design in enumerate(designs):
+        rows = vectors[design]
+        assert found[:, place] == pytest.approx(np.diag(Embedder.similarity(rows[[0, 1, 2]], rows[[1, 4, 2]])), abs=1e-5)
+    assert found[2] == pytest.approx([1, 1])
+
+
+def test_a_zero_vector_is_like_nothing() -> None:
+    assert row_cosines(np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]])) == pytest.approx([24 / 25, 0])

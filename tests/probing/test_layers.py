@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import TEXTS
-from tests.probing.models import subject
+from tests.probing.models import pico_model
 from tests.tiny import write_task
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
@@ -28,7 +28,7 @@ from unmask.probing.layers import (
     probe_layers,
     score_layers,
 )
-from unmask.probing.subject import load_subject
+from unmask.saving.loading import load_model
 from unmask.tasks.find import find_task
 
 MEAN = Design("causal", "plain", "mean")
@@ -60,7 +60,7 @@ def test_intervals_hold_the_mean_and_shrink_with_texts() -> None:
 
 
 def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callable[..., Embedder], tmp_path: Path) -> None:
-    found = probe_layers(subject(tokenizer, "causal"), MEAN, TEXTS)
+    found = probe_layers(pico_model(tokenizer, "causal"), MEAN, TEXTS)
     distinct = list(dict.fromkeys(TEXTS))
     vectors = [pico(f"causal/plain/mean@{layer}").encode(distinct) for layer in (1, 2, 3)]
     expected = cosine_between_layers(np.stack(vectors).astype(np.float64))
@@ -76,7 +76,7 @@ def test_layers_of_a_model_are_those_of_an_embedder(tokenizer: Any, pico: Callab
 def test_scores_are_those_that_compare_gives(kind: str, pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
     task, source = find_task(str(write_task(tmp_path / "task", kind))), Source(str(pico_folder("llama")), dtype="float32")
     designs = layer_designs(MEAN, 3)
-    found = score_layers(load_subject(source, "causal"), designs, task)
+    found = score_layers(load_model(source, "causal"), designs, task)
     expected = compare(
         ComparisonPlan(source, {one.name: one for one in designs}, [task], 512, []), ResultStore(tmp_path / "report")
     )
@@ -101,7 +101,7 @@ def test_a_layer_that_is_worse_is_told_from_the_best(tokenizer: Any, monkeypatch
 
     monkeypatch.setattr("unmask.probing.layers.SharedVectors", Told)
     task = find_task(str(write_task(tmp_path / "task", "sts")))
-    found = score_layers(subject(tokenizer, "causal"), layer_designs(MEAN, 3), task)
+    found = score_layers(pico_model(tokenizer, "causal"), layer_designs(MEAN, 3), task)
     assert (found.best, found.level, found.metric, found.n) == (2, (2,), "cosine_spearman", 24)
 
 
@@ -115,4 +115,4 @@ def test_a_design_that_has_no_layer_of_its_own_is_refused(name: str) -> None:
 
 def test_one_text_is_too_few(tokenizer: Any) -> None:
     with pytest.raises(UnmaskError, match="two different texts"):
-        probe_layers(subject(tokenizer, "causal"), MEAN, ["a", "a"])
+        probe_layers(pico_model(tokenizer, "causal"), MEAN, ["a", "a"])

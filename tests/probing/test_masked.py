@@ -12,11 +12,12 @@ import torch
 from tests.conftest import TEXTS, make_tokenizer
 from tests.probing.models import predicting, saved_language_model
 from unmask.embedder import Embedder
+from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import mask_id
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
 from unmask.probing.masked import MaskedText, mask_text, probe_masked, score_logits
-from unmask.probing.subject import Subject, load_predicting, load_subject
+from unmask.saving.loading import load_model, load_predicting_model
 
 IDS = list(range(10, 60))
 PLAIN = [0] * 50
@@ -89,7 +90,7 @@ def test_the_score_is_that_of_the_position_before_by_hand(attention: Any, tokeni
         masked = mask_text(ids, [0] * len(ids), 0.4, mask_id(tokenizer, "_"), 5)
         if masked.positions:
             with torch.inference_mode():
-                logits = one.head(torch.tensor([masked.ids])).logits[0]
+                logits = one.language_model(torch.tensor([masked.ids])).logits[0]
             for at in masked.positions:
                 entropy -= float(logits[at - 1].log_softmax(dim=0)[ids[at]])
                 hits += int(logits[at - 1].argmax()) == ids[at]
@@ -107,7 +108,7 @@ def test_the_score_is_the_models_own_loss_on_mntp_labels(attention: Any, tokeniz
     masked = mask_text(ids, [0] * len(ids), 0.4, mask_id(tokenizer, "_"), 0)
     labels = torch.tensor([[token if at in masked.positions else -100 for at, token in enumerate(ids)]])
     with torch.inference_mode():
-        loss = one.head(torch.tensor([masked.ids]), labels=labels).loss
+        loss = one.language_model(torch.tensor([masked.ids]), labels=labels).loss
     assert probe_masked(one, [text], rate=0.4).cross_entropy == pytest.approx(float(loss), abs=1e-5)
 
 
@@ -151,25 +152,25 @@ def test_a_bos_token_makes_the_first_token_predictable() -> None:
 def test_a_saved_embedder_has_its_attention_and_its_tied_head(tokenizer: Any, tmp_path: Path) -> None:
     base = saved_language_model(tmp_path / "base", tokenizer)
     Embedder.from_pretrained(base, "bidirectional/plain/mean").save_pretrained(tmp_path / "saved")
-    own = load_predicting(Source(str(tmp_path / "saved")))
+    own = load_predicting_model(Source(str(tmp_path / "saved")))
     assert own.backbone.attention == "bidirectional"
-    told = load_predicting(Source(str(base)), "bidirectional")
+    told = load_predicting_model(Source(str(base)), "bidirectional")
     assert scores_of(probe_masked(own, TEXTS)) == scores_of(probe_masked(told, TEXTS))
-    assert load_predicting(Source(str(tmp_path / "saved")), "causal").backbone.attention == "causal"
-    assert load_subject(Source(str(tmp_path / "saved"))).backbone.attention == "bidirectional"
+    assert load_predicting_model(Source(str(tmp_path / "saved")), "causal").backbone.attention == "causal"
+    assert load_model(Source(str(tmp_path / "saved"))).backbone.attention == "bidirectional"
 
 
 def test_a_head_that_was_not_saved_is_not_made_up(tokenizer: Any, tmp_path: Path) -> None:
     base = saved_language_model(tmp_path / "base", tokenizer, tied=False)
-    assert isinstance(load_predicting(Source(str(base)), "causal"), Subject)  # untied, but there
+    assert isinstance(load_predicting_model(Source(str(base)), "causal"), LoadedModel)  # untied, but there
     Embedder.from_pretrained(base, "bidirectional/plain/mean").save_pretrained(tmp_path / "saved")
     with pytest.raises(UnmaskError, match="without its language-model head"):
-        load_predicting(Source(str(tmp_path / "saved")))
+        load_predicting_model(Source(str(tmp_path / "saved")))
 
 
 def test_the_attention_of_a_plain_model_has_to_be_stated(tokenizer: Any, tmp_path: Path) -> None:
     base = saved_language_model(tmp_path / "base", tokenizer)
-    for load in (load_subject, load_predicting):
+    for load in (load_model, load_predicting_model):
         with pytest.raises(UnmaskError, match="has to be stated: causal or bidirectional"):
             load(Source(str(base)))
         with pytest.raises(UnmaskError, match=r"Unknown attention 'casual'\. Did you mean 'causal'"):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.probing.models import subject
+from tests.probing.models import pico_model
 from unmask.errors import UnmaskError
 from unmask.probing.prefix_stages import attention_in, compare_stages, draw_stages
 from unmask.probing.prefixes import PrefixGap, probe_prefixes, read_triples
@@ -17,7 +17,7 @@ from unmask.probing.prefixes import PrefixGap, probe_prefixes, read_triples
 
 @pytest.fixture(scope="module")
 def gap(tokenizer: Any) -> PrefixGap:
-    return probe_prefixes(subject(tokenizer), read_triples()[:12])
+    return probe_prefixes(pico_model(tokenizer), read_triples()[:12])
 
 
 def moved(gap: PrefixGap, by: Any) -> PrefixGap:

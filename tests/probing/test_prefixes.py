@@ -12,12 +12,12 @@ import torch
 
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
-from tests.probing.models import subject
+from tests.probing.models import pico_model
 from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
 from unmask.probing.prefixes import Triple, prefix_tokens, prefix_vectors, probe_prefixes, read_triples
-from unmask.probing.subject import load_subject
+from unmask.saving.loading import load_model
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PICO = ["llama", "mistral-sliding", "qwen2", "qwen3", "gemma2", "gpt2", "falcon", "bloom", "opt", "mamba"]
@@ -72,7 +72,7 @@ def test_words_in_common_do_not_favour_the_same_meaning() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", PICO)
 def test_the_gap_of_a_causal_model_is_exactly_zero(family: str, dtype: str, tokenizer: Any) -> None:
-    found = probe_prefixes(subject(tokenizer, "causal", family, dtype=DTYPES[dtype]), [*TRIPLES, *read_triples()])
+    found = probe_prefixes(pico_model(tokenizer, "causal", family, dtype=DTYPES[dtype]), [*TRIPLES, *read_triples()])
     assert found.gaps == (0.0,) * 51
     assert (found.gap, found.interval, found.accuracy) == (0.0, (0.0, 0.0), 0.0)
 
@@ -80,20 +80,20 @@ def test_the_gap_of_a_causal_model_is_exactly_zero(family: str, dtype: str, toke
 @pytest.mark.parametrize("family", MOE)
 def test_the_gap_of_a_causal_mixture_is_zero_to_rounding(family: str, tokenizer: Any) -> None:
     """An expert multiplies the tokens of all texts at once: how many there are changes the order of its sums."""
-    found = probe_prefixes(subject(tokenizer, "causal", family), [*TRIPLES, *read_triples()])
+    found = probe_prefixes(pico_model(tokenizer, "causal", family), [*TRIPLES, *read_triples()])
     assert np.abs(found.gaps).max() < 1e-12
 
 
 @pytest.mark.parametrize("layer", [1, 2, None])
 def test_the_gap_of_a_bidirectional_model_is_not_zero(layer: int | None, tokenizer: Any) -> None:
-    found = probe_prefixes(subject(tokenizer), TRIPLES, layer=layer)
+    found = probe_prefixes(pico_model(tokenizer), TRIPLES, layer=layer)
     assert all(found.gaps)
     assert found.same < 1 and found.layer == (layer or 3)
     assert json.loads(json.dumps(found.as_json()))["triples"] == 3
 
 
 def test_swapping_the_meanings_turns_the_gap_round(tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     swapped = [Triple(each.prefix, each.query, each.different, each.same) for each in TRIPLES]
     there, back = probe_prefixes(one, TRIPLES), probe_prefixes(one, swapped)
     assert there.gaps == tuple(-gap for gap in back.gaps)
@@ -101,7 +101,7 @@ def test_swapping_the_meanings_turns_the_gap_round(tokenizer: Any) -> None:
 
 
 def test_the_vectors_are_those_of_the_prefix_alone_by_hand(tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     ids, (start, stop) = prefix_tokens(one, TRIPLES[0])
     assert (start, tokenizer.decode(ids[0][start:stop])) == (0, "The bank")
     for own, vector in zip(ids, prefix_vectors(one, TRIPLES[0], 3), strict=True):
@@ -114,7 +114,7 @@ def test_the_vectors_are_those_of_the_prefix_alone_by_hand(tokenizer: Any) -> No
 
 
 def test_neighbours_change_nothing(tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     assert probe_prefixes(one, TRIPLES).gaps == probe_prefixes(one, TRIPLES[::-1]).gaps[::-1]
 
 
@@ -125,7 +125,7 @@ def test_a_bos_token_is_not_of_the_prefix_and_an_appended_eos_is_dropped() -> No
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
-    ids, (start, _) = prefix_tokens(subject(tokenizer), TRIPLES[0])
+    ids, (start, _) = prefix_tokens(pico_model(tokenizer), TRIPLES[0])
     assert start == 1 and all(own[0] == 1 and own[-1] != 2 for own in ids)
 
 
@@ -137,7 +137,7 @@ def test_a_border_that_is_not_exact_is_refused() -> None:
     vocabulary = {token: k for k, token in enumerate(["<unk>", "a", "b", " ", "c", "d", " c", "b c"])}
     backend = Tokenizer(models.BPE(vocabulary, [(" ", "c"), ("b", " c")], unk_token="<unk>"))
     crossing = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<unk>", eos_token="<unk>")
-    one = subject(crossing)
+    one = pico_model(crossing)
     with pytest.raises(UnmaskError, match=r"f, line 2: the prefix 'ab' has no exact border .* 'ab c' crosses its end"):
         prefix_tokens(one, Triple("ab", "c", "d", "a", "f, line 2"))
     ids, span = prefix_tokens(one, Triple("ab", "d", "a", "b"))
@@ -160,9 +160,9 @@ def test_a_bad_file_of_triples_is_refused(rows: str, message: str, tmp_path: Pat
 
 def test_a_layer_that_is_not_there_and_too_few_triples_are_refused(tokenizer: Any) -> None:
     with pytest.raises(UnmaskError, match="no layer 9"):
-        probe_prefixes(subject(tokenizer), TRIPLES, layer=9)
+        probe_prefixes(pico_model(tokenizer), TRIPLES, layer=9)
     with pytest.raises(UnmaskError, match="2 triples or more"):
-        probe_prefixes(subject(tokenizer), TRIPLES[:1])
+        probe_prefixes(pico_model(tokenizer), TRIPLES[:1])
 
 
 def test_every_family_named_here_exists() -> None:
@@ -172,5 +172,5 @@ def test_every_family_named_here_exists() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gap_of_a_real_causal_model_is_exactly_zero(dtype: str) -> None:
-    found = probe_prefixes(load_subject(Source("smollm2", dtype=dtype, device="cpu"), "causal"), read_triples()[:12])
+    found = probe_prefixes(load_model(Source("smollm2", dtype=dtype, device="cpu"), "causal"), read_triples()[:12])
     assert set(found.gaps) == {0.0}

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.probing.models import subject
+from tests.probing.models import pico_model
 from tests.tiny import FILES
 from unmask.designs.design import Design
 from unmask.designs.prompts import PROMPTS
 from unmask.errors import UnmaskError
-from unmask.probing.geometry import Pair
+from unmask.probing.geometry import Pair, pair_cosines
 from unmask.probing.prompt_sensitivity import NINE, designs_of, draw_prompts, probe_prompts, summarise
-from unmask.probing.reading import read_similarities
 from unmask.statistics.correlations import spearman_matrix
 
 PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]
@@ -39,11 +38,11 @@ def test_means_by_hand() -> None:
 
 
 def test_a_mixture_under_two_prompts(tokenizer: Any, tmp_path: Path) -> None:
-    model = subject(tokenizer, "causal", "olmoe")
+    model = pico_model(tokenizer, "causal", "olmoe")
     found = probe_prompts(model, PAIRS, ("eol", "tone"))
     assert found.readings == [("HS", "eol"), ("HS", "tone"), ("RW", "eol"), ("RW", "tone")]
     designs = [Design("causal", "tone", "last"), Design("causal", "eol", "last", features="routing")]
-    similarities = read_similarities(model, designs, PAIRS)
+    similarities = pair_cosines(model, designs, PAIRS)
     gold = np.array([pair.score for pair in PAIRS], float)
     expected = spearman_matrix(np.column_stack([similarities, gold]))
     matrix = np.array(found.spearman)
@@ -61,14 +60,14 @@ def test_a_mixture_under_two_prompts(tokenizer: Any, tmp_path: Path) -> None:
 
 def test_a_dense_model_has_hidden_states_only_and_pairs_may_lack_scores(tokenizer: Any, tmp_path: Path) -> None:
     pairs = [replace(pair, score=None) for pair in PAIRS]
-    found = probe_prompts(subject(tokenizer, "causal"), pairs, ("eol", "style", "tone"))
+    found = probe_prompts(pico_model(tokenizer, "causal"), pairs, ("eol", "style", "tone"))
     assert (found.features, len(found.spearman), list(found.within)) == (("HS",), 3, ["HS"])
     assert [found.between, found.same_prompt, found.steadier, found.gold] == [None] * 4
     assert draw_prompts(found, tmp_path)[0].stat().st_size > 5000
 
 
 def test_intervals_are_wider_on_fewer_pairs(tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal")
+    model = pico_model(tokenizer, "causal")
     widths = []
     for pairs in (PAIRS[:12], PAIRS * 4):
         low, high = probe_prompts(model, pairs, ("eol", "tone")).within["HS"].interval
@@ -81,7 +80,7 @@ def test_designs_are_read_at_the_last_token() -> None:
 
 
 def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal")
+    model = pico_model(tokenizer, "causal")
     with pytest.raises(UnmaskError, match="not 24 and 1"):
         probe_prompts(model, PAIRS, ("eol", "eol"))
     with pytest.raises(UnmaskError, match="one score"):

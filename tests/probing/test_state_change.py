@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import TEXTS
-from tests.probing.models import subject
+from tests.probing.models import pico_model
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import AttentionError, UnmaskError
 from unmask.models.attention import set_attention
@@ -41,7 +41,7 @@ def by_hand(model: Any, ids: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_cosines_are_those_of_transformers_states(family: str, tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal", family)
+    model = pico_model(tokenizer, "causal", family)
     found = probe_states(model, TEXTS, max_length=9)
     ids = [tokenize_bare(tokenizer, text).ids[:9] for text in dict.fromkeys(TEXTS)]
     tables = [by_hand(model.backbone.model, some) for some in ids if len(some) > 1]
@@ -58,14 +58,14 @@ def test_cosines_are_those_of_transformers_states(family: str, tokenizer: Any) -
 
 
 def test_the_last_token_sees_the_same_in_layer_one(tokenizer: Any) -> None:
-    found = probe_states(subject(tokenizer, "causal"), [TEXTS[1], TEXTS[4]], max_length=9)
+    found = probe_states(pico_model(tokenizer, "causal"), [TEXTS[1], TEXTS[4]], max_length=9)
     assert (found.bins[-1], found.truncated) == ((8, 8), 2)
     assert found.cosine[0][-1] == pytest.approx(1, abs=1e-5)
     assert found.cosine[1][-1] < 0.999 and found.cosine[0][0] < 0.999  # in layer 2 it sees states that have changed
 
 
 def test_padding_and_batches_change_nothing(tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal", "olmoe")
+    model = pico_model(tokenizer, "causal", "olmoe")
     together, apart = (probe_states(model, TEXTS, batch_tokens=budget) for budget in (4096, 1))
     for one, other in zip(together.cosine, apart.cosine, strict=True):
         assert one == pytest.approx(other, abs=1e-5)
@@ -73,7 +73,7 @@ def test_padding_and_batches_change_nothing(tokenizer: Any) -> None:
 
 
 def test_unrelated_is_the_mean_over_all_pairs_of_tokens(tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal")
+    model = pico_model(tokenizer, "causal")
     found = probe_states(model, TEXTS[:2])
     ends = []
     for attention in ("causal", "bidirectional"):
@@ -88,14 +88,14 @@ def test_unrelated_is_the_mean_over_all_pairs_of_tokens(tokenizer: Any) -> None:
 
 def test_the_model_is_left_as_it_was(tokenizer: Any) -> None:
     for attention in ("causal", "bidirectional"):
-        model = subject(tokenizer, attention)  # type: ignore[arg-type]
+        model = pico_model(tokenizer, attention)  # type: ignore[arg-type]
         probe_states(model, TEXTS)
         assert model.backbone.attention == attention
         assert model.backbone.model.config.is_causal == (attention == "causal")
 
 
 def test_result_and_figure(tokenizer: Any, tmp_path: Path) -> None:
-    found = probe_states(subject(tokenizer, "causal"), TEXTS)
+    found = probe_states(pico_model(tokenizer, "causal"), TEXTS)
     content = json.loads(json.dumps(found.as_json()))
     assert "causal, proven" in content["provenance"]["proof"] and "bidirectional, proven" in content["provenance"]["proof"]
     assert content["tokens"] == list(found.tokens) and content["texts"] == 4  # one comes twice, one is a single token
@@ -104,6 +104,6 @@ def test_result_and_figure(tokenizer: Any, tmp_path: Path) -> None:
 
 def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:
     with pytest.raises(AttentionError):
-        probe_states(subject(tokenizer, "causal", "mamba"), TEXTS)
+        probe_states(pico_model(tokenizer, "causal", "mamba"), TEXTS)
     with pytest.raises(UnmaskError, match="two different texts or more of two tokens"):
-        probe_states(subject(tokenizer, "causal"), ["x", TEXTS[0], TEXTS[0]])
+        probe_states(pico_model(tokenizer, "causal"), ["x", TEXTS[0], TEXTS[0]])

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from tests.probing.models import subject
+from tests.probing.models import pico_model
 from tests.tiny import FILES
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.probing.geometry import Pair
-from unmask.probing.reading import read_similarities
+from unmask.probing.geometry import Pair, pair_cosines
 from unmask.probing.won_pairs import compare_ranks, draw_winners, probe_winners, rank_errors, shared_words, symmetry
 from unmask.statistics.correlations import codes_of, ranks_of
 
@@ -67,9 +66,9 @@ def test_symmetry() -> None:
 
 
 def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
-    model = subject(tokenizer, "causal", "olmoe")
+    model = pico_model(tokenizer, "causal", "olmoe")
     found = probe_winners(model, DESIGNS, PAIRS, most=3)
-    similarities = read_similarities(model, DESIGNS, PAIRS)
+    similarities = pair_cosines(model, DESIGNS, PAIRS)
     gold = [pair.score for pair in PAIRS]
     for place in (0, 1):
         assert found.spearman[place].value == pytest.approx(spearmanr(similarities[:, place], gold).statistic)
@@ -91,13 +90,13 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
 
 
 def test_a_design_does_not_win_against_itself(tokenizer: Any, tmp_path: Path) -> None:
-    found = probe_winners(subject(tokenizer, "causal"), (DESIGNS[0], DESIGNS[0]), PAIRS)
+    found = probe_winners(pico_model(tokenizer, "causal"), (DESIGNS[0], DESIGNS[0]), PAIRS)
     assert (found.wins, found.p, found.margin.value, found.first, found.second) == ((0, 0), 1.0, 0.0, (), ())
     draw_winners(found, tmp_path)
 
 
 def test_pairs_without_different_scores_are_refused(tokenizer: Any) -> None:
-    model = subject(tokenizer, "causal")
+    model = pico_model(tokenizer, "causal")
     for score in (None, 1.0):
         with pytest.raises(UnmaskError, match="all of them with a score, not all the same"):
             probe_winners(model, (DESIGNS[0], DESIGNS[0]), [replace(pair, score=score) for pair in PAIRS])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.conftest import make_tokenizer
-from tests.probing.models import subject
+from tests.probing.models import pico_model
 from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.errors import UnmaskError
 from unmask.probing.word_probe import (
@@ -52,7 +52,7 @@ def states(one: Any, ids: tuple[int, ...]) -> torch.Tensor:
 
 
 def test_the_sub_tokens_of_a_word_spell_it(tokenizer: Any) -> None:
-    for sentence, tokens in zip(SENTENCES, word_tokens(subject(tokenizer), SENTENCES), strict=True):
+    for sentence, tokens in zip(SENTENCES, word_tokens(pico_model(tokenizer), SENTENCES), strict=True):
         for word, positions in zip(sentence.words, tokens.words, strict=True):
             assert tokenizer.decode([tokens.ids[at] for at in positions]).strip() == word
         covered = [at for positions in tokens.words for at in positions]
@@ -62,7 +62,7 @@ def test_the_sub_tokens_of_a_word_spell_it(tokenizer: Any) -> None:
 
 
 def test_some_words_split_into_several_sub_tokens(tokenizer: Any) -> None:
-    [tokens] = word_tokens(subject(tokenizer), SENTENCES[:1])
+    [tokens] = word_tokens(pico_model(tokenizer), SENTENCES[:1])
     assert len(tokens.words[1]) > 3
 
 
@@ -73,7 +73,7 @@ def test_a_bos_token_is_of_no_word_and_an_appended_eos_is_dropped() -> None:
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
-    [tokens] = word_tokens(subject(tokenizer), SENTENCES[3:4])
+    [tokens] = word_tokens(pico_model(tokenizer), SENTENCES[3:4])
     assert tokens.ids[0] == 1 and tokens.words[0][0] == 1
     assert tokens.ids[-1] != 2 and tokens.words[-1][-1] == len(tokens.ids) - 1
 
@@ -84,13 +84,13 @@ def test_a_word_without_a_token_is_refused(tokenizer: Any) -> None:
     strict = make_tokenizer()
     strict.backend_tokenizer.normalizer = normalizers.Replace("b", "")
     with pytest.raises(UnmaskError, match=r"my\.jsonl, line 7: the tokenizer makes no token of the word 'b'"):
-        word_tokens(subject(strict), [Sentence(("a", "b"), ("X", "Y"), "my.jsonl, line 7")])
+        word_tokens(pico_model(strict), [Sentence(("a", "b"), ("X", "Y"), "my.jsonl, line 7")])
 
 
 def test_a_sentence_beyond_the_positions_of_the_model_is_refused(tokenizer: Any) -> None:
     long = Sentence(("word",) * 600, ("X",) * 600, "f.conll, line 3")
     with pytest.raises(UnmaskError, match=r"f\.conll, line 3: \d+ tokens, and the model has 512 positions"):
-        word_tokens(subject(tokenizer), [long])
+        word_tokens(pico_model(tokenizer), [long])
 
 
 # --- vectors ---------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_a_sentence_beyond_the_positions_of_the_model_is_refused(tokenizer: Any)
 
 @pytest.mark.parametrize("shift", [False, True])
 def test_a_words_vector_is_the_mean_of_its_states_shifted_by_hand(shift: bool, tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     found = iter(word_vectors(one, SENTENCES, one.backbone.depth, shift=shift))
     for tokens in word_tokens(one, SENTENCES):
         hidden = states(one, tokens.ids)
@@ -108,7 +108,7 @@ def test_a_words_vector_is_the_mean_of_its_states_shifted_by_hand(shift: bool, t
 
 
 def test_the_shift_changes_every_word_but_a_first_of_one_token(tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     plain, shifted = (word_vectors(one, SENTENCES, 3, shift=shift) for shift in (False, True))
     same = np.isclose(plain, shifted, atol=1e-6).all(axis=1)
     firsts = np.cumsum([0, *(len(sentence.words) for sentence in SENTENCES)])[:-1]
@@ -119,7 +119,7 @@ def test_the_shift_changes_every_word_but_a_first_of_one_token(tokenizer: Any) -
 @pytest.mark.parametrize("family", ["llama", "gpt2", "olmoe"])
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 def test_vectors_depend_neither_on_the_batch_nor_on_the_order(family: str, attention: Any, tokenizer: Any) -> None:
-    one = subject(tokenizer, attention, family)
+    one = pico_model(tokenizer, attention, family)
     together = word_vectors(one, SENTENCES, 3, shift=True)
     alone = np.concatenate([word_vectors(one, [sentence], 3, shift=True) for sentence in SENTENCES])
     lone_batches = word_vectors(one, SENTENCES, 3, shift=True, batch_tokens=1)
@@ -130,7 +130,7 @@ def test_vectors_depend_neither_on_the_batch_nor_on_the_order(family: str, atten
 
 
 def test_layers_differ_and_a_layer_that_is_not_there_is_refused(tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     assert not np.allclose(word_vectors(one, SENTENCES, 1), word_vectors(one, SENTENCES, 3))
     for layer in (0, 4):
         with pytest.raises(UnmaskError, match=f"no layer {layer}: this model has 3 layers"):
@@ -228,7 +228,7 @@ TAGS = {"man": "NOUN", "dog": "NOUN", "plays": "VERB", "runs": "VERB", "red": "A
 
 
 def test_the_probe_reads_tags_off_words_and_says_what_it_rests_on(tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     train, test = tagged(0, 30, TAGS), tagged(30, 10, TAGS)
     found = probe_words(one, train, [*test, Sentence(("dog",), ("NEW",))])
     assert found.metric == "accuracy" and found.accuracy > 0.8 > found.majority
@@ -245,12 +245,12 @@ def test_the_probe_reads_tags_off_words_and_says_what_it_rests_on(tokenizer: Any
 def test_bio_tags_are_scored_by_entity(tokenizer: Any) -> None:
     tags = {"man": "B-PER", "dog": "B-PER", "plays": "O", "runs": "O", "red": "I-PER", "wet": "O"}
     test = [*tagged(30, 10, tags), Sentence(("dog", "dog"), ("B-LOC", "B-PER"))]  # a type that training lacks
-    found = probe_words(subject(tokenizer), tagged(0, 30, tags), test, c=0.1)
+    found = probe_words(pico_model(tokenizer), tagged(0, 30, tags), test, c=0.1)
     assert found.metric == "entity_f1" and found.value != found.accuracy and found.c == 0.1 and not found.c_chosen
 
 
 def test_several_layers_at_once_are_each_alone_bit_by_bit(tokenizer: Any) -> None:
-    one, train, test = subject(tokenizer), tagged(0, 30, TAGS), tagged(30, 12, TAGS)
+    one, train, test = pico_model(tokenizer), tagged(0, 30, TAGS), tagged(30, 12, TAGS)
     together = probe_layers(one, train, test, [3, 1])
     assert list(together) == [3, 1]
     for layer, found in together.items():
@@ -260,7 +260,7 @@ def test_several_layers_at_once_are_each_alone_bit_by_bit(tokenizer: Any) -> Non
 
 
 def test_two_probes_are_compared_on_the_same_sentences_only(tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     train, test = tagged(0, 20, TAGS), tagged(20, 10, TAGS)
     plain, shifted = (probe_words(one, train, test, shift=shift, c=0.1) for shift in (False, True))
     found = compare_words(plain, shifted)
@@ -271,7 +271,7 @@ def test_two_probes_are_compared_on_the_same_sentences_only(tokenizer: Any) -> N
 
 
 def test_what_cannot_be_probed_is_refused(tokenizer: Any) -> None:
-    one = subject(tokenizer)
+    one = pico_model(tokenizer)
     with pytest.raises(UnmaskError, match="two or more"):
         probe_words(one, [Sentence(("a",), ("X",))] * 3, SENTENCES)
     with pytest.raises(UnmaskError, match="no test sentence"):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -186,6 +186,13 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     for label, design in designs.items():
         by_name.setdefault(design.name, label)
     return {label: designs[label] for label in by_name.values()}
+
+
+def two_designs(designs: Sequence[Design]) -> tuple[Design, Design]:
+    """Exactly two designs, for a command that compares two. Raises UnmaskError for any other number."""
+    if len(designs) != 2:
+        raise UnmaskError(f"This command compares two designs, such as 'prompteol,routing'; {len(designs)} were given.")
+    return designs[0], designs[1]
 
 
 def _labelled(name: str) -> tuple[str, Design]:

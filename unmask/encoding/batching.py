@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unmask.encoding.backbone import TokenBatch
+from unmask.encoding.backbone import Backbone, TokenBatch
 
 if TYPE_CHECKING:
     from unmask.encoding.tokenization import TokenizedText
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 # A new batch costs about as much as this many tokens (kernel launches, one pass over the weights); so a text joins a batch
 # only while the padding that it brings costs less than a batch of its own would.
 _BATCH_OVERHEAD = 64
+
+
+def default_batch_tokens(backbone: Backbone) -> int:
+    """Tokens of one batch: enough to keep the device busy, few enough for its caches (CPU) or its memory (GPU)."""
+    return 2048 if backbone.device.type == "cpu" else 32768
 
 
 def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:

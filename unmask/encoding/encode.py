@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.designs.design import Design
+from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import collate, plan
 from unmask.encoding.features import Fit, Raw, check_corpus, fit, vectors
@@ -35,6 +35,14 @@ class Tally:
     truncated: int = 0
     tokens: int = 0
     padded: int = 0
+
+
+def group_by_pass(designs: Iterable[Design]) -> dict[tuple[Attention, str], list[Design]]:
+    """Designs that share forward passes, by attention and prompt. Causal goes first, so that the attention is switched at most once."""
+    groups: dict[tuple[Attention, str], list[Design]] = {}
+    for design in sorted(designs, key=lambda design: ATTENTIONS.index(design.attention)):
+        groups.setdefault((design.attention, design.prompt), []).append(design)
+    return groups
 
 
 def encode_designs(

@@ -19,6 +19,9 @@ from unmask.io.threads import lock_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MAX_LENGTH = 512
+"""Most tokens of one text with its prompt, unless the user says otherwise."""
+
 _TOKENIZE_AT_ONCE = 1024
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
-from unmask.embedder import MAX_LENGTH, default_batch_tokens
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.encode import Vectors, fit_designs
+from unmask.encoding.batching import default_batch_tokens
+from unmask.encoding.encode import Vectors, fit_designs, group_by_pass
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import Pass, SharedVectors
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.encoding.vector_store import VectorCache
 from unmask.evaluation.outcomes import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
@@ -29,7 +30,6 @@ from unmask.mixture.loading import load
 from unmask.models.identity import attention_implementation, older_revision
 from unmask.models.loading import Source, pick_device, pick_dtype
 from unmask.models.provenance import hardware, versions
-from unmask.probing.subject import Subject
 from unmask.saving.folder import Settings, read_settings
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.task import LocalTask, Task
@@ -213,7 +213,8 @@ def _fill(
     prompts = {design.prompt: PromptTokenizer(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
     name = f"{grid.revision} {grid.dtype} {_kernels(backbone)} {plan.limit} {_hash(plan.reference)}"
-    for (attention, prompt), group in _groups(plan.designs).items():
+    for (attention, prompt), sharing in group_by_pass(plan.designs.values()).items():
+        group = {label: design for label, design in plan.designs.items() if design in sharing}
         tasks = [task for task in plan.tasks if grid.missing(group, task)]
         if not tasks:
             continue
@@ -221,7 +222,7 @@ def _fill(
             backbone.set_attention(attention)
         for task in tasks:
             if isinstance(task, LocalTask) and task.kind == WORD_LEVEL:
-                _score_on_words(grid, Subject(backbone, tokenizer, plan.source), task, grid.missing(group, task), budget)
+                _score_on_words(grid, LoadedModel(backbone, tokenizer, plan.source), task, grid.missing(group, task), budget)
         tasks = [task for task in tasks if task.kind != WORD_LEVEL]
         wanted = dict.fromkeys(design for task in tasks for design in grid.missing(group, task).values())
         if not wanted:
@@ -290,18 +291,18 @@ def _score_group(grid: PlannedResults, source: Pass, task: Task, missing: Mappin
 
 
 def _score_on_words(
-    grid: PlannedResults, subject: Subject, task: LocalTask, missing: Mapping[str, Design], budget: int
+    grid: PlannedResults, model: LoadedModel, task: LocalTask, missing: Mapping[str, Design], budget: int
 ) -> None:
     """Score the designs of one attention on a word-level task: one probe for each layer that they read, in the same passes."""
     from unmask.evaluation.word_scores import score_words
 
-    backbone = subject.backbone
+    backbone = model.backbone
     grid.say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
     layers = {label: design.layer if isinstance(design.layer, int) else backbone.depth for label, design in missing.items()}
     sentences = sum(len(rows) for rows in task.data.values())
     with progress_bar(f"words of {task.name}", sentences) as advance:
         found = attempted(
-            partial(score_words, subject, task, sorted(set(layers.values())), budget, advance),
+            partial(score_words, model, task, sorted(set(layers.values())), budget, advance),
             partial(grid.give_up, list(missing), task),
         )
     if found is None:
@@ -311,14 +312,6 @@ def _score_on_words(
         scored = found[layer]
         given = scored.outcome, scored.dim, scored.tally, proof | {"probe": scored.about}
         grid.attempt(label, task, partial(made_result, grid.cells[label, task.name], label, task, *given))
-
-
-def _groups(designs: Mapping[str, Design]) -> dict[tuple[Attention, str], dict[str, Design]]:
-    """Designs by what they share a pass with, causal first so that the attention is switched at most once."""
-    groups: dict[tuple[Attention, str], dict[str, Design]] = {}
-    for label, design in sorted(designs.items(), key=lambda item: ATTENTIONS.index(item[1].attention)):
-        groups.setdefault((design.attention, design.prompt), {})[label] = design
-    return groups
 
 
 def load_checked(plan: ComparisonPlan, say: Callable[[str], None] = lambda _: None) -> Loaded:

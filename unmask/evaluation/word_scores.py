@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.encoding.encode import Tally
-from unmask.probing.subject import Subject
+from unmask.encoding.loaded_model import LoadedModel
 from unmask.probing.word_probe import Scores, WordProbe, probe_layers, word_tokens
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb.evaluator import Outcome
@@ -26,15 +26,15 @@ class WordOutcome:
 
 
 def score_words(
-    subject: Subject, task: LocalTask, layers: Sequence[int], batch_tokens: int, progress: Callable[[int], None] | None = None
+    model: LoadedModel, task: LocalTask, layers: Sequence[int], batch_tokens: int, progress: Callable[[int], None] | None = None
 ) -> dict[int, WordOutcome]:
     """Score a word-level task at some layers, read in the same passes; `unmask probe words` on its files says the same.
 
     Items are test sentences. Raises UnmaskError as `probe_layers` does.
     """
     train, test = ([_sentence(row) for row in task.data[part]] for part in ("train", "test"))
-    found = probe_layers(subject, train, test, layers, batch_tokens=batch_tokens, progress=progress)
-    tokens = sum(len(one.ids) for one in word_tokens(subject, [*train, *test]))
+    found = probe_layers(model, train, test, layers, batch_tokens=batch_tokens, progress=progress)
+    tokens = sum(len(one.ids) for one in word_tokens(model, [*train, *test]))
     tally = Tally(texts=len(train) + len(test), tokens=tokens)
     return {layer: _outcome(probe, tally) for layer, probe in found.items()}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+from collections.abc import Sequence
 from importlib import metadata
 
 import torch
@@ -20,3 +22,12 @@ def versions() -> dict[str, str]:
     """Versions of the libraries that vectors and scores depend on."""
     names = ("unmask", "torch", "transformers", "tokenizers", "peft", "sentence-transformers", "mteb", "scikit-learn")
     return {name: metadata.version(name) for name in names}
+
+
+def fingerprint_of(parts: Sequence[str]) -> str:
+    """A short hash of the data that a result was computed from: two results with the same one are of the same data."""
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(encoded)}:".encode() + encoded)
+    return digest.hexdigest()[:16]

@@ -16,9 +16,10 @@ import torch
 from unmask.embedder import Embedder
 from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import LayerAttention
+from unmask.encoding.loaded_model import provenance
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic
-from unmask.probing.subject import fingerprint_of, provenance
+from unmask.models.provenance import fingerprint_of
 
 
 @dataclass(frozen=True)

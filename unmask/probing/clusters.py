@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
+from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
+from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import unit
-from unmask.probing.reading import read_designs
-from unmask.probing.subject import Subject, fingerprint_of, provenance
 from unmask.probing.topics import top_words
 
 SEEDS = 5
@@ -158,7 +158,7 @@ def read_texts(
 
 
 def probe_clusters(
-    subject: Subject,
+    model: LoadedModel,
     designs: tuple[Design, Design],
     texts: Sequence[str],
     labels: Sequence[str] | None = None,
@@ -174,7 +174,7 @@ def probe_clusters(
         raise UnmaskError(f"{len(texts)} texts can be put into 2 to {len(texts) // 2} clusters, not {clusters}.")
     if seeds < 2:
         raise UnmaskError("k-means is held against itself from another seed, so 2 seeds or more are needed.")
-    vectors = read_designs(subject, designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
     first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
     order = matched(first[0], second[0])
     known = np.unique(labels, return_inverse=True)[1] if labels is not None else None
@@ -189,8 +189,8 @@ def probe_clusters(
         (tuple(words[0]), tuple(words[1][place] for place in order)),
         None if known is None else (_with(known, first), _with(known, second)),
         fingerprint_of([*texts, *(labels or [])]),
-        provenance(subject.backbone, subject.source)
-        | {"designs": [design.name for design in designs], "max_length": subject.limit(max_length)},
+        provenance(model.backbone, model.source)
+        | {"designs": [design.name for design in designs], "max_length": model.limit(max_length)},
     )
 
 

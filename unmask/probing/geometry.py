@@ -9,7 +9,7 @@ their sum (Roy and Vetterli, 2007): how many dimensions are in use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
-from unmask.probing.subject import fingerprint_of, provenance
+from unmask.models.provenance import fingerprint_of
 
 POSITIVE = 4.0
 """Pairs of the STS benchmark (0 to 5) from this score on are taken for paraphrases."""
@@ -150,6 +152,30 @@ def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: flo
         provenance=provenance(embedder.backbone, embedder.source)
         | {"design": embedder.design.name, "max_length": embedder.prompt.max_length},
     )
+
+
+def pair_cosines(
+    model: LoadedModel,
+    designs: Sequence[Design],
+    pairs: Sequence[Pair],
+    *,
+    max_length: int | None = None,
+    batch_tokens: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Float[NDArray[np.float64], "pair design"]:
+    """Cosine of the two texts of each pair under each design. Every distinct text is computed once. Raises UnmaskError."""
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.one, pair.other)))
+    row = {text: index for index, text in enumerate(texts)}
+    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    first, second = [row[pair.one] for pair in pairs], [row[pair.other] for pair in pairs]
+    return np.stack([row_cosines(vectors[design][first], vectors[design][second]) for design in designs], axis=1)
+
+
+def row_cosines(first: NDArray[np.floating], second: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Cosine of each row of one array with the same row of the other, in fp64. It is 0 if one of them is zero, as in mteb."""
+    first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    lengths = np.linalg.norm(first, axis=-1) * np.linalg.norm(second, axis=-1)
+    return np.asarray((first * second).sum(axis=-1) / np.where(lengths > 0, lengths, 1.0))
 
 
 def _enough(vectors: Vectors) -> None:

@@ -19,16 +19,16 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
-from unmask.embedder import default_batch_tokens
+from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import fit_designs
 from unmask.encoding.forward_pass import Pass, SharedVectors
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.encoding.vector_store import VectorCache
 from unmask.errors import UnmaskError
 from unmask.io.progress import progress_bar
+from unmask.models.provenance import fingerprint_of
+from unmask.probing.geometry import row_cosines
 from unmask.probing.prompt_sensitivity import Estimate
-from unmask.probing.reading import cosines, read_designs
-from unmask.probing.subject import Subject, fingerprint_of, provenance
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import Items, bootstrap, interval
 from unmask.statistics.correlations import RESAMPLES
@@ -91,7 +91,7 @@ def centre(stack: Stack) -> Stack:
 
 def next_layers(stack: Stack, seed: int = 0) -> tuple[Estimate, ...]:
     """Mean cosine of each layer with the next, and its interval over texts, for layers 1..L-1."""
-    values = cosines(stack[:-1], stack[1:])
+    values = row_cosines(stack[:-1], stack[1:])
     drawn = np.random.default_rng(seed).integers(values.shape[1], size=(RESAMPLES, values.shape[1]))
     return tuple(Estimate(float(row.mean()), interval(row[drawn].mean(axis=1))) for row in values)
 
@@ -104,7 +104,7 @@ def layer_designs(design: Design, depth: int) -> list[Design]:
 
 
 def probe_layers(
-    subject: Subject,
+    model: LoadedModel,
     design: Design,
     texts: Sequence[str],
     tasks: Sequence[Task] = (),
@@ -117,8 +117,8 @@ def probe_layers(
     texts = list(dict.fromkeys(texts))
     if len(texts) < 2:
         raise UnmaskError("Layers are compared over two different texts or more.")
-    designs = layer_designs(design, subject.backbone.depth)
-    vectors = read_designs(subject, designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    designs = layer_designs(design, model.backbone.depth)
+    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
     stack = np.stack([vectors[one] for one in designs]).astype(np.float64)
     centred = centre(stack)
     return Layers(
@@ -127,21 +127,21 @@ def probe_layers(
         tuple(tuple(row) for row in cosine_between_layers(centred).tolist()),
         next_layers(stack),
         next_layers(centred),
-        tuple(score_layers(subject, designs, task, max_length=max_length, batch_tokens=batch_tokens) for task in tasks),
+        tuple(score_layers(model, designs, task, max_length=max_length, batch_tokens=batch_tokens) for task in tasks),
         len(texts),
         fingerprint_of(texts),
-        provenance(subject.backbone, subject.source) | {"design": design.name, "max_length": subject.limit(max_length)},
+        provenance(model.backbone, model.source) | {"design": design.name, "max_length": model.limit(max_length)},
     )
 
 
 def score_layers(
-    subject: Subject, designs: Sequence[Design], task: Task, *, max_length: int | None = None, batch_tokens: int | None = None
+    model: LoadedModel, designs: Sequence[Design], task: Task, *, max_length: int | None = None, batch_tokens: int | None = None
 ) -> LayerScores:
     """Score designs of one attention and prompt on a task, every text computed once. Raises UnmaskError as scoring does."""
     from unmask.tasks.mteb.evaluator import evaluate
 
-    backbone = subject.backbone
-    prompt = PromptTokenizer(subject.tokenizer, designs[0].prompt, backbone.within_positions(subject.limit(max_length)))
+    backbone = model.backbone
+    prompt = model.prompt_tokenizer(designs[0].prompt, max_length)
     budget = batch_tokens or default_batch_tokens(backbone)
     fits = fit_designs(backbone, prompt, designs, reference_texts(), batch_tokens=budget)
 

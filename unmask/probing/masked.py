@@ -18,11 +18,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.embedder import default_batch_tokens
-from unmask.encoding.batching import collate, plan
+from unmask.encoding.batching import collate, default_batch_tokens, plan
+from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, mask_id, tokenize_bare
 from unmask.errors import UnmaskError
-from unmask.probing.subject import Subject, fingerprint_of
+from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Ratio
 
 MASK, RATE = "_", 0.2
@@ -70,7 +70,7 @@ class MaskedAccuracy:
 
 
 def probe_masked(
-    subject: Subject,
+    model: LoadedModel,
     texts: Sequence[str],
     *,
     rate: float = RATE,
@@ -80,23 +80,23 @@ def probe_masked(
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> MaskedAccuracy:
-    """Mask a share of each text's tokens and let the model predict them. `subject` comes from load_predicting.
+    """Mask a share of each text's tokens and let the model predict them. `model` comes from load_predicting_model.
 
     A text's masks depend on the seed, its own tokens and the rate, not on its neighbours. Raises UnmaskError for a rate outside 0..1,
     a mask token that is not one token, and texts of which none can be masked.
     """
-    limit = subject.backbone.within_positions(subject.limit(max_length))
-    mask = mask_id(subject.tokenizer, mask_token)
-    tokenized = [tokenize_bare(subject.tokenizer, text) for text in texts]
+    limit = model.backbone.within_positions(model.limit(max_length))
+    mask = mask_id(model.tokenizer, mask_token)
+    tokenized = [tokenize_bare(model.tokenizer, text) for text in texts]
     masked = [mask_text(one.ids[:limit], one.special[:limit], rate, mask, seed) for one in tokenized]
     usable = [one for one in masked if one.positions]
     if not usable:
         raise UnmaskError("None of these texts has a token that can be masked: each needs two or more.")
-    vocabulary = subject.head.get_output_embeddings().weight.shape[0]
-    budget = min(batch_tokens or default_batch_tokens(subject.backbone), max(1, _LOGITS_AT_ONCE // vocabulary))
+    vocabulary = model.language_model.get_output_embeddings().weight.shape[0]
+    budget = min(batch_tokens or default_batch_tokens(model.backbone), max(1, _LOGITS_AT_ONCE // vocabulary))
     sums = np.zeros((len(usable), 4))
     for batch in plan([len(one.ids) for one in usable], budget):
-        sums[batch] = _predict(subject, [usable[index] for index in batch])
+        sums[batch] = _predict(model, [usable[index] for index in batch])
         if progress:
             progress(len(batch))
     first, fifth, entropy = (Ratio(sums[:, column], sums[:, 3]) for column in range(3))
@@ -116,7 +116,7 @@ def probe_masked(
         max_length=limit,
         seed=seed,
         data=fingerprint_of(texts),
-        provenance=subject.provenance,
+        provenance=model.provenance,
     )
 
 
@@ -156,14 +156,14 @@ def score_logits(logits: Float[Tensor, "masked token"], targets: Int[Tensor, " m
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _predict(subject: Subject, texts: Sequence[MaskedText]) -> NDArray[np.float64]:
+def _predict(model: LoadedModel, texts: Sequence[MaskedText]) -> NDArray[np.float64]:
     """Sums over each text's masked tokens, shape (text, 4): in the first, in the first five, cross-entropy, and their number."""
-    device = subject.backbone.device
+    device = model.backbone.device
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     # right padding, so positions count from 0 by default
     inputs = {"input_ids": batch.ids.to(device), "attention_mask": batch.real.long().to(device)}
-    with subject.backbone.computing():
-        logits = subject.head(**inputs, use_cache=False).logits
+    with model.backbone.computing():
+        logits = model.language_model(**inputs, use_cache=False).logits
     sums = []
     for row, text in enumerate(texts):
         before = torch.tensor(text.positions, device=device) - 1

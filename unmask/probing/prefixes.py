@@ -17,11 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.encoding.backbone import HiddenRead, TokenBatch
+from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.pooling import mean
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
-from unmask.probing.subject import Subject, fingerprint_of
+from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Ratio
 
 TRIPLES = Path(__file__).parent / "prefixes.jsonl"
@@ -84,7 +85,7 @@ def read_triples(file: Path = TRIPLES) -> list[Triple]:
 
 
 def probe_prefixes(
-    subject: Subject,
+    model: LoadedModel,
     triples: Sequence[Triple],
     *,
     layer: int | None = None,
@@ -95,7 +96,7 @@ def probe_prefixes(
     Raises UnmaskError for a layer that the model lacks, fewer than two triples, and a triple whose prefix is not the same tokens in
     all three texts.
     """
-    depth = subject.backbone.depth
+    depth = model.backbone.depth
     layer = depth if layer is None else layer
     if not 1 <= layer <= depth:
         raise UnmaskError(f"There is no layer {layer}: this model has {depth} layers, 1 to {depth}.")
@@ -103,7 +104,7 @@ def probe_prefixes(
         raise UnmaskError(f"A gap with an interval needs {_FEWEST} triples or more, not {len(triples)}.")
     near, far = np.empty(len(triples)), np.empty(len(triples))
     for row, triple in enumerate(triples):
-        query, same, different = prefix_vectors(subject, triple, layer)
+        query, same, different = prefix_vectors(model, triple, layer)
         near[row], far[row] = cosine(query, same), cosine(query, different)
         if progress:
             progress(1)
@@ -120,7 +121,7 @@ def probe_prefixes(
         layer=layer,
         gaps=tuple(gaps.tolist()),
         data=fingerprint_of([text for triple in triples for text in (triple.prefix, *triple.texts)]),
-        provenance=subject.provenance,
+        provenance=model.provenance,
     )
 
 
@@ -130,14 +131,14 @@ def cosine(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def prefix_vectors(subject: Subject, triple: Triple, layer: int) -> list[NDArray[np.float64]]:
+def prefix_vectors(model: LoadedModel, triple: Triple, layer: int) -> list[NDArray[np.float64]]:
     """Mean state of the prefix's own tokens in each of the three texts. Raises UnmaskError where these are not the same tokens.
 
     Bits of a product depend on its shape and on where in it a row stands; in a mixture of experts, on how many tokens of the whole
     batch chose the same expert as well. So all three texts, padded to one length, go through the model three times, each of them
     once as the first row, from which alone it is read: the shapes, and the place of the prefix in them, are then the same for all.
     """
-    ids, (start, stop) = prefix_tokens(subject, triple)
+    ids, (start, stop) = prefix_tokens(model, triple)
     length = max(len(one) for one in ids)
     padded = torch.tensor([[*one, *[0] * (length - len(one))] for one in ids])
     positions = torch.arange(length).expand(len(ids), -1)
@@ -147,16 +148,16 @@ def prefix_vectors(subject: Subject, triple: Triple, layer: int) -> list[NDArray
     vectors = []
     for first in range(len(ids)):
         batch = TokenBatch(padded.roll(-first, 0), real.roll(-first, 0), embed)
-        vectors.append(subject.backbone.read(batch, [read])[read][0].cpu().numpy().astype(np.float64))
+        vectors.append(model.backbone.read(batch, [read])[read][0].cpu().numpy().astype(np.float64))
     return vectors
 
 
-def prefix_tokens(subject: Subject, triple: Triple) -> tuple[list[list[int]], tuple[int, int]]:
+def prefix_tokens(model: LoadedModel, triple: Triple) -> tuple[list[list[int]], tuple[int, int]]:
     """Token ids of the three texts, and where the prefix's own tokens begin and end. Raises UnmaskError unless its border is exact."""
     found: list[list[int]] = []
     spans, border = set(), len(triple.prefix)
     for text in triple.texts:
-        tokens = tokenize_bare(subject.tokenizer, text)
+        tokens = tokenize_bare(model.tokenizer, text)
         places = enumerate(zip(tokens.offsets, tokens.special, strict=True))
         own = [at for at, ((begin, end), special) in places if begin < border and end > begin and not special]
         if not own or tokens.offsets[own[-1]][1] > border:

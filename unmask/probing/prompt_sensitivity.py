@@ -18,10 +18,10 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design, Features
+from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.errors import UnmaskError
-from unmask.probing.geometry import Pair
-from unmask.probing.reading import read_similarities
-from unmask.probing.subject import Subject, fingerprint_of, provenance
+from unmask.models.provenance import fingerprint_of
+from unmask.probing.geometry import Pair, pair_cosines
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.correlations import codes_of, correlations, ranks_of, resampled, spearman_matrix
 
@@ -86,7 +86,7 @@ def summarise(matrix: Square, prompts: int) -> dict[str, float]:
 
 
 def probe_prompts(
-    subject: Subject,
+    model: LoadedModel,
     pairs: Sequence[Pair],
     prompts: Sequence[str] = NINE,
     *,
@@ -103,8 +103,8 @@ def probe_prompts(
         raise UnmaskError(
             f"Prompts are compared over {_FEWEST} pairs or more and 2 prompts or more, not {len(pairs)} and {len(set(prompts))}."
         )
-    designs = designs_of(prompts, mixture=bool(subject.backbone.routers))
-    found = read_similarities(subject, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    designs = designs_of(prompts, mixture=bool(model.backbone.routers))
+    found = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
     scores = [pair.score for pair in pairs]
     table = found if None in scores else np.column_stack([found, np.array(scores, np.float64)])
     if None not in scores and len(set(scores)) < 2:
@@ -128,7 +128,7 @@ def probe_prompts(
         else tuple(Estimate(float(matrix[one, -1]), interval(samples[:, one, -1])) for one in range(readings)),
         len(pairs),
         fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
-        provenance(subject.backbone, subject.source) | {"max_length": subject.limit(max_length), "seed": seed},
+        provenance(model.backbone, model.source) | {"max_length": model.limit(max_length), "seed": seed},
     )
 
 

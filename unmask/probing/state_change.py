@@ -21,13 +21,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.embedder import default_batch_tokens
 from unmask.encoding.backbone import Backbone, HiddenRead, TokenBatch
-from unmask.encoding.batching import collate, plan
+from unmask.encoding.batching import collate, default_batch_tokens, plan
+from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
+from unmask.models.provenance import fingerprint_of
 from unmask.probing.prompt_sensitivity import Estimate
-from unmask.probing.subject import Subject, fingerprint_of
 from unmask.statistics.ratios import Ratio
 
 _STATES_AT_ONCE = 2**26  # numbers of the causal pass that wait for the bidirectional one: 256 MB in fp32
@@ -75,7 +75,7 @@ class _Sums:
 
 
 def probe_states(
-    subject: Subject,
+    model: LoadedModel,
     texts: Sequence[str],
     *,
     max_length: int | None = None,
@@ -87,9 +87,9 @@ def probe_states(
     Memory holds the states of one batch only. Raises AttentionError for a model that cannot attend both ways, and UnmaskError for
     texts without two of two tokens or more.
     """
-    backbone = subject.backbone
-    limit = backbone.within_positions(subject.limit(max_length))
-    tokenized = [tokenize_bare(subject.tokenizer, text).ids for text in dict.fromkeys(texts)]
+    backbone = model.backbone
+    limit = backbone.within_positions(model.limit(max_length))
+    tokenized = [tokenize_bare(model.tokenizer, text).ids for text in dict.fromkeys(texts)]
     usable = [TokenizedText(ids[:limit], 0) for ids in tokenized if len(ids) > 1]
     if len(usable) < 2:
         raise UnmaskError("States are compared over two different texts or more of two tokens or more.")
@@ -109,7 +109,7 @@ def probe_states(
         sum(len(ids) > limit for ids in tokenized),
         limit,
         fingerprint_of(texts),
-        subject.provenance
+        model.provenance
         | {"attention": "causal and bidirectional", "proof": f"{bidirectional.proof.summary}; {causal.proof.summary}"},
     )
 

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
+from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.errors import UnmaskError
-from unmask.probing.geometry import Pair
+from unmask.models.provenance import fingerprint_of
+from unmask.probing.geometry import Pair, pair_cosines
 from unmask.probing.prompt_sensitivity import Estimate
-from unmask.probing.reading import read_similarities
-from unmask.probing.subject import Subject, fingerprint_of, provenance
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.correlations import Ranks, codes_of, correlations, ranks_of, resampled
 
@@ -110,7 +110,7 @@ def compare_ranks(first: Column, second: Column, gold: Column, looks: dict[str, 
 
 
 def probe_winners(
-    subject: Subject,
+    model: LoadedModel,
     designs: tuple[Design, Design],
     pairs: Sequence[Pair],
     *,
@@ -124,7 +124,7 @@ def probe_winners(
     scores = [pair.score for pair in pairs if pair.score is not None]
     if len(scores) < max(len(pairs), _FEWEST) or len(set(scores)) < 2:
         raise UnmaskError(f"Ranks are compared over {_FEWEST} pairs or more, all of them with a score, not all the same.")
-    found = read_similarities(subject, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    found = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
     gold = np.array(scores)
     looks = {
         "gold score": gold,
@@ -154,8 +154,8 @@ def probe_winners(
         (tuple(errors[0].tolist()), tuple(errors[1].tolist())),
         len(pairs),
         fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
-        provenance(subject.backbone, subject.source)
-        | {"designs": [design.name for design in designs], "max_length": subject.limit(max_length), "seed": seed},
+        provenance(model.backbone, model.source)
+        | {"designs": [design.name for design in designs], "max_length": model.limit(max_length), "seed": seed},
     )
 
 

@@ -22,13 +22,13 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.embedder import default_batch_tokens
 from unmask.encoding.backbone import Backbone, HiddenRead
-from unmask.encoding.batching import collate, plan
+from unmask.encoding.batching import collate, default_batch_tokens, plan
 from unmask.encoding.encode import require_finite
+from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
-from unmask.probing.subject import Subject, fingerprint_of
+from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Difference, Ratio, difference
 from unmask.tasks.tagged import Sentence
 
@@ -111,7 +111,7 @@ class WordProbe:
 
 
 def probe_words(
-    subject: Subject,
+    model: LoadedModel,
     train: Sequence[Sentence],
     test: Sequence[Sentence],
     *,
@@ -122,12 +122,12 @@ def probe_words(
 
     Options and errors as of `probe_layers`.
     """
-    layer = subject.backbone.depth if layer is None else layer
-    return probe_layers(subject, train, test, [layer], **options)[layer]
+    layer = model.backbone.depth if layer is None else layer
+    return probe_layers(model, train, test, [layer], **options)[layer]
 
 
 def probe_layers(
-    subject: Subject,
+    model: LoadedModel,
     train: Sequence[Sentence],
     test: Sequence[Sentence],
     layers: Sequence[int],
@@ -149,9 +149,9 @@ def probe_layers(
     if not test:
         raise UnmaskError("There is no test sentence.")
     options: dict[str, Any] = {"shift": shift, "batch_tokens": batch_tokens, "progress": progress}
-    fitted = layer_vectors(subject, train, layers, **options)
-    scored = layer_vectors(subject, test, layers, **options)
-    provenance = subject.provenance | {"train_data": _data(train)}
+    fitted = layer_vectors(model, train, layers, **options)
+    scored = layer_vectors(model, test, layers, **options)
+    provenance = model.provenance | {"train_data": _data(train)}
     return {
         layer: _probe(train, test, fitted[layer], scored[layer], c, seed, layer=layer, shift=shift, provenance=provenance)
         for layer in layers
@@ -208,13 +208,13 @@ def compare_words(first: WordProbe, second: WordProbe) -> Difference:
     return difference(first.metric, one, two)
 
 
-def word_tokens(subject: Subject, sentences: Sequence[Sentence]) -> list[WordTokens]:
+def word_tokens(model: LoadedModel, sentences: Sequence[Sentence]) -> list[WordTokens]:
     """Tokenize sentences and find each word's sub-tokens. Raises UnmaskError for a word without any, and for one sentence too long."""
-    limit = subject.backbone.within_positions(2**31)
+    limit = model.backbone.within_positions(2**31)
     found = []
     for sentence in sentences:
         text = " ".join(sentence.words)
-        tokens = tokenize_bare(subject.tokenizer, text)
+        tokens = tokenize_bare(model.tokenizer, text)
         if len(tokens.ids) > limit:
             raise UnmaskError(
                 f"{sentence.where or text[:40]}: {len(tokens.ids)} tokens, and the model has {limit} positions; leave it out."
@@ -242,13 +242,13 @@ def _assign(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tuple[tup
     return tuple(words)
 
 
-def word_vectors(subject: Subject, sentences: Sequence[Sentence], layer: int, **options: Any) -> Matrix:
+def word_vectors(model: LoadedModel, sentences: Sequence[Sentence], layer: int, **options: Any) -> Matrix:
     """One vector a word at one layer, float32 of shape (word, dim), sentence after sentence; see `layer_vectors`."""
-    return layer_vectors(subject, sentences, [layer], **options)[layer]
+    return layer_vectors(model, sentences, [layer], **options)[layer]
 
 
 def layer_vectors(
-    subject: Subject,
+    model: LoadedModel,
     sentences: Sequence[Sentence],
     layers: Sequence[int],
     *,
@@ -260,11 +260,11 @@ def layer_vectors(
 
     States are averaged inside the pass: memory holds the vectors of words, never the states of all tokens.
     """
-    backbone = subject.backbone
+    backbone = model.backbone
     for layer in layers:
         if not 1 <= layer <= backbone.depth:
             raise UnmaskError(f"There is no layer {layer}: this model has {backbone.depth} layers, 1 to {backbone.depth}.")
-    tokens = word_tokens(subject, sentences)
+    tokens = word_tokens(model, sentences)
     starts = np.cumsum([0, *(len(one.words) for one in tokens)])
     vectors: dict[int, Matrix] = {}
     for batch in plan([len(one.ids) for one in tokens], batch_tokens or default_batch_tokens(backbone)):

@@ -12,7 +12,7 @@ from unmask.cli.probing.common import Column, Limit, between, keep, percent, sho
 
 if TYPE_CHECKING:
     from unmask.designs.design import Design
-    from unmask.probing.subject import Subject
+    from unmask.encoding.loaded_model import LoadedModel
 
 Output = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and its figure (png, svg).")
@@ -49,16 +49,16 @@ def clusters(
     as_json: AsJson = False,
 ) -> None:
     """Show whether two ways of reading a model group the same texts alike, beside what chance gives."""
+    from unmask.designs.design import two_designs
     from unmask.io.progress import progress_bar
     from unmask.probing.clusters import draw_clusters, probe_clusters, read_texts
-    from unmask.probing.reading import two_designs
 
     given, gold = read_texts(texts, column, label, limit)
     asked = two_designs(parsed(designs))
-    subject = subject_of(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
+    loaded = loaded_model(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
     with progress_bar("reading texts", passes_of(asked) * len(given)) as advance:
         found = probe_clusters(
-            subject,
+            loaded,
             asked,
             given,
             gold,
@@ -119,10 +119,10 @@ def prompts(
     from unmask.probing.prompt_sensitivity import NINE, Estimate, designs_of, draw_prompts, probe_prompts
 
     given = read_pairs(pairs)[:limit]
-    subject = subject_of(designs_of(NINE, False)[0], model, adapter, revision, dtype, device, trust_remote_code)
+    loaded = loaded_model(designs_of(NINE, False)[0], model, adapter, revision, dtype, device, trust_remote_code)
     texts = {text for pair in given for text in (pair.one, pair.other)}
     with progress_bar("reading texts", len(NINE) * len(texts)) as advance:
-        found = probe_prompts(subject, given, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+        found = probe_prompts(loaded, given, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
     written = keep(found, output, "prompts", draw_prompts(found, output))
 
     def row(name: str, one: Estimate | None) -> list[tuple[str, str, str]]:
@@ -155,18 +155,18 @@ def pairs(
     as_json: AsJson = False,
 ) -> None:
     """Show the pairs that one way of reading a model ranks right and another wrong, and whether either wins on the whole."""
+    from unmask.designs.design import two_designs
     from unmask.io.progress import progress_bar
     from unmask.probing.geometry import read_pairs
-    from unmask.probing.reading import two_designs
     from unmask.probing.won_pairs import draw_winners, probe_winners
 
     given = read_pairs(pairs)[:limit]
     asked = two_designs(parsed(designs))
-    subject = subject_of(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
+    loaded = loaded_model(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
     texts = {text for pair in given for text in (pair.one, pair.other)}
     with progress_bar("reading texts", passes_of(asked) * len(texts)) as advance:
         found = probe_winners(
-            subject, asked, given, most=most, max_length=max_length, batch_tokens=batch_tokens, progress=advance
+            loaded, asked, given, most=most, max_length=max_length, batch_tokens=batch_tokens, progress=advance
         )
     written = keep(found, output, "pairs", draw_winners(found, output))
     rows = [
@@ -225,9 +225,9 @@ def layers(
 
     asked, given = Design.parse(design), texts_of(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
-    subject = subject_of(asked, model, adapter, revision, dtype, device, trust_remote_code)
+    loaded = loaded_model(asked, model, adapter, revision, dtype, device, trust_remote_code)
     with progress_bar("reading texts", len(set(given))) as advance:
-        found = probe_layers(subject, asked, given, tasks, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+        found = probe_layers(loaded, asked, given, tasks, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
     written = keep(found, output, "layers", draw_layers(found, output))
     rows = []
     for place in range(len(found.cosine)):
@@ -262,12 +262,12 @@ def states(
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
     from unmask.io.progress import progress_bar
     from unmask.probing.state_change import draw_states, name_of, probe_states
-    from unmask.probing.subject import load_subject
+    from unmask.saving.loading import load_model
 
     given = texts_of(texts, column, limit)
-    subject = load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), "causal")
+    loaded = load_model(source_of(model, adapter, revision, dtype, device, trust_remote_code), "causal")
     with progress_bar("reading texts", len(given)) as advance:
-        found = probe_states(subject, given, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+        found = probe_states(loaded, given, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
     written = keep(found, output, "states", draw_states(found, output))
     rows = [
         (str(layer), f"{mean.value:.3f}", f"{floor:.3f}", *(f"{cosine:.2f}" for cosine in cosines))
@@ -292,15 +292,15 @@ def parsed(names: str) -> list[Design]:
 
 def passes_of(designs: Any) -> int:
     """How often each text is computed."""
-    from unmask.probing.reading import passes
+    from unmask.encoding.encode import group_by_pass
 
-    return len(passes(designs))
+    return len(group_by_pass(designs))
 
 
-def subject_of(
+def loaded_model(
     design: Design, model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool
-) -> Subject:
+) -> LoadedModel:
     """The model that the options name, attending as a design says."""
-    from unmask.probing.subject import load_subject
+    from unmask.saving.loading import load_model
 
-    return load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), design.attention)
+    return load_model(source_of(model, adapter, revision, dtype, device, trust_remote_code), design.attention)

@@ -51,16 +51,16 @@ def words(
 ) -> None:
     """Score a linear probe on the frozen states of words: part of speech, chunks, entities."""
     from unmask.io.progress import progress_bar
-    from unmask.probing.subject import load_subject
     from unmask.probing.word_probe import probe_words
+    from unmask.saving.loading import load_model
     from unmask.tasks.tagged import read_sentences, sample
 
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
     scored = sample(read_sentences(test, tags, tokens), limit_test, seed)
-    subject = load_subject(source_of(model, adapter, revision, dtype, device, trust_remote_code), attention_of(attention))
+    loaded = load_model(source_of(model, adapter, revision, dtype, device, trust_remote_code), attention_of(attention))
     with progress_bar("reading sentences", len(fitted) + len(scored)) as advance:
         found = probe_words(
-            subject, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=batch_tokens, progress=advance
+            loaded, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=batch_tokens, progress=advance
         )
     rows = [
         ("accuracy of the most frequent tag", percent(found.majority), ""),
@@ -106,7 +106,7 @@ def prefix(
     from unmask.io.progress import progress_bar
     from unmask.probing.prefix_stages import attention_in, compare_stages, draw_stages
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
-    from unmask.probing.subject import load_subject
+    from unmask.saving.loading import load_model
 
     given = read_triples(triples or TRIPLES)
     gaps = []
@@ -114,7 +114,7 @@ def prefix(
         for name, own in map(attention_in, model):
             source = source_of(name, adapter, revision, dtype, device, trust_remote_code)
             gaps.append(
-                probe_prefixes(load_subject(source, own or attention_of(attention)), given, layer=layer, progress=advance)
+                probe_prefixes(load_model(source, own or attention_of(attention)), given, layer=layer, progress=advance)
             )
     found = compare_stages(model, gaps)
     written = [keep(found, output, "prefix", draw_stages(found, output))] if output else []
@@ -208,13 +208,13 @@ def masked(
     """Measure how well masked tokens are predicted from the position before them, as MNTP trains a model to."""
     from unmask.io.progress import progress_bar
     from unmask.probing.masked import probe_masked
-    from unmask.probing.subject import load_predicting
+    from unmask.saving.loading import load_predicting_model
 
     given = texts_of(texts, column, limit)
-    subject = load_predicting(source_of(model, None, revision, dtype, device, trust_remote_code), attention_of(attention))
+    loaded = load_predicting_model(source_of(model, None, revision, dtype, device, trust_remote_code), attention_of(attention))
     with progress_bar("filling gaps", len(given)) as advance:
         found = probe_masked(
-            subject,
+            loaded,
             given,
             rate=rate,
             mask_token=mask_token,
