@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,18 @@ def test_the_help_of_a_command_has_an_example_that_parses(command: str) -> None:
 def test_every_option_is_explained(command: str) -> None:
     group: Any = typer.main.get_command(app)
     assert [parameter.name for parameter in group.commands[command].params if not getattr(parameter, "help", "")] == []
+
+
+def test_a_flag_takes_nothing_and_help_says_so_after_h_as_well(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for arguments in ((), ("compare",), ("probe",), ("probe", "words"), ("recipes", "list")):
+        short, long = run(*arguments, "-h"), run(*arguments, "--help")
+        assert short.code == 0 and short.out == long.out
+        assert re.search(r"--help +-h +Show this", long.out) and "<bool>" not in long.out and "<str>" not in long.out
+
+
+def test_the_version_is_that_of_the_package(run: Run) -> None:
+    assert run("--version").out == f"unmask {metadata.version('unmask')}\n"
 
 
 def test_no_command_at_all_shows_the_help(run: Run) -> None:
@@ -462,7 +476,9 @@ def embedded(run: Run, model: Path, texts: Path, *arguments: str | Path) -> Ran:
 def test_embed_writes_the_vectors_of_the_library(run: Run, model: Path, texts: Path) -> None:
     found = embedded(run, model, texts, "-d", "causal/plain/mean", "-o", "vectors.npy")
     assert (found.code, found.out) == (0, "")
-    assert found.err == "unmask: 6 vectors of 64 in vectors.npy; vectors.npy.manifest.json says how.\n"
+    assert (
+        found.err == "unmask: 6 vectors of 64 dimensions in vectors.npy; vectors.npy.manifest.json says how they were made.\n"
+    )
     expected = Embedder.from_pretrained(model, "mean", dtype="float32", device="cpu").encode(TEXTS)
     np.testing.assert_array_equal(np.load("vectors.npy"), expected)
 
@@ -487,7 +503,7 @@ def test_every_option_of_embed_reaches_the_manifest(run: Run, model: Path, texts
         "precision": "float16",
     }
     assert (manifest["max_length"], manifest["batch_tokens"], manifest["dtype"]) == (24, 64, "float32")
-    assert "note: " in found.err and "texts were cut to 24 tokens" in found.err
+    assert "note: " in found.err and "cut to 24 tokens: text " in found.err and "--max-length" in found.err
 
 
 def test_embed_fits_on_the_texts_that_it_is_given(run: Run, model: Path, texts: Path) -> None:

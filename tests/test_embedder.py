@@ -1,7 +1,13 @@
 """Embedder.encode: every option changes the vectors or is refused, and no text's vector depends on its neighbours."""
 
+import inspect
+import pydoc
+import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -11,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+import unmask
 from tests.conftest import TEXTS
 from unmask.designs.design import Design, as_design
-from unmask.embedder import Embedder, finish, normalized
+from unmask.embedder import _INSTEAD, Embedder, finish, normalized
 from unmask.encoding.encode import Tally, Vectors
 from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
@@ -256,10 +263,10 @@ def test_similarity_by_hand() -> None:
 
 
 def test_a_text_that_is_cut_is_reported_once(pico: Callable[..., Embedder]) -> None:
-    embedder, tally = pico("causal/plain/mean", max_length=12), Tally(truncated=5)
-    with pytest.warns(UserWarning, match=f"2 of {len(TEXTS)} texts were cut to 12 tokens"):
+    embedder, tally = pico("causal/plain/mean", max_length=12), Tally(texts=9, truncated=5, cut=[0, 1, 2, 3, 8])
+    with pytest.warns(UserWarning, match=f"2 of {len(TEXTS)} texts were cut to 12 tokens: text 1, 2 "):
         found = embedder.encode([*TEXTS[:1], TEXTS[1], TEXTS[4], "x", "x", "x"], tally=tally)
-    assert (tally.texts, tally.truncated) == (len(TEXTS), 7)
+    assert (tally.texts, tally.truncated) == (9 + len(TEXTS), 7)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert same(embedder.encode(["x"], tally=tally), found[3:4])
@@ -341,10 +348,89 @@ def test_a_design_is_itself_or_its_name() -> None:
 def test_a_text_longer_than_the_model_has_positions_is_cut_to_them(pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/mean", family="gpt2", max_length=100_000)
     assert embedder.prompt.max_length == 512  # the pico model's positions
-    with pytest.warns(UserWarning, match="1 of 1 texts were cut to 512 tokens"):
+    with pytest.warns(UserWarning, match=r"1 of 1 texts was cut to 512 tokens: text 0 .*--max-length"):
         assert np.isfinite(embedder.encode(["never ending " * 1000])).all()
 
 
 def test_vectors_whose_squares_overflow_are_normalised_all_the_same() -> None:
     large = np.array([[3e30, 4e30], [3, 4]], np.float32)
     np.testing.assert_allclose(normalized(large), [[0.6, 0.8], [0.6, 0.8]], rtol=1e-6)
+
+
+# --- what a newcomer looks for ---------------------------------------------------------------------------------------
+
+
+def test_an_embedder_says_what_it_is(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean", max_length=12)
+    text = repr(embedder)
+    assert text.startswith(f"Embedder('{embedder.source.model}', design='causal/plain/mean', max_length=12, dtype='")
+    assert text.endswith("device='cpu')") and "\n" not in text
+    assert (embedder.dim, embedder.device.type, embedder.max_length) == (64, "cpu", 12)
+
+
+def test_dim_is_the_width_of_the_vectors(pico: Callable[..., Embedder]) -> None:
+    for design in ("causal/plain/mean@all", "causal/plain/mean/concat", "causal/plain/mean/whiten:5"):
+        embedder = pico(design, "olmoe")
+        assert embedder.dim == embedder.encode(TEXTS[:1]).shape[1] != 64
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("batch_size", "batch_tokens=4096"),
+        ("convert_to_tensor", "torch.from_numpy"),
+        ("normalize_embeddings", "normalize=True"),
+        ("show_progress_bar", "show_progress=True"),
+        ("prompt_name", "instruction_name="),
+        ("normalise", "Did you mean 'normalize'"),
+    ],
+)
+def test_an_option_of_another_library_is_refused_with_ours(plain: Embedder, option: str, instead: str) -> None:
+    encoders: tuple[Any, ...] = (plain.encode, plain.encode_query, plain.encode_document)
+    for encode in encoders:
+        with pytest.raises(UnmaskError, match=f"'{option}'.*{instead}"):
+            encode(TEXTS, **{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("get_sentence_embedding_dimension", r"embedder\.dim"),
+        ("to", "device='cuda'"),
+        ("max_seq_length", r"embedder\.max_length"),
+    ],
+)
+def test_a_method_of_another_library_names_ours(plain: Embedder, name: str, instead: str) -> None:
+    assert not hasattr(plain, name)
+    with pytest.raises(AttributeError, match=f"no '{name}'. .*{instead}"):
+        getattr(plain, name)
+    with pytest.raises(AttributeError, match=r"no 'colour'\.$"):
+        plain.colour  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_what_is_named_instead_exists(plain: Embedder) -> None:
+    options = set(inspect.signature(Embedder.encode).parameters)
+    loading = set(inspect.signature(Embedder.from_pretrained).parameters)
+    for hint in _INSTEAD.values():
+        for attribute in re.findall(r"embedder\.(\w+)", hint):
+            assert hasattr(plain, attribute), hint
+        for option in re.findall(r"(\w+)=", hint):
+            assert option in (loading if "from_pretrained" in hint else options), hint
+
+
+def test_top_k_by_hand() -> None:
+    queries, texts = np.array([[1.0, 0.0], [0.0, 3.0]]), np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 1.0], [5.0, 0.0]])
+    found = Embedder.top_k(queries, texts, 3)
+    assert found.places.tolist() == [[1, 3, 2], [0, 2, 1]]
+    np.testing.assert_allclose(found.cosines, [[1, 1, 0.5**0.5], [1, 0.5**0.5, 0]], atol=1e-6)
+    assert Embedder.top_k(queries, texts, 99).places.shape == (2, 4)
+    with pytest.raises(UnmaskError, match="at least 1, not 0"):
+        Embedder.top_k(queries, texts, 0)
+
+
+def test_the_public_names_are_listed_without_loading_them() -> None:
+    code = "import sys, unmask; print(dir(unmask), unmask.__version__, 'torch' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "'Embedder'" in printed and printed.endswith(f" {version('unmask')} False\n")
+    assert all(hasattr(unmask, name) for name in dir(unmask))
+    assert "class Embedder(" in pydoc.plain(pydoc.render_doc(unmask))

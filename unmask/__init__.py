@@ -1,4 +1,10 @@
-"""unmask: the text embedder inside any decoder LLM."""
+"""unmask: the text embedder inside any decoder LLM.
+
+from unmask import Embedder
+
+embedder = Embedder.from_pretrained("smollm2", design="prompteol")
+vectors = embedder.encode(["A man plays a guitar.", "Someone makes music."])
+"""
 
 from __future__ import annotations
 
@@ -10,20 +16,29 @@ if TYPE_CHECKING:
     from unmask.errors import AttentionError, UnmaskError
     from unmask.mixture.folder import Mixture
 
-__all__ = ["AttentionError", "Design", "Embedder", "Mixture", "UnmaskError"]
+    __version__: str
+
+__all__ = ["AttentionError", "Design", "Embedder", "Mixture", "UnmaskError", "__version__"]
+_HOMES = {
+    "Design": "designs.design",
+    "Embedder": "embedder",
+    "Mixture": "mixture.folder",
+    "AttentionError": "errors",
+    "UnmaskError": "errors",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that `import unmask` loads no torch."""
-    from importlib import import_module
+    from importlib import import_module, metadata
 
-    homes = {
-        "Design": "designs.design",
-        "Embedder": "embedder",
-        "Mixture": "mixture.folder",
-        "AttentionError": "errors",
-        "UnmaskError": "errors",
-    }
-    if name not in homes:
+    if name == "__version__":
+        return metadata.version("unmask")
+    if name not in _HOMES:
         raise AttributeError(f"module 'unmask' has no attribute '{name}'")
-    return getattr(import_module(f"unmask.{homes[name]}"), name)
+    return getattr(import_module(f"unmask.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, for `help(unmask)` and tab completion."""
+    return __all__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,43 @@ from unmask.errors import UnmaskError, unknown
 from unmask.io.progress import progress_bar
 from unmask.io.threads import lock_of
 from unmask.mixture.loading import load
-from unmask.models.loading import Source
+from unmask.models.loading import Source, dtype_name
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEFAULT_DESIGN = "prompteol"
 Precision = Literal["float32", "float16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+_NAMED = 5  # texts that a warning names
+# names of sentence-transformers that Embedder does not have, and what to use instead
+_INSTEAD = {
+    "batch_size": "Batches are bounded by tokens: Embedder.from_pretrained(model, batch_tokens=4096).",
+    "convert_to_numpy": "Vectors are NumPy arrays already.",
+    "convert_to_tensor": "Convert the result: torch.from_numpy(embedder.encode(texts)).",
+    "device": "Choose the device when you load: Embedder.from_pretrained(model, device='cuda').",
+    "encode_multi_process": "Threads may share one embedder; for several devices, start one process for each.",
+    "get_embedding_dimension": "Use embedder.dim.",
+    "get_sentence_embedding_dimension": "Use embedder.dim.",
+    "max_seq_length": "Use embedder.max_length; set it when you load: Embedder.from_pretrained(model, max_length=256).",
+    "normalize_embeddings": "Use normalize=True.",
+    "output_value": "Choose a pooling in the design, such as 'causal/plain/mean'.",
+    "prompt": "Use instruction='...'.",
+    "prompt_name": "Use instruction_name='...'.",
+    "save": "Use embedder.save_pretrained(folder).",
+    "semantic_search": "Use embedder.top_k(query_vectors, text_vectors, k).",
+    "show_progress_bar": "Use show_progress=True.",
+    "to": "Choose the device when you load: Embedder.from_pretrained(model, device='cuda').",
+    "truncate_dim": "Use dim=256.",
+}
+
+
+class Nearest(NamedTuple):
+    """The nearest texts of each query, best first: their places and cosines, both of shape (query, k)."""
+
+    places: NDArray[np.intp]
+    cosines: Vectors
 
 
 class Embedder:
@@ -65,6 +94,32 @@ class Embedder:
         self.backbone.check(design)
         self.batch_tokens = batch_tokens or default_batch_tokens(backbone)
         self._fit = fit or Fit()
+
+    def __repr__(self) -> str:
+        """Model, design, limit, precision and device."""
+        about = f"design='{self.design.name}', max_length={self.max_length}, dtype='{dtype_name(self.backbone.model)}'"
+        return f"Embedder('{self.source.model}', {about}, device='{self.device}')"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes that exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what to use in place of a name of sentence-transformers."""
+            raise AttributeError(f"Embedder has no '{name}'. {_INSTEAD.get(name, '')}".rstrip(), name=name, obj=self)
+
+    @property
+    def dim(self) -> int:
+        """Number of dimensions of a vector."""
+        return int(self.encode([]).shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.backbone.device
+
+    @property
+    def max_length(self) -> int:
+        """Most tokens of one text with its prompt; longer texts are cut."""
+        return self.prompt.max_length
 
     @classmethod
     def from_pretrained(
@@ -173,23 +228,26 @@ class Embedder:
         precision: Precision = "float32",
         show_progress: bool | None = None,
         tally: Tally | None = None,
+        **others: object,
     ) -> NDArray[np.float32 | np.float16 | np.int8]:
         """Vectors of texts, shape (text, dim), in their order. texts: a list, or anything that yields strings in an order.
 
         instruction: what the prompt's `{instruction}` says, or its name in `instructions`. dim: keep the first dimensions
         only (for Matryoshka-trained models). normalize: unit length. precision: float16, or int8 in which each vector is
         scaled by its own largest value, so that cosines survive. show_progress: None shows a bar on a terminal.
-        Warns if texts were cut to max_length; a `tally` counts them. Raises UnmaskError for texts that are no strings, and
-        for a dim or precision that there is not, before anything is computed.
+        Warns if texts were cut to max_length, and says which; a `tally` counts them. Raises UnmaskError for an unknown option
+        (and says what to use), for texts that are no strings, and for an impossible dim or precision, before it computes.
         """
+        _refuse(others)
         texts = as_texts(texts)
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
         if dim is not None:
             _require_width(dim, self.encode([]).shape[1])
-        tally, already = tally or Tally(), tally.truncated if tally else 0
+        tally = tally or Tally()
+        first, known = tally.texts, len(tally.cut)
         with progress_bar("embedding", len(texts), show_progress) as advance:
-            found = encode_designs(
+            vectors = encode_designs(
                 self.backbone,
                 self.prompt,
                 {self.design: self.fitted},
@@ -199,9 +257,9 @@ class Embedder:
                 tally=tally,
                 progress=advance,
             )
-        if cut := tally.truncated - already:
-            warnings.warn(f"{cut} of {len(texts)} texts were cut to {self.prompt.max_length} tokens.", stacklevel=2)
-        return finish(found[self.design], dim, normalize, precision)
+        if cut := [row - first for row in tally.cut[known:]]:
+            warnings.warn(_cut_note(cut, len(texts), self.max_length), stacklevel=2)
+        return finish(vectors[self.design], dim, normalize, precision)
 
     def encode_query(self, texts: Iterable[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
         """As encode, with the instruction named "query" if there is one."""
@@ -212,9 +270,18 @@ class Embedder:
         return self._encode_as("document", texts, options)
 
     @staticmethod
-    def similarity(one: NDArray[np.generic], other: NDArray[np.generic]) -> Vectors:
-        """Cosine of every vector of one with every vector of the other, float32 of shape (n, m)."""
-        return normalized(np.asarray(one, np.float32)) @ normalized(np.asarray(other, np.float32)).T
+    def similarity(a: NDArray[np.generic], b: NDArray[np.generic]) -> Vectors:
+        """Cosine of every vector of `a` with every vector of `b`, float32 of shape (n, m)."""
+        return normalized(np.asarray(a, np.float32)) @ normalized(np.asarray(b, np.float32)).T
+
+    @staticmethod
+    def top_k(queries: NDArray[np.generic], texts: NDArray[np.generic], k: int = 10) -> Nearest:
+        """The k texts with the highest cosine for each query, best first. Both arguments are vectors, as from `encode`."""
+        if k < 1:
+            raise UnmaskError(f"k must be at least 1, not {k}.")
+        cosines = Embedder.similarity(queries, texts)
+        places = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
+        return Nearest(places, np.take_along_axis(cosines, places, axis=1))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""
@@ -254,6 +321,25 @@ def as_texts(texts: Iterable[str]) -> Sequence[str]:
         if not isinstance(text, str):
             raise UnmaskError(f"Text {place} is {type(text).__name__}, not str.")
     return found
+
+
+def _refuse(options: Mapping[str, object]) -> None:
+    """Raise UnmaskError for an option that encode does not have."""
+    for name in options:
+        if name in _INSTEAD:
+            raise UnmaskError(f"encode has no option '{name}'. {_INSTEAD[name]}")
+        allowed = ("instruction", "instruction_name", "dim", "normalize", "precision", "show_progress", "tally")
+        raise unknown("option of encode", name, allowed)
+
+
+def _cut_note(rows: Sequence[int], texts: int, limit: int) -> str:
+    """Which texts were cut, and what to do."""
+    named = ", ".join(map(str, rows[:_NAMED])) + (f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else "")
+    verb = "was" if len(rows) == 1 else "were"
+    return (
+        f"{len(rows)} of {texts} texts {verb} cut to {limit} tokens: text {named} (counted from 0). "
+        "A larger max_length (--max-length) keeps more of a text, up to the model's own limit."
+    )
 
 
 def finish(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from unmask.cli.compare import compare
 from unmask.cli.embed import embed
@@ -18,7 +17,7 @@ from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
 from unmask.cli.mixtures import merge, mix
-from unmask.cli.outputs import Command
+from unmask.cli.outputs import Command, Group
 from unmask.cli.probing import probe
 from unmask.cli.recommend import recommend
 from unmask.cli.report import report
@@ -29,7 +28,7 @@ from unmask.errors import UnmaskError
 from unmask.io.terminal import say, visible
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """The commands. An end of file inside of one is a damaged file: click would take it for a user who gave up."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -46,6 +45,7 @@ app = typer.Typer(
     help="Your LLM is secretly an embedding model: read it in every way, and see which is best for your task.",
     epilog="Example: unmask compare -m smollm2 -d mean,prompteol,echo -t starter",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -73,6 +73,23 @@ for command, example in (
 app.add_typer(probe, name="probe")
 app.add_typer(recipes, name="recipes")
 app.add_typer(reproduce, name="reproduce")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from unmask import __version__
+
+        print(f"unmask {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def unmask(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of unmask itself."""
 
 
 def main() -> None:

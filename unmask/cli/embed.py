@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
+from unmask.io.terminal import say
 
 
 def embed(
@@ -61,4 +61,4 @@ def embed(
             raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
         embedder.fit(corpus)
     done = embed_file(embedder, job, given)
-    print(f"unmask: {done.texts} vectors of {done.dim} in {output}; {output}.manifest.json says how.", file=sys.stderr)
+    say(f"{done.texts} vectors of {done.dim} dimensions in {output}; {output}.manifest.json says how they were made.")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from unmask.cli.numbers import check_numbers
 from unmask.errors import UnmaskError
@@ -35,6 +35,10 @@ READ = (
     "train",
 )
 FILE, FOLDER = "FILE", "FOLDER"
+# what typer shows for the type of an option, and what our help shows
+_PLAIN_TYPES = {f"<{kind}{more}>": "NUMBER" for kind in ("int", "float") for more in ("", " range")} | {
+    f"<{form}>": plain for kind, plain in (("str", "TEXT"), ("path", "PATH")) for form in (kind, f"list[{kind}]")
+}
 
 
 class Command(TyperCommand):
@@ -45,6 +49,26 @@ class Command(TyperCommand):
         check_numbers(ctx, self.params)
         check_outputs(self.params, ctx.params)
         return super().invoke(ctx)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options, named for help."""
+        return _with_plain_types(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A command that has commands of its own."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options, named for help."""
+        return _with_plain_types(super().get_params(ctx))
+
+
+def _with_plain_types(parameters: list[Any]) -> list[Any]:
+    """Name in help what an option takes: nothing for a flag, else TEXT, NUMBER or PATH, unless it has a better name."""
+    for option in parameters:
+        if option.param_type_name == "option" and option.metavar is None:
+            option.metavar = "" if option.is_flag else _PLAIN_TYPES.get(str(option.display_type(None)))
+    return parameters
 
 
 def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:

@@ -28,7 +28,10 @@ def recommend(
         list[str],
         typer.Option("--task", "-t", help="FOLDER, FOLDER:kind, FOLDER#200, a task set or name in mteb, or `starter`; repeat."),
     ],
-    designs: Annotated[str, typer.Option("--designs", "-d", help="Designs to choose from, with commas between.")] = DESIGNS,
+    designs: Annotated[
+        str,
+        typer.Option("--designs", "-d", show_default="eleven usual ones", help="Designs to choose from, separated by commas."),
+    ] = DESIGNS,
     layers: Annotated[
         bool,
         typer.Option("--layers/--no-layers", help="Also try three earlier layers of the leading designs, at no extra pass."),

@@ -10,10 +10,10 @@ import typer
 
 from unmask.cli.learning import showing
 from unmask.cli.options import Device, Dtype, TrustRemoteCode
-from unmask.cli.outputs import Command
+from unmask.cli.outputs import Command, Group
 from unmask.cli.train import Data, Settings, root_of
 
-reproduce = typer.Typer(help="Measure a paper's tables and figures anew.", no_args_is_help=True)
+reproduce = typer.Typer(cls=Group, help="Measure a paper's tables and figures anew.", no_args_is_help=True)
 
 
 @reproduce.command(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.learning import showing
-from unmask.cli.outputs import Command
+from unmask.cli.outputs import Command, Group
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say
 
@@ -28,7 +28,7 @@ Data = Annotated[
     Path | None, typer.Option(help="Folder that the recipe's data paths start from; UNMASK_DATA or here if not given.")
 ]
 
-recipes = typer.Typer(help="List, show, copy and check training recipes.", no_args_is_help=True)
+recipes = typer.Typer(cls=Group, help="List, show, copy and check training recipes.", no_args_is_help=True)
 
 
 def train(

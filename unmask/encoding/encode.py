@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -29,12 +29,16 @@ Made = TypeVar("Made")
 
 @dataclass
 class Tally:
-    """What encoding came across: texts, those cut to the limit, and the tokens that were computed and padded."""
+    """What encoding came across: texts, those cut to the limit, and the tokens that were computed and padded.
+
+    cut: the places of the texts that were cut, counted over all texts of the tally.
+    """
 
     texts: int = 0
     truncated: int = 0
     tokens: int = 0
     padded: int = 0
+    cut: list[int] = field(default_factory=list)
 
 
 def group_by_pass(designs: Iterable[Design]) -> dict[tuple[Attention, str], list[Design]]:
@@ -83,8 +87,10 @@ def encode_tokenized(
     unique = [texts[same[0]] for same in rows.values()]
     copies = list(rows.values())
     if tally is not None:
+        cut = [tally.texts + row for row, text in enumerate(texts) if text.truncated]
         tally.texts += len(texts)
-        tally.truncated += sum(text.truncated for text in texts)
+        tally.truncated += len(cut)
+        tally.cut += cut
     results: dict[Design, Vectors] = {}
     for batch in plan([len(text.ids) for text in unique], batch_tokens):
         raws = _read(backbone, [unique[index] for index in batch], list(fits), tokenizer, tally)

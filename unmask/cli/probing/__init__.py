@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from unmask.cli.outputs import Command
+from unmask.cli.outputs import Command, Group
 from unmask.cli.probing.analyses import clusters, layers, pairs, prompts, states
 from unmask.cli.probing.probes import geometry, head, masked, prefix, words
 
 probe = typer.Typer(
+    cls=Group,
     help="Show what a way of reading, or a stage of training, did to a model.",
     epilog="Example: unmask probe prefix -m smollm2 -a bidirectional",
     no_args_is_help=True,
