@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from benchmarks import _inputs
-from unmask.mixture.experts import Expert, read_expert
-from unmask.mixture.folder import Mixture
+from unmask.mixture.expert_folder import Expert, read_expert
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import Mixture
 from unmask.models.loading import Source, load_language_model
 
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -20,7 +20,7 @@ from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
 from unmask.io.progress import progress_bar
 from unmask.io.threads import lock_of
-from unmask.mixture.loading import load
+from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source, dtype_name
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Embedder:
                 head=loaded.head,
             )
         parsed = as_design(design or DEFAULT_DESIGN)
-        decoder, tokenizer = load(source)
+        decoder, tokenizer = load_any_decoder(source)
         return cls.from_model(
             decoder,
             tokenizer,

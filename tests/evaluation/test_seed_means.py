@@ -17,7 +17,7 @@ from unmask.evaluation.seed_means import DEVIATION, SeedMean, mean_over_seeds, o
 from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import paired_bootstrap, wilcoxon
-from unmask.statistics.seeds import seed_test
+from unmask.statistics.training_seeds import seed_test
 
 MEAN, LAST = "causal/plain/mean", "causal/plain/last"
 TASKS = [f"t{number}" for number in range(8)]

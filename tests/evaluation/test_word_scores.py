@@ -22,12 +22,12 @@ from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import comparisons, ranked
 from unmask.evaluation.word_level import apart, sharing, why_not
-from unmask.mixture.loading import load
+from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source
 from unmask.probing.word_probe import compare_words, entities, probe_layers, probe_words
 from unmask.reporting.grid import read_grid
 from unmask.reporting.report import write_report
-from unmask.saving.loading import load_model
+from unmask.saving.load_model import load_model
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import score
 from unmask.tasks.find import find_task
@@ -130,7 +130,7 @@ def test_items_are_test_sentences_and_designs_are_paired_on_them(folder: Path, w
         assert one is not None and one.n == 10
         assert score(one) == pytest.approx(result.main_score)
         assert one.columns["below"].tolist() == [len(row["tokens"]) for row in words.data["test"]]
-    model, tokenizer = load(Source(str(folder), dtype="float32", device="cpu"))
+    model, tokenizer = load_any_decoder(Source(str(folder), dtype="float32", device="cpu"))
     train, test = (read_sentences(tmp_path / "words" / f"{part}.jsonl") for part in ("train", "test"))
     model = LoadedModel(Backbone(model, "causal"), tokenizer, Source(str(folder)))
     first = probe_words(model, train, test, layer=1)

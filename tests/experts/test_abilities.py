@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from unmask.cli import app
 from unmask.errors import UnmaskError
+from unmask.experts.abilities.ability_tests import TESTS, Item, is_right, read_items, said
 from unmask.experts.abilities.harness import accuracy, draw_items, draw_tests, learned_of
 from unmask.experts.abilities.sandbox import Program, isolation, passes
-from unmask.experts.abilities.tests import TESTS, Item, is_right, read_items, said
-from unmask.experts.lessons.writers import load_speaker
+from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 
 FILES = {
@@ -126,7 +126,7 @@ def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: P
 
 
 def test_what_was_learned_is_left_out(data: Path) -> None:
-    from unmask.experts.lessons.seeds import read_seeds
+    from unmask.experts.lessons.seed_lessons import read_seeds
 
     for name in ("mmlu", "bbh", "gsm8k", "mbpp"):
         file = data / FILES[name]
@@ -146,7 +146,7 @@ def test_what_was_learned_is_left_out_of_items_that_the_harness_fetches(
     import lm_eval
 
     from tests.mixture.models import language_model
-    from unmask.experts.lessons.seeds import read_seeds
+    from unmask.experts.lessons.seed_lessons import read_seeds
 
     rows = [json.loads(line) for line in (data / FILES[name]).read_text().splitlines()[:6]]
     lessons = read_seeds(data / FILES[name])
@@ -258,7 +258,7 @@ def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
     assert judged == [item.program(" pass") for item in local if item.program]
     with pytest.raises(UnmaskError, match="--run-code"):
         accuracy(model, tokenizer, name, given)
-    from unmask.experts.lessons.seeds import read_seeds
+    from unmask.experts.lessons.seed_lessons import read_seeds
 
     if name == "mbpp":
         lessons = read_seeds(data / FILES[name])[10:13]
@@ -288,7 +288,7 @@ def test_abilities_on_the_command_line(base: Path, data: Path) -> None:
     given = ["evaluate-lm", "-m", str(base), "--ability", f"piqa={data / FILES['piqa']}", "--limit", "5", "--dtype", "float32"]
     said: Any = json.loads(CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False).stdout)
     assert said["accuracy"]["items"] == {"piqa": 5}
-    model, tokenizer = load_speaker(Source(str(base), dtype="float32"))
+    model, tokenizer = load_any_language_model(Source(str(base), dtype="float32"))
     found = accuracy(model, tokenizer, "piqa", draw_items("piqa", data / FILES["piqa"], 5, 0))
     assert said["accuracy"]["models"][0]["domains"]["piqa"] == pytest.approx(100 * found.mean())
     assert "percent" in CliRunner().invoke(app, given, catch_exceptions=False).stdout

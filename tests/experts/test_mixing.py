@@ -15,15 +15,15 @@ from tests.experts.test_training import LORA, SHORT, expert, mixture_of
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.experts.balance import Balance, BalanceLoss
-from unmask.experts.joint import fresh_mixture, write_experts
+from unmask.experts.expert_usage import measure_usage
+from unmask.experts.joint_training import fresh_mixture, write_experts
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.likelihood import response_likelihood
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.experts.prototypes import mean_states, prototypes, start_from_prototypes
 from unmask.experts.router import RouterOptions, train_router
-from unmask.experts.usage import measure_usage
-from unmask.mixture.folder import build_mixture, load_mixture
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import build_mixture, load_mixture
 from unmask.models.loading import Source
 
 PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]

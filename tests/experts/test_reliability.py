@@ -17,14 +17,14 @@ from tests.experts.test_training import LORA, SHORT, expert
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.experts.expert import RECORD
-from unmask.experts.learning import Learning
+from unmask.experts.lesson_training import Learning
 from unmask.experts.lessons.specialise import specialise
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.experts.router import RouterOptions
 from unmask.io.files import only_writer_of
 from unmask.io.seals import Damaged
-from unmask.mixture.folder import load_mixture
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import load_mixture
 from unmask.models.loading import Source
 
 
@@ -122,7 +122,7 @@ def test_steps_of_an_unknown_run_are_made_again(damage: Any, base: Path, tmp_pat
 def test_what_a_router_cannot_learn_is_refused_before_anything_is_loaded(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import unmask.mixture.folder as folder
+    import unmask.mixture.mixture_folder as folder
 
     for name in DOMAINS:
         expert(base, tmp_path / name, DOMAINS[name])

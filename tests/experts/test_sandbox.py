@@ -19,7 +19,7 @@ import pytest
 
 from unmask.errors import UnmaskError
 from unmask.experts.abilities import sandbox
-from unmask.experts.abilities.inside import _Answers, _Outbox
+from unmask.experts.abilities.inside_sandbox import _Answers, _Outbox
 from unmask.experts.abilities.sandbox import Isolation, Limits, Program, isolation, passes, require_sandbox
 from unmask.experts.abilities.seccomp import seccomp_filter
 

@@ -15,11 +15,11 @@ from tests.experts.conftest import COLOURS, DOMAINS, SUMS
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.experts.expert import train_expert
-from unmask.experts.learning import Learning
+from unmask.experts.lesson_training import Learning
 from unmask.experts.likelihood import response_likelihood
 from unmask.experts.router import RouterOptions, train_router
-from unmask.mixture.folder import Mixture, build_mixture
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import Mixture, build_mixture
 from unmask.models.loading import Source, load_language_model
 from unmask.training.lora import LoraOptions
 

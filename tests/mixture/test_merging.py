@@ -10,8 +10,8 @@ import torch
 
 from tests.mixture.models import language_model, saved_experts, tokens
 from unmask.errors import UnmaskError
-from unmask.mixture.folder import Mixture
 from unmask.mixture.merging import METHODS, merge_experts
+from unmask.mixture.mixture_folder import Mixture
 
 NAME = "model.layers.0.self_attn.v_proj"
 

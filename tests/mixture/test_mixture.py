@@ -10,9 +10,9 @@ import torch
 
 from tests.mixture.models import FAMILY, language_model, saved_experts, tokens
 from unmask.errors import UnmaskError
-from unmask.mixture.choices import chosen, dealt_out
-from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import Routing, gates
+from unmask.mixture.mixture_folder import Mixture
+from unmask.mixture.overrides import chosen, dealt_out
 
 ROUTERS = ["block", "layer", "final"]
 

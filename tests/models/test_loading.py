@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.mixture.loading import load
+from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import DTYPES, Source, dtype_name, pick_device, pick_dtype
 
 CPU = torch.device("cpu")
@@ -64,7 +64,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> MakeAdapter:
 
 
 def decoder_of(model: Path, **options: Any) -> Any:
-    return load(Source(str(model), **{"dtype": "float32", "device": "cpu", **options}))[0]
+    return load_any_decoder(Source(str(model), **{"dtype": "float32", "device": "cpu", **options}))[0]
 
 
 def states(model: Any) -> Tensor:
@@ -153,7 +153,7 @@ def test_an_architecture_that_transformers_does_not_know_is_refused(pico_folder:
 def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UnmaskError) as error:
-        load(Source(name))
+        load_any_decoder(Source(name))
     said = str(error.value)
     assert f"'{name}' is no folder, no bundled name (smollm2, gemma3-270m, minilm, pico)" in said
     assert "HF_HUB_OFFLINE is set, so only its cache was tried" in said
@@ -162,7 +162,7 @@ def test_an_unknown_name_says_what_was_tried(name: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", ["./nowhere", "/no/where", "~/no/where"])
 def test_a_path_that_does_not_exist_is_not_looked_up_elsewhere(name: str) -> None:
     with pytest.raises(UnmaskError, match=f"There is no folder '{name}'"):
-        load(Source(name))
+        load_any_decoder(Source(name))
 
 
 # ---- tokenizers ---------------------------------------------------------------------------------------------------------------

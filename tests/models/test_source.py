@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from unmask.errors import UnmaskError
-from unmask.mixture.loading import load
+from unmask.mixture.any_model import load_any_decoder
 from unmask.models import hub
 from unmask.models.bundled import is_path, resolve
 from unmask.models.source import TRUSTED, Source, base_name, below, lasting_name
@@ -27,7 +27,7 @@ def test_what_looks_like_a_path_is_not_asked_of_a_hub(name: str, monkeypatch: py
     monkeypatch.setattr(hub, "_answers", lambda: pytest.fail("the hub was asked"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     with pytest.raises(UnmaskError, match="There is no folder"):
-        load(Source(name))
+        load_any_decoder(Source(name))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "owner/name", "HuggingFaceTB/SmolLM2-135M", "a/b.c_d-e"])
@@ -57,11 +57,11 @@ def test_a_file_and_no_name_at_all_are_no_models(tmp_path: Path) -> None:
 
 def test_a_hub_that_does_not_answer_costs_no_minute(tmp_path: Path) -> None:
     script = (
-        "import time; from unmask.models.source import Source; from unmask.mixture.loading import load\n"
+        "import time; from unmask.models.source import Source; from unmask.mixture.any_model import load_any_decoder\n"
         "from unmask.errors import UnmaskError\n"
         "import transformers, huggingface_hub, peft\n"
         "start = time.monotonic()\n"
-        "try:\n    load(Source('owner/name'))\n"
+        "try:\n    load_any_decoder(Source('owner/name'))\n"
         "except UnmaskError as error:\n    print(time.monotonic() - start); print(error)\n"
         "from huggingface_hub import constants; print(constants.HF_HUB_OFFLINE)\n"
     )
@@ -166,10 +166,10 @@ def test_code_of_a_base_that_a_file_names_is_not_run(
     with pytest.raises(
         UnmaskError, match=rf"names '{folder}' as its base model, which comes with Python code .* --model {folder} "
     ):
-        load(Source(str(adapter), trust_remote_code=True))
+        load_any_decoder(Source(str(adapter), trust_remote_code=True))
     assert not proof.exists()
     with pytest.raises(UnmaskError, match="contains custom code"):
-        load(Source(str(adapter)))
+        load_any_decoder(Source(str(adapter)))
     assert not proof.exists()
     monkeypatch.setenv(TRUSTED, f"someone/else, {folder}")
     base = below(adapter, Source(str(adapter), trust_remote_code=True))
@@ -190,15 +190,18 @@ def test_code_of_another_repository_is_not_run(coded: tuple[Path, Path], monkeyp
     said["auto_map"]["AutoModel"] = "someone/else--modeling.Theirs"
     (folder / "config.json").write_text(json.dumps(said))
     with pytest.raises(UnmaskError, match=rf"asks to run Python code of 'someone/else'.* set {TRUSTED}=someone/else"):
-        load(Source(str(folder), trust_remote_code=True))
+        load_any_decoder(Source(str(folder), trust_remote_code=True))
     assert not proof.exists()
     monkeypatch.setenv(TRUSTED, "someone/else")
     with pytest.raises(UnmaskError, match="could not be loaded: "):  # now it is asked for, and there is no such repository
-        load(Source(str(folder), trust_remote_code=True))
+        load_any_decoder(Source(str(folder), trust_remote_code=True))
 
 
 def test_a_model_that_is_named_runs_its_own_code(coded: tuple[Path, Path]) -> None:
     folder, proof = coded
     started = time.time()
-    assert type(load(Source(str(folder), trust_remote_code=True, dtype="float32", device="cpu"))[0]).__name__ == "OwnModel"
+    assert (
+        type(load_any_decoder(Source(str(folder), trust_remote_code=True, dtype="float32", device="cpu"))[0]).__name__
+        == "OwnModel"
+    )
     assert proof.exists() and proof.stat().st_mtime >= started - 5

@@ -28,7 +28,7 @@ from unmask.probing.layers import (
     probe_layers,
     score_layers,
 )
-from unmask.saving.loading import load_model
+from unmask.saving.load_model import load_model
 from unmask.tasks.find import find_task
 
 MEAN = Design("causal", "plain", "mean")

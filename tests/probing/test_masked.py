@@ -17,7 +17,7 @@ from unmask.encoding.tokenization import mask_id
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
 from unmask.probing.masked import MaskedText, mask_text, probe_masked, score_logits
-from unmask.saving.loading import load_model, load_predicting_model
+from unmask.saving.load_model import load_model, load_predicting_model
 
 IDS = list(range(10, 60))
 PLAIN = [0] * 50

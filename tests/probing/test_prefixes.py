@@ -17,7 +17,7 @@ from unmask.encoding.backbone import HiddenRead, TokenBatch
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source
 from unmask.probing.prefixes import Triple, prefix_tokens, prefix_vectors, probe_prefixes, read_triples
-from unmask.saving.loading import load_model
+from unmask.saving.load_model import load_model
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PICO = ["llama", "mistral-sliding", "qwen2", "qwen3", "gemma2", "gpt2", "falcon", "bloom", "opt", "mamba"]

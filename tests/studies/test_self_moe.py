@@ -15,8 +15,8 @@ from tests.training.running import At, die, killed
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.lessons import read_lessons
-from unmask.experts.lessons.writers import load_speaker
 from unmask.experts.likelihood import response_likelihood
+from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import MIXSE, VARIANTS, StudyPlan, load_plan, scales
@@ -87,7 +87,7 @@ def test_rows_are_what_they_say(whole: Path) -> None:
     main = {row["model"]: row for row in found["main"]}
     held_out = {name: read_lessons(whole / "lessons" / f"{name}.held-out.jsonl") for name in DOMAINS}
     for row, model in ((BASE, "pico"), ("expert math", whole / "experts/math"), (MIXSE, whole / "mixtures/MiXSE")):
-        speaker, tokenizer = load_speaker(Source(str(model), dtype="float32"))
+        speaker, tokenizer = load_any_language_model(Source(str(model), dtype="float32"))
         for name, lessons in held_out.items():
             expected = response_likelihood(speaker, tokenizer, lessons, max_length=256).mean()
             assert main[row]["domains"][name] == pytest.approx(expected, abs=1e-5)
@@ -219,16 +219,16 @@ def test_damaged_and_older_values_are_measured_again(standing: Path, tmp_path: P
 
 
 def test_rows_are_asked_as_they_are(standing: Path, tmp_path: Path) -> None:
+    from unmask.experts.abilities.ability_tests import read_items
     from unmask.experts.abilities.harness import accuracy
-    from unmask.experts.abilities.tests import read_items
-    from unmask.mixture.choices import chosen
-    from unmask.mixture.folder import load_mixture
+    from unmask.mixture.mixture_folder import load_mixture
+    from unmask.mixture.overrides import chosen
 
     name = file_of(tmp_path, "many", 24)
     found, _ = asked([f'abilities.piqa="{name}"'], standing, tmp_path)
     items, folder = read_items("piqa", tmp_path / name), standing
     for row, model in (("expert math", folder / "experts/math"), ("layer routers", folder / "mixtures/layer-routers")):
-        speaker, tokenizer = load_speaker(Source(str(model), dtype="float32"))
+        speaker, tokenizer = load_any_language_model(Source(str(model), dtype="float32"))
         assert found.abilities[row]["piqa"].tolist() == (100 * accuracy(speaker, tokenizer, "piqa", items)).tolist()
     mixture, tokenizer = load_mixture(folder / "mixtures/MiXSE", Source("pico", dtype="float32"))
     for choice in ("top-2", "all", "random", "renormalised"):

@@ -16,7 +16,7 @@ from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
     from unmask.experts.abilities.harness import Items
-    from unmask.statistics.questions import Row
+    from unmask.statistics.domain_differences import Row
 
 
 def evaluate_lm(
@@ -62,7 +62,7 @@ def evaluate_lm(
     as_json: AsJson = False,
 ) -> None:
     """What language models can do: likelihood of held-out responses (speaks at any size of model), and accuracy on public tests."""
-    from unmask.experts.lessons.writers import load_speaker
+    from unmask.mixture.any_model import load_any_language_model
     from unmask.models.loading import Source
 
     if len(set(model)) < len(model):
@@ -77,7 +77,9 @@ def evaluate_lm(
     foreseen: dict[str, dict[str, Any]] = {}
     right: dict[str, dict[str, Any]] = {}
     for name in model:
-        speaker, tokenizer = load_speaker(Source(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code))
+        speaker, tokenizer = load_any_language_model(
+            Source(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+        )
         for row, using in _ways(name, speaker, choice or []):
             with using():
                 if domains:
@@ -110,8 +112,8 @@ def _announce(asked: Mapping[str, Any], code: Mapping[str, bool]) -> None:
 
 def _require_choices(models: list[str], choices: list[str]) -> None:
     """Raise UnmaskError for a choice that a mixture does not have, or that no model could make, before a model is loaded."""
-    from unmask.mixture.choices import check_choice
-    from unmask.mixture.folder import SETTINGS, read_settings
+    from unmask.mixture.mixture_folder import SETTINGS, read_settings
+    from unmask.mixture.overrides import check_choice
     from unmask.models.bundled import resolve
 
     folders = [Path(resolve(name)) for name in models] if choices else []
@@ -128,7 +130,7 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
     from contextlib import nullcontext
     from functools import partial
 
-    from unmask.mixture.choices import chosen
+    from unmask.mixture.overrides import chosen
 
     mixture = getattr(speaker.base_model, "mixture", None)
     other = [(f"{name}, {choice}", partial(chosen, mixture, choice)) for choice in choices] if mixture else []
@@ -153,8 +155,8 @@ def _accuracies(
 
 
 def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, int], as_json: bool) -> None:
-    from unmask.statistics.questions import as_json as content
-    from unmask.statistics.questions import compare_likelihoods
+    from unmask.statistics.domain_differences import as_json as content
+    from unmask.statistics.domain_differences import compare_likelihoods
 
     found: dict[str, Any] = {}
     for values, name, title, unit in (

@@ -42,7 +42,7 @@ def seeds(
     seed: Drawn = 0,
 ) -> None:
     """Draw lessons (instruction, input, output) from a set of tasks, and others that no training sees."""
-    from unmask.experts.lessons.seeds import read_seeds, split, write_lessons
+    from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
     from unmask.io.files import only_writer_of
 
     learned, tested = split(read_seeds(source), number, held_out_number if held_out else 0, seed)
@@ -87,11 +87,11 @@ def specialise(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
-    from unmask.experts.bases import weights_of
     from unmask.experts.lessons.domain import load_domain
-    from unmask.experts.lessons.seeds import read_seeds
+    from unmask.experts.lessons.seed_lessons import read_seeds
     from unmask.experts.lessons.specialise import FILES, Plan, check_run, record_of
     from unmask.experts.lessons.specialise import specialise as run
+    from unmask.experts.records import weights_of
     from unmask.io.files import check_output
     from unmask.models.loading import Source
 
@@ -138,9 +138,9 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
 
         return Fleet(source, writers, ray_address, gpus=1 if source.device.startswith("cuda") else 0)
     from unmask.experts.lessons.generation import Writer
-    from unmask.experts.lessons.writers import load_speaker
+    from unmask.mixture.any_model import load_any_language_model
 
-    return Writer(*load_speaker(source))
+    return Writer(*load_any_language_model(source))
 
 
 def expert(
@@ -167,7 +167,7 @@ def expert(
     """Train one LoRA expert on the responses of one domain: a plain PEFT folder that a mixture takes, and anything else that reads PEFT."""
     from unmask.errors import in_one_sentence
     from unmask.experts.expert import train_expert
-    from unmask.experts.learning import Learning
+    from unmask.experts.lesson_training import Learning
     from unmask.experts.lessons.lessons import read_lessons
     from unmask.models.loading import Source
     from unmask.training.lora import LoraOptions

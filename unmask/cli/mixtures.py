@@ -153,9 +153,9 @@ def merge(
     """Merge experts into the weights of their base model: one plain language model, the same for every token."""
     from unmask.io.files import atomic_folder, only_writer_of
     from unmask.io.seals import seal
-    from unmask.mixture.experts import read_expert, require_alike
-    from unmask.mixture.folder import base_of_experts
+    from unmask.mixture.expert_folder import read_expert, require_alike
     from unmask.mixture.merging import check_merge, merge_experts
+    from unmask.mixture.mixture_folder import base_of_experts
     from unmask.models.loading import Source, load_language_model
 
     output = output.expanduser()

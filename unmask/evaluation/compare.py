@@ -26,7 +26,7 @@ from unmask.evaluation.outcomes import attempted, failed, made_result, model_rev
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.word_level import WORD_LEVEL, why_not
 from unmask.io.progress import progress_bar
-from unmask.mixture.loading import load
+from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
 from unmask.models.loading import Source, pick_device, pick_dtype
 from unmask.models.provenance import hardware, versions
@@ -317,7 +317,7 @@ def _score_on_words(
 def load_checked(plan: ComparisonPlan, say: Callable[[str], None] = lambda _: None) -> Loaded:
     """The model of a plan, on which each of its designs was checked."""
     say(f"loading {plan.source.model}")
-    model, tokenizer = load(plan.source)
+    model, tokenizer = load_any_decoder(plan.source)
     backbone = Backbone(model, _first_attention(plan))
     head = plan.saved.trained_head(model) if plan.saved else None
     backbone.head = head.to(backbone.device) if head else None

@@ -26,7 +26,7 @@ from unmask.statistics.paired import (
     wilcoxon,
     with_holm,
 )
-from unmask.statistics.seeds import differ, seed_test
+from unmask.statistics.training_seeds import differ, seed_test
 
 System = tuple[str, str]
 Pair = tuple[System, System]

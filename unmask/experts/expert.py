@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from unmask.experts.bases import weights_of
-from unmask.experts.learning import Learning, learn
+from unmask.experts.lesson_training import Learning, learn
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.experts.records import claim, content_of, finished, is_own, working_folder
+from unmask.experts.records import claim, content_of, finished, is_own, weights_of, working_folder
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import seal, write_record
 from unmask.models.decoder import body_of, find_layers

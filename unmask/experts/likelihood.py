@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.encoding.batching import plan
-from unmask.experts.learning import LessonCollator
+from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.training.targets import mean_by_text, target_logits
 

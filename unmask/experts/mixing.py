@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UnmaskError
-from unmask.experts.bases import weights_of
 from unmask.experts.expert import LORA
-from unmask.experts.joint import fresh_mixture, write_experts
-from unmask.experts.learning import Learning
+from unmask.experts.joint_training import fresh_mixture, write_experts
+from unmask.experts.lesson_training import Learning
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.experts.records import claim, content_of, finished, is_own, working_folder
+from unmask.experts.records import claim, content_of, finished, is_own, weights_of, working_folder
 from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import load_tensors, seal, write_record
-from unmask.mixture.experts import read_expert
-from unmask.mixture.folder import EXPERTS, ROUTERS, Mixture, base_of_experts, build_mixture, read_settings, save_mixture
+from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import EXPERTS, ROUTERS, Mixture, base_of_experts, build_mixture, read_settings, save_mixture
 from unmask.models.loading import Source
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name

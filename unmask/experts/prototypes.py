@@ -16,9 +16,9 @@ from torch import Tensor
 
 from unmask.encoding.batching import plan
 from unmask.errors import UnmaskError
-from unmask.experts.learning import LessonCollator
+from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import LessonTokens
-from unmask.mixture.folder import Mixture
+from unmask.mixture.mixture_folder import Mixture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

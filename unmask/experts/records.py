@@ -5,18 +5,47 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.experts.bases import require_same_weights
 from unmask.experts.lessons.lessons import Lesson
 from unmask.io.files import remove
 from unmask.io.seals import Damaged, check_seal, read_record, write_record
+from unmask.models.identity import identity_of
+from unmask.models.source import Source, lasting_name
 
+WEIGHTS = "base_weights"
 STEPS = "checkpoint-*"
 _OTHER = {"expert": "an expert of other lessons", "mixture": "a mixture of other experts, lessons"}
+
+
+def weights_of(source: Source) -> dict[str, str]:
+    """The entry of a record that identifies a model's weights by their content, wherever the command runs."""
+    return {WEIGHTS: identity_of(source).revision}
+
+
+def require_same_weights(before: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The record of an earlier run as this version would have written it. The caller compares it with the record of this run.
+
+    Older versions kept the name of the model as the user typed it, and no weights. Raises UnmaskError if the weights have changed.
+    """
+    now, then = record.get(WEIGHTS), before.get(WEIGHTS)
+    name = next((key for key in ("base", "model") if key in record and key in before), None)
+    alike = name is not None and lasting_name(str(before[name])) == lasting_name(str(record[name]))
+    if alike and now and then and now != then:
+        assert name is not None
+        raise UnmaskError(
+            f"The model '{record[name]}' has changed since the run in '{folder}' began: its weights were {then} and are {now} now. "
+            "Bring the old weights back, or give another folder."
+        )
+    known = dict(before)
+    if now and not then:
+        known[WEIGHTS] = now
+    if name is not None and (alike or (now and now == then)):
+        known[name] = record[name]
+    return known
 
 
 def claim(work: Path, name: str, record: dict[str, Any]) -> None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.errors import UnmaskError
 from unmask.experts.balance import Balance, BalanceLoss
-from unmask.experts.learning import Learning, learn, share_of
+from unmask.experts.lesson_training import Learning, learn, share_of
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.prototypes import start_from_prototypes
-from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import Mixture
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

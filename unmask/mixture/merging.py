@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
-from unmask.mixture.experts import Expert, require_alike
+from unmask.mixture.expert_folder import Expert, require_alike
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, unknown
-from unmask.mixture.experts import Expert, require_alike
-from unmask.mixture.first_pass import FirstPass
+from unmask.mixture.expert_folder import Expert, require_alike
+from unmask.mixture.expert_linear import ExpertLinear
+from unmask.mixture.final_router import FirstPass
 from unmask.mixture.gating import Control, Force, Routing, RoutingPoint
-from unmask.mixture.sequence import RunningMean
-from unmask.mixture.stack import ExpertLinear
+from unmask.mixture.running_mean import RunningMean
 from unmask.models.decoder import body_of, find_layers
 from unmask.models.loading import Source
 

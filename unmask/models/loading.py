@@ -29,7 +29,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The decoder without its language-model head, on its device, and its tokenizer. Raises UnmaskError.
 
-    A mixture of ours is loaded by `unmask.mixture.loading.load`, which calls this for every other model.
+    A mixture of ours is loaded by `unmask.mixture.any_model.load_any_decoder`, which calls this for every other model.
     """
     folder, adapter = places_of(source)
     base = source

@@ -22,8 +22,8 @@ from unmask.encoding.heads import Head, HeadOptions, build_head
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
-from unmask.mixture.folder import Mixture, save_mixture
-from unmask.mixture.loading import load
+from unmask.mixture.any_model import load_any_decoder
+from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, pinned
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
@@ -131,7 +131,7 @@ class Settings(BaseModel):
         saved = Design.parse(self.design)
         wanted = as_design(design) if design else saved
         source = self.completed(source)
-        decoder, tokenizer = load(source)
+        decoder, tokenizer = load_any_decoder(source)
         return Loaded(
             decoder,
             tokenizer,

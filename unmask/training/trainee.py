@@ -15,7 +15,7 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import Head, HeadOptions, LayerAttention, build_head, count_parameters, matched_options
 from unmask.errors import UnmaskError
-from unmask.mixture.loading import load
+from unmask.mixture.any_model import load_any_decoder
 from unmask.models.decoder import body_of
 from unmask.models.loading import Source, load_language_model, pick_dtype
 from unmask.starter import reference_texts
@@ -51,7 +51,7 @@ class Trainee:
             language_model, tokenizer = load_language_model(source)
             body = body_of(language_model)
         else:
-            body, tokenizer = load(source)
+            body, tokenizer = load_any_decoder(source)
         torch.manual_seed(seed)
         config: Any = body.config.get_text_config(decoder=True)
         head = _new_head(recipe, design, config.hidden_size, config.num_hidden_layers) if design.needs_head else None

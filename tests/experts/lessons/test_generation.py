@@ -11,9 +11,9 @@ import torch
 from tests.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.generation import Sampling, Writer
-from unmask.experts.lessons.writers import load_speaker
-from unmask.mixture.folder import Mixture
+from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import Mixture
 from unmask.models.loading import Source
 
 PREFIX, ROWS = "A few tasks to be solved, one by one.\n\n", ["Task 1\nAdd", "Task 22\nName all of the colours", "x"]
@@ -72,7 +72,7 @@ def test_a_fleet_writes_what_one_writes(base: Path, tmp_path: Path) -> None:
 
     source = Source(str(base), dtype="float32")
     plan = Plan(number=5, batch=2, instruction_tokens=8, response_tokens=8, patience=2)
-    specialise(Writer(*load_speaker(source)), "base", FREE, SUMS, tmp_path / "one", plan)
+    specialise(Writer(*load_any_language_model(source)), "base", FREE, SUMS, tmp_path / "one", plan)
     fleet = Fleet(source, 2)
     try:
         specialise(fleet, "base", FREE, SUMS, tmp_path / "two", plan)

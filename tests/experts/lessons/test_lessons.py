@@ -12,7 +12,7 @@ import torch
 from tests.experts.conftest import COLOURS, DOMAINS, SUMS
 from tests.mixture.models import language_model
 from unmask.errors import UnmaskError
-from unmask.experts.learning import LessonCollator, schedule
+from unmask.experts.lesson_training import LessonCollator, schedule
 from unmask.experts.lessons.lessons import Lesson, read_lessons, tokenize_lessons
 from unmask.experts.likelihood import response_likelihood
 

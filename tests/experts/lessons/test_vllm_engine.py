@@ -12,7 +12,7 @@ import pytest
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.generation import Job, Sampling, Writer
 from unmask.experts.lessons.vllm_engine import Engine
-from unmask.experts.lessons.writers import load_speaker
+from unmask.mixture.any_model import load_any_language_model
 from unmask.models.bundled import BUNDLED
 from unmask.models.loading import Source
 
@@ -44,7 +44,7 @@ def engine() -> Any:
 @pytest.mark.real
 def test_it_writes_what_transformers_write(engine: Any) -> None:
     jobs = [Job(PREFIX, ROWS, Sampling(24), "\n\nQuestion", 0), Job(PREFIX, ROWS[:1], Sampling(3), "\n\nQuestion", 0)]
-    assert engine.write_all(jobs) == Writer(*load_speaker(Source("smollm2", dtype="float32"))).write_all(jobs)
+    assert engine.write_all(jobs) == Writer(*load_any_language_model(Source("smollm2", dtype="float32"))).write_all(jobs)
 
 
 @installed

@@ -262,7 +262,7 @@ def states(
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
     from unmask.io.progress import progress_bar
     from unmask.probing.state_change import draw_states, name_of, probe_states
-    from unmask.saving.loading import load_model
+    from unmask.saving.load_model import load_model
 
     given = texts_of(texts, column, limit)
     loaded = load_model(source_of(model, adapter, revision, dtype, device, trust_remote_code), "causal")
@@ -301,6 +301,6 @@ def loaded_model(
     design: Design, model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool
 ) -> LoadedModel:
     """The model that the options name, attending as a design says."""
-    from unmask.saving.loading import load_model
+    from unmask.saving.load_model import load_model
 
     return load_model(source_of(model, adapter, revision, dtype, device, trust_remote_code), design.attention)

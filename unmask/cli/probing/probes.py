@@ -52,7 +52,7 @@ def words(
     """Score a linear probe on the frozen states of words: part of speech, chunks, entities."""
     from unmask.io.progress import progress_bar
     from unmask.probing.word_probe import probe_words
-    from unmask.saving.loading import load_model
+    from unmask.saving.load_model import load_model
     from unmask.tasks.tagged import read_sentences, sample
 
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
@@ -106,7 +106,7 @@ def prefix(
     from unmask.io.progress import progress_bar
     from unmask.probing.prefix_stages import attention_in, compare_stages, draw_stages
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
-    from unmask.saving.loading import load_model
+    from unmask.saving.load_model import load_model
 
     given = read_triples(triples or TRIPLES)
     gaps = []
@@ -208,7 +208,7 @@ def masked(
     """Measure how well masked tokens are predicted from the position before them, as MNTP trains a model to."""
     from unmask.io.progress import progress_bar
     from unmask.probing.masked import probe_masked
-    from unmask.saving.loading import load_predicting_model
+    from unmask.saving.load_model import load_predicting_model
 
     given = texts_of(texts, column, limit)
     loaded = load_predicting_model(source_of(model, None, revision, dtype, device, trust_remote_code), attention_of(attention))

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError, unknown
+from unmask.experts.abilities.ability_tests import TESTS, Item, Test, is_right, read_items
 from unmask.experts.abilities.sandbox import Program, passes, require_sandbox
-from unmask.experts.abilities.tests import TESTS, Item, Test, is_right, read_items
 from unmask.experts.lessons.lessons import Lesson
-from unmask.experts.lessons.seeds import lettered
+from unmask.experts.lessons.seed_lessons import lettered
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -2,7 +2,7 @@
 
 Two processes, each in a sandbox of its own. One runs what the model wrote. The other runs the tests: it calls the first through a socket,
 compares the answers itself, and writes a secret of this run after the last test. So a program passes by its answers and by nothing else:
-leaving early, printing, and changing the interpreter that it runs in do not reach the tests. (inside.py is what runs in the two.)
+leaving early, printing, and changing the interpreter that it runs in do not reach the tests. (inside_sandbox.py is what runs in the two.)
 
 | kept from | by |
 |---|---|
@@ -37,7 +37,7 @@ from typing import IO, Any, Final
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.seccomp import seccomp_filter
 
-_INSIDE: Final = Path(__file__).with_name("inside.py")
+_INSIDE: Final = Path(__file__).with_name("inside_sandbox.py")
 _SYSTEM: Final = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/nix/store")
 _SCRATCH: Final = 16 << 20
 _GRACE: Final = 2  # seconds to start two interpreters on a busy machine

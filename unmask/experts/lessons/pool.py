@@ -11,7 +11,7 @@ from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.generation import Job, Text, Writer
-from unmask.experts.lessons.writers import load_speaker
+from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 
 
@@ -64,7 +64,7 @@ class _Member:
     """One writer, loaded where it runs."""
 
     def __init__(self, source: Source) -> None:
-        self.writer = Writer(*load_speaker(source))
+        self.writer = Writer(*load_any_language_model(source))
 
     def ready(self) -> bool:
         return True

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.experts.bases import WEIGHTS
 from unmask.experts.lessons.domain import BLANK, STOP, Domain
 from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
 from unmask.experts.lessons.generation import Job, Sampling, Text, Writers
 from unmask.experts.lessons.lessons import Lesson
-from unmask.experts.lessons.seeds import write_lessons
-from unmask.experts.records import another_run, content_of, plain, require_same
+from unmask.experts.lessons.seed_lessons import write_lessons
+from unmask.experts.records import WEIGHTS, another_run, content_of, plain, require_same
 from unmask.io.files import append_line, atomic, only_run_in, write_json
 from unmask.io.seals import Damaged, open_line, read_record, sealed_line, write_record
 

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.harness import Fetched, Items, accuracies
-from unmask.experts.lessons.writers import load_speaker
+from unmask.experts.expert_usage import measure_usage
 from unmask.experts.likelihood import likelihoods
-from unmask.experts.usage import measure_usage
 from unmask.io.seals import read_record, write_record
-from unmask.mixture.choices import chosen
-from unmask.mixture.experts import read_expert
-from unmask.mixture.folder import load_mixture
+from unmask.mixture.any_model import load_any_language_model
+from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.merging import Method, merge_experts
+from unmask.mixture.mixture_folder import load_mixture
+from unmask.mixture.overrides import chosen
 from unmask.models.loading import Source, load_language_model
 from unmask.studies.self_moe.study_data import AbilityTests, Lessons
 
@@ -56,7 +56,7 @@ class Measurements:
     def model(self, row: str, folder: Path | None) -> Values:
         """A base model (no folder), an expert or a mixture as it was saved."""
         if self._lacks(row):
-            self._measure(row, *load_speaker(replace(self.source, model=str(folder or self.source.model))))
+            self._measure(row, *load_any_language_model(replace(self.source, model=str(folder or self.source.model))))
         return self._values(row)
 
     def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from unmask.mixture.folder import load_mixture
+from unmask.mixture.mixture_folder import load_mixture
 from unmask.models.loading import Source
 
 _TOKENS, _TEXTS, _ROUNDS = 128, 4, 4

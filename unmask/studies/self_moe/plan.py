@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unmask.errors import UnmaskError, unknown
 from unmask.experts.balance import Balance
-from unmask.experts.learning import Average, Learning
+from unmask.experts.lesson_training import Average, Learning
 from unmask.experts.router import RouterOptions
 from unmask.io.files import inside
 from unmask.mixture.gating import Routing

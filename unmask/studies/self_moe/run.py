@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.experts.bases import weights_of
-from unmask.experts.records import content_of, write_or_check
+from unmask.experts.records import content_of, weights_of, write_or_check
 from unmask.io.files import only_run_in, write_json
 from unmask.io.seals import read_record, write_record
 from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
-from unmask.statistics.questions import Row, compare_likelihoods
+from unmask.statistics.domain_differences import Row, compare_likelihoods
 from unmask.studies.self_moe.builder import Builder
 from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UnmaskError
+from unmask.experts.abilities.ability_tests import TESTS
 from unmask.experts.abilities.harness import Items, draw_tests, find_test, require_code_to_run
-from unmask.experts.abilities.tests import TESTS
-from unmask.experts.bases import weights_of
 from unmask.experts.lessons.domain import load_domain
 from unmask.experts.lessons.generation import Writer
 from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.seeds import read_seeds, split, write_lessons
+from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
 from unmask.experts.lessons.specialise import LESSONS, specialise
 from unmask.experts.lessons.specialise import Plan as Writing
-from unmask.experts.lessons.writers import load_speaker
+from unmask.experts.records import weights_of
 from unmask.io.files import inside
+from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import StudyPlan
@@ -59,7 +59,7 @@ def draw(plan: StudyPlan, source: Source, root: Path, folder: Path, say: Callabl
         given[name] = _kept(inside(folder, f"{name}.seeds.jsonl"), seeds)
     learned = dict(given)
     if plan.lessons == "written":
-        writer = Writer(*load_speaker(source))
+        writer = Writer(*load_any_language_model(source))
         forbidden = [f"{one.instruction} {one.input}".strip() for some in held_out.values() for one in some]
         for name, seeds in given.items():
             writing = Writing(plan.number, batch=64, seed=plan.seed)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unmask.statistics.questions import Row, compare_likelihoods
+from unmask.statistics.domain_differences import Row, compare_likelihoods
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.run import BASE, INSTANCE, Findings, rows_of
 

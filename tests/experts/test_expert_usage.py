@@ -12,10 +12,10 @@ import torch
 
 from tests.experts.conftest import COLOURS, DOMAINS, SUMS
 from tests.mixture.models import language_model, saved_experts
+from unmask.experts.expert_usage import first_choices, information, measure_usage
 from unmask.experts.lessons.lessons import tokenize_lessons
-from unmask.experts.usage import first_choices, information, measure_usage
-from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import Mixture
 
 
 def test_information_by_hand() -> None:
@@ -67,7 +67,7 @@ def test_first_choices_by_hand(mixture: Mixture, tokenizer: Any) -> None:
 
 
 def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.experts.usage as module
+    import unmask.experts.expert_usage as module
 
     def told(*_: Any, **__: Any) -> Any:
         first = np.array([[0.1, 0.9]] * len(SUMS) + [[0.9, 0.1]] * len(COLOURS))
@@ -87,7 +87,7 @@ def test_usage_of_a_router_that_tells_domains_apart(mixture: Mixture, tokenizer:
 
 def test_chance_is_subtracted(mixture: Mixture, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Routing that knows nothing of domains has information by chance, more of it the fewer the lessons; corrected, it has none."""
-    import unmask.experts.usage as module
+    import unmask.experts.expert_usage as module
 
     monkeypatch.setattr(module, "_RESAMPLES", 2)  # intervals are not looked at here
     few = {"sums": SUMS[:4], "colours": COLOURS[:4]}

@@ -9,7 +9,7 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError, unknown
-from unmask.mixture.loading import load
+from unmask.mixture.any_model import load_any_decoder
 from unmask.models.decoder import body_of
 from unmask.models.loading import Source, load_language_model
 from unmask.saving.folder import read_settings
@@ -21,7 +21,7 @@ def load_model(source: Source, attention: Attention | None = None) -> LoadedMode
     Raises UnmaskError if a plain model is given without an attention, and AttentionError if the model does not obey.
     """
     source, attention, limit = _completed(source, attention)
-    model, tokenizer = load(source)
+    model, tokenizer = load_any_decoder(source)
     return LoadedModel(Backbone(model, attention), tokenizer, source, max_length=limit)
 
 

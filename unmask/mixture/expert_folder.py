@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unmask.errors import UnmaskError
 from unmask.io.seals import Damaged, check_seal, save_tensors
-from unmask.mixture.stack import Factors
+from unmask.mixture.expert_linear import Factors
 from unmask.models.source import base_name, lasting_name
 
 _PREFIX = "base_model.model."

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from tests.experts.conftest import DOMAINS
 from tests.experts.test_training import expert
 from unmask.cli import app
-from unmask.experts.lessons.seeds import write_lessons
-from unmask.experts.lessons.writers import load_speaker
+from unmask.experts.lessons.seed_lessons import write_lessons
 from unmask.experts.likelihood import response_likelihood
+from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
-from unmask.statistics.questions import compare_likelihoods
+from unmask.statistics.domain_differences import compare_likelihoods
 
 
 def test_differences_are_paired() -> None:
@@ -42,7 +42,7 @@ def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
     first, second = said["models"]
     assert said["items"] == {"sums": 12, "colours": 12}
     assert second["differences"]["sums"][2] < 0, "the expert is better at its own domain, beyond chance"
-    model, tokenizer = load_speaker(Source(str(base), dtype="float32"))
+    model, tokenizer = load_any_language_model(Source(str(base), dtype="float32"))
     assert first["domains"]["sums"] == pytest.approx(response_likelihood(model, tokenizer, DOMAINS["sums"]).mean())
     printed = CliRunner().invoke(app, given, catch_exceptions=False).stdout
     assert "average" in printed and f"{first['domains']['sums']:.3f}" in printed

@@ -26,7 +26,7 @@ from typing import Final, Literal
 
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.sandbox import Program
-from unmask.experts.lessons.seeds import LETTERS, lettered, without_marks
+from unmask.experts.lessons.seed_lessons import LETTERS, lettered, without_marks
 from unmask.io.rows import Row, field, read_rows
 
 Asked = Literal["choice", "text", "code"]

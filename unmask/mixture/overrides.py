@@ -23,8 +23,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.errors import UnmaskError, unknown
-from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import Force, Routing, gates
+from unmask.mixture.mixture_folder import Mixture
 
 NAMED = ("learned", "all", "renormalised", "random", "uniform")
 _RANKED = re.compile(r"top-([1-9]\d{0,5})")

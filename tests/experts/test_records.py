@@ -13,14 +13,13 @@ from safetensors.torch import load_file, save_file
 from tests.experts.conftest import DOMAINS, SUMS
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
-from unmask.experts.bases import require_same_weights
 from unmask.experts.expert import train_expert
-from unmask.experts.learning import Learning
-from unmask.experts.lessons.writers import load_speaker
+from unmask.experts.lesson_training import Learning
 from unmask.experts.mixing import Ingredients, mix
-from unmask.experts.records import write_or_check
-from unmask.mixture.folder import build_mixture, load_mixture
+from unmask.experts.records import require_same_weights, write_or_check
+from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import build_mixture, load_mixture
 from unmask.models.identity import recorded_base
 from unmask.models.loading import Source
 from unmask.training.lora import LoraOptions
@@ -71,7 +70,7 @@ def test_an_expert_is_resumed_from_another_working_directory(
     assert recorded_base(tmp_path / "expert") is not None
     monkeypatch.chdir("/")
     assert expert(base, tmp_path / "expert", At(".expert-training", 1, pytest.fail)).losses
-    assert load_speaker(Source(str(tmp_path / "expert"), dtype="float32"))
+    assert load_any_language_model(Source(str(tmp_path / "expert"), dtype="float32"))
 
 
 def test_a_base_that_was_retrained_is_noticed_by_all_who_use_its_experts(base: Path, experts: Path, tmp_path: Path) -> None:
@@ -86,14 +85,16 @@ def test_a_base_that_was_retrained_is_noticed_by_all_who_use_its_experts(base: P
         lambda: build_mixture([experts / "sums"], Routing()),
         lambda: build_mixture([experts / "sums"], Routing(), Source(str(base))),
         lambda: load_mixture(folder, Source(str(folder))),
-        lambda: load_speaker(Source(str(experts / "sums"))),
+        lambda: load_any_language_model(Source(str(experts / "sums"))),
     ]
     for use in uses:
         with pytest.raises(UnmaskError, match=CHANGED):
             use()
     named = Source(str(base), adapter=str(folder), dtype="float32")  # whoever names the base means it
     assert load_mixture(folder, named)[0].source.model == str(base)
-    assert load_speaker(named) and load_speaker(Source(str(base), adapter=str(experts / "sums"), dtype="float32"))
+    assert load_any_language_model(named) and load_any_language_model(
+        Source(str(base), adapter=str(experts / "sums"), dtype="float32")
+    )
 
 
 def test_a_base_that_was_moved_is_the_same_base(base: Path, experts: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.seeds import read_seeds, split, write_lessons
+from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
 
 DATA = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

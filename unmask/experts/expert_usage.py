@@ -18,10 +18,10 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from unmask.encoding.batching import plan
-from unmask.experts.learning import LessonCollator
+from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.mixture.folder import Mixture
 from unmask.mixture.gating import gates
+from unmask.mixture.mixture_folder import Mixture
 from unmask.training.targets import IGNORED
 
 if TYPE_CHECKING:

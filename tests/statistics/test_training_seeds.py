@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from unmask.statistics.paired import wilcoxon
-from unmask.statistics.seeds import seed_test
+from unmask.statistics.training_seeds import seed_test
 
 Scores = np.ndarray
 

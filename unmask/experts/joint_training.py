@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from unmask.experts.expert import linear_kinds
-from unmask.mixture.experts import Expert, write_expert
-from unmask.mixture.folder import Mixture
+from unmask.mixture.expert_folder import Expert, write_expert
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import Mixture
 from unmask.models.decoder import body_of, find_layers
 from unmask.models.loading import Source, load_language_model
 from unmask.training.lora import LoraOptions, weight_kinds

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, inside, only_writer_of
 from unmask.io.seals import check_seal, load_tensors, save_tensors, seal
-from unmask.mixture.experts import Expert, read_expert, require_alike
+from unmask.mixture.expert_folder import Expert, read_expert, require_alike
 from unmask.mixture.gating import Routing
 from unmask.mixture.model import MixtureModel
 from unmask.models.identity import pinned, recorded_base, require_same_base

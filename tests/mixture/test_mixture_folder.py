@@ -13,8 +13,8 @@ import torch
 from tests.mixture.models import language_model, saved_experts, tokens
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.mixture.folder import Mixture, build_mixture, load_mixture, save_mixture
 from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import Mixture, build_mixture, load_mixture, save_mixture
 from unmask.models.loading import Source
 
 TEXTS = ["A man plays a guitar.", "x", "The stock market fell."]

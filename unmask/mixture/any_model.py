@@ -1,0 +1,48 @@
+"""Loading any model: a plain one, one with an adapter or an expert, or a mixture of LoRA experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.errors import UnmaskError
+from unmask.mixture.expert_folder import read_expert
+from unmask.mixture.merging import merge_experts
+from unmask.mixture.mixture_folder import load_mixture
+from unmask.models.identity import note_source
+from unmask.models.loading import base_of, load_decoder, load_language_model, places_of
+from unmask.models.source import Source, adapter_folder, is_adapter, is_mixture, place_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def load_any_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The decoder without its language-model head, on its device, and its tokenizer. Raises UnmaskError."""
+    folder, adapter = places_of(source)
+    if is_mixture(folder):
+        if adapter:
+            raise UnmaskError(f"'{source.model}' is a mixture, and an adapter would change its base under its experts.")
+    elif not (adapter and is_mixture(Path(adapter))):
+        return load_decoder(source)
+    mixture, tokenizer = load_mixture(Path(adapter or folder), source)
+    return note_source(mixture.body, source, mixture.source), tokenizer
+
+
+def load_any_language_model(source: Source) -> tuple[Any, PreTrainedTokenizerBase]:
+    """A model that predicts tokens, and its tokenizer. Raises UnmaskError.
+
+    The source names a language model, an expert or a mixture. It may also name a base model, with the expert or the mixture as its
+    adapter. An expert is merged into its base at full strength.
+    """
+    folder = Path(adapter_folder(source.adapter) if source.adapter else place_of(source))
+    if is_mixture(folder):
+        mixture, tokenizer = load_mixture(folder, source)
+        return mixture.model.eval(), tokenizer
+    if is_adapter(folder):
+        expert = read_expert(folder)
+        model, tokenizer = load_language_model(replace(source, adapter=None) if source.adapter else base_of(folder, source))
+        return merge_experts(model, [expert], "linear", weights=[1.0]).eval(), tokenizer
+    model, tokenizer = load_language_model(source)
+    return model.eval(), tokenizer
