@@ -16,8 +16,8 @@ from unmask.embedder import Embedder
 from unmask.encoding import forward_pass as passes
 from unmask.encoding.encode import encode_tokenized
 from unmask.encoding.features import Fit
-from unmask.encoding.forward_pass import Pass, SharedVectors, chunks
-from unmask.encoding.vector_store import VectorCache
+from unmask.encoding.forward_pass import ForwardPass, SharedVectors, chunks
+from unmask.encoding.vector_store import VectorStore
 
 MEAN, LAST = Design(pooling="mean"), Design(pooling="last")
 TEXTS = [f"{'A man plays a guitar. ' * (number % 4 + 1)}{number}" for number in range(12)]
@@ -43,7 +43,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def shared(embedder: Embedder, folder: Path, *designs: Design) -> SharedVectors:
     fits = dict.fromkeys(designs, Fit())
-    source = Pass(embedder.backbone, embedder.prompt, fits, VectorCache(folder), "weights", 256)
+    source = ForwardPass(embedder.backbone, embedder.prompt, fits, VectorStore(folder), "weights", 256)
     return SharedVectors(source, designs, lambda _: nullcontext())
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tests.training.running import ended, forked
-from unmask.encoding.vector_store import Shelf, VectorCache, key_of
+from unmask.encoding.vector_store import StoredRows, VectorStore, key_of
 
 ROWS = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
 KEYS = [key_of(text, None) for text in "abcdef"]
 
 
-def filled(folder: Path) -> Shelf:
-    shelf = Shelf(folder)
+def filled(folder: Path) -> StoredRows:
+    shelf = StoredRows(folder)
     shelf.add(KEYS[:2], ROWS[:2])
     shelf.add(KEYS[2:], ROWS[2:])
     return shelf
@@ -25,7 +25,7 @@ def filled(folder: Path) -> Shelf:
 
 def test_rows_come_back_in_any_order_now_and_later(tmp_path: Path) -> None:
     order = [4, 0, 0, 3, 1]
-    for shelf in (filled(tmp_path), Shelf(tmp_path)):
+    for shelf in (filled(tmp_path), StoredRows(tmp_path)):
         found = shelf.get([KEYS[place] for place in order])
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, ROWS[order])
@@ -37,7 +37,7 @@ def test_rows_come_back_in_any_order_now_and_later(tmp_path: Path) -> None:
 def test_the_first_row_of_a_key_stays(tmp_path: Path) -> None:
     shelf = filled(tmp_path)
     shelf.add([KEYS[0], key_of("g", None)], np.full((2, 3), 7, np.float32))
-    for one in (shelf, Shelf(tmp_path)):
+    for one in (shelf, StoredRows(tmp_path)):
         np.testing.assert_array_equal(one.get([KEYS[0], key_of("g", None)]), [ROWS[0], [7, 7, 7]])
 
 
@@ -60,11 +60,11 @@ def test_a_damaged_block_is_put_aside_and_the_others_stay(damage: str, tmp_path:
         "other": b"no archive",
     }
     file.write_bytes(changed[damage])
-    shelf = Shelf(tmp_path)
+    shelf = StoredRows(tmp_path)
     assert shelf.damaged == 1
     assert [key in shelf for key in KEYS] == [False] * 2 + [True] * 4
     shelf.add(KEYS[:2], ROWS[:2])
-    for one in (shelf, Shelf(tmp_path)):
+    for one in (shelf, StoredRows(tmp_path)):
         np.testing.assert_array_equal(one.get(KEYS), ROWS)
 
 
@@ -74,20 +74,20 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     def overfill() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))  # what a disk does that has so little left
-        shelf = Shelf(tmp_path)
+        shelf = StoredRows(tmp_path)
         with pytest.raises(OSError, match="npz"):
             shelf.add([key_of(str(n), None) for n in range(1000)], np.zeros((1000, 100), np.float32))
 
     assert ended(forked(overfill)) == 0
-    shelf = Shelf(tmp_path)
+    shelf = StoredRows(tmp_path)
     np.testing.assert_array_equal(shelf.get(KEYS), ROWS)
     assert (shelf.damaged, len(list(tmp_path.iterdir()))) == (0, 2)
 
 
 def test_shelves_of_other_names_hold_other_rows(tmp_path: Path) -> None:
-    cache = VectorCache(tmp_path / "vectors")
-    cache.shelf("one").add(KEYS[:2], ROWS[:2])
-    assert KEYS[0] not in cache.shelf("other")
-    np.testing.assert_array_equal(VectorCache(tmp_path / "vectors").shelf("one").get(KEYS[:2]), ROWS[:2])
+    cache = VectorStore(tmp_path / "vectors")
+    cache.stored("one").add(KEYS[:2], ROWS[:2])
+    assert KEYS[0] not in cache.stored("other")
+    np.testing.assert_array_equal(VectorStore(tmp_path / "vectors").stored("one").get(KEYS[:2]), ROWS[:2])
     cache.forget()
-    assert not (tmp_path / "vectors").exists() and KEYS[0] not in cache.shelf("one")
+    assert not (tmp_path / "vectors").exists() and KEYS[0] not in cache.stored("one")

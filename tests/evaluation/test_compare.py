@@ -20,7 +20,7 @@ from unmask.embedder import Embedder
 from unmask.encoding import forward_pass as passes
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import encode_tokenized, fit_designs
-from unmask.encoding.vector_store import LostRows, Shelf
+from unmask.encoding.vector_store import LostRows, StoredRows
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
 from unmask.evaluation import reference_rows
@@ -604,16 +604,16 @@ def test_vectors_that_are_damaged_during_a_run_are_computed_again(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = compare(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "whole"))
-    original, done = Shelf.get, []
+    original, done = StoredRows.get, []
 
-    def get(self: Shelf, keys: Any) -> Any:
+    def get(self: StoredRows, keys: Any) -> Any:
         for block in self.folder.glob("00000000.npz"):
             if block not in done:  # the first block of each shelf, just before it is read
                 done.append(block)
                 block.write_bytes(block.read_bytes()[:-9])
         return original(self, keys)
 
-    monkeypatch.setattr(Shelf, "get", get)
+    monkeypatch.setattr(StoredRows, "get", get)
     said: list[str] = []
     assert scores(compare(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "damaged"), said.append)) == scores(
         expected
@@ -624,7 +624,7 @@ def test_vectors_that_are_damaged_during_a_run_are_computed_again(
 def test_a_disk_that_never_gives_back_what_was_written_is_told(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Shelf, "_rows", lambda self, block: (_ for _ in ()).throw(LostRows("gone")))
+    monkeypatch.setattr(StoredRows, "_rows", lambda self, block: (_ for _ in ()).throw(LostRows("gone")))
     store = ResultStore(tmp_path)
     assert compare(plan_of(folder, "mean", tasks[:1]), store) == []
     assert "the disk does not give back what was written to it" in store.failures[0].error

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.test_results import ITEMS, result
-from unmask.encoding.vector_store import LostRows, Shelf, VectorCache, key_of
+from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore, key_of
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
 from unmask.io.arrays import load_arrays, save_arrays
@@ -123,7 +123,7 @@ def test_damaged_items_make_their_result_missing(items: Items, tmp_path: Path) -
 
 
 def test_damaged_vectors_are_gone_whenever_the_damage_is_done(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = StoredRows(tmp_path)
     shelf.add(KEYS[:2], ROWS[:2])
     shelf.add(KEYS[2:], ROWS[2:])
     file = sorted(tmp_path.glob("*.npz"))[1]
@@ -131,9 +131,9 @@ def test_damaged_vectors_are_gone_whenever_the_damage_is_done(tmp_path: Path) ->
     gone = 0
     for number, changed in enumerate(damaged(content)):
         file.write_bytes(content)
-        before = Shelf(tmp_path) if number % 20 == 0 else None
+        before = StoredRows(tmp_path) if number % 20 == 0 else None
         file.write_bytes(changed)
-        after = Shelf(tmp_path)
+        after = StoredRows(tmp_path)
         if KEYS[2] in after:
             np.testing.assert_array_equal(after.get(KEYS), ROWS)
             continue
@@ -156,7 +156,7 @@ def test_a_shape_that_shrank_is_damage(tmp_path: Path) -> None:
         load_arrays(file)
 
 
-def _damaged_while_open(shelf: Shelf) -> None:
+def _damaged_while_open(shelf: StoredRows) -> None:
     with pytest.raises(LostRows):
         shelf.get(KEYS)
     assert [key in shelf for key in KEYS] == [True] * 2 + [False] * 4
@@ -165,7 +165,7 @@ def _damaged_while_open(shelf: Shelf) -> None:
 
 
 def test_a_block_that_holds_other_rows_is_damaged_too(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = StoredRows(tmp_path)
     shelf.add(KEYS[:3], ROWS[:3])
     shelf.add(KEYS[3:], ROWS[3:])
     one, other = sorted(tmp_path.glob("*.npz"))
@@ -234,8 +234,8 @@ def test_nan_is_no_result(tmp_path: Path) -> None:
 def test_vectors_lie_in_a_private_folder_and_nothing_else_is_removed(tmp_path: Path) -> None:
     (tmp_path / "vectors").mkdir()
     (tmp_path / "vectors" / "mine.npy").write_text("mine")
-    cache = VectorCache.beside(tmp_path)
-    cache.shelf("one").add(KEYS, ROWS)
+    cache = VectorStore.beside(tmp_path)
+    cache.stored("one").add(KEYS, ROWS)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".unmask-vectors", "vectors"]
     cache.forget()
     assert [path.name for path in tmp_path.rglob("*")] == ["vectors", "mine.npy"]
@@ -245,5 +245,5 @@ def test_a_folder_of_vectors_with_other_files_is_refused_and_left_alone(tmp_path
     (tmp_path / ".unmask-vectors").mkdir()
     (tmp_path / ".unmask-vectors" / "mine").write_text("mine")
     with pytest.raises(UnmaskError, match="holds files that unmask did not make"):
-        VectorCache.beside(tmp_path)
+        VectorStore.beside(tmp_path)
     assert (tmp_path / ".unmask-vectors" / "mine").read_text() == "mine"

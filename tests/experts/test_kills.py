@@ -17,7 +17,7 @@ from tests.experts.lessons.test_specialise import FREE, Scripted
 from tests.experts.test_training import LORA, SHORT
 from tests.training.running import ended, forked, killed_after
 from unmask.experts.expert import train_expert
-from unmask.experts.lessons.specialise import Plan, specialise
+from unmask.experts.lessons.specialise import SpecialisePlan, specialise
 from unmask.experts.mixing import Ingredients, mix
 from unmask.mixture.gating import Routing
 from unmask.models.loading import Source
@@ -44,7 +44,7 @@ def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             return super().write(*given)
 
     def write(name: str) -> None:
-        specialise(Slow(), "pico", FREE, SUMS, tmp_path / name, Plan(number=40, batch=4, patience=20))
+        specialise(Slow(), "pico", FREE, SUMS, tmp_path / name, SpecialisePlan(number=40, batch=4, patience=20))
 
     whole = seconds_of(lambda: write("whole"))
     for kill in range(KILLS):

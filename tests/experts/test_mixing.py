@@ -57,7 +57,7 @@ def test_a_mean_state_is_the_mean_of_what_a_block_is_given(base: Path, tmp_path:
     found = mean_states(mixture, lessons, 0)
     name, states = "model.layers.1.mlp", []
     hook = mixture.model.get_submodule(name).register_forward_pre_hook(lambda _, given: states.append(given[0][0]))
-    with torch.no_grad(), mixture.base_only():
+    with torch.no_grad(), mixture.without_experts():
         for lesson in lessons:
             mixture.body(input_ids=torch.tensor([lesson.ids]))
     hook.remove()
@@ -122,7 +122,7 @@ def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_pa
     mixture, tokenizer = load_mixture(tmp_path / "joint", source)
     lessons = [lesson for some in DOMAINS.values() for lesson in some]
     found = response_likelihood(mixture.model, tokenizer, lessons).mean()
-    with mixture.base_only():
+    with mixture.without_experts():
         untrained = response_likelihood(mixture.model, tokenizer, lessons).mean()
     assert found < 0.6 * untrained
     with mixture.only("expert1"):

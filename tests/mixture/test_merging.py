@@ -47,7 +47,7 @@ def test_a_linear_merge_is_the_mixture_at_fixed_gates(experts: Any) -> None:
     ids, gates = tokens(language_model()), torch.tensor([0.2, 0.5, -0.3])
     model = language_model()
     mixture = Mixture(model, experts)
-    with torch.no_grad(), mixture.forced(lambda logits: gates.expand(logits.shape)):
+    with torch.no_grad(), mixture.with_gates(lambda logits: gates.expand(logits.shape)):
         expected = model(input_ids=ids).logits
         found = merged(experts, "linear", weights=gates.tolist())(input_ids=ids).logits
     assert torch.allclose(found, expected, atol=1e-3)

@@ -12,7 +12,7 @@ from tests.mixture.models import FAMILY, language_model, saved_experts, tokens
 from unmask.errors import UnmaskError
 from unmask.mixture.gating import Routing, gates
 from unmask.mixture.mixture_folder import Mixture
-from unmask.mixture.overrides import chosen, dealt_out
+from unmask.mixture.overrides import dealt_out, override_routing
 
 ROUTERS = ["block", "layer", "final"]
 
@@ -40,9 +40,9 @@ def test_one_expert_alone_is_that_expert_and_none_is_the_base(family: str, tmp_p
             found = logits(model, ids)
         assert (found - one_expert(family, expert.folder, ids)).abs().max() < 1e-4
         assert (found - base).abs().max() > 1e-2
-    with mixture.base_only():
+    with mixture.without_experts():
         assert torch.equal(logits(model, ids), base)
-    with mixture.forced(torch.zeros_like):
+    with mixture.with_gates(torch.zeros_like):
         assert torch.allclose(logits(model, ids), base, atol=1e-6)
     assert torch.equal(logits(mixture.remove(), ids), base)
 
@@ -144,7 +144,7 @@ def test_renormalised_top_1_cannot_be_trained() -> None:
 
 @pytest.mark.parametrize("family", FAMILY)
 def test_maps_that_read_the_same_input_share_a_product(family: str, tmp_path: Path) -> None:
-    """Sharing is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
+    """What maps share is found on the loaded model, changes nothing, and is undone where factors train; nothing of a pass stays behind."""
     model = language_model(family)
     mixture = Mixture(model, saved_experts(tmp_path, model), Routing(top_k=2))
     ids = tokens(model)
@@ -320,7 +320,7 @@ def test_the_final_router_is_x_lora(family: str, top_k: int, tmp_path: Path) -> 
         theirs = xlora(input_ids=ids).logits
     ours = logits(model, ids)
     assert torch.allclose(ours, theirs, atol=1e-4)
-    with mixture.base_only():
+    with mixture.without_experts():
         assert not torch.allclose(logits(model, ids), theirs, atol=1e-2)
 
 
@@ -330,7 +330,7 @@ def test_a_sequence_is_routed_by_the_mean_of_the_text_so_far(tmp_path: Path) -> 
     torch.nn.init.normal_(mixture.routers["router"].weight, std=0.5)
     ids = tokens(model)
     point = mixture.points["model.layers.0.self_attn"]
-    with mixture.hearing() as heard:
+    with mixture.record_logits() as heard:
         whole = logits(model, ids)
     states: list[Any] = []
     point.register_forward_pre_hook(lambda _, given: states.append(given[0]))
@@ -365,7 +365,7 @@ def test_a_shared_expert_always_acts_at_full_strength(tmp_path: Path) -> None:
     *experts, always = saved_experts(tmp_path, model)
     mixture = Mixture(model, experts, Routing(), shared=always)
     assert mixture.routers["router"].weight.shape[0] == 2
-    with mixture.forced(torch.zeros_like):
+    with mixture.with_gates(torch.zeros_like):
         alone = logits(model, ids)
     with mixture.only("a"):
         both = logits(model, ids)
@@ -373,7 +373,7 @@ def test_a_shared_expert_always_acts_at_full_strength(tmp_path: Path) -> None:
     three = Mixture(model, [*experts, always])
     with three.only("c"):
         assert torch.allclose(logits(model, ids), alone, atol=1e-5)
-    with three.forced(lambda scores: torch.tensor([1.0, 0.0, 1.0]).expand(scores.shape)):
+    with three.with_gates(lambda scores: torch.tensor([1.0, 0.0, 1.0]).expand(scores.shape)):
         assert torch.allclose(logits(model, ids), both, atol=1e-5)
     with pytest.raises(UnmaskError, match="the same name"):
         Mixture(language_model(), experts, shared=experts[0])
@@ -390,7 +390,7 @@ def test_choices(tmp_path: Path) -> None:
     point.register_forward_hook(lambda point, *_: seen.append(point.now.strength))
 
     def strengths(choice: str) -> torch.Tensor:
-        with chosen(mixture, choice):
+        with override_routing(mixture, choice):
             logits(model, ids)
         return seen[-1][..., ::2]  # of rank 2: each expert stands there twice
 

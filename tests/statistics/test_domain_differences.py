@@ -17,18 +17,18 @@ from unmask.experts.lessons.seed_lessons import write_lessons
 from unmask.experts.likelihood import response_likelihood
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
-from unmask.statistics.domain_differences import compare_likelihoods
+from unmask.statistics.domain_differences import compare_by_domain
 
 
 def test_differences_are_paired() -> None:
     random = np.random.default_rng(0)
     one = {"a": random.normal(3, 2, 50), "b": random.normal(1, 2, 20)}
-    rows = compare_likelihoods({"one": one, "less": {name: values - 0.1 for name, values in one.items()}}, "one")
+    rows = compare_by_domain({"one": one, "less": {name: values - 0.1 for name, values in one.items()}}, "one")
     assert rows[0].difference == (0, 0, 0)
     assert rows[1].difference == pytest.approx((-0.1, -0.1, -0.1)), "no noise of lessons is left in a pair"
     assert rows[1].average == pytest.approx((one["a"].mean() + one["b"].mean()) / 2 - 0.1), "domains weigh the same"
     noise = {name: values + random.normal(0, 1, len(values)) for name, values in one.items()}
-    value, low, high = compare_likelihoods({"one": one, "noise": noise}, "one")[1].difference
+    value, low, high = compare_by_domain({"one": one, "noise": noise}, "one")[1].difference
     assert low < value < high and high - low > 0.2
 
 

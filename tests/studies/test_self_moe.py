@@ -222,7 +222,7 @@ def test_rows_are_asked_as_they_are(standing: Path, tmp_path: Path) -> None:
     from unmask.experts.abilities.ability_tests import read_items
     from unmask.experts.abilities.harness import accuracy
     from unmask.mixture.mixture_folder import load_mixture
-    from unmask.mixture.overrides import chosen
+    from unmask.mixture.overrides import override_routing
 
     name = file_of(tmp_path, "many", 24)
     found, _ = asked([f'abilities.piqa="{name}"'], standing, tmp_path)
@@ -232,7 +232,7 @@ def test_rows_are_asked_as_they_are(standing: Path, tmp_path: Path) -> None:
         assert found.abilities[row]["piqa"].tolist() == (100 * accuracy(speaker, tokenizer, "piqa", items)).tolist()
     mixture, tokenizer = load_mixture(folder / "mixtures/MiXSE", Source("pico", dtype="float32"))
     for choice in ("top-2", "all", "random", "renormalised"):
-        with chosen(mixture, choice):
+        with override_routing(mixture, choice):
             right = accuracy(mixture.model.eval(), tokenizer, "piqa", items)
         assert found.abilities[f"MiXSE, {choice}"]["piqa"].tolist() == (100 * right).tolist()
 

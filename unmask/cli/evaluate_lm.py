@@ -16,7 +16,7 @@ from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
     from unmask.experts.abilities.harness import Items
-    from unmask.statistics.domain_differences import Row
+    from unmask.statistics.domain_differences import ModelScores
 
 
 def evaluate_lm(
@@ -112,8 +112,8 @@ def _announce(asked: Mapping[str, Any], code: Mapping[str, bool]) -> None:
 
 def _require_choices(models: list[str], choices: list[str]) -> None:
     """Raise UnmaskError for a choice that a mixture does not have, or that no model could make, before a model is loaded."""
-    from unmask.mixture.mixture_folder import SETTINGS, read_settings
-    from unmask.mixture.overrides import check_choice
+    from unmask.mixture.mixture_folder import SETTINGS, read_mixture_settings
+    from unmask.mixture.overrides import check_override
     from unmask.models.bundled import resolve
 
     folders = [Path(resolve(name)) for name in models] if choices else []
@@ -122,7 +122,7 @@ def _require_choices(models: list[str], choices: list[str]) -> None:
         raise UnmaskError("--choice is another way to use a mixture, and no model here is one.")
     for folder in mixtures:
         for choice in choices:
-            check_choice(choice, read_settings(folder).experts)
+            check_override(choice, read_mixture_settings(folder).experts)
 
 
 def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callable[[], Any]]]:
@@ -130,10 +130,10 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
     from contextlib import nullcontext
     from functools import partial
 
-    from unmask.mixture.overrides import chosen
+    from unmask.mixture.overrides import override_routing
 
     mixture = getattr(speaker.base_model, "mixture", None)
-    other = [(f"{name}, {choice}", partial(chosen, mixture, choice)) for choice in choices] if mixture else []
+    other = [(f"{name}, {choice}", partial(override_routing, mixture, choice)) for choice in choices] if mixture else []
     return [(name, nullcontext), *other]
 
 
@@ -156,7 +156,7 @@ def _accuracies(
 
 def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, int], as_json: bool) -> None:
     from unmask.statistics.domain_differences import as_json as content
-    from unmask.statistics.domain_differences import compare_likelihoods
+    from unmask.statistics.domain_differences import compare_by_domain
 
     found: dict[str, Any] = {}
     for values, name, title, unit in (
@@ -166,7 +166,7 @@ def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, in
         if not values:
             continue
         first = next(iter(values))
-        rows = compare_likelihoods(values, first)
+        rows = compare_by_domain(values, first)
         numbers = lessons if values is foreseen else {test: len(some) for test, some in values[first].items()}
         found[name] = content(rows, first, numbers, unit)
         if not as_json:
@@ -175,7 +175,7 @@ def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, in
         print(json.dumps(found, indent=2))
 
 
-def _print(rows: Sequence[Row], title: str, digits: int, numbers: Mapping[str, int]) -> None:
+def _print(rows: Sequence[ModelScores], title: str, digits: int, numbers: Mapping[str, int]) -> None:
     from unmask.io import terminal
 
     table = terminal.table(title)

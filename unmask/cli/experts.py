@@ -89,7 +89,7 @@ def specialise(
     """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
     from unmask.experts.lessons.domain import load_domain
     from unmask.experts.lessons.seed_lessons import read_seeds
-    from unmask.experts.lessons.specialise import FILES, Plan, check_run, record_of
+    from unmask.experts.lessons.specialise import FILES, SpecialisePlan, check_run, record_of
     from unmask.experts.lessons.specialise import specialise as run
     from unmask.experts.records import weights_of
     from unmask.io.files import check_output
@@ -98,7 +98,7 @@ def specialise(
     output = output.expanduser()
     for name in FILES:
         check_output(output / name, [seeds, *(avoid or [])])
-    plan = Plan(number, batch, instruction_tokens, response_tokens, seed=seed)
+    plan = SpecialisePlan(number, batch, instruction_tokens, response_tokens, seed=seed)
     found, chosen = read_seeds(seeds), load_domain(domain)
     forbidden = [f"{one.instruction} {one.input}".strip() for file in avoid or [] for one in read_seeds(file)]
     source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)

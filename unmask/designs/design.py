@@ -29,13 +29,13 @@ from unmask.errors import UnmaskError, unknown
 Attention = Literal["causal", "bidirectional"]
 Pooling = Literal["last", "first", "mean", "weighted-mean", "max", "cross-attention", "layer-attention", "latent-attention"]
 Features = Literal["hidden", "routing", "concat", "sum"]
-Routing = Literal["softmax", "logits", "sigmoid", "topk"]
+RoutingKind = Literal["softmax", "logits", "sigmoid", "topk"]
 
 ATTENTIONS: Final = get_args(Attention)
 POOLINGS: Final = get_args(Pooling)
 HEADS: Final = ("cross-attention", "layer-attention", "latent-attention")  # poolings with parameters, which have to be trained
 FEATURES: Final = get_args(Features)
-ROUTINGS: Final = get_args(Routing)
+ROUTINGS: Final = get_args(RoutingKind)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Design:
     layer: int | Literal["all"] | None = None
     features: Features = "hidden"
     alpha: float | Literal["auto"] | None = None
-    routing: Routing | None = None
+    routing: RoutingKind | None = None
     zscore: bool = False
     whiten: int | Literal["all"] | None = None
 
@@ -244,7 +244,7 @@ def _parse_layer(layer: str) -> int | Literal["all"] | None:
     return int(layer)
 
 
-def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] | None, Routing | None]:
+def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] | None, RoutingKind | None]:
     if not rest:
         return "hidden", None, None
     if len(rest) > 1:

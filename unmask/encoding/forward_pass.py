@@ -1,4 +1,4 @@
-"""Passes: the vectors of all designs that share one attention and prompt, each text computed once for all of them.
+"""Forward passes: the vectors of all designs that share one attention and prompt, each text computed once for all of them.
 
 What is computed goes to disk a chunk at a time. A chunk is filled by tokens in the order in which texts were asked for, so that a run that
 was stopped after one goes on with the same chunks, and to the same bits.
@@ -19,7 +19,7 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import Tally, Vectors, encode_tokenized
 from unmask.encoding.features import Fit
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
-from unmask.encoding.vector_store import LostRows, Shelf, VectorCache, key_of
+from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore, key_of
 from unmask.errors import UnmaskError
 
 _CHUNK = 2**17
@@ -27,12 +27,12 @@ _CHUNK = 2**17
 
 _ATTEMPTS = 5  # to read what lies on the disk, and to compute again what was damaged there
 
-Showing = Callable[[int], AbstractContextManager["Callable[[int], None] | None"]]
+ShowProgress = Callable[[int], AbstractContextManager["Callable[[int], None] | None"]]
 """A progress bar for so many texts."""
 
 
 @dataclass
-class Spent:
+class ComputeCost:
     """What computing cost: seconds, for so many texts and tokens; peak memory in bytes, of the process or of the device."""
 
     texts: int = 0
@@ -42,7 +42,7 @@ class Spent:
 
 
 @dataclass
-class Pass:
+class ForwardPass:
     """A model in one attention, a prompt, and the designs that read it.
 
     name: what vectors depend on beside design and text (weights, precision, limit, reference texts); budget: tokens of a batch.
@@ -51,18 +51,18 @@ class Pass:
     backbone: Backbone
     prompts: PromptTokenizer
     fits: Mapping[Design, Fit]
-    cache: VectorCache
+    cache: VectorStore
     name: str
     budget: int
 
-    def shelf(self, design: Design) -> Shelf:
+    def stored(self, design: Design) -> StoredRows:
         """Where a design's vectors are kept."""
-        return self.cache.shelf(f"{self.name}\0{design.name}")
+        return self.cache.stored(f"{self.name}\0{design.name}")
 
     @property
-    def sizes(self) -> Shelf:
+    def sizes(self) -> StoredRows:
         """Tokens of each text, and whether it was cut."""
-        return self.cache.shelf(f"{self.name}\0{self.prompts.prompt.name}")
+        return self.cache.stored(f"{self.name}\0{self.prompts.prompt.name}")
 
 
 @dataclass
@@ -72,11 +72,11 @@ class SharedVectors:
     tally: of the task's distinct texts, wherever their vectors came from; spent: of what was computed here.
     """
 
-    source: Pass
+    source: ForwardPass
     designs: Sequence[Design]
-    showing: Showing
+    show_progress: ShowProgress
     tally: Tally = field(default_factory=Tally)
-    spent: Spent = field(default_factory=Spent)
+    spent: ComputeCost = field(default_factory=ComputeCost)
     _seen: set[bytes] = field(default_factory=set)
 
     def get(self, design: Design, texts: Sequence[str], instruction: str | None) -> Vectors:
@@ -92,18 +92,18 @@ class SharedVectors:
 
     def _read(self, design: Design, keys: Sequence[bytes], distinct: Mapping[bytes, str], instruction: str | None) -> Vectors:
         """Vectors from the disk, where missing ones are put first. Raises LostRows if a block was damaged since."""
-        shelves = [self.source.sizes, *(self.source.shelf(one) for one in self.designs)]
+        shelves = [self.source.sizes, *(self.source.stored(one) for one in self.designs)]
         missing = {key: text for key, text in distinct.items() if any(key not in shelf for shelf in shelves)}
         if missing:
             self._compute(missing, instruction)
         self._count([key for key in distinct if key not in self._seen])
-        return self.source.shelf(design).get(keys)
+        return self.source.stored(design).get(keys)
 
     def _compute(self, missing: Mapping[bytes, str], instruction: str | None) -> None:
         source, keys = self.source, list(missing)
         tokenized = list(source.prompts.tokenize(list(missing.values()), instruction))
         fits = {design: source.fits[design] for design in self.designs}
-        with self.showing(len(keys)) as advance:
+        with self.show_progress(len(keys)) as advance:
             for start, end in chunks([len(text.ids) for text in tokenized]):
                 part, began = tokenized[start:end], time.perf_counter()
                 found = encode_tokenized(
@@ -112,7 +112,7 @@ class SharedVectors:
                 self._spend(part, time.perf_counter() - began)
                 source.sizes.add(keys[start:end], np.array([(len(text.ids), text.truncated) for text in part], np.int64))
                 for design, vectors in found.items():
-                    source.shelf(design).add(keys[start:end], vectors)
+                    source.stored(design).add(keys[start:end], vectors)
 
     def _spend(self, part: Sequence[TokenizedText], seconds: float) -> None:
         self.spent.texts += len(part)

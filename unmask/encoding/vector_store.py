@@ -34,7 +34,7 @@ class LostRows(Exception):
     """A block was damaged or removed since it was put on its shelf; its rows are no longer there."""
 
 
-class Shelf:
+class StoredRows:
     """Rows of one width by key. damaged: blocks that could not be read, and are gone."""
 
     def __init__(self, folder: Path) -> None:
@@ -107,7 +107,7 @@ class Shelf:
         self._last = max(self._last, _number(file))
 
 
-class VectorCache:
+class VectorStore:
     """Shelves by name, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
@@ -115,18 +115,18 @@ class VectorCache:
         if not is_own(folder):
             raise UnmaskError(f"'{folder}' holds files that unmask did not make, and it keeps vectors there: move it away.")
         self.folder = folder
-        self._shelves: dict[str, Shelf] = {}
+        self._shelves: dict[str, StoredRows] = {}
 
     @classmethod
-    def beside(cls, results: Path) -> VectorCache:
+    def beside(cls, results: Path) -> VectorStore:
         """The vectors of a run that writes its results to a folder. They are removed when the run has ended well."""
         return cls(results / _FOLDER)
 
-    def shelf(self, name: str) -> Shelf:
+    def stored(self, name: str) -> StoredRows:
         """The shelf of that name, opened once."""
         if name not in self._shelves:
             make_own(self.folder)
-            self._shelves[name] = Shelf(self.folder / hashlib.sha256(name.encode()).hexdigest()[:20])
+            self._shelves[name] = StoredRows(self.folder / hashlib.sha256(name.encode()).hexdigest()[:20])
         return self._shelves[name]
 
     @property

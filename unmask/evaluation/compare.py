@@ -18,10 +18,10 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Vectors, fit_designs, group_by_pass
 from unmask.encoding.features import Fit
-from unmask.encoding.forward_pass import Pass, SharedVectors
+from unmask.encoding.forward_pass import ForwardPass, SharedVectors
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
-from unmask.encoding.vector_store import VectorCache
+from unmask.encoding.vector_store import VectorStore
 from unmask.evaluation.outcomes import attempted, failed, made_result, model_revision, not_asked
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.word_level import WORD_LEVEL, why_not
@@ -109,7 +109,7 @@ def compare(
     store: ResultStore,
     say: Callable[[str], None] = lambda _: None,
     *,
-    cache: VectorCache | None = None,
+    cache: VectorStore | None = None,
     loaded: Callable[[], Loaded] | None = None,
     fits: dict[Design, Fit] | None = None,
 ) -> list[Result]:
@@ -127,7 +127,7 @@ def compare(
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
     grid = PlannedResults(plan, store, model_revision(plan.source), dtype, say)
     grid.note_what_is_not_asked()
-    vectors = cache or VectorCache.beside(store.folder)
+    vectors = cache or VectorStore.beside(store.folder)
     if any(grid.kept(conditions) is None for conditions in grid.cells.values()):
         backbone, tokenizer = loaded() if loaded else load_checked(plan, say)
         _fill(grid, backbone, tokenizer, vectors, {} if fits is None else fits)
@@ -205,7 +205,7 @@ class PlannedResults:
 
 
 def _fill(
-    grid: PlannedResults, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorCache, fitted: dict[Design, Fit]
+    grid: PlannedResults, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorStore, fitted: dict[Design, Fit]
 ) -> None:
     plan = grid.plan
     # all of them first: what the tokenizer lacks is refused before anything is computed
@@ -233,7 +233,7 @@ def _fill(
         give_up = partial(grid.give_up_design, group, tasks)
         fitted |= fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget, give_up=give_up)
         fits = {design: fitted[design] for design in wanted if design in fitted}
-        source = Pass(backbone, prompts[prompt], fits, cache, name, budget)
+        source = ForwardPass(backbone, prompts[prompt], fits, cache, name, budget)
         group = {label: design for label, design in group.items() if design in fits}
         for task in tasks:
             if missing := grid.missing(group, task):
@@ -258,7 +258,7 @@ def _kernels(backbone: Backbone) -> str:
     return f"{backbone.device.type} {attention_implementation(backbone.model)} {libraries}"
 
 
-def _score_group(grid: PlannedResults, source: Pass, task: Task, missing: Mapping[str, Design]) -> None:
+def _score_group(grid: PlannedResults, source: ForwardPass, task: Task, missing: Mapping[str, Design]) -> None:
     """Score the designs of one pass on one task."""
     from unmask.tasks.mteb.evaluator import evaluate
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from unmask.designs.design import Design
 from unmask.encoding.features import Fit
-from unmask.encoding.vector_store import VectorCache
+from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, Loaded, compare, load_checked
 from unmask.evaluation.results import Result, ResultStore
@@ -98,7 +98,7 @@ class Race:
     def __post_init__(self) -> None:
         """Look at the tasks, and at the model's depth if layers are to be tried."""
         self.alive, self.known = dict(self.plan.designs), dict(self.plan.designs)
-        self.cache, self.fits = VectorCache.beside(self.store.folder), dict[Design, Fit]()
+        self.cache, self.fits = VectorStore.beside(self.store.folder), dict[Design, Fit]()
         self.sizes = [_size(task) for task in self.plan.tasks]
         self.loaded: Callable[[], Loaded] = cache_once(partial(load_checked, self.plan, self.say))
         self.tried = self._layers_of(self.alive)

@@ -85,7 +85,7 @@ def first_choices(
         ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
         # not `router_logits`: a base that is a mixture itself puts those of its own routers between
-        with mixture.hearing() as heard:
+        with mixture.record_logits() as heard:
             mixture.body(input_ids=ids, attention_mask=real, use_cache=False)
         for place, scores in enumerate(heard):
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])

@@ -20,7 +20,15 @@ from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import load_tensors, seal, write_record
 from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.gating import Routing
-from unmask.mixture.mixture_folder import EXPERTS, ROUTERS, Mixture, base_of_experts, build_mixture, read_settings, save_mixture
+from unmask.mixture.mixture_folder import (
+    EXPERTS,
+    ROUTERS,
+    Mixture,
+    base_of_experts,
+    build_mixture,
+    read_mixture_settings,
+    save_mixture,
+)
 from unmask.models.loading import Source
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
@@ -124,7 +132,7 @@ def take_over(mixture: Mixture, folder: Path) -> tuple[str, ...]:
 
     Raises UnmaskError for a mixture of another kind of router, or without an expert in common.
     """
-    settings = read_settings(folder)
+    settings = read_mixture_settings(folder)
     ours, theirs = [expert.name for expert in mixture.experts], list(settings.experts)
     both = [name for name in ours if name in theirs]
     if not both:

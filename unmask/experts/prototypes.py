@@ -85,7 +85,7 @@ def mean_states(
             inputs = collate([lessons[index] for index in batch])
             ids, mask = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
             real = mask.bool()
-            with mixture.base_only():
+            with mixture.without_experts():
                 state = mixture.body(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
             if mixture.routing.router == "final":
                 add("router", state)

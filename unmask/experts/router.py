@@ -116,7 +116,7 @@ def _balancing(mixture: Mixture, balance: Balance, top_k: int, passes: int) -> I
     if not balance.weight:
         yield None
         return
-    with mixture.hearing() as heard:
+    with mixture.record_logits() as heard:
         yield BalanceLoss(heard, balance, len(mixture.experts), top_k, passes)
 
 

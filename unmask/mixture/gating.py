@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 
-Sharing = Literal["block", "layer", "final"]
+RouterKind = Literal["block", "layer", "final"]
 Level = Literal["token", "sequence"]
 _FEW = 8
-Force = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch expert"]]
+GateFunction = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch expert"]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Routing:
     expert is chosen from how strongly. Raises UnmaskError for a top_k below 1.
     """
 
-    router: Sharing = "block"
+    router: RouterKind = "block"
     top_k: int = 1
     renormalise: bool = False
     level: Level = "token"
@@ -71,7 +71,7 @@ class Control:
 
     def __init__(self, routing: Routing) -> None:
         self.routing = routing
-        self.force: Force | None = None
+        self.force: GateFunction | None = None
         self.off = False
         self.decided: Tensor | None = None
         self.scale = 1.0
@@ -79,7 +79,7 @@ class Control:
         self.so_far: Callable[[str, Tensor], Tensor] | None = None
 
 
-class Pass:
+class BlockState:
     """What a routing point holds while its block works.
 
     strength: each expert's gate once for each of its ranks; given: the block's input; low: the gated A x of the maps that read it.
@@ -114,7 +114,7 @@ class RoutingPoint(nn.Module):
     def __init__(self, name: str, router: nn.Linear, rank: int, control: Control, always: int = 0) -> None:
         super().__init__()
         self.name, self.router, self.rank, self.control, self.always = name, router, rank, control, always
-        self.now = Pass()
+        self.now = BlockState()
         self.fixed = True  # factors do not train
         self._sharing: dict[nn.Module, int] = {}
         self._by_expert: Tensor | None = None

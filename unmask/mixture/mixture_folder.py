@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SETTINGS, ROUTERS, EXPERTS = "mixture.json", "router.safetensors", "experts"
 
 
-class Settings(BaseModel):
+class MixtureSettings(BaseModel):
     """What `mixture.json` holds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -103,7 +103,7 @@ def save_mixture(mixture: Mixture, folder: Path) -> None:
     save_tensors(folder / ROUTERS, {name: router.weight for name, router in mixture.routers.items()})
     names = tuple(expert.name for expert in mixture.experts)
     base = pinned(mixture.source, mixture.model)
-    settings = Settings(
+    settings = MixtureSettings(
         base=base.base,
         revision=base.revision,
         base_weights=base.base_weights,
@@ -119,7 +119,7 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
     adapter. Raises UnmaskError, also for a base that has changed.
     """  # fmt: skip
     check_seal(folder)
-    settings = read_settings(folder)
+    settings = read_mixture_settings(folder)
     experts = [read_expert(inside(folder / EXPERTS, name), name) for name in settings.experts]
     shared = read_expert(inside(folder / EXPERTS, settings.shared), settings.shared) if settings.shared else None
     base = replace(source, adapter=None, merge=False) if source.adapter else base_of(folder, source)
@@ -131,11 +131,11 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
     return mixture, tokenizer
 
 
-def read_settings(folder: Path) -> Settings:
+def read_mixture_settings(folder: Path) -> MixtureSettings:
     """What a mixture is made of. Raises UnmaskError."""
     file = folder / SETTINGS
     try:
-        return Settings.model_validate_json(file.read_bytes())
+        return MixtureSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"]) or "the file"

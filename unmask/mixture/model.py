@@ -18,7 +18,7 @@ from unmask.errors import UnmaskError, unknown
 from unmask.mixture.expert_folder import Expert, require_alike
 from unmask.mixture.expert_linear import ExpertLinear
 from unmask.mixture.final_router import FirstPass
-from unmask.mixture.gating import Control, Force, Routing, RoutingPoint
+from unmask.mixture.gating import Control, GateFunction, Routing, RoutingPoint
 from unmask.mixture.running_mean import RunningMean
 from unmask.models.decoder import body_of, find_layers
 from unmask.models.loading import Source
@@ -135,7 +135,7 @@ class MixtureModel:
                 router.weight.copy_(weights[name])
 
     @contextmanager
-    def forced(self, force: Force) -> Iterator[None]:
+    def with_gates(self, force: GateFunction) -> Iterator[None]:
         """Let a function of the logits give the gates in place of the routing: an oracle, chance, all alike."""
         before, self._control.force = self._control.force, force
         try:
@@ -144,7 +144,7 @@ class MixtureModel:
             self._control.force = before
 
     @contextmanager
-    def hearing(self) -> Iterator[list[Tensor]]:
+    def record_logits(self) -> Iterator[list[Tensor]]:
         """Collect the logits of every routing point, pass after pass, for the time of a `with`; the list may be cleared."""
         heard: list[Tensor] = []
         self._control.heard = heard
@@ -154,7 +154,7 @@ class MixtureModel:
             self._control.heard = None
 
     @contextmanager
-    def base_only(self) -> Iterator[None]:
+    def without_experts(self) -> Iterator[None]:
         """Leave all experts out: the base model, bit by bit."""
         before, self._control.off = self._control.off, True
         try:
@@ -168,7 +168,9 @@ class MixtureModel:
         if name not in names:
             raise unknown("expert", name, names)
         place = names.index(name)
-        return self.forced(lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], place), len(names)).to(logits))
+        return self.with_gates(
+            lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], place), len(names)).to(logits)
+        )
 
     def remove(self) -> PreTrainedModel:
         """Take all experts out again and give the base model back as it was: its weights, what of them trains, its mode, its hooks."""

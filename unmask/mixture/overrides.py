@@ -23,14 +23,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from unmask.errors import UnmaskError, unknown
-from unmask.mixture.gating import Force, Routing, gates
+from unmask.mixture.gating import GateFunction, Routing, gates
 from unmask.mixture.mixture_folder import Mixture
 
 NAMED = ("learned", "all", "renormalised", "random", "uniform")
 _RANKED = re.compile(r"top-([1-9]\d{0,5})")
 
 
-def check_choice(choice: str, experts: Sequence[str]) -> None:
+def check_override(choice: str, experts: Sequence[str]) -> None:
     """Raise UnmaskError for a choice that a mixture of these experts does not have."""
     ranked = _RANKED.fullmatch(choice)
     if ranked and int(ranked[1]) > len(experts):
@@ -40,11 +40,11 @@ def check_choice(choice: str, experts: Sequence[str]) -> None:
 
 
 @contextmanager
-def chosen(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[None]:
+def override_routing(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[None]:
     """Let a mixture choose in this way for the time of a `with`. Raises UnmaskError for a name that there is not."""
     number, before = len(mixture.experts), mixture.routing
     names = [expert.name for expert in mixture.experts]
-    check_choice(choice, names)
+    check_override(choice, names)
     ranked = _RANKED.fullmatch(choice)
     if ranked or choice in ("learned", "all", "renormalised"):
         changed = {"all": {"top_k": number}, "renormalised": {"renormalise": True}, "learned": {}}
@@ -55,7 +55,7 @@ def chosen(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[None]:
             mixture.routing = before
         return
     force = {"random": dealt_out(before, seed), "uniform": alike}.get(choice)
-    with mixture.forced(force) if force else mixture.only(choice):
+    with mixture.with_gates(force) if force else mixture.only(choice):
         yield
 
 
@@ -64,7 +64,7 @@ def alike(logits: Float[Tensor, "*batch expert"]) -> Float[Tensor, "*batch exper
     return torch.full(logits.shape, 1 / logits.shape[-1], device=logits.device)
 
 
-def dealt_out(routing: Routing, seed: int) -> Force:
+def dealt_out(routing: Routing, seed: int) -> GateFunction:
     """The gates of a routing, in a random order of the experts for each token: whoever acts, it is no stronger and no weaker."""
     chance = torch.Generator().manual_seed(seed)
 

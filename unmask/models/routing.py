@@ -56,7 +56,7 @@ class Router:
         return torch.zeros_like(scores, dtype=torch.float32).scatter(1, indices, weights.reshape(indices.shape).float())
 
 
-RoutingRead = Callable[[Router, "Tensor | tuple[Any, ...]"], Tensor]
+RoutingFunction = Callable[[Router, "Tensor | tuple[Any, ...]"], Tensor]
 
 
 def softmax(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
@@ -80,4 +80,4 @@ def topk(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
     return router.chosen(output)
 
 
-ROUTINGS: dict[str, RoutingRead] = {"softmax": softmax, "logits": logits, "sigmoid": sigmoid, "topk": topk}
+ROUTINGS: dict[str, RoutingFunction] = {"softmax": softmax, "logits": logits, "sigmoid": sigmoid, "topk": topk}

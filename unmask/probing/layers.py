@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import fit_designs
-from unmask.encoding.forward_pass import Pass, SharedVectors
+from unmask.encoding.forward_pass import ForwardPass, SharedVectors
 from unmask.encoding.loaded_model import LoadedModel, provenance
-from unmask.encoding.vector_store import VectorCache
+from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
 from unmask.io.progress import progress_bar
 from unmask.models.provenance import fingerprint_of
@@ -146,7 +146,7 @@ def score_layers(
     fits = fit_designs(backbone, prompt, designs, reference_texts(), batch_tokens=budget)
 
     with tempfile.TemporaryDirectory() as folder:
-        source = Pass(backbone, prompt, fits, VectorCache(Path(folder)), "layers", budget)
+        source = ForwardPass(backbone, prompt, fits, VectorStore(Path(folder)), "layers", budget)
         shared = SharedVectors(source, designs, lambda total: progress_bar(f"layers on {task.name}", total))
 
         def score(design: Design) -> Outcome:

@@ -25,7 +25,7 @@ from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import Pair, pair_cosines
 from unmask.probing.prompt_sensitivity import Estimate
 from unmask.statistics.bootstrap import interval
-from unmask.statistics.correlations import Ranks, codes_of, correlations, ranks_of, resampled
+from unmask.statistics.correlations import RankTable, codes_of, correlations, ranks_of, resampled
 
 _FEWEST = 10
 _WORD = re.compile(r"\w+")
@@ -73,7 +73,7 @@ class WonPairs:
         return asdict(self)
 
 
-def rank_errors(ranks: Ranks, n: int) -> NDArray[np.float64]:
+def rank_errors(ranks: RankTable, n: int) -> NDArray[np.float64]:
     """Distance of each row's ranks from those of the last row, over n; shape (reading, item), the last row left out."""
     return np.asarray(np.abs(ranks[:-1] - ranks[-1]) / n, np.float64)
 

@@ -1,6 +1,6 @@
 """Ranks: Spearman's correlation of many readings of the same items, and of resamples of these, sorted only once.
 
-A resample is how often each item was drawn. Ranks within it follow from counts of the distinct values, so that a bootstrap of a
+A resample is how often each item was drawn. RankTable within it follow from counts of the distinct values, so that a bootstrap of a
 matrix of correlations costs what its products cost (Efron and Tibshirani, 1993, for the bootstrap).
 """
 
@@ -16,7 +16,7 @@ RESAMPLES = 1000
 Table = Float[NDArray[np.float64], "item reading"]
 Codes = Int[NDArray[np.int64], "reading item"]
 Counts = Int[NDArray[np.int64], " item"]
-Ranks = Float[NDArray[np.float64], "reading item"]
+RankTable = Float[NDArray[np.float64], "reading item"]
 
 
 def codes_of(table: NDArray[np.floating]) -> Codes:
@@ -24,7 +24,7 @@ def codes_of(table: NDArray[np.floating]) -> Codes:
     return np.stack([np.unique(column, return_inverse=True)[1] for column in np.asarray(table).T])
 
 
-def ranks_of(codes: Codes, counts: Counts) -> Ranks:
+def ranks_of(codes: Codes, counts: Counts) -> RankTable:
     """Average rank of every item among the items that were drawn, from 1; items that were not drawn get a rank as well."""
     ranks = np.empty(codes.shape)
     for row, code in enumerate(codes):
@@ -33,7 +33,7 @@ def ranks_of(codes: Codes, counts: Counts) -> Ranks:
     return ranks
 
 
-def correlations(ranks: Ranks, counts: Counts) -> Float[NDArray[np.float64], "reading reading"]:
+def correlations(ranks: RankTable, counts: Counts) -> Float[NDArray[np.float64], "reading reading"]:
     """Pearson's correlation of every two rows of ranks over the items that were drawn; 0 with a row that orders nothing."""
     centred = ranks - (counts.sum() + 1) / 2
     products = (centred * counts) @ centred.T

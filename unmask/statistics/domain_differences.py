@@ -15,7 +15,7 @@ Values = Mapping[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelScores:
     """One model: its mean of each domain and of all domains, and how far it is from the first model there, with 95 % intervals.
 
     In nats a token, each lesson and then each domain weighing the same; below the first is better.
@@ -28,7 +28,7 @@ class Row:
     difference: tuple[float, float, float]
 
 
-def compare_likelihoods(values: Mapping[str, Values], against: str, seed: int = 0) -> list[Row]:
+def compare_by_domain(values: Mapping[str, Values], against: str, seed: int = 0) -> list[ModelScores]:
     """Every model against one of them, by a paired bootstrap over the lessons of each domain (2 000 resamples).
 
     values: by model, then by domain, in the same order of lessons for all.
@@ -42,7 +42,7 @@ def compare_likelihoods(values: Mapping[str, Values], against: str, seed: int = 
         means = {domain: float(found[domain].mean()) for domain in reference}
         whole = np.stack(list(samples.values())).mean(axis=0)
         rows.append(
-            Row(
+            ModelScores(
                 model,
                 means,
                 float(np.mean(list(means.values()))),
@@ -53,7 +53,7 @@ def compare_likelihoods(values: Mapping[str, Values], against: str, seed: int = 
     return rows
 
 
-def as_json(rows: Sequence[Row], against: str, items: Mapping[str, int], unit: str) -> dict[str, Any]:
+def as_json(rows: Sequence[ModelScores], against: str, items: Mapping[str, int], unit: str) -> dict[str, Any]:
     """For `--json`: what is compared, on how many lessons, and by which test."""
     from dataclasses import asdict
 

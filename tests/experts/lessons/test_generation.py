@@ -68,10 +68,10 @@ def test_a_fleet_writes_what_one_writes(base: Path, tmp_path: Path) -> None:
     from tests.experts.conftest import SUMS
     from tests.experts.lessons.test_specialise import FREE
     from unmask.experts.lessons.pool import Fleet
-    from unmask.experts.lessons.specialise import Plan, specialise
+    from unmask.experts.lessons.specialise import SpecialisePlan, specialise
 
     source = Source(str(base), dtype="float32")
-    plan = Plan(number=5, batch=2, instruction_tokens=8, response_tokens=8, patience=2)
+    plan = SpecialisePlan(number=5, batch=2, instruction_tokens=8, response_tokens=8, patience=2)
     specialise(Writer(*load_any_language_model(source)), "base", FREE, SUMS, tmp_path / "one", plan)
     fleet = Fleet(source, 2)
     try:

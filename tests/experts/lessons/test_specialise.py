@@ -15,7 +15,7 @@ from unmask.experts.lessons.domain import STOP, Domain, load_domain, shipped_dom
 from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
 from unmask.experts.lessons.generation import Sampling, Text, Writer
 from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.specialise import Plan, specialise
+from unmask.experts.lessons.specialise import SpecialisePlan, specialise
 
 NONE = Novelty([])
 CHOICE = load_domain("knowledge")
@@ -121,10 +121,10 @@ class Scripted(Writer):
 
 
 FREE = Domain(name="free", ask="Write.", requirements=("One.",), role="A teacher.")
-PLAN = Plan(number=10, batch=4, patience=20)
+PLAN = SpecialisePlan(number=10, batch=4, patience=20)
 
 
-def lessons(folder: Path, writer: Writer, plan: Plan = PLAN) -> Any:
+def lessons(folder: Path, writer: Writer, plan: SpecialisePlan = PLAN) -> Any:
     return specialise(writer, "pico", FREE, SUMS, folder, plan)
 
 
@@ -162,7 +162,7 @@ def test_batches_that_are_written_at_once_are_kept_in_order(tmp_path: Path, monk
 
 
 def test_a_model_that_repeats_itself_ends_the_run_with_fewer(tmp_path: Path) -> None:
-    found = lessons(tmp_path, Scripted(), Plan(number=10, batch=4, patience=3))
+    found = lessons(tmp_path, Scripted(), SpecialisePlan(number=10, batch=4, patience=3))
     assert found.kept < 10 and found.written == 36, "three batches for each that would have done"
     assert found.dropped["repeated"] > 20
     report = json.loads((tmp_path / "report.json").read_text())
@@ -173,7 +173,7 @@ def test_a_model_that_repeats_itself_ends_the_run_with_fewer(tmp_path: Path) -> 
 def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
     lessons(tmp_path, Scripted())
     with pytest.raises(UnmaskError, match="holds a run of other lessons or settings"):
-        lessons(tmp_path, Scripted(), Plan(number=11, batch=4))
+        lessons(tmp_path, Scripted(), SpecialisePlan(number=11, batch=4))
     with pytest.raises(UnmaskError, match="5 seeds stand in each prompt, and there are 4"):
         specialise(Scripted(), "pico", FREE, SUMS[:4], tmp_path / "new", PLAN)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.generation import Job, Sampling, Writer
+from unmask.experts.lessons.generation import GenerationJob, Sampling, Writer
 from unmask.experts.lessons.vllm_engine import Engine
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.bundled import BUNDLED
@@ -43,14 +43,17 @@ def engine() -> Any:
 @installed
 @pytest.mark.real
 def test_it_writes_what_transformers_write(engine: Any) -> None:
-    jobs = [Job(PREFIX, ROWS, Sampling(24), "\n\nQuestion", 0), Job(PREFIX, ROWS[:1], Sampling(3), "\n\nQuestion", 0)]
+    jobs = [
+        GenerationJob(PREFIX, ROWS, Sampling(24), "\n\nQuestion", 0),
+        GenerationJob(PREFIX, ROWS[:1], Sampling(3), "\n\nQuestion", 0),
+    ]
     assert engine.write_all(jobs) == Writer(*load_any_language_model(Source("smollm2", dtype="float32"))).write_all(jobs)
 
 
 @installed
 @pytest.mark.real
 def test_samples_depend_on_their_seed_and_place(engine: Any) -> None:
-    job = Job(PREFIX, ROWS[:1] * 4, Sampling(16, 1.0, 0.98), "\n\nQuestion", 5)
+    job = GenerationJob(PREFIX, ROWS[:1] * 4, Sampling(16, 1.0, 0.98), "\n\nQuestion", 5)
     one, again, other = engine.write_all([job, job, replace(job, seed=6)])
     assert one == again != other
     assert len({text.text for text in one}) > 1
@@ -60,4 +63,4 @@ def test_samples_depend_on_their_seed_and_place(engine: Any) -> None:
 @pytest.mark.real
 def test_a_prompt_without_room_is_refused(engine: Any) -> None:
     with pytest.raises(UnmaskError, match="leaves no room"):
-        engine.write_all([Job(PREFIX, ROWS, Sampling(500), "\n\n", 0)])
+        engine.write_all([GenerationJob(PREFIX, ROWS, Sampling(500), "\n\n", 0)])

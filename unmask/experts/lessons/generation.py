@@ -37,7 +37,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Job:
+class GenerationJob:
     """A batch that is to be written: see `Writer.write`."""
 
     prefix: str
@@ -56,7 +56,7 @@ class Writers(Protocol):
     width: int
     engine: str
 
-    def write_all(self, jobs: Sequence[Job]) -> list[list[Text]]:
+    def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
         """What follows each job's prompts, in the order of the jobs."""
         ...
 
@@ -71,7 +71,7 @@ class Writer:
         if tokenizer.eos_token_id is None:
             raise UnmaskError("This tokenizer has no end-of-sequence token, so a text would never end.")
 
-    def write_all(self, jobs: Sequence[Job]) -> list[list[Text]]:
+    def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
         """What follows each job's prompts, in the order of the jobs."""
         return [self.write(job.prefix, job.rows, job.sampling, job.stop, job.seed) for job in jobs]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.generation import Job, Text, Writer
+from unmask.experts.lessons.generation import GenerationJob, Text, Writer
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 
@@ -38,7 +38,7 @@ class Fleet:
         with self._failures():  # now, and not when the first text is asked for
             ray.get([member.ready.remote() for member in self._members])
 
-    def write_all(self, jobs: Sequence[Job]) -> list[list[Text]]:
+    def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
         """What follows each job's prompts, in the order of the jobs. Raises UnmaskError with the cause if a writer fails."""
         with self._failures():
             waiting = [self._members[place % self.width].write.remote(job) for place, job in enumerate(jobs)]
@@ -69,7 +69,7 @@ class _Member:
     def ready(self) -> bool:
         return True
 
-    def write(self, job: Job) -> list[Text]:
+    def write(self, job: GenerationJob) -> list[Text]:
         return self.writer.write_all([job])[0]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.domain import BLANK, STOP, Domain
 from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
-from unmask.experts.lessons.generation import Job, Sampling, Text, Writers
+from unmask.experts.lessons.generation import GenerationJob, Sampling, Text, Writers
 from unmask.experts.lessons.lessons import Lesson
 from unmask.experts.lessons.seed_lessons import write_lessons
 from unmask.experts.records import WEIGHTS, another_run, content_of, plain, require_same
@@ -41,7 +41,7 @@ _IN_CONTEXT, _SOLVED = 3, 5
 
 
 @dataclass(frozen=True)
-class Plan:
+class SpecialisePlan:
     """How many lessons are wanted and how they are written.
 
     number: instructions to keep; batch: texts of one pass; patience: batches of instructions that may be written for each that would do if
@@ -88,7 +88,7 @@ def specialise(
     domain: Domain,
     seeds: Sequence[Lesson],
     folder: Path,
-    plan: Plan,
+    plan: SpecialisePlan,
     forbidden: Sequence[str] = (),
     progress: Callable[[str, int, int], None] = lambda *_: None,
     weights: Mapping[str, str] | None = None,
@@ -118,7 +118,7 @@ def record_of(
     engine: str,
     domain: Domain,
     seeds: Sequence[Lesson],
-    plan: Plan,
+    plan: SpecialisePlan,
     forbidden: Sequence[str],
     weights: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _instructions(
     domain: Domain,
     seeds: Sequence[Lesson],
     batches: Batches,
-    plan: Plan,
+    plan: SpecialisePlan,
     forbidden: Sequence[str],
     dropped: Counter[str],
     progress: Callable[[str, int, int], None],
@@ -240,7 +240,7 @@ def _responses(
     seeds: Sequence[Lesson],
     wanted: Sequence[Lesson],
     batches: Batches,
-    plan: Plan,
+    plan: SpecialisePlan,
     dropped: Counter[str],
     progress: Callable[[str, int, int], None],
 ) -> list[Lesson]:
@@ -265,25 +265,27 @@ def _responses(
     return kept
 
 
-def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: Plan, batch: int) -> Job:
+def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> GenerationJob:
     """A batch of instructions, by its number."""
     prompt = domain.brainstorm(_draw(seeds, _IN_CONTEXT, plan.seed, "instructions", batch))
     sampling = Sampling(plan.instruction_tokens, plan.temperature, plan.top_p)
     # the last words belong to the rows: a prefix is what all rows share, and may not be all there is
     rows = ("Instruction:",) * plan.batch
-    return Job(
+    return GenerationJob(
         prompt.removesuffix("Instruction:"), rows, sampling, BLANK, _number(plan.seed, domain.name, "instructions", batch)
     )
 
 
-def _respond(domain: Domain, seeds: Sequence[Lesson], wanted: Sequence[Lesson], plan: Plan, batch: int) -> Job:
+def _respond(
+    domain: Domain, seeds: Sequence[Lesson], wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int
+) -> GenerationJob:
     """A batch of responses, by its number."""
     prompt = domain.respond(_draw(seeds, _SOLVED, plan.seed, "responses", batch))
     rows = tuple(domain.question(lesson) for lesson in _part(wanted, plan, batch))
-    return Job(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed)
+    return GenerationJob(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed)
 
 
-def _part(wanted: Sequence[Lesson], plan: Plan, batch: int) -> Sequence[Lesson]:
+def _part(wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> Sequence[Lesson]:
     return wanted[batch * plan.batch : (batch + 1) * plan.batch]
 
 

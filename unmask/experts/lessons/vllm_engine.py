@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.generation import Job, Text
+from unmask.experts.lessons.generation import GenerationJob, Text
 from unmask.models.bundled import resolve
 from unmask.models.loading import Source, pick_device, pick_dtype
 from unmask.models.source import is_mixture, require_own_code
@@ -48,7 +48,7 @@ class Engine:
         )
         self.tokenizer: Any = self._model.get_tokenizer()
 
-    def write_all(self, jobs: Sequence[Job]) -> list[list[Text]]:
+    def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
         """What follows each job's prompts, in the order of the jobs. Raises UnmaskError for a prompt that leaves no room to write in."""
         from vllm import SamplingParams
 
@@ -71,7 +71,7 @@ class Engine:
         written = iter(self._model.generate(prompts, ways, use_tqdm=False))
         return [[_text(next(written)) for _ in job.rows] for job in jobs]
 
-    def _refuse_long(self, prompts: Sequence[Any], jobs: Sequence[Job]) -> None:
+    def _refuse_long(self, prompts: Sequence[Any], jobs: Sequence[GenerationJob]) -> None:
         positions = self._model.model_config.max_model_len
         longest = max(len(prompt["prompt_token_ids"]) for prompt in prompts)
         asked = max(job.sampling.max_new_tokens for job in jobs)

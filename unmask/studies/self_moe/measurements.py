@@ -25,7 +25,7 @@ from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.merging import Method, merge_experts
 from unmask.mixture.mixture_folder import load_mixture
-from unmask.mixture.overrides import chosen
+from unmask.mixture.overrides import override_routing
 from unmask.models.loading import Source, load_language_model
 from unmask.studies.self_moe.study_data import AbilityTests, Lessons
 
@@ -80,7 +80,9 @@ class Measurements:
                 write_record(self._file(usage), measure_usage(mixture, tokenizer, self.held_out, self.max_length).as_json())
             for choice in choices:
                 if choice in lacking:
-                    self._measure(names[choice], mixture.model, tokenizer, partial(chosen, mixture, choice), abilities)
+                    self._measure(
+                        names[choice], mixture.model, tokenizer, partial(override_routing, mixture, choice), abilities
+                    )
         return {choice: self._values(name) for choice, name in names.items()}
 
     def usage(self, row: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from unmask.io.seals import read_record, write_record
 from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
-from unmask.statistics.domain_differences import Row, compare_likelihoods
+from unmask.statistics.domain_differences import ModelScores, compare_by_domain
 from unmask.studies.self_moe.builder import Builder
 from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead
@@ -47,15 +47,15 @@ class Findings:
         return {
             "unit": "nats a response token, held out; differences with 95 % intervals by a paired bootstrap over lessons",
             **{name: [asdict(row) for row in rows_of(self, values)] for name, values in tables.items()},
-            "abilities": [asdict(row) for row in compare_likelihoods(self.abilities, BASE)] if self.abilities else [],
+            "abilities": [asdict(row) for row in compare_by_domain(self.abilities, BASE)] if self.abilities else [],
             "routing": self.usage,
             "overhead": self.overhead,
         }
 
 
-def rows_of(findings: Findings, values: dict[str, Values], against: str = BASE) -> list[Row]:
+def rows_of(findings: Findings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:
     """The rows of a table, in its order, against one of the main table's rows."""
-    compared = {row.model: row for row in compare_likelihoods({against: findings.main[against]} | values, against)}
+    compared = {row.model: row for row in compare_by_domain({against: findings.main[against]} | values, against)}
     return [compared[name] for name in values]
 
 

@@ -14,7 +14,7 @@ from unmask.experts.lessons.generation import Writer
 from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
 from unmask.experts.lessons.specialise import LESSONS, specialise
-from unmask.experts.lessons.specialise import Plan as Writing
+from unmask.experts.lessons.specialise import SpecialisePlan as Writing
 from unmask.experts.records import weights_of
 from unmask.io.files import inside
 from unmask.mixture.any_model import load_any_language_model

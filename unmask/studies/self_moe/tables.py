@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unmask.statistics.domain_differences import Row, compare_likelihoods
+from unmask.statistics.domain_differences import ModelScores, compare_by_domain
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.run import BASE, INSTANCE, Findings, rows_of
 
@@ -83,7 +83,7 @@ def _likelihoods(title: str, found: Findings, values: dict[str, Values]) -> Shee
 
 def _abilities(found: Findings) -> Iterator[Sheet]:
     """Percent of items that rows got right: those of the main table, and all others."""
-    rows = compare_likelihoods(found.abilities, BASE)
+    rows = compare_by_domain(found.abilities, BASE)
     tests = tuple(rows[0].domains)
     numbers = ", ".join(f"{test} {len(found.abilities[BASE][test])}" for test in tests)
     note = f"Percent of items that are right ({numbers}); differences with half of their 95 % intervals (paired bootstrap over items)."
@@ -101,7 +101,7 @@ def _abilities(found: Findings) -> Iterator[Sheet]:
             yield Sheet(title, ("", *tests, "average", "less base"), tuple(cells), note)
 
 
-def _difference(row: Row, against: str) -> str:
+def _difference(row: ModelScores, against: str) -> str:
     value, low, high = row.difference
     return "" if row.model == against else f"{value:+.3f} ± {(high - low) / 2:.3f}"
 
