@@ -303,6 +303,9 @@ def test_compare_prints_a_table_a_test_and_an_advice(run: Run, model: Path, task
     assert found.code == 0
     for part in ("Main score x 100", "mean", "prompteol", "Row minus column", "What to use", "Saved to out/"):
         assert part in found.out
+    last = found.out.rstrip().splitlines()[-1]
+    assert last == "Look at it next: unmask report out"
+    assert run(*last.partition("unmask ")[2].split()).code == 0
     assert "Traceback" not in found.err
 
 

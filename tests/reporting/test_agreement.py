@@ -46,7 +46,7 @@ def shown(grid: Grid, found: Standing) -> tuple[str, str]:
     screen = console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
     tests = comparisons(grid.results, grid.store)
     if tests:
-        screen.print(differences(grid.results, tests, 0, 80))
+        screen.print(differences(grid.results, tests, 80))
     screen.print(advice(kind_leaders(grid.results, grid.store), grid.results))
     return page, " ".join(screen.export_text().split())
 
@@ -139,7 +139,7 @@ def test_no_star_is_cut_off_where_there_are_many_designs(width: int, tmp_path: P
         )
     grid = read_grid(tmp_path)
     screen = console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    screen.print(differences(grid.results, comparisons(grid.results, grid.store), int(width >= 100), width))
+    screen.print(differences(grid.results, comparisons(grid.results, grid.store), width))
     lines = [line for line in screen.export_text().partition("* p <")[0].splitlines() if "bidirectional" in line]
     cells = [cell for line in lines for cell in line.split()[2:]]
     assert len(lines) >= 2 and len(cells) == len(lines) * (len(lines) + 1) // 2

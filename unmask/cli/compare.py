@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -206,7 +207,11 @@ def _print(results: list[Result], tested: list[Tested], store: ResultStore, outp
         console.print(shared_readings(shared))
     if cut := [result for result in results if result.truncated]:
         most = max(cut, key=lambda result: result.truncated / max(1, result.texts))
-        console.print(f"Up to {most.truncated} of {most.texts} texts were cut to the limit ({most.task}).", style="dim")
+        console.print(
+            f"Up to {most.truncated} of {most.texts} texts were cut to {most.conditions.max_length} tokens, prompt included "
+            f"({most.label} on {most.task}). --max-length sets the limit.",
+            style="dim",
+        )
     if any(result.task.startswith("starter-") for result in results):
         console.print(
             "The starter tasks are a demonstration, not a benchmark: small, and written for this package.", style="dim"
@@ -214,6 +219,7 @@ def _print(results: list[Result], tested: list[Tested], store: ResultStore, outp
     console.print(
         f"Saved to {output}/: results.jsonl, comparison.json. The same command again computes only what is new.", style="dim"
     )
+    console.print(f"Look at it next: unmask report {shlex.quote(str(output))}", soft_wrap=True)
 
 
 def _print_standing(
@@ -221,12 +227,11 @@ def _print_standing(
 ) -> None:
     """The ranked table, a test for each pair, and what follows for each kind of task."""
     from unmask.evaluation.leader import kind_leaders
-    from unmask.reporting.tables import WIDE, advice, differences, ranking
+    from unmask.reporting.tables import advice, differences, ranking
 
-    wide = console.width >= WIDE
     console.print(ranking(results, console.width))
     if tests:
-        console.print(differences(results, tests, decimals=int(wide), width=console.width))
+        console.print(differences(results, tests, console.width))
     console.print(advice(kind_leaders(results, store, baseline), results))
 
 

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result
 from unmask.evaluation.seed_means import DEVIATION
 from unmask.evaluation.verdict import Comparison, System, display_name, ranked
+from unmask.io.terminal import console, two_lines, visible
 from unmask.io.terminal import table as empty_table
-from unmask.io.terminal import two_lines, visible
 from unmask.statistics.paired import SIGNIFICANT
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
-
-WIDE = 100
-"""Characters of a terminal that has room for intervals."""
 
 _SHORT = {
     "pair-classification": "pairs",
@@ -51,42 +49,43 @@ METRIC_NAMES = {
 
 
 def ranking(results: Sequence[Result], width: int) -> Table:
-    """Systems, best first: main score x 100 of each task (wide: with half its interval), their mean, and what a text costs.
+    """Systems, best first: main score x 100 of each task, the mean, and the tokens of a text. Half an interval where it has room.
 
     width: of the terminal, in characters. Where tasks have no room, there is one column for each kind of task, the mean over its
     tasks.
     """
-    tasks = {result.task: result for result in results}
-    columns = _columns(tasks, width)
-    with_intervals = width >= WIDE and all(len(of) == 1 for _, of in columns)
+    columns = _columns({result.task: result for result in results}, width)
+    tables = (_ranking(results, columns, decimals) for decimals in (1, 0) if all(len(tasks) == 1 for _, tasks in columns))
+    fitting = (table for table in tables if console(width=10_000).measure(table).maximum <= width)
+    return next(fitting, None) or _ranking(results, columns, None)
+
+
+def _ranking(results: Sequence[Result], columns: Sequence[tuple[str, list[str]]], decimals: int | None) -> Table:
+    """The table of `ranking`. decimals: of half an interval; None for no intervals."""
+    first = {result.task: result for result in results}
+    with_intervals = decimals is not None
     what = "Main score x 100" if all(len(of) == 1 for _, of in columns) else "Main score x 100, means over the tasks of a kind"
     table = empty_table(what + " ± half its 95 % interval" * with_intervals + ", best design first")
     table.add_column("", justify="right")
-    table.add_column("design", overflow="fold")
+    table.add_column("design", overflow="fold", max_width=_DESIGN)
     for header, of in columns:
         # on a narrow terminal with many tasks there is room for a name, broken where it has to be, but not for the metric
-        one = tasks[of[0]]
-        metric = METRIC_NAMES.get(one.metric, one.metric)
+        metric = METRIC_NAMES.get(first[of[0]].metric, first[of[0]].metric)
         head = two_lines(header, metric) if with_intervals or len(columns) < 5 else Text(header)
         table.add_column(head, justify="right", overflow="fold", min_width=5)  # a score is never broken
     if len(columns) > 1:
         table.add_column("mean", justify="right", no_wrap=True)
     table.add_column(two_lines("tokens", "a text"), justify="right", no_wrap=True)
     cells = {(result.system, result.task): result for result in results}
-    best = {
-        header: max(
-            score for system in {result.system for result in results} if (score := _mean(cells, system, of)) is not None
-        )
-        for header, of in columns
-        if any(_mean(cells, result.system, of) is not None for result in results)
-    }
+    systems = {result.system for result in results}
+    means = {header: [_mean(cells, system, of) for system in systems] for header, of in columns}
+    best = {header: max((mean for mean in known if mean is not None), default=None) for header, known in means.items()}
     for place, (system, mean) in enumerate(ranked(results), start=1):
         own = [result for result in results if result.system == system]
-        scores = [_score(cells, system, of, best.get(header), with_intervals) for header, of in columns]
+        scores = [_score(cells, system, of, best[header], decimals) for header, of in columns]
         tokens = sum(result.tokens for result in own) / max(1, sum(result.texts for result in own))
-        means = [f"{100 * mean:.1f}"] if len(columns) > 1 else []
-        cost = f"{tokens:.0f}" if tokens else "-"
-        table.add_row(str(place), display_name(system, results), *scores, *means, cost)
+        overall = [f"{100 * mean:.1f}"] if len(columns) > 1 else []
+        table.add_row(str(place), display_name(system, results), *scores, *overall, f"{tokens:.0f}" if tokens else "-")
     return table
 
 
@@ -100,13 +99,15 @@ def _columns(tasks: Mapping[str, Result], width: int) -> list[tuple[str, list[st
     return [(_SHORT.get(kind, kind) + (f"\n({len(of)})" if len(of) > 1 else ""), of) for kind, of in kinds.items()]
 
 
-def differences(results: Sequence[Result], comparisons: Sequence[Comparison], decimals: int, width: int) -> RenderableType:
+def differences(results: Sequence[Result], comparisons: Sequence[Comparison], width: int) -> RenderableType:
     """Row minus column x 100 for every pair of the best systems, a star where the pair differs after Holm's correction.
 
-    As many systems are shown as a terminal of that width has room for, without cutting a number or its star.
+    As many systems are shown as a terminal of that width has room for, without cutting a number or its star. Differences have one
+    decimal where all systems have room with it.
     """
     order = [system for system, _ in ranked(results)]
     name = min(_NAME, max(len(visible(display_name(system, results))) for system in order) + 4)
+    decimals = 1 if name + 8 * (len(order) - 1) <= width else 0
     most = max(2, (width - name) // (7 + decimals) + 1)
     order = order[:most]
     by_pair = {(test.a, test.b): test for test in comparisons}
@@ -136,10 +137,10 @@ def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> 
     """What to use for each kind of task, and why."""
     lines: list[RenderableType] = [Text("What to use", style="italic")]
     for one in recommendations:
-        line = Text(f"  {one.kind}: ", style="default")
+        line = Text(f"{one.kind}: ", style="default")
         line.append(display_name(one.system, results), style="bold")
         line.append(f"  {one.reason}.")
-        lines.append(line)
+        lines.append(Padding(line, (0, 0, 0, 2), expand=False))
     return Group(*lines, "")
 
 
@@ -163,7 +164,7 @@ def _mean(cells: Cells, system: System, tasks: Sequence[str]) -> float | None:
     return sum(found) / len(found) if len(found) == len(tasks) else None
 
 
-def _score(cells: Cells, system: System, tasks: Sequence[str], best: float | None, with_interval: bool) -> Text:
+def _score(cells: Cells, system: System, tasks: Sequence[str], best: float | None, decimals: int | None) -> Text:
     mean = _mean(cells, system, tasks)
     if mean is None:
         return Text("-")
@@ -171,9 +172,9 @@ def _score(cells: Cells, system: System, tasks: Sequence[str], best: float | Non
     result = cells[system, tasks[0]]
     if len(tasks) == 1 and DEVIATION in result.scores:
         text.append(f" ±{100 * result.scores[DEVIATION]:.1f} over seeds", style="dim")
-    if with_interval and result.interval:
+    if decimals is not None and result.interval:
         low, high = result.interval
-        text.append(f" ±{50 * (high - low):.0f}", style="dim")
+        text.append(f" ±{50 * (high - low):.{decimals}f}", style="dim")
     return text
 
 

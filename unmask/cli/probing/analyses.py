@@ -276,7 +276,7 @@ def states(
     notes = [
         "Mean over all tokens; any two: of a token's causal state with any token's bidirectional one; then by position from 0.",
         f"{sum(found.tokens)} tokens of {found.texts} texts.",
-        *([f"{found.truncated} texts were cut to {found.max_length} tokens."] if found.truncated else []),
+        *([f"{found.truncated} texts were cut to {found.max_length} tokens (--max-length)."] if found.truncated else []),
         written,
     ]
     head = ("layer", "mean", "any two", *map(name_of, found.bins))

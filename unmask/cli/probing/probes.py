@@ -231,7 +231,7 @@ def masked(
     notes = [
         f"{found.tokens} tokens of {found.texts} texts masked by '{found.mask_token}' (share {found.rate:g}, seed {found.seed}).",
         *([f"{found.skipped} texts have no token that can be masked."] if found.skipped else []),
-        *([f"{found.truncated} texts were cut to {found.max_length} tokens."] if found.truncated else []),
+        *([f"{found.truncated} texts were cut to {found.max_length} tokens (--max-length)."] if found.truncated else []),
     ]
     show("Masked tokens, predicted from the position before", found, rows, notes, as_json)
 
