@@ -20,6 +20,8 @@ from unmask.statistics.paired import (
     difference_test,
     holm,
     paired_bootstrap,
+    sign_flip_p,
+    task_changes,
     told_apart,
     wilcoxon,
     with_holm,
@@ -351,7 +353,7 @@ def test_difference_test_centres_on_the_observed_difference_but_leaves_ties_alon
 def test_the_same_difference_on_every_item_is_infinitely_many_standard_errors() -> None:
     value = np.random.default_rng(0).random(20)
     test = paired_bootstrap([Items("mean", {"value": value + 0.1})], [Items("mean", {"value": value})], 99)
-    assert (test.effect, test.p, test.difference) == (np.inf, 0.02, 0.1)
+    assert (test.effect, test.p, test.difference) == (np.inf, pytest.approx(2 / 2**20), 0.1), "one of two ways in 2^20"
     assert test.interval == pytest.approx((0.1 - 0.2 * unseen(20), 0.1 + 0.2 * unseen(20)))
     assert told_apart(test)
 
@@ -411,6 +413,65 @@ def test_paired_bootstrap_refuses_what_is_not_paired(a: list[Items], b: list[Ite
 def test_difference_test_refuses(samples_a: np.ndarray, samples_b: np.ndarray, points: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         difference_test(samples_a, samples_b, points, points, n=10)
+
+
+# --- sign flips ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("better", "worse"), [(4, 0), (10, 3), (1, 1), (300, 260)])
+def test_the_sign_flip_test_of_items_that_are_right_or_wrong_is_mcnemars(better: int, worse: int) -> None:
+    a, b = np.ones(600), np.ones(600)
+    b[:better], a[better : better + worse] = 0, 0
+    test = paired_bootstrap([Items("mean", {"value": a})], [Items("mean", {"value": b})], 500)
+    assert test.p == pytest.approx(stats.binomtest(better, better + worse).pvalue)
+    assert test.test == "exact sign-flip test over items (two-sided; interval: paired bootstrap, 500 resamples)"
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.sampled_from([-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3]), min_size=1, max_size=9))
+def test_the_sign_flip_test_is_scipys_permutation_test(changes: list[float]) -> None:
+    signs = np.array(np.meshgrid(*[[-1, 1]] * len(changes))).reshape(len(changes), -1)
+    expected = np.mean(np.abs(np.array(changes) @ signs) >= abs(sum(changes)) - 1e-9)
+    assert sign_flip_p(changes) == pytest.approx(expected)
+
+
+def test_the_sign_flip_test_weighs_items_by_the_size_of_their_task_and_averages_seeds() -> None:
+    def runs(*values: list[float]) -> list[Items]:
+        return [items_of("mean", value=value) for value in values]
+
+    small, large = ([1, 1, 0, 0], [0, 1, 0, 0]), ([1] * 9 + [0], [0] * 9 + [1])
+    changes = task_changes(*([runs(small[side]), runs(large[side])] for side in (0, 1)))
+    assert changes == pytest.approx([1 / 8, 0, 0, 0, *[1 / 20] * 9, -1 / 20])
+    # One change of 2.5 twentieths, ten of 1; observed 2.5 + 9 - 1 = 10.5. As far: 2.5 + 8 (10 ways), 2.5 + 10 (1 way), and their mirrors.
+    assert sign_flip_p(changes) == pytest.approx(2 * 11 / 2**11)
+    seeds = task_changes([runs([1, 1], [1, 0])], [runs([0, 0])])
+    assert seeds == pytest.approx([1 / 2, 1 / 4])
+
+
+def test_scores_that_are_no_sum_over_items_keep_the_p_of_the_bootstrap() -> None:
+    assert [task_changes([[random_items(metric)]], [[random_items(metric, design=1)]]) is None for metric in METRICS] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+    ], "a ratio whose denominators differ is an F1"
+    words = [items_of("ratio", above=above, below=[3, 5], gold=[3, 5]) for above in ([3, 2], [1, 2])]
+    assert task_changes([[words[0]]], [[words[1]]]) == pytest.approx([2 / 8, 0])
+    assert paired_bootstrap(design(1), design(2), 300).test == "paired bootstrap over items (two-sided, 300 resamples)"
+    assert sign_flip_p(np.random.default_rng(0).random(20)) == pytest.approx(2 / 2**20)
+    assert sign_flip_p(np.random.default_rng(0).random(21)) is None, "too many sums to count"
+
+
+def test_few_items_that_differ_are_not_told_apart_more_often_than_said() -> None:
+    random, found = np.random.default_rng(0), []
+    for _ in range(400):
+        a, b = np.ones(60), np.ones(60)
+        for value in (a, b):
+            value[random.random(60) < 0.04] = 0
+        changes = (a - b) / 60
+        found.append(sign_flip_p(changes) < 0.05)
+    assert np.mean(found) <= 0.05
 
 
 # --- Holm ------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from unmask.statistics.paired import (
     bootstrap_tasks,
     difference_test,
     fewest_tasks,
+    task_changes,
     told_apart,
     wilcoxon,
     with_holm,
@@ -80,18 +81,20 @@ def comparisons(
     over_items: bool = False,
     level: float = SIGNIFICANT,
 ) -> list[Comparison]:
-    """A paired test for each pair of systems, or of each with the baseline (as b), Holm-corrected over all of these.
+    """A paired test for each pair of systems, or of each system with the baseline (as b). Holm's correction is over all of these.
 
-    Where there are tasks enough for one of them to be significant after the correction (`fewest_tasks`: 6 for one pair, 11 for 28),
-    Wilcoxon's signed-rank test over tasks, and `seed_test` for means over seeds (`mean_over_seeds`). With fewer tasks it could
-    find nothing, whatever the scores: then a paired bootstrap over the items within each task, which is about these tasks
-    and, of trained designs, these embedders. `over_items` asks the items in any case, by the normal whose p has no smallest value, as
-    who tests several times over has to correct for that as well, by a lower level. A baseline that was chosen beforehand makes k - 1
-    comparisons of k (k - 1) / 2. Pairs with a reference row (a sentence-transformers model) are a family of their own: what is said of
-    two designs does not hang on what stands beside them for comparison.
+    - With tasks enough for one of them to be significant after the correction (`fewest_tasks`: 6 for one pair, 11 for 28), the test is
+      Wilcoxon's signed-rank test over tasks, and `seed_test` for means over seeds (`mean_over_seeds`).
+    - With fewer tasks that test could find nothing, whatever the scores. Then the items of the tasks are tested (`difference_test`):
+      the answer is about these tasks and, for trained designs, about these embedders.
+    - `over_items` tests the items in any case, with a p that has no smallest value: somebody who tests several times has to correct for
+      that too, by a lower `level`.
 
-    Empty where there is nothing to test: one system, no task that all were scored on, or no items. Raises UnmaskError for a baseline
-    that is not among the systems.
+    A baseline that was chosen beforehand makes k - 1 comparisons and not k (k - 1) / 2. Pairs with a reference row (a
+    sentence-transformers model) are a family of their own, so that a reference row never changes what is said of two designs.
+
+    Empty if there is nothing to test: one system, no task that all were scored on, or no items. Raises UnmaskError for a baseline that
+    is not among the systems.
     """
     tasks = _common_tasks(results)
     by_cell = {(result.system, result.task): result for result in results}
@@ -234,7 +237,10 @@ def _over_items(
     seeded = {system for system in systems if len(found[system, used[0]]) > 1}
     tests = []
     for a, b in pairs:
-        test = difference_test(samples[a], samples[b], points[a], points[b], sum(sizes), normal=normal, smallest=min(sizes))
+        changes = task_changes([found[a, task] for task in used], [found[b, task] for task in used])
+        test = difference_test(
+            samples[a], samples[b], points[a], points[b], sum(sizes), normal=normal, smallest=min(sizes), changes=changes
+        )
         tests.append(replace(test, test=f"{test.test} of means over seeds") if seeded & {a, b} else test)
     return used, tests
 

@@ -199,7 +199,7 @@ def latex(grid: Grid, found: Standing) -> str:
     metrics = dict.fromkeys(METRIC_NAMES.get(one.metric, one.metric) for one in grid.tasks.values())
     note = (
         f"Main score $\\times$ 100 ({escape_latex(', '.join(metrics))}); mean over {len(found.common)} tasks that every design has. "
-        "Bold: best of its task. Underlined: not told apart from it (paired bootstrap over items, Holm over all pairs)."
+        "Bold: best of its task. Underlined: not told apart from it (paired tests over items, Holm over all pairs)."
     )
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {note}", ""])
 

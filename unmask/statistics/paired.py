@@ -1,14 +1,15 @@
-"""Statistics: is one design better than another, by how much, and how sure are we?
+"""Paired tests: is one design better than another, by how much, and how sure are we?
 
-Two questions, two tests. `wilcoxon` asks about tasks in general, and has one score a task; `paired_bootstrap` asks
-about these tasks, and has their items. Both are two-sided, and say what they did: test, n, effect size, interval.
-Whoever runs several of them corrects the lot with `with_holm`, and asks `told_apart` what may be said of a pair.
+There are two questions. `wilcoxon` asks about tasks in general; it needs one score for each task. `paired_bootstrap` asks about these
+tasks; it needs their items. Both are two-sided and report the test, n, the effect size and an interval. With several tests, correct them
+together with `with_holm`. `told_apart` decides whether two designs differ.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,9 @@ SIGNIFICANT = 0.05
 
 DECIMALS = 12
 """Decimals that differences are rounded to: 0.3 - 0.2 and 0.2 - 0.1 are a tie, whatever floating point makes of it."""
+
+_MOST_SUMS = 2**20
+"""Most sums of signed differences that a sign-flip test counts: those of 20 items that all differ by another amount."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,11 @@ def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int 
 def paired_bootstrap(
     a: Sequence[Items], b: Sequence[Items], resamples: int = 2000, seed: int = 0, *, level: float = 0.95
 ) -> PairedTest:
-    """Bootstrap test of two designs, a[i] and b[i] on task i: items drawn within each task, the same for both designs.
+    """Test of two designs on the items of their tasks; a[i] and b[i] are the items of task i.
 
-    See `difference_test`; whoever compares many designs calls `bootstrap_tasks` once for each of them, and that for
-    every pair. Raises ValueError where the tasks do not match in number, metric, items or gold.
+    The interval is a bootstrap: items are drawn within each task, the same ones for both designs. p is exact where it can be counted
+    (`sign_flip_p`), else of the same bootstrap: see `difference_test`. To compare many designs, call `bootstrap_tasks` once for each
+    and `difference_test` for each pair. Raises ValueError if the tasks differ in number, metric, items or gold.
     """
     _check_pairs(a, b)
     return difference_test(
@@ -108,7 +113,61 @@ def paired_bootstrap(
         n=sum(items.n for items in a),
         level=level,
         smallest=min(items.n for items in a),
+        changes=task_changes([[items] for items in a], [[items] for items in b]),
     )
+
+
+def task_changes(a: Sequence[Sequence[Items]], b: Sequence[Sequence[Items]]) -> Scores | None:
+    """What each item adds to the mean difference a - b over the tasks: a[i] and b[i] hold the items of task i, one set for each seed.
+
+    None if a score is not a sum over its items: rank correlations, average precision, V-measure, and F1.
+    """
+    tasks = []
+    for runs_a, runs_b in zip(a, b, strict=True):
+        changes = _changes(runs_a, runs_b)
+        if changes is None:
+            return None
+        tasks.append(changes / len(a))
+    return np.concatenate(tasks)
+
+
+def _changes(a: Sequence[Items], b: Sequence[Items]) -> Scores | None:
+    """What each item of one task adds to the difference of the mean scores over seeds."""
+    first = a[0]
+    if first.metric == "mean":
+        column, whole = "value", float(first.n)
+    elif first.metric == "ratio" and all(np.array_equal(items.columns["below"], first.columns["below"]) for items in (*a, *b)):
+        column, whole = "above", float(first.columns["below"].sum())
+    else:
+        return None
+    mean_a, mean_b = (np.mean([items.columns[column] for items in runs], axis=0) for runs in (a, b))
+    return np.asarray((mean_a - mean_b) / whole, dtype=np.float64)
+
+
+def sign_flip_p(changes: ArrayLike) -> float | None:
+    """Exact two-sided p of the sign-flip test: the share of all ways to set the signs with a sum as far from 0 as the one observed.
+
+    `changes`: what each item adds to the difference. If two designs are equal, each item favours either one with the same chance.
+    If all changes have one size, as for items that are right or wrong, this is McNemar's exact test. None if there are too many
+    different sums to count (`_MOST_SUMS`).
+    """
+    values = np.asarray(changes, dtype=np.float64)
+    largest = float(np.abs(values).max(initial=0.0))
+    if largest <= 10**-DECIMALS:
+        return 1.0
+    signed = np.round(values / largest, DECIMALS)
+    sizes, counts = np.unique(np.abs(signed[signed != 0]), return_counts=True)
+    if prod(int(number) + 1 for number in counts) > _MOST_SUMS:
+        return None
+    from scipy.stats import binom
+
+    sums, share = np.zeros(1), np.ones(1)
+    for size, number in zip(sizes, counts, strict=True):
+        plus = np.arange(number + 1)
+        sums = np.add.outer(sums, size * (2 * plus - number)).ravel()
+        share = np.multiply.outer(share, binom.pmf(plus, number, 0.5)).ravel()
+    as_far = np.abs(sums) >= abs(float(signed.sum())) - 1e-9  # sums that floating point alone sets apart are equal
+    return float(min(1.0, share[as_far].sum()))
 
 
 def bootstrap_tasks(tasks: Sequence[Items], resamples: int = 2000, seed: int = 0) -> Scores:
@@ -130,17 +189,23 @@ def difference_test(
     level: float = 0.95,
     normal: bool = False,
     smallest: int | None = None,
+    changes: Scores | None = None,
 ) -> PairedTest:
     """Test of the difference a - b averaged over the tasks, from paired bootstrap samples.
 
-    Samples have the shape (task, resample), as `bootstrap_tasks` makes them with one seed; points are the scores on
-    all the items, of shape (task,); n is the number of items in all the tasks. With d the difference on each of m
-    resamples, centred on the observed one, p = 2 min(#(d <= 0) + 1, #(d >= 0) + 1) / (m + 1), at most 1 (Davison and
-    Hinkley, 1997, 4.2). Effect: the difference in standard errors, the standard deviation of d; infinite where every
-    resample shows one and the same difference other than zero. With `normal`, p = 2 P(Z >= |effect|) of a standard normal
-    Z, which has no smallest value, and the interval is of that normal: for families of so many pairs that counting would take a
-    hundred thousand resamples. A resample on which any task's score is undefined is left out, and counted in the test's name.
-    Raises ValueError where shapes do not match or fewer than 2 resamples are left.
+    Samples have the shape (task, resample), as `bootstrap_tasks` makes them with one seed. Points are the scores on all the items, of
+    shape (task,). n is the number of items of all tasks; `changes` is what each of them adds to the difference (`task_changes`).
+
+    - p is that of `sign_flip_p` if there are `changes` and few enough of them to count. Else, with d the difference on each of m
+      resamples, centred on the observed one, p = 2 min(#(d <= 0) + 1, #(d >= 0) + 1) / (m + 1), at most 1 (Davison and Hinkley,
+      1997, 4.2). Where few items differ, that p is too small: 4 items that differ, all one way, give 0.04 and not 0.125.
+    - With `normal`, the bootstrap's p is 2 P(Z >= |effect|) of a standard normal Z, which has no smallest value, and the interval is of
+      that normal: for families of so many pairs that counting would take a hundred thousand resamples.
+    - Effect: the difference in standard errors, the standard deviation of d; infinite if every resample shows one and the same
+      difference other than zero.
+
+    A resample on which any task's score is undefined is left out, and counted in the test's name. Raises ValueError if shapes do not
+    match or fewer than 2 resamples are left.
     """
     table_a, table_b = np.asarray(samples_a, dtype=np.float64), np.asarray(samples_b, dtype=np.float64)
     scores_a, scores_b = np.asarray(point_a, dtype=np.float64), np.asarray(point_b, dtype=np.float64)
@@ -162,15 +227,18 @@ def difference_test(
         difference,
         len(table_a) * (smallest or n // len(table_a)),
     )
-    fewer = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
-    counted = min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1))
+    exact = None if changes is None else sign_flip_p(changes)
+    drawn = f"{'normal with the error of ' * normal}{len(differences)} resamples" + f", {skipped} more undefined" * bool(
+        skipped
+    )
     return PairedTest(
-        test=f"paired bootstrap over items (two-sided, {'normal with the error of ' * normal}{len(differences)} resamples"
-        + (f", {skipped} more undefined)" if skipped else ")"),
+        test=f"paired bootstrap over items (two-sided, {drawn})"
+        if exact is None
+        else f"exact sign-flip test over items (two-sided; interval: paired bootstrap, {drawn})",
         n=n,
         unit="items",
         difference=difference,
-        p=_two_sided(effect) if normal else counted,
+        p=exact if exact is not None else _two_sided(effect) if normal else counted_p(differences),
         p_holm=None,
         effect=effect,
         effect_name="difference in standard errors",
@@ -285,6 +353,12 @@ def _centred(differences: Scores, difference: float) -> Scores:
     """
     undecided = np.abs(differences) < 10**-DECIMALS
     return np.where(undecided, 0.0, np.round(differences - differences.mean() + difference, DECIMALS))
+
+
+def counted_p(differences: Scores) -> float:
+    """Two-sided p of bootstrapped differences: twice the share on the rarer side of zero, with one added to both counts."""
+    fewer = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
+    return min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1))
 
 
 def _two_sided(effect: float) -> float:

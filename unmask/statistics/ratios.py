@@ -1,7 +1,7 @@
-"""Ratios: scores that are a sum over sentences divided by a sum over sentences, resampled by sentence.
+"""Ratios: scores that are a sum over sentences divided by another sum over sentences, such as accuracy and F1.
 
-Accuracy is correct words / words, the F1 of entities is 2 x found / (given + predicted). Words of one sentence depend on one
-another, so a sentence is what a bootstrap draws (Efron and Tibshirani, 1993).
+Accuracy is correct words / words. The F1 of entities is 2 x found / (given + predicted). Words of one sentence depend on each other, so
+a bootstrap draws whole sentences (Efron and Tibshirani, 1993).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import interval
+from unmask.statistics.paired import counted_p, sign_flip_p
 
 RESAMPLES = 2000
 _DRAWS_AT_ONCE = 2**20
@@ -39,7 +40,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Difference:
-    """First minus second on the same sentences: interval and two-sided p by a paired bootstrap over n sentences."""
+    """First minus second on the same n sentences: interval by a paired bootstrap, and a two-sided p (see `difference`)."""
 
     metric: str
     first: float
@@ -53,16 +54,17 @@ class Difference:
 def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Difference:
     """Compare two ratios over the same sentences. Raises UnmaskError for fewer than two sentences.
 
-    Both are computed on the same draws. p: twice the smaller share of draws on one side of zero, draws of exactly zero on
-    both sides, with one added to both counts (Davison and Hinkley, 1997).
+    Both are computed on the same draws. p is that of an exact sign-flip test if both have the same denominators (an accuracy, say) and
+    few enough differing sentences to count. Else it is that of the bootstrap: twice the smaller share of draws on one side of zero,
+    draws of exactly zero on both sides, with one added to both counts (Davison and Hinkley, 1997).
     """
     if len(first.above) != len(second.above) or len(first.above) < 2:
         counts = f"{len(first.above)} and {len(second.above)}"
         raise UnmaskError(f"A paired comparison needs two sentences or more, the same for both: {counts} were given.")
     samples = _resampled(first, seed) - _resampled(second, seed)
     samples = samples[~np.isnan(samples)]
-    side = min((samples <= 0).sum(), (samples >= 0).sum())
-    p = min(1.0, 2 * (int(side) + 1) / (len(samples) + 1))
+    exact = sign_flip_p(first.above - second.above) if np.array_equal(first.below, second.below) else None
+    p = counted_p(samples) if exact is None else exact
     return Difference(metric, first.value, second.value, first.value - second.value, interval(samples), p, len(first.above))
 
 
