@@ -368,7 +368,7 @@ def test_a_broken_results_file_is_told_in_one_line(run: Run, model: Path, task: 
     Path("out").mkdir()
     Path("out/results.jsonl").write_text("broken\n")
     found = compared(run, model, "-d", "mean", "-t", task, "-o", "out")
-    assert found.mistake == "unmask: 'out/results.jsonl' was not written by unmask: give another folder."
+    assert found.mistake == "unmask: 'out/results.jsonl' was not written by unmask. Give another folder."
 
 
 def test_a_damaged_folder_is_told_computed_again_and_the_same(run: Run, model: Path, task: Path) -> None:
@@ -420,7 +420,7 @@ def test_a_wrong_baseline_is_told_before_anything_is_loaded(
     def no_load(*_: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(module, "load", no_load)
+    monkeypatch.setattr(module, "load_any_decoder", no_load)
     given = ("-d", "mean,last", "-t", task, "-o", "out")
     assert "Did you mean 'last'?" in compared(run, model, *given, "-b", "lats").mistake
     assert "There is no folder './nowhere'" in compared(run, model, *given, "-r", "./nowhere").mistake

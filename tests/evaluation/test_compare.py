@@ -205,7 +205,7 @@ def test_a_second_run_computes_nothing(
 ) -> None:
     plan = plan_of(folder, "mean,prompteol-z", tasks)
     first = compare(plan, ResultStore(tmp_path))
-    monkeypatch.setattr(module, "load", no_load)
+    monkeypatch.setattr(module, "load_any_decoder", no_load)
     assert compare(plan, ResultStore(tmp_path)) == first
 
 
@@ -272,7 +272,7 @@ def test_another_name_for_a_design_that_was_scored_is_only_a_label(
     folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = compare(plan_of(folder, "prompteol", tasks), ResultStore(tmp_path))
-    monkeypatch.setattr(module, "load", no_load)
+    monkeypatch.setattr(module, "load_any_decoder", no_load)
     again = compare(plan_of(folder, "causal/eol/last", tasks), ResultStore(tmp_path))
     assert [one.label for one in again] == ["causal/eol/last"] * 2
     assert scores(again) == scores(first)
@@ -596,7 +596,7 @@ def test_a_score_that_is_no_number_is_a_failed_cell(
     store = ResultStore(tmp_path)
     [result] = compare(plan_of(folder, "mean,last", tasks[:1]), store)
     assert (result.label, "ami" in result.scores) == ("mean", False)
-    assert store.failures[0].error == f"the cosine_spearman is {score}, so this is no result"
+    assert store.failures[0].error == f"the cosine_spearman is {score}, which is not a score"
     assert len(ResultStore(tmp_path).results) == 1, "the folder can be read again"
 
 

@@ -181,7 +181,7 @@ def test_a_block_that_holds_other_rows_is_damaged_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["results.jsonl", "failures.jsonl", "costs.jsonl"])
 def test_a_file_of_somebody_else_is_refused_and_left_alone(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(UnmaskError, match="was not written by unmask: give another folder"):
+    with pytest.raises(UnmaskError, match=r"was not written by unmask\. Give another folder"):
         ResultStore(tmp_path)
     assert (tmp_path / name).read_text() == content
 

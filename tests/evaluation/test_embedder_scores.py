@@ -42,7 +42,7 @@ def test_scores_are_those_of_a_comparison_and_their_mean(trained: tuple[Embedder
 def test_what_has_no_score_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     texts, words = (find_task(str(write_task(tmp_path / kind, kind))) for kind in ("sts", "word-level"))
     assert scorable([texts]) == [texts]
-    with pytest.raises(UnmaskError, match="'word-level' is a word-level task, which an embedder of texts has no score on"):
+    with pytest.raises(UnmaskError, match="'word-level' is a word-level task: vectors of texts have no score on it"):
         scorable([texts, words])
 
 

@@ -163,7 +163,7 @@ def test_a_task_that_one_seed_lacks_is_left_out_and_named(tmp_path: Path) -> Non
 
 def test_one_training_given_twice_is_refused(tmp_path: Path) -> None:
     models = [a_run(tmp_path / name, 0) for name in ("one", "copy")]
-    with pytest.raises(UnmaskError, match="one training, of seed 0: give one of them"):
+    with pytest.raises(UnmaskError, match="the same training with seed 0"):
         mean_over_seeds([result(model) for model in models])
 
 

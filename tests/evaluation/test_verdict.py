@@ -126,7 +126,7 @@ def test_a_baseline_is_compared_with_all_others_and_these_are_the_family(tasks: 
 
 def test_a_baseline_that_was_not_compared_is_refused(tmp_path: Path) -> None:
     results, store = grid(tmp_path, ["mean", "last"], TASKS[:1])
-    with pytest.raises(UnmaskError, match="The baseline, echo of m, is not among the systems compared: mean of m, last of m"):
+    with pytest.raises(UnmaskError, match="The baseline, echo of m, is not among the compared systems: mean of m, last of m"):
         comparisons(results, store, baseline=("m", "echo"))
 
 

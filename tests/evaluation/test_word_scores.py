@@ -21,7 +21,7 @@ from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import comparisons, ranked
-from unmask.evaluation.word_level import apart, sharing, why_not
+from unmask.evaluation.word_level import labels_by_layer, split_word_level, why_not_scored
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source
 from unmask.probing.word_probe import compare_words, entities, probe_layers, probe_words
@@ -150,7 +150,7 @@ def test_designs_of_one_attention_share_passes_and_those_of_one_layer_the_probe(
     depth = found["mean", "words"].provenance["probe"]["layer"]
     assert probes == [("causal", [1, depth]), ("bidirectional", [depth])]
     assert found["mean", "words"].main_score == found["last", "words"].main_score
-    assert sharing(list(found.values())) == {
+    assert labels_by_layer(list(found.values())) == {
         f"causal@{depth}": ["mean", "last"],
         "causal@1": ["causal/plain/mean@1"],
         f"bidirectional@{depth}": ["bidirectional-mean"],
@@ -215,8 +215,8 @@ def test_nothing_is_fitted_or_encoded_for_words_alone(
 )
 def test_a_design_that_reads_no_words_says_why(design: str, reason: str, words: LocalTask, texts: Task) -> None:
     (one,) = parse_designs(design).values()
-    assert reason in (why_not(one, words) or "")
-    assert why_not(one, texts) is None
+    assert reason in (why_not_scored(one, words) or "")
+    assert why_not_scored(one, texts) is None
 
 
 def test_cells_that_are_not_asked_are_kept_as_such_and_nothing_is_done_for_them_again(
@@ -230,7 +230,7 @@ def test_cells_that_are_not_asked_are_kept_as_such_and_nothing_is_done_for_them_
     failures = ResultStore(tmp_path / "out").failures
     assert {one.label: one.applies for one in failures} == dict.fromkeys(NOT_READ, False)
     assert all(one.error.startswith("does not apply: words are read") for one in failures)
-    monkeypatch.setattr(comparing, "load", lambda _: pytest.fail("the model was loaded again"))
+    monkeypatch.setattr(comparing, "load_any_decoder", lambda _: pytest.fail("the model was loaded again"))
     monkeypatch.setattr(ResultStore, "fail", lambda *_: pytest.fail("what was known was written again"))
     assert run(folder, designs, [words, texts], ResultStore(tmp_path / "out")) == found
     assert ResultStore(tmp_path / "out").failures == failures
@@ -240,7 +240,7 @@ def test_a_model_of_sentence_transformers_is_asked_for_no_words(folder: Path, wo
     store = ResultStore(tmp_path / "out")
     assert compare_reference(str(folder), [words], store, lambda _: None) == []
     (failure,) = store.failures
-    assert (failure.applies, failure.error) == (False, "does not apply: it has vectors of texts, not of words")
+    assert (failure.applies, failure.error) == (False, "does not apply: the model gives vectors of texts, not of words")
 
 
 def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, texts: Task, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_words_do_not_change_the_ranking_of_texts(folder: Path, words: LocalTask
     designs = ",".join([READ, *NOT_READ])
     alone = list(run(folder, designs, [texts], ResultStore(tmp_path / "a")).values())
     both = list(run(folder, designs, [words, texts], ResultStore(tmp_path / "b")).values())
-    of_texts, of_words = apart(both)
+    of_texts, of_words = split_word_level(both)
     assert ranked(of_texts) == ranked(alone)
     depth = of_words[0].provenance["probe"]["layer"]
     assert {result.design for result in of_words} == {"causal@1", f"causal@{depth}", f"bidirectional@{depth}"}

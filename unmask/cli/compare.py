@@ -136,9 +136,9 @@ def _checked_baseline(
 def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> list[Tested]:
     """Results on texts and those on words, each with the paired tests of its own; a baseline is a design on texts."""
     from unmask.evaluation.verdict import comparisons
-    from unmask.evaluation.word_level import apart
+    from unmask.evaluation.word_level import split_word_level
 
-    texts, words = apart(results)
+    texts, words = split_word_level(results)
     against = next((result.system for result in texts if result.label == baseline), None)
     if lost := baseline is not None and against is None:
         say(f"'{baseline}' has no score, so nothing is tested against it")
@@ -194,7 +194,7 @@ def _as_json(results: list[Result], tests: list[Comparison], failures: list[Fail
 
 def _print(results: list[Result], tested: list[Tested], store: ResultStore, output: Path, baseline: str | None) -> None:
     from unmask.evaluation.seed_means import one_seed
-    from unmask.evaluation.word_level import sharing
+    from unmask.evaluation.word_level import labels_by_layer
     from unmask.io.terminal import console as open_console
     from unmask.reporting.tables import shared_readings
 
@@ -203,7 +203,7 @@ def _print(results: list[Result], tested: list[Tested], store: ResultStore, outp
         _print_standing(console, part, tests, store, next((one.system for one in part if one.label == baseline), None))
     if note := one_seed(results):
         console.print(note, style="dim")
-    if shared := sharing(results):
+    if shared := labels_by_layer(results):
         console.print(shared_readings(shared))
     if cut := [result for result in results if result.truncated]:
         most = max(cut, key=lambda result: result.truncated / max(1, result.texts))

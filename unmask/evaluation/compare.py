@@ -1,7 +1,7 @@
-"""Compare: designs x tasks on one or several models, each text computed once for all designs that share its pass.
+"""Comparing designs on tasks: each text is computed once for all designs that share its forward pass.
 
-Designs that differ only in pooling, layer or features share attention and prompt, and so the forward passes: the first of
-them that a task scores pays, the others read.
+Designs that differ only in pooling, layer or features have the same attention and prompt, and so the same forward pass. The first design
+that is scored on a task computes the vectors of all of them; the others read these.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from unmask.encoding.forward_pass import ForwardPass, SharedVectors
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.encoding.vector_store import VectorStore
-from unmask.evaluation.outcomes import attempted, failed, made_result, model_revision, not_asked
+from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
-from unmask.evaluation.word_level import WORD_LEVEL, why_not
+from unmask.evaluation.word_level import WORD_LEVEL, why_not_scored
 from unmask.io.progress import progress_bar
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """What to compare: a source of weights, designs by label, tasks; and what every vector depends on beside them.
+    """What to compare: one model, designs by label, and tasks; and everything else that vectors depend on.
 
-    max_length: None takes that of a saved embedder, else 512; dtype and attention implementation likewise.
-    reference: texts that standardisation and alpha are fitted on; batch_tokens: None chooses by device. beside: designs that are not
-    scored, but whose vectors are computed in the passes of those that are, for a comparison to come.
+    max_length: None takes that of a saved embedder, else 512; dtype and attention implementation likewise. reference: texts on which
+    standardisation and alpha are fitted. batch_tokens: None chooses by device. beside: designs that are not scored now. Their vectors are
+    computed in the same forward passes, for a later comparison.
     """
 
     source: Source
@@ -58,29 +58,29 @@ class ComparisonPlan:
     beside: Sequence[Design] = ()
 
     def __post_init__(self) -> None:
-        """Load a saved embedder as it was saved, where nothing else was asked for."""
+        """Load a saved embedder with the precision and attention implementation that it was saved with, unless others are given."""
         if self.saved is not None:
             object.__setattr__(self, "source", self.saved.completed(self.source))
 
     @property
     def limit(self) -> int:
-        """Most tokens of one text with its prompt."""
+        """The most tokens of one text with its prompt."""
         return self.max_length or (self.saved.max_length if self.saved else MAX_LENGTH)
 
     @cached_property
     def saved(self) -> Settings | None:
-        """The settings of the model, if it is a saved embedder: its own design keeps what was fitted with it."""
+        """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
         return read_settings(Path(self.source.model).expanduser())
 
     def own_fit(self, design: Design) -> Fit | None:
-        """What was fitted and saved with a design, if the model is a saved embedder of that very design."""
+        """The saved fit of a design, if the model is a saved embedder of this design."""
         return self.saved.fit if self.saved and self._is_fitted(design) else None
 
     def _is_fitted(self, design: Design) -> bool:
         return self.saved is not None and self.saved.design == design.name and design.needs_fit
 
     def conditions(self, design: Design, task: Task, revision: str, dtype: str) -> Conditions:
-        """The conditions of one cell of the grid."""
+        """The conditions of one design on one task."""
         return Conditions(
             model=self.source.model,
             model_revision=revision,
@@ -113,34 +113,33 @@ def compare(
     loaded: Callable[[], Loaded] | None = None,
     fits: dict[Design, Fit] | None = None,
 ) -> list[Result]:
-    """Score every design on every task; what the store holds already is not computed again.
+    """Score every design on every task. Results that the store already holds are not computed again.
 
-    Returns the results in the order of designs, then tasks. Every design is checked on the loaded model before the first
-    text is computed. A cell that fails is kept as such in the store (`failures`), and the others go on; so are the cells that are
-    none, since a word-level task asks nothing of such a design. cache: vectors by their text; one in the store's folder if not given,
-    which vanishes when all cells are done. loaded: gives the plan's model, and
-    fits holds what was fitted, if they are to outlive this call. Raises UnmaskError
-    and AttentionError as loading does.
+    Returns the results in the order of designs, then tasks. Every design is checked on the loaded model before the first text is
+    computed. If a design fails on a task, the reason goes into the store (`failures`) and the others go on. A design that a word-level
+    task cannot score is recorded there as "does not apply".
+
+    cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. loaded and fits:
+    give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
     """
     say(f"{plan.source.model}: {len(plan.designs)} designs on {len(plan.tasks)} tasks")
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
-    grid = PlannedResults(plan, store, model_revision(plan.source), dtype, say)
-    grid.note_what_is_not_asked()
+    planned = PlannedResults(plan, store, model_revision(plan.source), dtype, say)
+    planned.record_what_does_not_apply()
     vectors = cache or VectorStore.beside(store.folder)
-    if any(grid.kept(conditions) is None for conditions in grid.cells.values()):
+    if any(planned.result(conditions) is None for conditions in planned.cells.values()):
         backbone, tokenizer = loaded() if loaded else load_checked(plan, say)
-        _fill(grid, backbone, tokenizer, vectors, {} if fits is None else fits)
+        _fill(planned, backbone, tokenizer, vectors, {} if fits is None else fits)
     if cache is None:
-        vectors.forget()  # also what a run left that was killed when all was scored
-    found = [grid.kept(conditions) for conditions in grid.cells.values()]
-    relabelled = zip((label for label, _ in grid.cells), found, strict=True)
-    return [result.model_copy(update={"label": label}) for label, result in relabelled if result is not None]
+        vectors.forget()  # also what a run left that was killed after the last score
+    results = ((label, planned.result(conditions)) for (label, _), conditions in planned.cells.items())
+    return [result.model_copy(update={"label": label}) for label, result in results if result is not None]
 
 
 @dataclass(frozen=True)
 class PlannedResults:
-    """The cells of a plan, and where their results go."""
+    """The results that a plan asks for, and the store that holds those that exist."""
 
     plan: ComparisonPlan
     store: ResultStore
@@ -150,96 +149,104 @@ class PlannedResults:
 
     @cached_property
     def cells(self) -> dict[tuple[str, str], Conditions]:
-        """Conditions by label and task."""
+        """The conditions of every result that the plan asks for, by label and task."""
         return {
             (label, task.name): self.plan.conditions(design, task, self.revision, self.dtype)
             for label, design in self.plan.designs.items()
             for task in self.plan.tasks
-            if why_not(design, task) is None
+            if why_not_scored(design, task) is None
         }
 
-    def kept(self, conditions: Conditions) -> Result | None:
-        """The result under these conditions; one of an older version counts if that named the same weights as it would today."""
-        found = self.store.get(conditions)
-        if found is None and self._older is not None:
-            found = self.store.get(conditions.model_copy(update={"model_revision": self._older}))
-        return found
+    def result(self, conditions: Conditions) -> Result | None:
+        """The stored result under these conditions. A result of an older version counts if its name for the weights still fits them."""
+        result = self.store.get(conditions)
+        if result is None and self._older is not None:
+            result = self.store.get(conditions.model_copy(update={"model_revision": self._older}))
+        return result
 
     @cached_property
     def _older(self) -> str | None:
-        """How an older version named these weights, if the store holds results of this model under other names."""
-        others = {one.conditions.model_revision for one in self.store.results if one.model == self.plan.source.model}
+        """The name that an older version gave these weights, if the store holds results of this model under that name."""
+        own = [result for result in self.store.results if result.model == self.plan.source.model]
+        others = {result.conditions.model_revision for result in own}
         older = older_revision(self.plan.source) if others - {self.revision} else None
         return older if older in others else None
 
-    def note_what_is_not_asked(self) -> None:
-        """Keep of the cells that are none, since the task asks nothing of the design, why that is so."""
+    def record_what_does_not_apply(self) -> None:
+        """Store the reason for every design that a task cannot score."""
         known = {failure.conditions.key for failure in self.store.failures}
         for label, design in self.plan.designs.items():
             for task in self.plan.tasks:
                 conditions = self.plan.conditions(design, task, self.revision, self.dtype)
-                if conditions.key not in known and (reason := why_not(design, task)):
-                    self.store.fail(not_asked(conditions, label, task, reason))
+                if conditions.key not in known and (reason := why_not_scored(design, task)):
+                    self.store.fail(does_not_apply(conditions, label, task, reason))
 
     def give_up(self, labels: Sequence[str], task: Task, error: Exception) -> None:
-        """Keep why these designs have no score on a task, and say it."""
+        """Store why these designs have no score on a task, and say it."""
         for label in labels:
             failure = failed(self.cells[label, task.name], label, task, error)
             self.store.fail(failure)
             self.say(f"{label} on {task.name} failed: {failure.error}")
 
     def give_up_design(self, group: Mapping[str, Design], tasks: Sequence[Task], design: Design, error: Exception) -> None:
-        """Keep why a design that cannot be fitted has no score on any of these tasks."""
+        """Store why a design that cannot be fitted has no score on any of these tasks."""
         for task in tasks:
             self.give_up([label for label, missing in self.missing(group, task).items() if missing == design], task, error)
 
     def attempt(self, label: str, task: Task, work: Callable[[], tuple[Result, Items | None]]) -> None:
-        """Keep what scoring a cell gives, or why it failed."""
-        if kept := attempted(work, partial(self.give_up, [label], task)):
-            self.store.add(*kept)
+        """Store the result of scoring a design on a task, or the reason why it failed."""
+        if scored := attempted(work, partial(self.give_up, [label], task)):
+            self.store.add(*scored)
 
     def missing(self, designs: Mapping[str, Design], task: Task) -> dict[str, Design]:
-        """Those of some designs that have no score on a task yet, by label."""
+        """The designs, among those given, that have no score on a task yet, by label."""
         cells = {label: self.cells.get((label, task.name)) for label in designs}
-        return {label: designs[label] for label, cell in cells.items() if cell is not None and self.kept(cell) is None}
+        return {label: designs[label] for label, cell in cells.items() if cell is not None and self.result(cell) is None}
 
 
 def _fill(
-    grid: PlannedResults, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, cache: VectorStore, fitted: dict[Design, Fit]
+    planned: PlannedResults,
+    backbone: Backbone,
+    tokenizer: PreTrainedTokenizerBase,
+    cache: VectorStore,
+    fitted: dict[Design, Fit],
 ) -> None:
-    plan = grid.plan
-    # all of them first: what the tokenizer lacks is refused before anything is computed
+    """Compute and store the results that are missing, one forward pass after the other."""
+    plan = planned.plan
+    # all prompts first: what the tokenizer lacks is refused before anything is computed
     limit = backbone.within_positions(plan.limit)
     prompts = {design.prompt: PromptTokenizer(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
-    name = f"{grid.revision} {grid.dtype} {_kernels(backbone)} {plan.limit} {_hash(plan.reference)}"
+    name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {_hash(plan.reference)}"
     for (attention, prompt), sharing in group_by_pass(plan.designs.values()).items():
         group = {label: design for label, design in plan.designs.items() if design in sharing}
-        tasks = [task for task in plan.tasks if grid.missing(group, task)]
+        tasks = [task for task in plan.tasks if planned.missing(group, task)]
         if not tasks:
             continue
         if backbone.attention != attention:
             backbone.set_attention(attention)
         for task in tasks:
             if isinstance(task, LocalTask) and task.kind == WORD_LEVEL:
-                _score_on_words(grid, LoadedModel(backbone, tokenizer, plan.source), task, grid.missing(group, task), budget)
+                _score_on_words(
+                    planned, LoadedModel(backbone, tokenizer, plan.source), task, planned.missing(group, task), budget
+                )
         tasks = [task for task in tasks if task.kind != WORD_LEVEL]
-        wanted = dict.fromkeys(design for task in tasks for design in grid.missing(group, task).values())
+        wanted = dict.fromkeys(design for task in tasks for design in planned.missing(group, task).values())
         if not wanted:
             continue
-        wanted |= dict.fromkeys(one for one in plan.beside if (one.attention, one.prompt) == (attention, prompt))
+        wanted |= dict.fromkeys(design for design in plan.beside if (design.attention, design.prompt) == (attention, prompt))
         fitted |= {design: saved for design in wanted if (saved := plan.own_fit(design))}
         others = [design for design in wanted if design not in fitted]
-        give_up = partial(grid.give_up_design, group, tasks)
+        give_up = partial(planned.give_up_design, group, tasks)
         fitted |= fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget, give_up=give_up)
         fits = {design: fitted[design] for design in wanted if design in fitted}
         source = ForwardPass(backbone, prompts[prompt], fits, cache, name, budget)
         group = {label: design for label, design in group.items() if design in fits}
         for task in tasks:
-            if missing := grid.missing(group, task):
-                _score_group(grid, source, task, missing)
+            if missing := planned.missing(group, task):
+                _score_group(planned, source, task, missing)
     if cache.damaged:
-        grid.say(f"{cache.damaged} blocks of vectors were damaged, and were computed again")
+        planned.say(f"{cache.damaged} blocks of vectors were damaged and have been computed again")
 
 
 def _provenance(backbone: Backbone) -> dict[str, Any]:
@@ -252,20 +259,20 @@ def _provenance(backbone: Backbone) -> dict[str, Any]:
 
 
 def _kernels(backbone: Backbone) -> str:
-    """What computes, and so decides the last bits: vectors of two library versions are never mixed in one score."""
+    """The libraries that compute: they decide the last bits, so vectors of two versions are never mixed in one score."""
     used = versions()
     libraries = " ".join(f"{name}={used[name]}" for name in ("unmask", "torch", "transformers", "peft"))
     return f"{backbone.device.type} {attention_implementation(backbone.model)} {libraries}"
 
 
-def _score_group(grid: PlannedResults, source: ForwardPass, task: Task, missing: Mapping[str, Design]) -> None:
-    """Score the designs of one pass on one task."""
+def _score_group(planned: PlannedResults, source: ForwardPass, task: Task, missing: Mapping[str, Design]) -> None:
+    """Score the designs of one forward pass on one task."""
     from unmask.tasks.mteb.evaluator import evaluate
 
     backbone, prompt = source.backbone, source.prompts.prompt.name
-    grid.say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
-    proof = _provenance(backbone)
-    computed = dict.fromkeys([*missing.values(), *(one for one in grid.plan.beside if one in source.fits)])
+    planned.say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
+    provenance = _provenance(backbone)
+    computed = dict.fromkeys([*missing.values(), *(design for design in planned.plan.beside if design in source.fits)])
     shared = SharedVectors(source, list(computed), lambda total: progress_bar(f"{prompt} on {task.name}", total))
     for label, design in missing.items():
         widths = [0]
@@ -281,41 +288,41 @@ def _score_group(grid: PlannedResults, source: ForwardPass, task: Task, missing:
             label: str = label, name: str = design.name, encode: Encode = encode, widths: list[int] = widths
         ) -> tuple[Result, Items | None]:
             outcome = evaluate(task, name, encode)
-            return made_result(grid.cells[label, task.name], label, task, outcome, widths[0], shared.tally, proof)
+            return made_result(planned.cells[label, task.name], label, task, outcome, widths[0], shared.tally, provenance)
 
-        grid.attempt(label, task, score)
+        planned.attempt(label, task, score)
     if shared.spent.texts:
-        spent, model = asdict(shared.spent), grid.plan.source.model
-        where: dict[str, Any] = {"model": model, "model_revision": grid.revision, "hardware": hardware(backbone.device)}
-        grid.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **spent))
+        spent, model = asdict(shared.spent), planned.plan.source.model
+        where: dict[str, Any] = {"model": model, "model_revision": planned.revision, "hardware": hardware(backbone.device)}
+        planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **spent))
 
 
 def _score_on_words(
-    grid: PlannedResults, model: LoadedModel, task: LocalTask, missing: Mapping[str, Design], budget: int
+    planned: PlannedResults, model: LoadedModel, task: LocalTask, missing: Mapping[str, Design], budget: int
 ) -> None:
-    """Score the designs of one attention on a word-level task: one probe for each layer that they read, in the same passes."""
+    """Score the designs of one attention on a word-level task, with one probe for each layer that they read."""
     from unmask.evaluation.word_scores import score_words
 
     backbone = model.backbone
-    grid.say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
+    planned.say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
     layers = {label: design.layer if isinstance(design.layer, int) else backbone.depth for label, design in missing.items()}
     sentences = sum(len(rows) for rows in task.data.values())
     with progress_bar(f"words of {task.name}", sentences) as advance:
-        found = attempted(
+        outcomes = attempted(
             partial(score_words, model, task, sorted(set(layers.values())), budget, advance),
-            partial(grid.give_up, list(missing), task),
+            partial(planned.give_up, list(missing), task),
         )
-    if found is None:
+    if outcomes is None:
         return
-    proof = _provenance(backbone)
+    provenance = _provenance(backbone)
     for label, layer in layers.items():
-        scored = found[layer]
-        given = scored.outcome, scored.dim, scored.tally, proof | {"probe": scored.about}
-        grid.attempt(label, task, partial(made_result, grid.cells[label, task.name], label, task, *given))
+        words = outcomes[layer]
+        measured = words.outcome, words.dim, words.tally, provenance | {"probe": words.about}
+        planned.attempt(label, task, partial(made_result, planned.cells[label, task.name], label, task, *measured))
 
 
 def load_checked(plan: ComparisonPlan, say: Callable[[str], None] = lambda _: None) -> Loaded:
-    """The model of a plan, on which each of its designs was checked."""
+    """Load the model of a plan and check each of its designs on it."""
     say(f"loading {plan.source.model}")
     model, tokenizer = load_any_decoder(plan.source)
     backbone = Backbone(model, _first_attention(plan))
@@ -329,7 +336,7 @@ def _first_attention(plan: ComparisonPlan) -> Attention:
 
 
 def _checked(backbone: Backbone, plan: ComparisonPlan) -> Backbone:
-    """Refuse a design that the model cannot serve before anything is computed."""
+    """The same model. Raises for a design that it cannot serve, before anything is computed."""
     first = backbone.attention
     for design in plan.designs.values():
         backbone.check(design)

@@ -1,4 +1,4 @@
-"""Scoring: the main score of one embedder on some tasks, without a results folder; what training watches."""
+"""The main score of one embedder on some tasks, without a results folder. Training watches it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def scorable(tasks: Sequence[Task]) -> Sequence[Task]:
-    """The same tasks, all of which `score` can score. Raises UnmaskError for a word-level one, before anything is trained."""
+    """The same tasks. Raises UnmaskError for a word-level task, which `score` cannot score, before anything is trained."""
     for task in tasks:
         if task.kind == WORD_LEVEL:
-            raise UnmaskError(f"'{task.name}' is a word-level task, which an embedder of texts has no score on; take it out.")
+            raise UnmaskError(f"'{task.name}' is a word-level task: vectors of texts have no score on it. Leave it out.")
     return tasks
 
 
@@ -28,10 +28,10 @@ def score(embedder: Embedder, tasks: Sequence[Task]) -> dict[str, float]:
     """Main score of each task by name (0 to 1), and their mean under "score"."""
     from unmask.tasks.mteb.evaluator import evaluate
 
-    takes = embedder.prompt.prompt.takes_instruction
+    takes_instruction = embedder.prompt.prompt.takes_instruction
 
     def encode(texts: Sequence[str], instruction: str | None) -> Vectors:
-        vectors = embedder.encode(texts, instruction=instruction if takes else None, show_progress=False)
+        vectors = embedder.encode(texts, instruction=instruction if takes_instruction else None, show_progress=False)
         return np.asarray(vectors, np.float32)
 
     scores = {task.name: evaluate(task, embedder.design.name, encode).main_score for task in tasks}

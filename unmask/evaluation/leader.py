@@ -1,6 +1,6 @@
-"""Advice: which design leads, which cannot be told apart from it, which of these is the cheapest, and what it would take to decide.
+"""The leading design: which designs tie with it, which of these is the cheapest, and what it would take to decide between them.
 
-Every table, page and sentence takes what it says of the best designs from `lead`, so that no two of them disagree.
+Every table, page and sentence about the best designs comes from `lead`, so that no two of them disagree.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from unmask.evaluation.verdict import (
 from unmask.statistics.paired import SIGNIFICANT, PairedTest
 
 POWER = 0.8
-"""Chance of seeing a difference that the numbers of items and tasks to be collected are for."""
+"""The chance of finding a difference, when planning how many items or tasks to collect."""
 
 CLEARLY = 0.8
-"""Share of another design's tokens below which a design is clearly cheaper."""
+"""A design is clearly cheaper than another if it computes less than this share of the other's tokens."""
 
-_NAMED = 4  # designs in a sentence, before it becomes a list
-_MOST_ITEMS = 1_000_000  # beyond, a difference is too small to be shown on anything
+_NAMED = 4  # designs that a sentence names; it counts the others
+_MOST_ITEMS = 1_000_000  # a difference that needs more items is too small to show
 
 
 @dataclass(frozen=True)
 class Lead:
-    """What may be said of the best of some designs.
+    """The leader of some designs, and how the others compare with it.
 
-    order: systems with their scores, best first; of equal ones, the cheapest first. leader: the first. tied: those that the corrected
-    test does not tell apart from it; worse: those that it does; both best first. Neither, if there was no test. cheapest: of leader and
-    tied, the one that computes the fewest tokens a text. needed: what it would take to tell the leader from the first of the tied.
+    order: systems with their scores, best first; equal scores: the cheapest first. leader: the first of them. tied: systems that the
+    corrected test does not tell apart from the leader; worse: those that it does. Both are best first, and empty without a test.
+    cheapest: the system with the fewest tokens a text among leader and tied. needed: what it would take to tell the leader from the first
+    of the tied.
     """
 
     order: tuple[tuple[System, float], ...]
@@ -77,7 +78,7 @@ class Lead:
 
 @dataclass(frozen=True)
 class KindLeader:
-    """What to use for a kind of task, and why. tied: designs that may be as good."""
+    """The best system for a kind of task, and why. tied: systems that may be as good."""
 
     kind: str
     system: System
@@ -87,7 +88,7 @@ class KindLeader:
 
 
 def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], results: Sequence[Result]) -> Lead:
-    """The lead of the first of some systems, by the tests that it is part of."""
+    """How the others of some systems, given best first, compare with the first."""
     leader = order[0][0]
     against = {_other(test, leader): test for test in tests if leader in (test.a, test.b)}
     against = {system: against[system] for system, _ in order if system in against}
@@ -99,45 +100,45 @@ def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], res
 
 
 def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System | None = None) -> list[KindLeader]:
-    """The best design of each kind of task, with its lead over the runner-up and what cannot be told apart from it.
+    """The best design for each kind of task, its lead over the runner-up, and the designs that tie with it.
 
-    Reference rows (sentence-transformers models) are no candidates: the question is how to read the LLM. Each kind is tested for
-    itself, over all pairs, or against the baseline alone if one was chosen beforehand. Raises UnmaskError for a kind
-    without a task that all the designs were scored on.
+    Reference rows (sentence-transformers models) are not candidates: the question is how to read the LLM. Each kind is tested on its own,
+    over all pairs, or against the baseline alone if there is one. Raises UnmaskError for a kind without a task on which all designs have
+    a score.
     """
     candidates = [result for result in results if result.design != SENTENCE_TRANSFORMERS]
-    found = []
+    leaders = []
     for kind in dict.fromkeys(result.kind for result in candidates):
         of_kind = [result for result in candidates if result.kind == kind]
         order = ranked(of_kind)
         if not order:
             raise UnmaskError(f"No {kind} task was scored for every design: {listed(not_scored(of_kind))}. Score them too.")
         chosen = baseline if baseline in dict(order) else None
-        one = lead(order, comparisons(of_kind, store, chosen), of_kind)
-        found.append(KindLeader(kind, one.leader, order[0][1], reason(one, of_kind), one.tied))
-    return found
+        standing = lead(order, comparisons(of_kind, store, chosen), of_kind)
+        leaders.append(KindLeader(kind, standing.leader, order[0][1], reason(standing, of_kind), standing.tied))
+    return leaders
 
 
-def reason(one: Lead, results: Sequence[Result]) -> str:
-    """What is said of a lead, in a sentence that starts with the score."""
-    (_, top), rest = one.order[0], one.order[1:]
+def reason(standing: Lead, results: Sequence[Result]) -> str:
+    """A sentence on the leader that starts with its score."""
+    (_, top), rest = standing.order[0], standing.order[1:]
     if not rest:
         return f"the only design that was compared, {points(top)}"
     runner_up, second = rest[0]
     ahead = f"{points(top - second)} ahead of {display_name(runner_up, results)}"
-    if not one.tests:
+    if not standing.tests:
         alike = points(top) == points(second)
         said = f"as {display_name(runner_up, results)} scores" if alike else ahead
         why = "not tested: no task has the items behind its score"
         return f"{points(top)}, {said}; {why}"
-    if one.tied:
-        text = f"{points(top)}, {_ties(one, results)}"
-    elif len(one.tests) < len(rest):
-        text = f"{points(top)}; {_told(one, one.worse[0], results)} ({_correction(one, '<')})"
+    if standing.tied:
+        text = f"{points(top)}, {_ties(standing, results)}"
+    elif len(standing.tests) < len(rest):
+        text = f"{points(top)}; {_told(standing, standing.worse[0], results)} ({_correction(standing, '<')})"
     else:
-        text = f"{points(top)}, {ahead} {_evidence(one, runner_up)}; better than every other design ({_correction(one, '<')})"
-    left_out = next(iter(one.tests.values())).left_out
-    untested = len(rest) - len(one.tests)
+        text = f"{points(top)}, {ahead} {_evidence(standing, runner_up)}; better than every other design ({_correction(standing, '<')})"
+    left_out = next(iter(standing.tests.values())).left_out
+    untested = len(rest) - len(standing.tests)
     return (
         text
         + (f"; {counted(untested, 'other')} not tested against it" if untested else "")
@@ -145,44 +146,46 @@ def reason(one: Lead, results: Sequence[Result]) -> str:
     )
 
 
-def _ties(one: Lead, results: Sequence[Result]) -> str:
-    tied = [f"{display_name(system, results)} ({_behind(one, system)})" for system in one.tied]
+def _ties(standing: Lead, results: Sequence[Result]) -> str:
+    tied = [f"{display_name(system, results)} ({_behind(standing, system)})" for system in standing.tied]
     more = f" and {len(tied) - _NAMED} more" if len(tied) > _NAMED else ""
-    text = f"tied with {', '.join(tied[:_NAMED])}{more}: not told apart on {_amount(one)} ({_correction(one, '>=')})"
-    if one.worse:
+    text = f"tied with {', '.join(tied[:_NAMED])}{more}: not told apart on {_amount(standing)} ({_correction(standing, '>=')})"
+    if standing.worse:
         text += (
-            f"; better than the other {len(one.worse)}" if len(one.worse) > 1 else f"; better than {names(one.worse, results)}"
+            f"; better than the other {len(standing.worse)}"
+            if len(standing.worse) > 1
+            else f"; better than {names(standing.worse, results)}"
         )
-    return text + f"; {cheapest_words(one, results)}" + (f"; {one.needed}" if one.needed else "")
+    return text + f"; {cheapest_words(standing, results)}" + (f"; {standing.needed}" if standing.needed else "")
 
 
-def _behind(one: Lead, system: System) -> str:
-    outcome = one.against(system)
+def _behind(standing: Lead, system: System) -> str:
+    outcome = standing.against(system)
     low, high = (points(bound) for bound in outcome.interval)
     behind = points(outcome.difference)
     return ("the same score" if behind == "0.0" else f"{behind} behind") + f" [{low}, {high}]"
 
 
-def cheapest_words(one: Lead, results: Sequence[Result]) -> str:
-    """Which of the tied designs costs least."""
-    tokens = one.tokens[one.cheapest]
-    dearer = [system for system in one.tied if one.tokens[system] > tokens / CLEARLY]
-    if one.cheapest == one.leader and len(dearer) == len(one.tied):
-        return f"{display_name(one.leader, results)} is also the cheapest, {tokens:.0f} tokens a text"
-    if not one.cheaper:
+def cheapest_words(standing: Lead, results: Sequence[Result]) -> str:
+    """The part of a sentence that says which of the tied designs costs least."""
+    tokens = standing.tokens[standing.cheapest]
+    dearer = [system for system in standing.tied if standing.tokens[system] > tokens / CLEARLY]
+    if standing.cheapest == standing.leader and len(dearer) == len(standing.tied):
+        return f"{display_name(standing.leader, results)} is also the cheapest, {tokens:.0f} tokens a text"
+    if not standing.cheaper:
         return f"none of them is clearly cheaper ({tokens:.0f} tokens a text)"
-    behind = points(one.against(one.cheapest).difference)
-    name = display_name(one.cheapest, results) + (f" ({behind} behind)" if behind != "0.0" else "")
-    return f"the cheapest of them is {name}, {tokens:.0f} tokens a text, not {one.tokens[one.leader]:.0f}"
+    behind = points(standing.against(standing.cheapest).difference)
+    name = display_name(standing.cheapest, results) + (f" ({behind} behind)" if behind != "0.0" else "")
+    return f"the cheapest of them is {name}, {tokens:.0f} tokens a text, not {standing.tokens[standing.leader]:.0f}"
 
 
-def what_it_takes(one: System, other: System, test: Comparison, results: Sequence[Result]) -> str | None:
-    """How many items, or tasks, would tell two designs apart if they differ as they seem to; None where that cannot be said.
+def what_it_takes(first: System, second: System, test: Comparison, results: Sequence[Result]) -> str | None:
+    """How many items or tasks would tell two designs apart; None if that cannot be said.
 
-    Planning, not evidence: it takes the difference found for the true one.
+    This is for planning and is no evidence: it takes the difference found for the true one.
     """
     outcome, comparisons_made = test.outcome, _family_size(test)
-    pair = f"telling {display_name(one, results)} from {display_name(other, results)}"
+    pair = f"telling {display_name(first, results)} from {display_name(second, results)}"
     if outcome.unit == "tasks":
         needed = _tasks_needed(test, results, comparisons_made)
         return f"{pair} takes about {needed} tasks ({POWER:.0%} power)" if needed else None
@@ -212,40 +215,40 @@ def _family_size(test: Comparison) -> int:
 
 
 def _rounded(number: float) -> int:
-    """To two digits: it is an estimate."""
+    """An estimate, to two digits."""
     digits = max(0, len(str(int(number))) - 2)
     return int(round(number, -digits))
 
 
-def _evidence(one: Lead, system: System) -> str:
-    """Interval, amount of data and size of an effect of the leader against another design."""
-    outcome = one.against(system)
+def _evidence(standing: Lead, system: System) -> str:
+    """Interval, amount of data and effect size of the leader against another design."""
+    outcome = standing.against(system)
     low, high = outcome.interval
-    return f"[{points(low)}, {points(high)}] on {_amount(one)}, {outcome.effect_name} {outcome.effect + 0.0:.2f}"
+    return f"[{points(low)}, {points(high)}] on {_amount(standing)}, {outcome.effect_name} {outcome.effect + 0.0:.2f}"
 
 
-def _told(one: Lead, system: System, results: Sequence[Result]) -> str:
-    return f"{points(one.against(system).difference)} better than {display_name(system, results)} {_evidence(one, system)}"
+def _told(standing: Lead, system: System, results: Sequence[Result]) -> str:
+    return f"{points(standing.against(system).difference)} better than {display_name(system, results)} {_evidence(standing, system)}"
 
 
-def _amount(one: Lead) -> str:
-    test = next(iter(one.tests.values()))
+def _amount(standing: Lead) -> str:
+    test = next(iter(standing.tests.values()))
     return counted(len(test.tasks), "task") + (f" of {test.outcome.n} items" if test.outcome.unit == "items" else "")
 
 
-def _correction(one: Lead, sign: str) -> str:
-    return f"p {sign} {SIGNIFICANT}; p and interval: Holm over {next(iter(one.tests.values())).family}"
+def _correction(standing: Lead, sign: str) -> str:
+    return f"p {sign} {SIGNIFICANT}; p and interval: Holm over {next(iter(standing.tests.values())).family}"
 
 
 def names(systems: Sequence[System], results: Sequence[Result]) -> str:
-    """The first few by name; the tables have all."""
+    """The names of the first few systems, and the number of the others."""
     called = [display_name(system, results) for system in systems]
     more = f" and {len(called) - _NAMED} more" if len(called) > _NAMED else ""
     return ", ".join(called[:_NAMED]) + more
 
 
 def points(value: float) -> str:
-    """A score x 100; nothing has no sign."""
+    """A score x 100 with one decimal, without the sign of -0.0."""
     text = f"{100 * value:.1f}"
     return "0.0" if text == "-0.0" else text
 

@@ -1,4 +1,4 @@
-"""Cells: what is kept of a design on a task, be it a score or the reason why there is none."""
+"""Outcomes: what is recorded for a design on a task, a result or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _RESAMPLES = 1000
 def made_result(
     conditions: Conditions, label: str, task: Task, outcome: Outcome, dim: int, tally: Tally, provenance: Mapping[str, Any]
 ) -> tuple[Result, Items | None]:
-    """The result of an outcome, with its interval, and the items behind it. tally: of the task's texts; dim: of a vector.
+    """The result of an evaluator's outcome, with its interval, and the items behind it.
 
-    Raises UnmaskError for a main score that is no finite number; another score that is none is left out.
+    tally: the texts of the task; dim: the size of a vector. Raises UnmaskError if the main score is not a finite number. Other scores
+    that are not finite are left out.
     """
     if not isfinite(outcome.main_score):
-        raise UnmaskError(f"the {outcome.metric} is {outcome.main_score}, so this is no result")
+        raise UnmaskError(f"the {outcome.metric} is {outcome.main_score}, which is not a score")
     items = outcome.items
     bounds = score_interval(items, resamples=_RESAMPLES) if items is not None and items.n > 1 else None
     result = Result(
@@ -54,13 +55,13 @@ def made_result(
     return result, items
 
 
-Scored = TypeVar("Scored")
+Returned = TypeVar("Returned")
 
 
-def attempted(work: Callable[[], Scored], give_up: Callable[[Exception], None]) -> Scored | None:
-    """What scoring gives, or None once `give_up` was told why it failed: a grid of hundreds of cells goes on.
+def attempted(work: Callable[[], Returned], give_up: Callable[[Exception], None]) -> Returned | None:
+    """What `work` returns. If it fails: call `give_up` with the error and return None, so that the other designs and tasks go on.
 
-    A full disk is not the cell's failure, and raises OSError.
+    Raises OSError as it comes: a full disk says nothing of one design.
     """
     try:
         return work()
@@ -72,7 +73,7 @@ def attempted(work: Callable[[], Scored], give_up: Callable[[Exception], None]) 
 
 
 def failed(conditions: Conditions, label: str, task: Task, error: Exception) -> Failure:
-    """Why a cell has no score, in the words of its error."""
+    """The record of a design without a score on a task, with the text of the error."""
     reason = visible(str(error).strip(), keep="\n") or type(error).__name__
     return Failure(
         model=conditions.model,
@@ -85,11 +86,11 @@ def failed(conditions: Conditions, label: str, task: Task, error: Exception) -> 
     )
 
 
-def not_asked(conditions: Conditions, label: str, task: Task, reason: str) -> Failure:
-    """That a task asks nothing of a design, and why; nothing failed."""
+def does_not_apply(conditions: Conditions, label: str, task: Task, reason: str) -> Failure:
+    """The record of a design that a task cannot score, and why. Nothing failed."""
     return failed(conditions, label, task, UnmaskError(f"does not apply: {reason}")).model_copy(update={"applies": False})
 
 
 def model_revision(source: Source) -> str:
-    """What identifies a model's weights, its adapter and the base below it: see `unmask.models.identity`."""
+    """What identifies a model's weights, its adapter and its base model: see `unmask.models.identity`."""
     return identity_of(source).revision

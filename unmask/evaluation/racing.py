@@ -1,8 +1,9 @@
-"""Racing: all designs on the first items of each task, and those that a paired test finds worse than the leader are dropped.
+"""Racing: find the best design in rounds, each on four times as many items as the round before.
 
-The others go on, on four times as many items, until one is left or all items are used. No design is dropped for anything but a test that
-it lost. Items are nested, so a round computes only what is new. Layers of the leading designs join after the first round: their vectors
-were computed in the same forward passes.
+All designs start on the first items of each task. After each round, designs that a paired test finds worse than the leader are dropped; no
+design is dropped for any other reason. The race ends when one design is left or all items are used. The items of a round contain those of
+the round before, so a round computes only what is new. Layers of the leading designs join after the first round: their vectors were
+computed in the same forward passes. (The field's name: Maron and Moore, Hoeffding races, 1994.)
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from unmask.tasks.subsets import subset
 from unmask.tasks.task import LocalTask, Task
 
 FIRST = 40
-"""Items of each task in the first round, if it has as many."""
+"""Items of each task in the first round."""
 
 FACTOR = 4
-"""How many times as many items the next round has."""
+"""By how much the number of items grows from round to round."""
 
 DEPTHS = (0.5, 0.75, 0.9)
-"""Layers that are tried of the leading designs, as shares of the model's depth."""
+"""The layers of the leading designs that are tried, as shares of the model's depth."""
 
 LEADERS = 3
-"""Designs whose layers are tried."""
+"""The number of designs whose layers are tried."""
 
-_WHOLE = 1.5  # a task with no more than so many times the items of a round is used whole
+_WHOLE = 1.5  # a task with at most this many times the items of a round is used whole
 
 PassKey = tuple[str, str]
-"""An attention and a prompt: what designs share their forward passes by."""
+"""Attention and prompt: designs with equal ones share their forward pass."""
 
 
 @dataclass(frozen=True)
 class RoundScore:
     """A design after a round.
 
-    score: mean main score of the tasks; behind: the leader less it, with interval and p corrected over all pairs of the round (none
-    where there was nothing to test with); worse: the test told it from the leader. The level of a round that others follow is 0.05 divided
-    by the number of rounds.
+    score: its mean main score over the tasks; behind: the leader's score minus its own, with interval and p, corrected over all pairs of
+    the round (None without items to test); worse: whether the test found it worse than the leader. The last round tests at the level
+    0.05, every other round at 0.05 divided by the number of rounds.
     """
 
     label: str
@@ -61,7 +62,7 @@ class RoundScore:
 
 @dataclass(frozen=True)
 class Round:
-    """One round: items of all tasks, tokens that it computed, and how the designs stood, best first. kept: those that went on."""
+    """One round: items of all tasks, tokens that it computed, and the designs, best first. kept: those that went on."""
 
     items: int
     tokens: int
@@ -70,16 +71,17 @@ class Round:
 
 
 def pass_key(design: Design) -> PassKey:
-    """What a design shares its forward passes by."""
+    """Attention and prompt of a design."""
     return design.attention, design.prompt
 
 
 @dataclass
 class Race:
-    """The designs that are left, and what the rounds so far gave.
+    """The designs that are still in the race, and the findings of the rounds so far.
 
-    alive: designs that are left; known: all that were scored; failed: those that left for want of a score, and why; results, tests,
-    parts: of the last round that said something; paid: tokens of each forward pass; first: those of the first round.
+    alive: designs that are left; known: all that were scored; failed: designs that left because they have no score, and why; results,
+    tests, parts: those of the last round with scores (parts: the part of each task that it used); paid: tokens of each forward pass;
+    first: the same for the first round alone.
     """
 
     plan: ComparisonPlan
@@ -96,7 +98,7 @@ class Race:
     over: bool = False
 
     def __post_init__(self) -> None:
-        """Look at the tasks, and at the model's depth if layers are to be tried."""
+        """Count the items of the tasks, and list the layers that could be tried."""
         self.alive, self.known = dict(self.plan.designs), dict(self.plan.designs)
         self.cache, self.fits = VectorStore.beside(self.store.folder), dict[Design, Fit]()
         self.sizes = [_size(task) for task in self.plan.tasks]
@@ -105,11 +107,11 @@ class Race:
 
     @property
     def candidates(self) -> int:
-        """Designs that could have won: those asked for, and each layer that could have been tried."""
+        """The number of designs that could have won: those requested, and each layer that could have been tried."""
         return len(self.plan.designs) + len(self.tried)
 
     def run(self) -> None:
-        """Round after round, to the end."""
+        """Run all rounds."""
         size = FIRST
         while not self.over:
             self._run(size)
@@ -122,26 +124,26 @@ class Race:
         opening = not self.rounds
         results = self._scored(parts, self.alive, self.tried if opening else {}, last)
         if not results:
-            self.say(f"{size} items of each task: no design has a score on them, so that this round says nothing")
+            self.say(f"{size} items of each task: no design has a score on them, so this round decides nothing")
             return
         if opening:
             results += self._scored(parts, self._chosen_layers(results), {}, last)
         self._close(parts, results, last)
 
     def _close(self, parts: list[Task], results: list[Result], last: bool) -> None:
-        """Test the designs of a round, and drop those that are worse than the leader, if there is another round."""
+        """Test the designs of a round. If another round follows, drop those that are worse than the leader."""
         before = sum(self.paid.values())
         self.paid |= _tokens(results)
         self.first = self.first or dict(self.paid)
-        # with items left the level is shared by the rounds, and the items are asked; at the end, what `compare` asks
+        # before the last round: items are tested, and the rounds share the level; in the last round: the test of `compare`
         level = SIGNIFICANT if last else SIGNIFICANT / self._most_rounds()
         tests = comparisons(results, self.store, over_items=not last, level=level)
         standings = _standings(results, tests)
-        kept = [one.label for one in standings if last or not one.worse]
+        kept = [standing.label for standing in standings if last or not standing.worse]
         items = sum(result.n for result in results if result.label == standings[0].label)
         self.rounds.append(Round(items, sum(self.paid.values()) - before, tuple(standings), tuple(kept)))
-        went = "all items are used" if last else f"{len(kept)} of {len(standings)} designs go on"
-        self.say(f"{items} items: {standings[0].label} leads; {went}")
+        outcome = "all items are used" if last else f"{len(kept)} of {len(standings)} designs go on"
+        self.say(f"{items} items: {standings[0].label} leads; {outcome}")
         self.alive = {label: self.alive[label] for label in kept}
         self.parts, self.results, self.tests = parts, results, tests
         self.over = last or len(kept) == 1
@@ -149,32 +151,32 @@ class Race:
     def _scored(
         self, parts: Sequence[Task], designs: Mapping[str, Design], beside: Mapping[str, Design], last: bool
     ) -> list[Result]:
-        """Results of the designs that have one on each part on which any design has one; the others leave."""
+        """Results of the designs. A design that lacks a score that others have leaves the race."""
         if not designs:
             return []
         plan = replace(self.plan, designs=dict(designs), tasks=parts, beside=list(beside.values()))
         results = compare(plan, self.store, self.say, cache=self.cache, loaded=self.loaded, fits=self.fits)
-        telling = {result.task for result in results}
-        if last and designs is self.alive and len(telling) < len(parts):
-            self._refuse({part.name for part in parts} - telling)
+        scored_tasks = {result.task for result in results}
+        if last and designs is self.alive and len(scored_tasks) < len(parts):
+            self._refuse({part.name for part in parts} - scored_tasks)
         own = {label: [result for result in results if result.label == label] for label in designs}
-        for label in [label for label, found in own.items() if telling and len(found) < len(telling)]:
-            self._leave(label, telling - {result.task for result in own.pop(label)})
-        return [result for found in own.values() for result in found]
+        for label in [label for label, scored in own.items() if len(scored) < len(scored_tasks)]:
+            self._leave(label, scored_tasks - {result.task for result in own.pop(label)})
+        return [result for scored in own.values() for result in scored]
 
     def _refuse(self, tasks: set[str]) -> None:
-        failure = next(one for one in self.store.failures if one.task in tasks)
+        failure = next(failure for failure in self.store.failures if failure.task in tasks)
         raise UnmaskError(f"{failure.label} has no score on {failure.task}: {failure.error}")
 
     def _leave(self, label: str, tasks: set[str]) -> None:
         design = self.known[label].name
-        failures = (one for one in self.store.failures if one.design == design and one.task in tasks)
-        self.failed[label] = next((f"no score on {one.task}: {one.error}" for one in failures), "no score")
+        failures = (failure for failure in self.store.failures if failure.design == design and failure.task in tasks)
+        self.failed[label] = next((f"no score on {failure.task}: {failure.error}" for failure in failures), "no score")
         self.alive = {other: design for other, design in self.alive.items() if other != label}
-        self.say(f"{label} leaves: {self.failed[label]}")
+        self.say(f"{label} leaves the race: {self.failed[label]}")
 
     def _chosen_layers(self, results: Sequence[Result]) -> dict[str, Design]:
-        """Layers of the designs that lead, which join the race."""
+        """Let layers of the leading designs join the race; these new designs."""
         labels = {result.system: result.label for result in results}
         order = [self.alive[labels[system]] for system, _ in ranked(results)]
         leading = [design for design in order if self._layers_of({"": design})][:LEADERS]
@@ -184,16 +186,16 @@ class Race:
         return chosen
 
     def _layers_of(self, designs: Mapping[str, Design]) -> dict[str, Design]:
-        """What these designs are if they read an earlier layer than the last, by name; nothing if no layers are to be tried."""
-        asked, found = {design.name for design in self.plan.designs.values()}, dict[str, Design]()
+        """These designs at earlier layers than the last, by name; none if no layers should be tried."""
+        requested, earlier = {design.name for design in self.plan.designs.values()}, dict[str, Design]()
         for design in designs.values():
             if self.layers and design.layer is None and design.features == "hidden" and not design.needs_head:
                 depth = self.loaded()[0].depth
                 for layer in dict.fromkeys(round(share * depth) for share in DEPTHS):
-                    one = replace(design, layer=max(1, layer))
-                    if layer < depth and one.name not in asked:
-                        found[one.name] = one
-        return found
+                    candidate = replace(design, layer=max(1, layer))
+                    if layer < depth and candidate.name not in requested:
+                        earlier[candidate.name] = candidate
+        return earlier
 
     def _most_rounds(self) -> int:
         largest, count, size = max((size or 0 for size in self.sizes), default=0), 1, FIRST
@@ -203,7 +205,7 @@ class Race:
 
 
 def _size(task: Task) -> int | None:
-    """Items of a task; None for one that is used whole in every round, since it cannot be cut."""
+    """The number of items of a task; None for a task that cannot be cut, and so is used whole in every round."""
     if isinstance(task, LocalTask):
         return task.size
     from unmask.tasks.mteb.evaluator import count_items
@@ -212,32 +214,32 @@ def _size(task: Task) -> int | None:
 
 
 def _part(task: Task, whole: int | None, size: int) -> Task:
-    """So many items of a task, or the task itself if it has hardly more."""
+    """The first `size` items of a task, or the whole task if it has hardly more."""
     if whole is None or whole <= _WHOLE * size:
         return task
     return subset(task, size) if isinstance(task, LocalTask) else task.limited(size)
 
 
 def _tokens(results: Sequence[Result]) -> dict[PassKey, int]:
-    """Tokens of each forward pass, over all tasks."""
+    """Tokens of each forward pass over all tasks."""
     by_task = {(pass_key(Design.parse(result.design)), result.task): result.tokens for result in results}
-    found: dict[PassKey, int] = {}
-    for (where, _), tokens in by_task.items():
-        found[where] = found.get(where, 0) + tokens
-    return found
+    totals: dict[PassKey, int] = {}
+    for (key, _), tokens in by_task.items():
+        totals[key] = totals.get(key, 0) + tokens
+    return totals
 
 
 def _standings(results: Sequence[Result], tests: Sequence[Comparison]) -> list[RoundScore]:
-    """Designs by their mean score, each with its test against the first."""
+    """Designs by their mean score, best first, each with its test against the leader."""
     labels = {result.system: result.label for result in results}
     (leader, best), *rest = ranked(results)
-    found = [RoundScore(labels[leader], best, 0.0)]
+    standings = [RoundScore(labels[leader], best, 0.0)]
     for system, score in rest:
-        test = next((one for one in tests if {one.a, one.b} == {leader, system}), None)
+        test = next((test for test in tests if {test.a, test.b} == {leader, system}), None)
         if test is None:
-            found.append(RoundScore(labels[system], score, best - score))
+            standings.append(RoundScore(labels[system], score, best - score))
             continue
         outcome = test.seen_from(leader)
         p = outcome.p if outcome.p_holm is None else outcome.p_holm
-        found.append(RoundScore(labels[system], score, best - score, outcome.interval, p, worse=test.better == leader))
-    return found
+        standings.append(RoundScore(labels[system], score, best - score, outcome.interval, p, worse=test.better == leader))
+    return standings

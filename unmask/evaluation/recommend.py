@@ -1,7 +1,7 @@
-"""Recommend: the best design for some tasks, without the whole grid.
+"""Recommending the best design for some tasks, without scoring every design on every item.
 
-What costs is a forward pass over a text, by attention and prompt: designs that share both come for nothing, and so do their layers. So
-designs race on growing subsets of each task's items (`racing`), and what is said of the winner is what `compare` would say.
+Forward passes cost time; one pass over a text serves all designs with its attention and prompt, at all layers. So designs race on growing
+subsets of each task's items (`racing`). The winner is described in the words of `compare`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from unmask.tasks.task import LocalTask, Task
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to use.
+    """The design to use, and why.
 
-    score: mean main score over the items of the last round, which also chose the design from so many candidates; interval: widened for
-    that choice (Bonferroni over the candidates). all_items: whether these are all items that the tasks have. reason: how the design
-    stands to the others of the last round, in the words of `compare`; ties: those that cannot be told apart from it. failed: designs
-    that left for want of a score, and why. tokens_a_text: what the design costs; tokens: computed in all; grid_tokens: what every
-    design on every item would have computed.
+    score: its mean main score over the items of the last round. The same items chose the design among all candidates, so the interval is
+    widened (Bonferroni over the candidates). all_items: whether the last round used all items of the tasks. reason: how the design
+    compares with the others of the last round, in the words of `compare`; ties: designs that are not told apart from it. failed: designs
+    that left because they have no score, and why. tokens_a_text: the cost of the design; tokens: all that were computed; grid_tokens:
+    what every design on every item would have computed.
     """
 
     design: Design
@@ -57,65 +57,65 @@ class Recommendation:
 def recommend(
     plan: ComparisonPlan, store: ResultStore, say: Callable[[str], None] = lambda _: None, *, layers: bool = True
 ) -> Recommendation:
-    """Race the designs of a plan on its tasks, and with `layers` some layers of those that lead.
+    """Race the designs of a plan on its tasks and, with `layers`, some earlier layers of the leading designs.
 
-    What the store holds already is not computed again, but counts as computed. Raises UnmaskError for word-level tasks, for fewer than
-    two designs, and for a task on which no design can be scored.
+    What the store already holds is not computed again, but its tokens count. Raises UnmaskError for word-level tasks, for fewer than two
+    designs, and for a task on which no design has a score.
     """
     if words := [task.name for task in plan.tasks if task.kind == WORD_LEVEL]:
         raise UnmaskError(
-            f"'{words[0]}' is a word-level task, whose score depends on attention and layer alone: `unmask compare` scores designs on "
-            "it, and `unmask probe words` all layers."
+            f"'{words[0]}' is a word-level task: its score depends on attention and layer alone. Use `unmask compare` to score designs on "
+            "it, or `unmask probe words` to score all layers."
         )
     if len(plan.designs) < 2:
-        raise UnmaskError("One design needs no recommendation: give two or more.")
+        raise UnmaskError("A recommendation chooses among designs: give two or more.")
     race = Race(plan, store, say, layers)
     race.run()
     order = ranked(race.results)
     return _recommendation(race, lead(order, race.tests, race.results))
 
 
-def _recommendation(race: Race, found: Lead) -> Recommendation:
+def _recommendation(race: Race, standing: Lead) -> Recommendation:
     labels = {result.system: result.label for result in race.results}
-    label = labels[found.leader]
+    label = labels[standing.leader]
     own = [result for result in race.results if result.label == label]
     whole = dict(zip((part.name for part in race.parts), zip(race.parts, race.plan.tasks, strict=True), strict=True))
-    beside = sum(race.first.values()) / max(1, race.first[pass_key(race.known[label])])
+    all_passes = sum(race.first.values()) / max(1, race.first[pass_key(race.known[label])])
     return Recommendation(
         design=race.known[label],
         label=label,
-        score=found.order[0][1],
+        score=standing.order[0][1],
         interval=_interval(own, race),
         items=race.rounds[-1].items,
         all_items=all(part is task for part, task in whole.values()),
         candidates=race.candidates,
-        reason=reason(found, race.results),
-        ties=tuple(labels[system] for system in found.tied),
-        tokens_a_text=found.tokens[found.leader],
+        reason=reason(standing, race.results),
+        ties=tuple(labels[system] for system in standing.tied),
+        tokens_a_text=standing.tokens[standing.leader],
         tokens=sum(race.paid.values()),
-        grid_tokens=round(beside * sum(_whole_tokens(result, *whole[result.task]) for result in own)),
+        grid_tokens=round(all_passes * sum(_whole_tokens(result, *whole[result.task]) for result in own)),
         rounds=tuple(race.rounds),
         failed=dict(race.failed),
     )
 
 
 def _interval(own: Sequence[Result], race: Race) -> Bounds | None:
-    """Of the mean score, at a level that holds for whichever of the candidates is chosen."""
-    items = [race.store.items(result) for result in own]
+    """The interval of the mean score, at a level that holds whichever candidate is chosen."""
+    item_sets = [race.store.items(result) for result in own]
     level = 1 - SIGNIFICANT / race.candidates
-    known = [bounds for one in items if one is not None and one.n > 1 and (bounds := score_interval(one, level))]
+    known = [bounds for items in item_sets if items and items.n > 1 and (bounds := score_interval(items, level))]
     return mean_interval([result.main_score for result in own], known) if len(known) == len(own) else None
 
 
 def _whole_tokens(result: Result, part: Task, task: Task) -> float:
-    """Tokens of a design on a whole task, from those on a part of it: as many a text."""
+    """Tokens of a design on a whole task, estimated from its tokens on a part: the same number for each text."""
     if part is task:
         return result.tokens
     if not isinstance(task, LocalTask) or not isinstance(part, LocalTask):
         return result.tokens * _texts_in_mteb(task) / max(1, _texts_in_mteb(part))
     if task.kind == "retrieval":
         texts = len(task.data["queries"]) + len(task.data["corpus"])
-    elif task.kind == "classification":  # its training texts are there from the first round on
+    elif task.kind == "classification":  # every round has all training texts
         texts = result.texts + task.size - part.size
     else:
         texts = round(result.texts * task.size / part.size)

@@ -1,4 +1,4 @@
-"""Reference rows: sentence-transformers models on the same tasks, to know how far there is to go."""
+"""Reference rows: sentence-transformers models on the same tasks, as a yardstick for the designs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from unmask.encoding.encode import Tally, Vectors
 from unmask.errors import UnmaskError
-from unmask.evaluation.outcomes import attempted, failed, made_result, model_revision, not_asked
+from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
 from unmask.evaluation.word_level import WORD_LEVEL
 from unmask.models.bundled import resolve
@@ -19,7 +19,7 @@ from unmask.tasks.task import Task
 
 
 def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say: Callable[[str], None]) -> list[Result]:
-    """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks, as a row to compare with."""
+    """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks. What the store holds is not scored again."""
     source = Source(name)
     revision = model_revision(source)
     loaded: list[Any] = []
@@ -35,7 +35,7 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
             dtype="float32",
         )
         if task.kind == WORD_LEVEL:
-            store.fail(not_asked(conditions, name, task, "it has vectors of texts, not of words"))
+            store.fail(does_not_apply(conditions, name, task, "the model gives vectors of texts, not of words"))
             continue
         if store.get(conditions) is None:
             say(f"{name} on {task.name}")
@@ -44,13 +44,13 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
             def give_up(error: Exception, conditions: Conditions = conditions, task: Task = task) -> None:
                 store.fail(failed(conditions, name, task, error))
 
-            kept = attempted(partial(_score, loaded[0], conditions, task), give_up)
-            if kept is None:
+            scored = attempted(partial(_score, loaded[0], conditions, task), give_up)
+            if scored is None:
                 continue
-            store.add(*kept)
-        found = store.get(conditions)
-        assert found is not None
-        results.append(found)
+            store.add(*scored)
+        result = store.get(conditions)
+        assert result is not None
+        results.append(result)
     return results
 
 

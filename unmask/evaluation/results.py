@@ -1,7 +1,7 @@
-"""Results: one design on one task, with what it depends on; kept as JSON lines, so that a re-run computes only what is missing.
+"""Results: the score of one design on one task, with everything that it depends on.
 
-Every line carries its checksum. A line or a file of items that was damaged counts as missing: that is said, and the next run measures
-it again.
+They are kept as JSON lines, so that a second run computes only what is missing. Every line carries its checksum. A damaged line or file of
+items counts as missing: a warning says so, and the next run measures it again.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from unmask.statistics.bootstrap import Items
 
 Line = TypeVar("Line", bound=BaseModel)
 SENTENCE_TRANSFORMERS = "sentence-transformers"
-"""What stands for the design of a reference row: the model's own."""
+"""The design of a reference row: it encodes with its own code."""
 
-
-_LATER = ("attn_implementation",)
+_LATER = ("attn_implementation",)  # fields that older results lack
 
 
 class Conditions(BaseModel):
     """Everything that decides a score. Two results with equal conditions are the same measurement.
 
-    model_revision: see `unmask.models.identity`; attn_implementation: as asked for, None if transformers chose. Library versions are no
-    condition: they are in a result's provenance, since a patch release must not void what was measured.
+    model_revision: see `unmask.models.identity`; attn_implementation: as requested, None if transformers chose. Library versions are not
+    conditions: they are in a result's provenance, so that a patch release does not void old results.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,17 +51,17 @@ class Conditions(BaseModel):
 
     @property
     def key(self) -> str:
-        """A short hash of the conditions. What came later counts only where it is said, so that older results keep their keys."""
-        silent = {name for name in _LATER if getattr(self, name) is None}
-        return hashlib.sha256(self.model_dump_json(exclude=silent).encode()).hexdigest()[:20]
+        """A short hash of the conditions. Fields that older results lack are left out while they are None, so that old keys stay valid."""
+        unset = {name for name in _LATER if getattr(self, name) is None}
+        return hashlib.sha256(self.model_dump_json(exclude=unset).encode()).hexdigest()[:20]
 
 
 class Result(BaseModel):
     """The score of one design on one task.
 
-    main_score: 0 to 1; interval: 95 % by bootstrap over the task's n items; scores: others of mteb's worth keeping; label: the name
-    under which the design was asked for; dim: size of a vector; tokens: computed for this task; truncated: texts that
-    were cut to max_length; provenance: attention as proven, library versions, device.
+    label: the name under which the user gave the design; main_score: 0 to 1; interval: 95 %, from the task's n items; scores: other
+    scores of mteb; dim: size of a vector; tokens: computed for this task; truncated: texts that were cut to max_length; provenance: the
+    proven attention, library versions, device.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -91,7 +90,7 @@ class Result(BaseModel):
 
 
 class Failure(BaseModel):
-    """A design that has no score on a task, and why. applies: false if the task asks nothing of such a design, so that nothing failed."""
+    """Why a design has no score on a task. applies: false if the task cannot score such a design, so that nothing failed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -106,10 +105,10 @@ class Failure(BaseModel):
 
 
 class Cost(BaseModel):
-    """What the passes of one attention and prompt over a task's texts took, for all designs that share them.
+    """The cost of one forward pass (attention and prompt) over a task's texts, for all designs that share it.
 
-    texts, tokens: computed, without those that were on disk from an earlier run; seconds: of wall time; peak_memory: bytes that the
-    process (on a GPU: its tensors) held at most so far.
+    texts, tokens: those computed, without vectors that an earlier run left on disk; seconds: wall time; peak_memory: the most bytes that
+    the process (on a GPU: its tensors) has held so far.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -129,19 +128,19 @@ class Cost(BaseModel):
 class Lines(Generic[Line]):
     """A file of JSON lines, each with its checksum.
 
-    A line that was damaged is passed over with a warning, and goes with the next line that is written. A line that a kill cut short is
-    not read: to a reader, it may be one that is being written.
+    A damaged line is skipped with a warning, and removed when the next line is written. An unfinished last line is not read: another
+    process may be writing it.
     """
 
     def __init__(self, file: Path, kind: type[Line], lost: str) -> None:
-        """Read the file, if it is there; lost: what a damaged line means. Raises UnmaskError for a file of somebody else."""
+        """Read the file if it exists. lost: what a damaged line means to the user. Raises UnmaskError for a file of another program."""
         self.file, self.read = file, list[Line]()
         self._damaged = False
         if not file.is_file():
             return
         content = file.read_bytes()
         if not _is_ours(content):
-            raise UnmaskError(f"'{file}' was not written by unmask: give another folder.")
+            raise UnmaskError(f"'{file}' was not written by unmask. Give another folder.")
         whole, _, unfinished = content.rpartition(b"\n")
         if unfinished:
             warnings.warn(f"{file} ends with an unfinished line: {lost}.", stacklevel=3)
@@ -152,27 +151,27 @@ class Lines(Generic[Line]):
                 self._damaged = True
                 warnings.warn(f"{file}, line {number} is damaged ({error}): {lost}.", stacklevel=3)
 
-    def append(self, one: Line) -> None:
+    def append(self, line: Line) -> None:
         """Add a line, durably."""
         if self._damaged:
             self.write(self.read)
-        append_line(self.file, _line(one))
-        self.read.append(one)
+        append_line(self.file, _sealed(line))
+        self.read.append(line)
 
     def write(self, lines: Iterable[Line]) -> None:
         """Replace all lines."""
         self.read = list(lines)
         with atomic(self.file) as scratch:
-            scratch.write_text("".join(f"{_line(one)}\n" for one in self.read), encoding="utf-8")
+            scratch.write_text("".join(f"{_sealed(line)}\n" for line in self.read), encoding="utf-8")
         self._damaged = False
 
 
 _MARKS = (b'"model_revision"', b'"task_revision"', b'"peak_memory"', b'"checksum"')
-"""What lines of ours hold: one flipped bit leaves some of it."""
+"""Keys that our lines contain: one flipped bit leaves at least one of them intact."""
 
 
 def _is_ours(content: bytes) -> bool:
-    """Whether the content of a file is ours, be it damaged or cut short anywhere."""
+    """Whether unmask wrote the content of a file, even if it was damaged or cut short since."""
     begun = content.startswith(_START) or _START.startswith(content)
     return any(mark in content for mark in _MARKS) or (begun and b"\n" not in content) or not content.strip(b"\0")
 
@@ -180,12 +179,12 @@ def _is_ours(content: bytes) -> bool:
 _START = b'{"model":'
 
 
-def _line(one: BaseModel) -> str:
-    return sealed_line(one.model_dump(mode="json"))
+def _sealed(line: BaseModel) -> str:
+    return sealed_line(line.model_dump(mode="json"))
 
 
 def _parsed(line: bytes, kind: type[Line], where: str) -> Line:
-    """A line. Raises Damaged, or UnmaskError for one that is as it was written, but by a newer version."""
+    """The content of a line. Raises Damaged, or UnmaskError for an intact line of a newer version."""
     content = open_line(line)
     try:
         return kind.model_validate_json(json.dumps(content))
@@ -202,17 +201,17 @@ def _parsed(line: bytes, kind: type[Line], where: str) -> Line:
 class ResultStore:
     """A folder with `results.jsonl` and, for each result, the items behind its score in `items/`.
 
-    Beside them `failures.jsonl`, the cells without a score, and `costs.jsonl`, what was spent. A line is written only after its items.
-    Damaged lines and items count as missing, with a warning.
+    `failures.jsonl` says why designs have no score, and `costs.jsonl` what forward passes cost. Items are written before the line of
+    their result. Damaged lines and items count as missing, with a warning.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the folder. Raises UnmaskError for files of somebody else or of a newer version."""
+        """Open or create the folder. Raises UnmaskError for files of another program or of a newer version."""
         self.folder = folder
         again = "what it held counts as missing, and `unmask compare` measures it again"
         self._lines = Lines(folder / "results.jsonl", Result, again)
         self._failed = Lines(folder / "failures.jsonl", Failure, again)
-        self._spent = Lines(folder / "costs.jsonl", Cost, "times and memory of these passes are not known any more")
+        self._spent = Lines(folder / "costs.jsonl", Cost, "times and memory of this forward pass are lost")
         make_folder(folder / "items")
         self._results = {result.conditions.key: result for result in self._lines.read}
         self._failures = {failure.conditions.key: failure for failure in self._failed.read}
@@ -224,26 +223,26 @@ class ResultStore:
         return list(self._results.values())
 
     def get(self, conditions: Conditions) -> Result | None:
-        """The result under these conditions, if it has been measured and its items are there and undamaged."""
+        """The result under these conditions, if there is one and its items are undamaged."""
         result = self._results.get(conditions.key)
         return result if result is not None and self._has_items(result) else None
 
     def _has_items(self, result: Result) -> bool:
-        """Whether the items can be read; found out once, and told if they cannot."""
+        """Whether the items can be read. They are read once; a warning says if they cannot."""
         key = result.conditions.key
         if key not in self._items:
             try:
                 _read_items(self._items_file(result))
             except Damaged as error:
-                told = f"{result.label} on {result.task} counts as missing, and `unmask compare` measures it again: {error}"
-                warnings.warn(told, stacklevel=3)
+                message = f"{result.label} on {result.task} counts as missing, and `unmask compare` measures it again: {error}"
+                warnings.warn(message, stacklevel=3)
                 self._items[key] = False
             else:
                 self._items[key] = True
         return self._items[key]
 
     def add(self, result: Result, items: Items | None) -> None:
-        """Keep a result: its items first, then its line."""
+        """Store a result: its items first, then its line."""
         arrays = {} if items is None else {f"column_{name}": column for name, column in items.columns.items()}
         if items is not None:
             arrays["metric"] = np.array(items.metric)
@@ -256,25 +255,25 @@ class ResultStore:
 
     @property
     def failures(self) -> list[Failure]:
-        """The cells that have no score, unless they were scored since."""
+        """Why designs have no score on tasks, without those that were scored since."""
         return [failure for failure in self._failures.values() if self.get(failure.conditions) is None]
 
     def fail(self, failure: Failure) -> None:
-        """Keep why a cell has no score; what was kept of it before is replaced."""
+        """Store why a design has no score on a task, in place of an earlier reason."""
         self._failures[failure.conditions.key] = failure
         self._failed.write(self.failures)
 
     @property
     def costs(self) -> list[Cost]:
-        """What was spent, run after run."""
+        """What forward passes cost, run after run."""
         return list(self._spent.read)
 
     def spend(self, cost: Cost) -> None:
-        """Keep what was spent."""
+        """Store what a forward pass cost."""
         self._spent.append(cost)
 
     def items(self, result: Result) -> Items | None:
-        """The items behind a result's score, or None where the task has no single set of them. Raises Damaged."""
+        """The items behind a result's score, or None if the task has no single set of items. Raises Damaged."""
         return _read_items(self._items_file(result))
 
     def _items_file(self, result: Result) -> Path:

@@ -1,7 +1,7 @@
-"""Trainings: which of the compared models are runs of one recipe and design that differ only in their seed.
+"""Means over seeds: models that were trained with one recipe and design, and differ only in the seed, count as one.
 
-A run of `unmask train` lies in a folder with `run.json` (design, seed, data) and `model`, and its recipe in `recipe.json`
-there or one folder up. Models that are no such runs stand for themselves.
+A run of `unmask train` is a folder with `run.json` (design, seed, data) and `model`. Its recipe is in `recipe.json`, there or one folder
+up. Any other model counts on its own.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from unmask.evaluation.results import Result
 from unmask.io.seals import Damaged, open_line
 
 DEVIATION = "deviation over seeds"
-"""Name under which the result of several seeds keeps the standard deviation of its main score."""
+"""The key of the standard deviation of the main score over seeds, among the scores of a `SeedMean`."""
 
 
 class SeedMean(Result):
-    """Results of one design on one task under several seeds of its training, as one: scores are means over the seeds.
+    """Results of one design on one task under several seeds of its training, joined: scores are means over the seeds.
 
-    runs: the results, in the order of their seeds. `scores` also has the `DEVIATION` of the main score. There is no interval: that
-    of the items of one run would say nothing of another.
+    runs: the results, in the order of their seeds. `scores` also has the `DEVIATION` of the main score. There is no interval, because an
+    interval over the items of one run says nothing about another run.
     """
 
     runs: tuple[Result, ...] = Field(exclude=True)
@@ -36,21 +36,21 @@ class SeedMean(Result):
 
 @dataclass(frozen=True)
 class Training:
-    """How a run was trained: its seed, and everything else that was recorded, as one text."""
+    """How a run was trained: its seed, and everything else in its record, as one text."""
 
     seed: int
     otherwise: str
 
 
 def training(model: str) -> Training | None:
-    """The training that a model came from, or None if it is no run of `unmask train`. Raises UnmaskError for a broken record."""
+    """The training of a model; None if it is not a run of `unmask train`. Raises UnmaskError for a broken record."""
     folder = Path(model).expanduser().parent
     recipe = next((file for file in (folder / "recipe.json", folder.parent / "recipe.json") if file.is_file()), None)
     if Path(model).name != "model" or recipe is None or not (folder / "run.json").is_file():
         return None
     record, settings = _read(folder / "run.json"), _read(recipe)
     try:
-        # a seed draws its rows and negatives, so that their hash differs between runs that are alike; what was kept out does not
+        # a seed draws its rows and negatives, so their hash differs between runs that are alike; the rows kept out do not differ
         kept_out = {
             stage: {name: sorted(data["leaks"]) for name, data in sets.items()} for stage, sets in record["data"].items()
         }
@@ -61,38 +61,38 @@ def training(model: str) -> Training | None:
 
 
 def mean_over_seeds(results: Sequence[Result]) -> list[Result]:
-    """The results, with those of runs that differ only in their seed joined to one `SeedMean` for each design and task.
+    """The results, where runs that differ only in their seed are joined to one `SeedMean` for each design and task.
 
-    A task that one of the seeds was not scored on is left out of the mean, and so counts as not scored. Everything else stays as it
-    is, a run with one seed too (see `one_seed`). Raises UnmaskError for the same seed twice.
+    A task on which one of the seeds has no score is left out, and counts as not scored. All other results stay as they are, also those of
+    a run with a single seed (see `one_seed`). Raises UnmaskError for the same seed twice.
     """
     groups = _groups(results)
     joined = {system: group for group in groups if len(group) > 1 for _, system in group}
-    found: list[Result] = []
+    joined_results: list[Result] = []
     for result in results:
         group = joined.get(result.system)
         if group is None:
-            found.append(result)
+            joined_results.append(result)
         elif result.system == group[0][1]:
-            alike = [one for _, system in group for one in results if (one.system, one.task) == (system, result.task)]
-            if len(alike) == len(group):
-                found.append(_mean(alike))
-    return found
+            runs = [run for _, system in group for run in results if (run.system, run.task) == (system, result.task)]
+            if len(runs) == len(group):
+                joined_results.append(_mean(runs))
+    return joined_results
 
 
 def one_seed(results: Sequence[Result]) -> str | None:
-    """What to tell of trained designs with a single seed, or None if there are none."""
+    """A warning about trained designs with a single seed; None if there are none."""
     alone = dict.fromkeys(str(Path(group[0][1][0]).parent) for group in _groups(results) if len(group) == 1)
     if not alone:
         return None
     return (
-        f"One seed of {', '.join(alone)}: tests are about these embedders, not their designs, since the variance of training is "
-        "not known. Train with more seeds, best 3 or more, and give every run with -m."
+        f"One seed of {', '.join(alone)}: tests are about these embedders, not about their designs, because one seed does not show how "
+        "much trainings differ. Train with 3 seeds or more, and give every run with -m."
     )
 
 
 def seed_scores(results: Sequence[Result]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Main scores of one system on its tasks: (seed, task) of a mean over seeds, (task,) of any other, as `seed_test` takes them."""
+    """Main scores of one system on its tasks, as `seed_test` takes them: (seed, task) for means over seeds, else (task,)."""
     if not any(isinstance(result, SeedMean) for result in results):
         return np.array([result.main_score for result in results])
     return np.array([[run.main_score for run in runs_of(result)] for result in results]).T
@@ -107,18 +107,18 @@ Group = list[tuple[int, tuple[str, str]]]  # seeds and systems
 
 
 def _groups(results: Sequence[Result]) -> list[Group]:
-    """Trained systems by what they share but for the seed, in the order of their seeds."""
+    """Trained systems that differ only in their seed, grouped, in the order of their seeds."""
     trainings = {model: training(model) for model in dict.fromkeys(result.model for result in results)}
     groups: dict[tuple[str, str], Group] = {}
     for model, design in dict.fromkeys(result.system for result in results):
-        found = trainings[model]
-        if found is not None:
-            groups.setdefault((found.otherwise, design), []).append((found.seed, (model, design)))
+        trained = trainings[model]
+        if trained is not None:
+            groups.setdefault((trained.otherwise, design), []).append((trained.seed, (model, design)))
     for group in groups.values():
         group.sort()
-        for (seed, (one, _)), (other_seed, (other, _)) in pairwise(group):
-            if seed == other_seed:
-                raise UnmaskError(f"'{one}' and '{other}' are one training, of seed {seed}: give one of them.")
+        for (seed, (model, _)), (next_seed, (next_model, _)) in pairwise(group):
+            if seed == next_seed:
+                raise UnmaskError(f"'{model}' and '{next_model}' are the same training with seed {seed}. Give one of them.")
     return list(groups.values())
 
 
@@ -145,7 +145,7 @@ def _mean(runs: Sequence[Result]) -> SeedMean:
 
 
 def _name(folders: Sequence[Path]) -> str:
-    """What several runs are called: the folder that they share but for `.seedN`, or all of their folders."""
+    """The name of several runs: their common folder without `.seedN`, or all of their folders."""
     names = dict.fromkeys(str(folder.with_name(folder.name.rpartition(".seed")[0] or folder.name)) for folder in folders)
     first, *others = names
     return "+".join([first, *(Path(name).name for name in others)]) + f" ({len(folders)} seeds)"

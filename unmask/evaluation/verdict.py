@@ -1,4 +1,4 @@
-"""Verdict: which design is better than which."""
+"""Which design is better than which: a paired test for each pair of designs, corrected over all pairs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _RESAMPLES, _MOST_RESAMPLES = 2000, 20_000
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired test of two systems (model, design) on the tasks that all the systems were scored on.
+    """A paired test of two systems (model, design) on the tasks that all systems were scored on.
 
-    family: what Holm's correction was made for, such as "3 pairs"; left_out: tasks that the test did without, and why.
+    family: the tests that Holm's correction covers, such as "3 pairs"; left_out: tasks that the test does not use, and why.
     """
 
     a: System
@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def better(self) -> System | None:
-        """The system that is better; None where the two are not told apart (`statistics.told_apart`)."""
+        """The better system; None if the two are not told apart (`told_apart`)."""
         if not told_apart(self.outcome):
             return None
         return self.a if self.outcome.difference > 0 else self.b
@@ -60,17 +60,17 @@ class Comparison:
         if system == self.a:
             return self.outcome
         low, high = self.outcome.interval
-        turned = {"difference": -self.outcome.difference, "effect": -self.outcome.effect, "interval": (-high, -low)}
-        return replace(self.outcome, **turned, bounds=None)  # type: ignore[arg-type]
+        mirrored = {"difference": -self.outcome.difference, "effect": -self.outcome.effect, "interval": (-high, -low)}
+        return replace(self.outcome, **mirrored, bounds=None)  # type: ignore[arg-type]
 
     def as_json(self) -> dict[str, Any]:
         """For `--json` and the saved file."""
         systems = {side: dict(zip(("model", "design"), system, strict=True)) for side, system in (("a", self.a), ("b", self.b))}
         outcome = {name: value for name, value in vars(self.outcome).items() if name != "bounds"}
         if not isfinite(self.outcome.effect):
-            outcome["effect"] = None  # JSON has no infinity: every resample showed one and the same difference
-        said = {"told_apart": self.better is not None, "family": self.family, "left_out": self.left_out}
-        return {**systems, "tasks": list(self.tasks), **outcome, **said}
+            outcome["effect"] = None  # JSON has no infinity, the effect of one and the same difference on every resample
+        verdict = {"told_apart": self.better is not None, "family": self.family, "left_out": self.left_out}
+        return {**systems, "tasks": list(self.tasks), **outcome, **verdict}
 
 
 def comparisons(
@@ -112,7 +112,7 @@ def comparisons(
     if not tests:
         return []
     outcomes = dict(zip(pairs, tests, strict=True))
-    corrected = {pair: one for family in families for pair, one in _corrected(family, outcomes, level)}
+    corrected = {pair: test for family in families for pair, test in _corrected(family, outcomes, level)}
     names = {pair: _family(family, baseline, results) for family in families for pair in family}
     return [Comparison(a, b, tuple(tasks), corrected[a, b], names[a, b], left_out) for a, b in pairs]
 
@@ -132,7 +132,7 @@ def _family(family: Sequence[Pair], baseline: System | None, results: Sequence[R
 
 
 def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
-    """Systems by their mean main score over the tasks that all of them were scored on, best first; of equal ones, the cheapest first."""
+    """Systems by their mean main score over the tasks that all were scored on, best first; equal scores: the cheapest first."""
     tasks = set(_common_tasks(results))
     scores: dict[System, list[float]] = {}
     for result in results:
@@ -143,20 +143,20 @@ def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
 
 
 def tokens_per_text(results: Sequence[Result], system: System) -> float:
-    """Tokens that a system computed for a text, on average over its results."""
+    """The mean number of tokens that a system computes for a text."""
     own = [result for result in results if result.system == system]
     return sum(result.tokens for result in own) / max(1, sum(result.texts for result in own))
 
 
 def display_name(system: System, results: Sequence[Result]) -> str:
-    """A system as a reader knows it: the label of its design, with the model's name where several LLMs are compared."""
+    """The name of a system in tables: the label of its design, after the model's name if several LLMs are compared."""
     label = next(result.label for result in results if result.system == system)
     several = len({result.model for result in results if result.design != SENTENCE_TRANSFORMERS}) > 1
     return f"{_model_name(system[0])} {label}" if several and system[1] != SENTENCE_TRANSFORMERS else label
 
 
 def _model_name(model: str) -> str:
-    """The last part of a path or hub id; of a trained embedder the run that it lies in, since all are called `model`."""
+    """The last part of a path or hub id. For a trained embedder, whose folder is always called `model`, the name of its run."""
     path = Path(model)
     return path.parent.name if path.name == "model" and path.parent.name else path.name
 
@@ -166,14 +166,14 @@ def _common_tasks(results: Sequence[Result]) -> list[str]:
     scored: dict[str, set[System]] = {}
     for result in results:
         scored.setdefault(result.task, set()).add(result.system)
-    return [task for task, those in scored.items() if those == systems]
+    return [task for task, scored_systems in scored.items() if scored_systems == systems]
 
 
 Cells = dict[tuple[System, str], Result]
 
 
 def not_scored(results: Sequence[Result]) -> dict[str, str]:
-    """Tasks that some of the systems lack, and which these are."""
+    """Tasks on which some systems have no score, and which systems these are."""
     systems = dict.fromkeys(result.system for result in results)
     cells = {(result.system, result.task) for result in results}
     lacking = {
@@ -188,7 +188,7 @@ def _pairs(systems: Sequence[System], baseline: System | None) -> list[Pair]:
         return list(combinations(systems, 2))
     if baseline not in systems:
         known = ", ".join(f"{design} of {model}" for model, design in systems)
-        raise UnmaskError(f"The baseline, {baseline[1]} of {baseline[0]}, is not among the systems compared: {known}.")
+        raise UnmaskError(f"The baseline, {baseline[1]} of {baseline[0]}, is not among the compared systems: {known}.")
     return [(system, baseline) for system in systems if system != baseline]
 
 
@@ -199,9 +199,9 @@ def _over_tasks(pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells) -> li
 
 
 def _of_seeds(a: Scores, b: Scores) -> PairedTest:
-    """The test of two designs over tasks: `seed_test` where one was trained with seeds that differ, else `wilcoxon`.
+    """The test of two designs over tasks: `seed_test` if one was trained with seeds that differ, else `wilcoxon`.
 
-    Seeds that all score the same (a saturated task, a training that changes nothing) show no variance of training to test with.
+    If all seeds score the same (a saturated task, or a training that changes nothing), there is no variance of training to test with.
     """
     if any(differ(table) for table in (a, b)):
         return seed_test(*(table if differ(table) else np.atleast_2d(table).mean(axis=0) for table in (a, b))).test
@@ -213,31 +213,31 @@ def _of_seeds(a: Scores, b: Scores) -> PairedTest:
 def _over_items(
     pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells, store: ResultStore, normal: bool = False
 ) -> tuple[list[str], list[PairedTest]]:
-    """The tasks that have items for all the systems, and a test of each pair on these; of several seeds, their mean score."""
+    """The tasks that have items for all systems, and a test of each pair on them. Several seeds count by their mean score."""
     systems = dict.fromkeys(system for pair in pairs for system in pair)
-    found = {(system, task): _items(cells[system, task], store) for system in systems for task in tasks}
-    used = [task for task in tasks if all(found[system, task] for system in systems)]
+    items = {(system, task): _items(cells[system, task], store) for system in systems for task in tasks}
+    used = [task for task in tasks if all(items[system, task] for system in systems)]
     if not used:
         return [], []
-    # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the number of pairs: 0.02 can be reached
+    # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the number of pairs: enough for a p of 0.02
     resamples = max(_RESAMPLES, 100 * (sum(not _has_reference(pair) for pair in pairs) or len(pairs)))
     if normal := normal or resamples > _MOST_RESAMPLES:
         resamples = _RESAMPLES
     samples, points = {}, {}
     for system in systems:
-        runs = list(zip(*(found[system, task] for task in used), strict=True))  # of each seed, its items on every task
+        runs = list(zip(*(items[system, task] for task in used), strict=True))  # for each seed, its items on every task
         samples[system] = np.mean([bootstrap_tasks(run, resamples) for run in runs], axis=0)
-        points[system] = np.mean([[score(one) for one in run] for run in runs], axis=0)
+        points[system] = np.mean([[score(task_items) for task_items in run] for run in runs], axis=0)
     kept = _defined(list(samples.values()))
     if not kept:
         return [], []
     used = [used[place] for place in kept]
-    samples, points = ({system: table[kept] for system, table in of.items()} for of in (samples, points))
-    sizes = [found[pairs[0][0], task][0].n for task in used]
-    seeded = {system for system in systems if len(found[system, used[0]]) > 1}
+    samples, points = ({system: table[kept] for system, table in tables.items()} for tables in (samples, points))
+    sizes = [items[pairs[0][0], task][0].n for task in used]
+    seeded = {system for system in systems if len(items[system, used[0]]) > 1}
     tests = []
     for a, b in pairs:
-        changes = task_changes([found[a, task] for task in used], [found[b, task] for task in used])
+        changes = task_changes([items[a, task] for task in used], [items[b, task] for task in used])
         test = difference_test(
             samples[a], samples[b], points[a], points[b], sum(sizes), normal=normal, smallest=min(sizes), changes=changes
         )
@@ -246,23 +246,23 @@ def _over_items(
 
 
 def _defined(samples: Sequence[Scores]) -> list[int]:
-    """Places of the tasks that have a score on resamples enough: of all, or of none where too few resamples have one on each."""
+    """Indices of the tasks with a score on enough resamples; none if too few resamples have a score on all of these tasks."""
     has_score = np.logical_and.reduce([~np.isnan(table) for table in samples])
     kept = [place for place, row in enumerate(has_score) if row.sum() > 1]
     return kept if kept and has_score[kept].all(axis=0).sum() > 1 else []
 
 
 def _items(result: Result, store: ResultStore) -> list[Items]:
-    """The items of each seed of a result, or none where one of them has no set that can be resampled."""
-    items = [one for run in runs_of(result) if (one := store.items(run)) is not None and one.n > 1]
-    return items if len(items) == len(runs_of(result)) else []
+    """The items of each seed of a result; empty if a seed has no items that can be resampled."""
+    sets = [items for run in runs_of(result) if (items := store.items(run)) is not None and items.n > 1]
+    return sets if len(sets) == len(runs_of(result)) else []
 
 
 def listed(left_out: Mapping[str, str]) -> str:
-    """Tasks that were left out, each with the reason."""
+    """Tasks that were left out, each with its reason."""
     return ", ".join(f"{task} ({why})" for task, why in left_out.items())
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things: 1 task, 2 tasks."""
+    """A number and a noun: 1 task, 2 tasks."""
     return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,8 +1,8 @@
-"""Readings: attention and layer, which are all of a design that a word-level score depends on.
+"""Word-level tasks: which designs they can score, and how their results are shown.
 
-Designs that differ in pooling or standardisation alone share such a score; one that reads no single hidden layer of the plain text has
-none, and nothing is wrong with it. So word-level tasks stand apart from those on texts: a mean over both would say nothing, and a task
-that some designs cannot have would be dropped for all.
+A score on words depends on attention and layer alone, so designs that share both share the score. A design that a word-level task cannot
+score has no such result, and nothing is wrong with it. Hence these results stand apart from those on texts: a mean over both would say
+nothing, and a task that some designs cannot have would be left out for all.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from unmask.tasks.task import Task
 WORD_LEVEL = "word-level"
 
 
-def why_not(design: Design, task: Task) -> str | None:
-    """Why a task asks nothing of a design, or None if it does."""
+def why_not_scored(design: Design, task: Task) -> str | None:
+    """Why a task cannot score a design, or None if it can."""
     if task.kind != WORD_LEVEL:
         return None
     if design.prompt != "plain":
@@ -31,30 +31,30 @@ def why_not(design: Design, task: Task) -> str | None:
     return None
 
 
-def apart(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
-    """Results on texts, and those on words with one row for all designs that share attention and layer.
+def split_word_level(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+    """Results on texts, and results on words with one row for all designs that share attention and layer.
 
-    A row on words is called by what it depends on, `causal@12`: design and label are replaced by that, so that readings are ranked
+    A row on words is named after these two, such as `causal@12`: the name replaces design and label, so that rows on words are ranked
     and tested among themselves as designs are.
     """
     texts = [result for result in results if result.kind != WORD_LEVEL]
     words: dict[tuple[str, str, str], Result] = {}
     for result in results:
         if result.kind == WORD_LEVEL:
-            name = reading(result)
+            name = attention_and_layer(result)
             words.setdefault((result.model, name, result.task), result.model_copy(update={"design": name, "label": name}))
     return texts, list(words.values())
 
 
-def reading(result: Result) -> str:
-    """What a score on words depends on: attention and layer."""
+def attention_and_layer(result: Result) -> str:
+    """What a score on words depends on, such as `causal@12`."""
     return f"{Design.parse(result.conditions.design).attention}@{result.provenance['probe']['layer']}"
 
 
-def sharing(results: Sequence[Result]) -> dict[str, list[str]]:
-    """The labels of the designs that share each reading, by its name."""
-    found: dict[str, dict[str, None]] = {}
+def labels_by_layer(results: Sequence[Result]) -> dict[str, list[str]]:
+    """The labels of the designs that share attention and layer, by the name of these two."""
+    labels: dict[str, dict[str, None]] = {}
     for result in results:
         if result.kind == WORD_LEVEL:
-            found.setdefault(reading(result), {})[result.label] = None
-    return {name: list(labels) for name, labels in found.items()}
+            labels.setdefault(attention_and_layer(result), {})[result.label] = None
+    return {name: list(shared) for name, shared in labels.items()}

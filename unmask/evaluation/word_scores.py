@@ -1,4 +1,4 @@
-"""Words: word-level tasks of a comparison, scored by a linear probe on the states of words at the layers that designs read."""
+"""Scores on word-level tasks: a linear probe on the states of words, at the layers that the compared designs read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unmask.tasks.task import LocalTask
 
 @dataclass(frozen=True)
 class WordOutcome:
-    """The outcome at one layer, the size of its vectors, the sentences that were read, and what is to be known of the probe."""
+    """The outcome at one layer, the size of its vectors, how many sentences were read, and facts about the probe."""
 
     outcome: Outcome
     dim: int
@@ -28,15 +28,15 @@ class WordOutcome:
 def score_words(
     model: LoadedModel, task: LocalTask, layers: Sequence[int], batch_tokens: int, progress: Callable[[int], None] | None = None
 ) -> dict[int, WordOutcome]:
-    """Score a word-level task at some layers, read in the same passes; `unmask probe words` on its files says the same.
+    """Score a word-level task at some layers, all from the same forward passes. `unmask probe words` gives the same scores.
 
-    Items are test sentences. Raises UnmaskError as `probe_layers` does.
+    The items are test sentences. Raises UnmaskError as `probe_layers` does.
     """
-    train, test = ([_sentence(row) for row in task.data[part]] for part in ("train", "test"))
-    found = probe_layers(model, train, test, layers, batch_tokens=batch_tokens, progress=progress)
-    tokens = sum(len(one.ids) for one in word_tokens(model, [*train, *test]))
+    train, test = ([_sentence(row) for row in task.data[split]] for split in ("train", "test"))
+    probes = probe_layers(model, train, test, layers, batch_tokens=batch_tokens, progress=progress)
+    tokens = sum(len(sentence.ids) for sentence in word_tokens(model, [*train, *test]))
     tally = Tally(texts=len(train) + len(test), tokens=tokens)
-    return {layer: _outcome(probe, tally) for layer, probe in found.items()}
+    return {layer: _outcome(probe, tally) for layer, probe in probes.items()}
 
 
 def _sentence(row: dict[str, Any]) -> Sentence:
@@ -44,17 +44,17 @@ def _sentence(row: dict[str, Any]) -> Sentence:
 
 
 def _outcome(probe: WordProbe, tally: Tally) -> WordOutcome:
-    side = {"accuracy": probe.accuracy, "majority": probe.majority}
-    side.pop(probe.metric, None)
+    other_scores = {"accuracy": probe.accuracy, "majority": probe.majority}
+    other_scores.pop(probe.metric, None)
     about = {
         name: getattr(probe, name)
         for name in ("layer", "c", "converged", "classes", "train_sentences", "train_words", "test_words", "unseen")
     }
-    return WordOutcome(Outcome(probe.metric, probe.value, side, _items(probe.scores)), probe.dim, tally, about)
+    return WordOutcome(Outcome(probe.metric, probe.value, other_scores, _items(probe.scores)), probe.dim, tally, about)
 
 
 def _items(scores: Scores) -> Items:
-    """What each sentence adds to numerator and denominator of the score, and what its task gives."""
-    ratio, given = scores.entity_f1 or scores.accuracy, scores.given
-    gold = scores.words if given is None else given
+    """What each sentence adds to numerator and denominator of the score, and to the number of words or entities in the gold tags."""
+    ratio = scores.entity_f1 or scores.accuracy
+    gold = scores.words if scores.given is None else scores.given
     return Items("ratio", {"above": ratio.above, "below": ratio.below, "gold": gold})

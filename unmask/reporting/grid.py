@@ -13,7 +13,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Failure, Result, ResultStore
 from unmask.evaluation.results import Cost as PassCost
 from unmask.evaluation.verdict import System, display_name
-from unmask.evaluation.word_level import apart
+from unmask.evaluation.word_level import split_word_level
 from unmask.statistics.intervals import NO_WIDTH, score_interval
 
 _SETTINGS = ("adapter", "model_revision", "dtype", "max_length")
@@ -112,7 +112,7 @@ def read_grid(folder: Path) -> Grid:
     kept = [_with_width(result, store) for result in store.results if store.get(result.conditions) is not None]
     if not kept:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
-    texts, words = apart(_told_apart(kept))
+    texts, words = split_word_level(_told_apart(kept))
     measured = {(one.conditions.model, one.design, one.task) for one in kept}
     failures = {
         (one.model, one.design, one.task): one
