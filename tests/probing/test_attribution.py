@@ -14,7 +14,8 @@ from tests.conftest import TEXTS
 from unmask.embedder import Embedder
 from unmask.encoding.heads import build_head
 from unmask.errors import UnmaskError
-from unmask.probing.attribution import attribute_layers, draw_attribution
+from unmask.probing.attribution import attribute_layers
+from unmask.reporting.probe_figures import draw_attribution
 
 Pico = Callable[..., Embedder]
 

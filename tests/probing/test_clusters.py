@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from unmask.probing.clusters import (
     MEASURES,
     agree,
     contingency,
-    draw_clusters,
     exact_matching,
     group,
     matched,
@@ -26,6 +26,7 @@ from unmask.probing.clusters import (
     read_texts,
 )
 from unmask.probing.topics import top_words
+from unmask.reporting.probe_figures import draw_clusters
 
 RANDOM = np.random.default_rng(0)
 HIDDEN, ROUTING = Design("causal", "plain", "mean"), Design("causal", "plain", "mean", features="routing")
@@ -112,6 +113,21 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
     assert [file.name for file in files] == ["clusters.png", "clusters.svg"]
     before = [file.read_bytes() for file in files]
     assert [file.read_bytes() for file in draw_clusters(found, tmp_path)] == before
+
+
+def test_the_figure_uses_the_names_of_the_user_counts_to_100_and_says_which_seed_it_shows(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    found = probe_clusters(pico_model(tokenizer, "causal", "olmoe"), (HIDDEN, ROUTING), TEXTS, None, clusters=3, seeds=2)
+    words = drawn_words(draw_clusters(found, tmp_path, {HIDDEN.name: "mine"})[1])
+    assert {"mine", ROUTING.name, "mine, other seeds"} <= words and HIDDEN.name not in words
+    assert {"100", "Agreement x 100, mean of 2 seeds", "percent of the row's texts"} <= words
+    assert any(word.startswith("Clusters of seed 0 ") for word in words)
+
+
+def drawn_words(svg: Path) -> set[str]:
+    """The texts of a figure: matplotlib draws them as outlines, each after a comment that holds it."""
+    return set(re.findall(r"<!-- (.*?) -->", svg.read_text(encoding="utf-8")))
 
 
 def test_words_stand_in_the_order_of_the_table(tokenizer: Any) -> None:

@@ -22,12 +22,12 @@ from unmask.models.loading import Source
 from unmask.probing.layers import (
     centre,
     cosine_between_layers,
-    draw_layers,
     layer_designs,
     next_layers,
     probe_layers,
     score_layers,
 )
+from unmask.reporting.probe_figures import draw_layers
 from unmask.saving.load_model import load_model
 from unmask.tasks.find import find_task
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.probing.models import pico_model
 from unmask.errors import UnmaskError
-from unmask.probing.prefix_stages import attention_in, compare_stages, draw_stages
+from unmask.probing.prefix_stages import attention_in, compare_stages
 from unmask.probing.prefixes import PrefixGap, probe_prefixes, read_triples
+from unmask.reporting.probe_figures import draw_stages
 
 
 @pytest.fixture(scope="module")

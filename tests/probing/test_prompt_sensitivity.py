@@ -16,7 +16,8 @@ from unmask.designs.design import Design
 from unmask.designs.prompts import PROMPTS
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import Pair, pair_cosines
-from unmask.probing.prompt_sensitivity import NINE, designs_of, draw_prompts, probe_prompts, summarise
+from unmask.probing.prompt_sensitivity import NINE, designs_of, probe_prompts, summarise
+from unmask.reporting.probe_figures import draw_prompts
 from unmask.statistics.correlations import spearman_matrix
 
 PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]

@@ -15,7 +15,8 @@ from tests.probing.models import pico_model
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import AttentionError, UnmaskError
 from unmask.models.attention import set_attention
-from unmask.probing.state_change import draw_states, position_bins, probe_states
+from unmask.probing.state_change import position_bins, probe_states
+from unmask.reporting.probe_figures import draw_states
 
 FAMILIES = ["llama", "gpt2", "olmoe"]
 

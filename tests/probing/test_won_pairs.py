@@ -16,7 +16,8 @@ from tests.tiny import FILES
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.probing.geometry import Pair, pair_cosines
-from unmask.probing.won_pairs import compare_ranks, draw_winners, probe_winners, rank_errors, shared_words, symmetry
+from unmask.probing.won_pairs import compare_ranks, probe_winners, rank_errors, shared_words, symmetry
+from unmask.reporting.probe_figures import draw_winners
 from unmask.statistics.correlations import codes_of, ranks_of
 
 PAIRS = [Pair(row["sentence1"], row["sentence2"], row["score"]) for row in FILES["sts"]()["test.jsonl"]]

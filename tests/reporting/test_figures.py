@@ -52,6 +52,19 @@ def test_a_curve_is_a_family_that_differs_in_the_layer_only(tmp_path: Path) -> N
     assert curve.final == score["causal/plain/mean"]
 
 
+@pytest.mark.parametrize(
+    ("label", "called"),
+    [("prompteol", "prompteol"), ("mine", "mine"), (None, "prompteol")],
+    ids=["preset", "own", "layers only"],
+)
+def test_a_curve_has_the_name_that_the_user_gave(label: str | None, called: str, tmp_path: Path) -> None:
+    designs = {f"causal/eol/last@{layer}": (f"causal/eol/last@{layer}", 0.1 * layer) for layer in (2, 4)}
+    if label:
+        designs[label] = ("causal/eol/last", 0.5)
+    Folder(designs, {"a": "sts"}).write(tmp_path)
+    assert [curve.name for curve in curves(read_grid(tmp_path), "sts")] == [called]
+
+
 def test_figures_are_drawn_where_there_is_something_to_draw(tmp_path: Path) -> None:
     of = Folder({"mean": ("causal/plain/mean", 0.5), "max": ("causal/plain/max", 0.4)}, {"a": "sts"})
     of.write(tmp_path)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from unmask.encoding.encode import layer_states
 from unmask.encoding.heads import LayerAttention
 from unmask.encoding.loaded_model import provenance
 from unmask.errors import UnmaskError
-from unmask.io.files import atomic
 from unmask.models.provenance import fingerprint_of
 
 
@@ -59,25 +57,3 @@ def attribute_layers(embedder: Embedder, texts: Sequence[str], instruction: str 
         fingerprint_of(texts),
         provenance(backbone, embedder.source) | {"design": embedder.design.name},
     )
-
-
-def draw_attribution(found: Attribution, file: Path) -> None:
-    """Bars of the shares with their spread over texts, and what equal shares would be; format by the file's ending."""
-    from matplotlib.figure import Figure
-
-    depth = len(found.shares)
-    layers = np.arange(1, depth + 1)
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    shares = 100 * np.array(found.shares)
-    spread = np.abs(100 * np.array([found.low, found.high]) - shares)
-    axes.bar(layers, shares, color="tab:blue", yerr=spread, error_kw={"elinewidth": 0.8, "ecolor": "0.4"})
-    axes.axhline(100 / depth, color="0.3", linewidth=0.8, linestyle="--", label="every layer alike")
-    axes.set(
-        xlabel="layer",
-        ylabel="share of attention (%)",
-        title=f"{found.provenance['design']}: {found.texts} texts (bars: mean, lines: 10 to 90 %)",
-    )
-    axes.legend(frameon=False)
-    with atomic(file) as scratch:
-        figure.savefig(scratch, format=file.suffix.removeprefix("."), dpi=120)

@@ -201,38 +201,6 @@ def matched(one: Labels, other: Labels) -> list[int]:
     return [int(place) for place in linear_sum_assignment(contingency(one, other), maximize=True)[1]]
 
 
-def draw_clusters(found: Clusters, folder: Path) -> list[Path]:
-    """Shares of each cluster of the first design by cluster of the second, and each measure beside chance and k-means itself."""
-    from unmask.probing.figures import BLUE, GREY, ORANGE, heat_map, new_figure, plain, save_figure
-
-    high = 1.2 + 0.32 * max(found.clusters, 6)
-    figure, (left, right) = new_figure(11, high, 2, (1.35, 1))
-    table = np.array(found.table, float)
-    heat_map(left, table / table.sum(axis=1, keepdims=True), low=0, high=1, label="share of the row's texts")
-    left.set_yticks(range(found.clusters), [", ".join(some[:3]) or "-" for some in found.words[0]])
-    left.set_xticks(range(found.clusters), [", ".join(some[:2]) or "-" for some in found.words[1]], rotation=45, ha="right")
-    left.set_ylabel(found.designs[0], fontsize=8)
-    left.set_xlabel(found.designs[1], fontsize=8)
-    left.set_title(f"Clusters by their top words: {found.texts} texts, matched on the diagonal", fontsize=9, loc="left")
-    places = np.arange(len(found.agreement))[::-1]
-    for place, one in zip(places, found.agreement, strict=True):
-        right.plot(one.chance_interval, [place, place], color=GREY, linewidth=5, alpha=0.5, solid_capstyle="butt")
-        right.plot([min(one.themselves), max(one.themselves)], [place, place], color=ORANGE, linewidth=1)
-    values: dict[str, tuple[list[float], str, str]] = {
-        "chance (line: 95 %)": ([one.chance for one in found.agreement], GREY, "|"),
-        "the two designs": ([one.value for one in found.agreement], BLUE, "o"),
-        f"{found.designs[0]}, other seeds": ([one.themselves[0] for one in found.agreement], ORANGE, "<"),
-        f"{found.designs[1]}, other seeds": ([one.themselves[1] for one in found.agreement], ORANGE, ">"),
-    }
-    for name, (points, colour, mark) in values.items():
-        right.plot(points, places, mark, color=colour, label=name, markersize=7)
-    right.set_yticks(places, [one.measure for one in found.agreement])
-    right.set(xlim=(-0.05, 1.05), ylim=(-0.6, len(places) - 0.4))
-    plain(right, f"Agreement, mean of {found.seeds} seeds")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", fontsize=7, frameon=False, ncols=2)
-    return save_figure(figure, folder, "clusters")
-
-
 def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[float, ...]:
     return tuple(adjusted_mutual_information(gold, one) for one in groupings)
 

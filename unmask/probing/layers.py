@@ -167,41 +167,6 @@ def score_layers(
     )
 
 
-def draw_layers(found: Layers, folder: Path) -> list[Path]:
-    """Cosines of every two layers, and what each layer scores (or, without a task, its cosine with the next)."""
-    from unmask.probing.figures import BLUE, COLOURS, MARKS, ORANGE, heat_map, new_figure, plain, save_figure
-
-    depth = len(found.cosine)
-    figure, (left, right) = new_figure(10, 4, 2, (1.1, 1))
-    both = np.where(np.tri(depth, dtype=bool), found.cosine, found.centred)
-    heat_map(left, both, low=min(0.0, float(both.min())), high=1, label="mean cosine")
-    ticks = np.unique(np.linspace(0, depth - 1, min(depth, 7)).round().astype(int))
-    left.set_xticks(ticks, ticks + 1)
-    left.set_yticks(ticks, ticks + 1)
-    left.set_xlabel("layer", fontsize=8)
-    left.set_ylabel("layer", fontsize=8)
-    left.set_title("Cosine of two layers: below the diagonal as is, above it centred", fontsize=9, loc="left")
-    layers = np.arange(1, depth + 1)
-    if not found.scores:
-        for name, some, colour, mark in (("as is", found.next_cosine, BLUE, "o"), ("centred", found.next_centred, ORANGE, "s")):
-            bounds = np.array([one.interval for one in some]).T
-            right.plot(layers[:-1], [one.value for one in some], marker=mark, markersize=3, color=colour, label=name)
-            right.fill_between(layers[:-1], *bounds, color=colour, alpha=0.2, linewidth=0)
-        right.set_ylabel("cosine with the next layer", fontsize=8)
-        plain(right, f"{found.texts} texts, {found.design} (bands: 95 %)")
-    for nth, one in enumerate(found.scores):
-        colour, mark = COLOURS[nth % len(COLOURS)], MARKS[nth % len(MARKS)]
-        right.plot(layers, 100 * np.array(one.scores), marker=mark, markersize=3, color=colour, label=one.task)
-        if one.intervals:
-            right.fill_between(layers, *(100 * np.array(one.intervals).T), color=colour, alpha=0.2, linewidth=0)
-    if found.scores:
-        right.set_ylabel("main score x 100", fontsize=8)
-        plain(right, f"Score of each layer, {found.design} (bands: 95 %)")
-    right.set_xlabel("layer", fontsize=8)
-    right.legend(frameon=False, fontsize=8)
-    return save_figure(figure, folder, "layers")
-
-
 def _intervals(items: Sequence[Items], scores: Sequence[float]) -> tuple[tuple[tuple[float, float], ...], tuple[int, ...]]:
     """Interval of every layer's score, and the layers (from 1) whose paired difference from the best may be 0."""
     # resamples of v-measure score higher than the items do: they are shifted to the score (see resampling.v_measure)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,34 +51,6 @@ def attention_in(name: str) -> tuple[str, Attention | None]:
     """`MODEL:causal` or `MODEL:bidirectional` -> the model and its attention; any other name is a model alone."""
     model, mark, attention = name.rpartition(":")
     return (model, attention) if mark and attention in ATTENTIONS else (name, None)  # type: ignore[return-value]
-
-
-def draw_stages(found: StageGaps, folder: Path) -> list[Path]:
-    """The gap of each stage with its interval, and the two mean cosines whose difference it is."""
-    from unmask.probing.figures import BLUE, GREY, ORANGE, new_figure, plain, save_figure
-
-    stages = found.stages
-    figure, (left, right) = new_figure(9, 1.3 + 0.4 * max(len(stages), 2), 2)
-    places = np.arange(len(stages))[::-1]
-    gaps = np.array([stage.found.gap for stage in stages])
-    spread = np.abs(np.array([stage.found.interval for stage in stages]).T - gaps)
-    left.axvline(0, color=GREY, linewidth=0.8)
-    left.errorbar(gaps, places, xerr=spread, fmt="o", color=BLUE)
-    left.set_yticks(places, [stage.name for stage in stages])
-    left.set_xlabel("gap (line: 95 %)", fontsize=8)
-    plain(left, f"Does a prefix use what follows it? {stages[0].found.triples} triples")
-    for name, colour, mark in (("means the same", BLUE, "o"), ("means something else", ORANGE, "s")):
-        values = [stage.found.same if mark == "o" else stage.found.different for stage in stages]
-        right.plot(
-            values, places, mark, color=colour, label=f"what follows {name}", markerfacecolor="none" if mark == "s" else colour
-        )
-    right.set_yticks(places, [""] * len(stages))
-    right.set_xlabel("mean cosine of the prefix's states", fontsize=8)
-    plain(right, "")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", frameon=False, fontsize=8, ncols=2)
-    for axis in (left, right):
-        axis.set_ylim(-0.6, len(stages) - 0.4)
-    return save_figure(figure, folder, "prefix")
 
 
 def _step(later: PrefixGap, earlier: PrefixGap) -> Difference:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,40 +135,3 @@ def designs_of(prompts: Sequence[str], mixture: bool) -> list[Design]:
     """The readings: hidden states of the last layer under each prompt, then routing weights where there is a router."""
     kinds: list[Features] = ["hidden", "routing"] if mixture else ["hidden"]
     return [Design("causal", prompt, "last", features=features) for features in kinds for prompt in prompts]
-
-
-def draw_prompts(found: PromptSensitivity, folder: Path) -> list[Path]:
-    """The matrix as a heat map, and the correlation with gold scores of each prompt."""
-    from unmask.probing.figures import BLUE, ORANGE, heat_map, new_figure, plain, save_figure
-
-    count, wide = len(found.prompts), len(found.features) > 1
-    size = 0.34 * count * len(found.features) + 1.9
-    panels = 2 if found.gold else 1
-    figure, axes = new_figure(1.25 * size + 1 + 3.6 * (panels - 1), size, panels, (1.25 * size / 3.6, 1)[:panels])
-    names = [f"{features} {prompt}" if wide else prompt for features, prompt in found.readings]
-    matrix = np.array(found.spearman)
-    heat_map(axes[0], matrix, low=min(0.0, float(matrix.min())), high=1, label="Spearman", numbers=True, decimals=2)
-    axes[0].set_xticks(range(len(names)), names, rotation=90)
-    axes[0].set_yticks(range(len(names)), names)
-    if wide:
-        for line in (axes[0].axhline, axes[0].axvline):
-            line(count - 0.5, color="white", linewidth=2)
-    axes[0].set_title(f"Similarities of {found.pairs} pairs under two readings", fontsize=9, loc="left")
-    if found.gold:
-        places = np.arange(count)[::-1]
-        for nth, (features, colour, mark) in enumerate(zip(found.features, (BLUE, ORANGE), "os", strict=False)):
-            some = found.gold[nth * count : (nth + 1) * count]
-            values = np.array([one.value for one in some])
-            spread = np.abs(np.array([one.interval for one in some]).T - values)
-            axes[1].errorbar(
-                values, places + 0.12 - 0.24 * nth, xerr=spread, fmt=mark, color=colour, label=features, markersize=5
-            )
-        axes[1].set_yticks(places, found.prompts)
-        axes[1].set_xlabel("Spearman with gold (line: 95 %)", fontsize=8)
-        plain(axes[1], "How good each reading is")
-        axes[1].grid(axis="x", color="0.9")
-        if wide:
-            axes[1].legend(
-                frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1.02, 0.99), handletextpad=0.2
-            )
-    return save_figure(figure, folder, "prompts")

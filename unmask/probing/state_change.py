@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,33 +111,6 @@ def probe_states(
         model.provenance
         | {"attention": "causal and bidirectional", "proof": f"{bidirectional.proof.summary}; {causal.proof.summary}"},
     )
-
-
-def draw_states(found: StateChange, folder: Path) -> list[Path]:
-    """Cosines by layer and position, and their mean by layer beside that of unrelated tokens."""
-    from unmask.probing.figures import BLUE, GREY, heat_map, new_figure, plain, save_figure
-
-    figure, (left, right) = new_figure(10, 4, 2, (1.2, 1))
-    table = np.array(found.cosine)
-    heat_map(left, table, low=min(0.0, float(table.min())), high=1, label="mean cosine")
-    left.invert_yaxis()
-    left.set_xticks(range(len(found.bins)), [name_of(one) for one in found.bins], rotation=45, ha="right")
-    depth = len(table)
-    ticks = np.unique(np.linspace(0, depth - 1, min(depth, 7)).round().astype(int))
-    left.set_yticks(ticks, ticks + 1)
-    left.set_xlabel("position of the token", fontsize=8)
-    left.set_ylabel("layer", fontsize=8)
-    left.set_title("Cosine of a token's causal and bidirectional state", fontsize=9, loc="left")
-    layers = np.arange(1, depth + 1)
-    right.plot(layers, [one.value for one in found.mean], marker="o", markersize=3, color=BLUE, label="the same token")
-    right.fill_between(layers, *np.array([one.interval for one in found.mean]).T, color=BLUE, alpha=0.25, linewidth=0)
-    right.plot(layers, found.unrelated, color=GREY, linestyle="--", label="any two tokens")
-    right.set_ylim(min(0.0, *found.unrelated, float(table.min())) - 0.02, 1.02)
-    right.set_xlabel("layer", fontsize=8)
-    right.set_ylabel("mean cosine", fontsize=8)
-    plain(right, f"{sum(found.tokens)} tokens of {found.texts} texts (band: 95 %)")
-    right.legend(frameon=False, fontsize=8)
-    return save_figure(figure, folder, "states")
 
 
 def name_of(one: tuple[int, int]) -> str:

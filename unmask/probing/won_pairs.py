@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -157,33 +156,3 @@ def probe_winners(
         provenance(model.backbone, model.source)
         | {"designs": [design.name for design in designs], "max_length": model.limit(max_length), "seed": seed},
     )
-
-
-def draw_winners(found: WonPairs, folder: Path) -> list[Path]:
-    """Errors of the two designs pair by pair, and how far each design's margins reach."""
-    from unmask.probing.figures import BLUE, GREY, ORANGE, new_figure, plain, save_figure
-
-    first, second = (np.array(some) for some in found.errors)
-    figure, (left, right) = new_figure(9, 3.9, 2)
-    margins = second - first
-    sides = ((margins > 0, BLUE, "o"), (margins < 0, ORANGE, "s"), (margins == 0, GREY, "."))
-    size = float(np.clip(4000 / len(first), 4, 25))
-    for side, colour, mark in sides:
-        left.scatter(first[side], second[side], s=size, color=colour, marker=mark, alpha=0.5, linewidths=0)
-    top = 1.05 * float(max(first.max(), second.max()))
-    left.plot([0, top], [0, top], color=GREY, linewidth=0.8)
-    left.set(xlim=(0, top), ylim=(0, top), aspect="equal")
-    left.set_xlabel(f"error of {found.designs[0]}", fontsize=8)
-    left.set_ylabel(f"error of {found.designs[1]}", fontsize=8)
-    plain(left, f"{found.pairs} pairs (error: distance of ranks / pairs)")
-    for name, wins, values, (_, colour, _), style in zip(
-        found.designs, found.wins, (margins[margins > 0], -margins[margins < 0]), sides, ("-", "--"), strict=False
-    ):
-        reach = np.sort(values)[::-1]
-        right.plot(reach, np.arange(1, len(reach) + 1), color=colour, linestyle=style, label=f"{name} wins ({wins})")
-    right.set_yscale("log")
-    right.set_xlabel("by this margin or more", fontsize=8)
-    right.set_ylabel("pairs", fontsize=8)
-    plain(right, f"Mean margin {found.margin.value:+.4f}, symmetric: p = {found.p:.2g}")
-    right.legend(frameon=False, fontsize=8)
-    return save_figure(figure, folder, "pairs")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from unmask.designs.design import Design
+from unmask.designs.presets import PRESETS
 from unmask.evaluation.results import Result
 from unmask.evaluation.verdict import System
 from unmask.reporting.grid import Cost, Grid, design_of
@@ -137,9 +138,17 @@ def curves(grid: Grid, kind: str) -> list[Curve]:
         means = {
             layer: float(np.mean([one.main_score for one in those if one.task in common])) for layer, those in by_layer.items()
         }
-        name = f"{model.rsplit('/', 1)[-1]} {design.name}" if several else design.name
+        called = _called(design, by_layer.get(None, ()))
+        name = f"{model.rsplit('/', 1)[-1]} {called}" if several else called
         found.append(Curve(name, tuple(layers), tuple(means[layer] for layer in layers), means.get(None)))
     return found
+
+
+def _called(design: Design, results: Sequence[Result]) -> str:
+    """What the user calls a design: the label of its results, or the name of a preset that is the same design."""
+    labels = dict.fromkeys(result.label for result in results)
+    presets = (name for name, preset in PRESETS.items() if preset.design == design.name)
+    return next(iter(labels), None) or next(presets, design.name)
 
 
 def layers(grid: Grid, found: Standing) -> Figure | None:

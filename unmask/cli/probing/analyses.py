@@ -49,12 +49,12 @@ def clusters(
     as_json: AsJson = False,
 ) -> None:
     """Show whether two ways of reading a model group the same texts alike, beside what chance gives."""
-    from unmask.designs.design import two_designs
     from unmask.io.progress import progress_bar
-    from unmask.probing.clusters import draw_clusters, probe_clusters, read_texts
+    from unmask.probing.clusters import probe_clusters, read_texts
+    from unmask.reporting.probe_figures import draw_clusters
 
     given, gold = read_texts(texts, column, label, limit)
-    asked = two_designs(parsed(designs))
+    labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
     with progress_bar("reading texts", passes_of(asked) * len(given)) as advance:
         found = probe_clusters(
@@ -68,7 +68,7 @@ def clusters(
             batch_tokens=batch_tokens,
             progress=advance,
         )
-    written = keep(found, output, "clusters", draw_clusters(found, output))
+    written = keep(found, output, "clusters", draw_clusters(found, output, labels))
     rows = [
         (
             one.measure,
@@ -79,8 +79,8 @@ def clusters(
         )
         for one in found.agreement
     ]
-    first, second = found.designs
-    known = zip(found.designs, found.gold or (), strict=False)
+    first, second = (labels[name] for name in found.designs)
+    known = zip((first, second), found.gold or (), strict=False)
     golds = [f"AMI with '{label}': {name} {percent(sum(some) / len(some))}." for name, some in known]
     notes = [
         f"{found.texts} distinct texts, {found.clusters} clusters, mean of {found.seeds} seeds. {first} against {second}.",
@@ -116,7 +116,8 @@ def prompts(
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
     from unmask.io.progress import progress_bar
     from unmask.probing.geometry import read_pairs
-    from unmask.probing.prompt_sensitivity import NINE, Estimate, designs_of, draw_prompts, probe_prompts
+    from unmask.probing.prompt_sensitivity import NINE, Estimate, designs_of, probe_prompts
+    from unmask.reporting.probe_figures import draw_prompts
 
     given = read_pairs(pairs)[:limit]
     loaded = loaded_model(designs_of(NINE, False)[0], model, adapter, revision, dtype, device, trust_remote_code)
@@ -155,20 +156,20 @@ def pairs(
     as_json: AsJson = False,
 ) -> None:
     """Show the pairs that one way of reading a model ranks right and another wrong, and whether either wins on the whole."""
-    from unmask.designs.design import two_designs
     from unmask.io.progress import progress_bar
     from unmask.probing.geometry import read_pairs
-    from unmask.probing.won_pairs import draw_winners, probe_winners
+    from unmask.probing.won_pairs import probe_winners
+    from unmask.reporting.probe_figures import draw_winners
 
     given = read_pairs(pairs)[:limit]
-    asked = two_designs(parsed(designs))
+    labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
     texts = {text for pair in given for text in (pair.one, pair.other)}
     with progress_bar("reading texts", passes_of(asked) * len(texts)) as advance:
         found = probe_winners(
             loaded, asked, given, most=most, max_length=max_length, batch_tokens=batch_tokens, progress=advance
         )
-    written = keep(found, output, "pairs", draw_winners(found, output))
+    written = keep(found, output, "pairs", draw_winners(found, output, labels))
     rows = [
         (
             f"{one.margin:+.2f}",
@@ -180,7 +181,7 @@ def pairs(
         )
         for one in (*found.first, *reversed(found.second))
     ]
-    first, second = found.designs
+    first, second = (labels[name] for name in found.designs)
     lean = (
         f"{found.margin.value:+.4f} ({between(found.margin.interval, 1, 4)}); symmetric around 0: p = {found.p:.3g} (Wilcoxon)"
     )
@@ -220,7 +221,8 @@ def layers(
     """Show how a text's vector changes from layer to layer, and what each layer scores on tasks."""
     from unmask.designs.design import Design
     from unmask.io.progress import progress_bar
-    from unmask.probing.layers import draw_layers, probe_layers
+    from unmask.probing.layers import probe_layers
+    from unmask.reporting.probe_figures import draw_layers
     from unmask.tasks.find import resolve_tasks
 
     asked, given = Design.parse(design), texts_of(texts, column, limit)
@@ -228,7 +230,7 @@ def layers(
     loaded = loaded_model(asked, model, adapter, revision, dtype, device, trust_remote_code)
     with progress_bar("reading texts", len(set(given))) as advance:
         found = probe_layers(loaded, asked, given, tasks, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
-    written = keep(found, output, "layers", draw_layers(found, output))
+    written = keep(found, output, "layers", draw_layers(found, output, {asked.name: design}))
     rows = []
     for place in range(len(found.cosine)):
         near = [f"{some[place].value:.3f}" if place < len(some) else "" for some in (found.next_cosine, found.next_centred)]
@@ -236,7 +238,7 @@ def layers(
         scores = [f"{percent(one.scores[place])}{mark}" for one, mark in zip(found.scores, marks, strict=True)]
         rows.append((str(place + 1), *near, *scores))
     notes = [
-        f"Cosine of each layer with the next, as is and less the layer's mean, over {found.texts} texts; {found.design}.",
+        f"Cosine of each layer with the next, as is and less the layer's mean, over {found.texts} texts; {design}.",
         *(["Scores x 100; * the best layer, = not told from it by a paired bootstrap."] if found.scores else []),
         written,
     ]
@@ -261,7 +263,8 @@ def states(
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
     from unmask.io.progress import progress_bar
-    from unmask.probing.state_change import draw_states, name_of, probe_states
+    from unmask.probing.state_change import name_of, probe_states
+    from unmask.reporting.probe_figures import draw_states
     from unmask.saving.load_model import load_model
 
     given = texts_of(texts, column, limit)
@@ -283,11 +286,12 @@ def states(
     show("Cosine of causal and bidirectional states", found, rows, notes, as_json, head, prose=False)
 
 
-def parsed(names: str) -> list[Design]:
-    """Designs of a command line."""
-    from unmask.designs.design import parse_designs
+def labelled(names: str) -> tuple[dict[str, str], tuple[Design, Design]]:
+    """The two designs of a command line, and what the user calls each, by its readable name."""
+    from unmask.designs.design import parse_designs, two_designs
 
-    return list(parse_designs(names).values())
+    designs = parse_designs(names)
+    return {design.name: label for label, design in designs.items()}, two_designs(list(designs.values()))
 
 
 def passes_of(designs: Any) -> int:

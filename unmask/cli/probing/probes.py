@@ -104,8 +104,9 @@ def prefix(
 ) -> None:
     """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
     from unmask.io.progress import progress_bar
-    from unmask.probing.prefix_stages import attention_in, compare_stages, draw_stages
+    from unmask.probing.prefix_stages import attention_in, compare_stages
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
+    from unmask.reporting.probe_figures import draw_stages
     from unmask.saving.load_model import load_model
 
     given = read_triples(triples or TRIPLES)
@@ -252,7 +253,8 @@ def head(
 ) -> None:
     """Show which layers a trained head over layers reads."""
     from unmask.embedder import Embedder
-    from unmask.probing.attribution import attribute_layers, draw_attribution
+    from unmask.probing.attribution import attribute_layers
+    from unmask.reporting.probe_figures import draw_attribution
 
     given = texts_of(texts, column, limit)
     found = attribute_layers(Embedder.from_pretrained(model, dtype=dtype, device=device), given)

@@ -1,4 +1,7 @@
-"""Figures: what the drawings of all probes share. Colours are told apart by every kind of eye (Okabe and Ito), and in grey by lightness."""
+"""Plotting: what the figures of probes and studies share.
+
+Every kind of eye tells the colours apart (Okabe and Ito); in grey, their lightness does.
+"""
 
 from __future__ import annotations
 
