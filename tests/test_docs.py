@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import typer
 from typer.core import TyperGroup
 
+import unmask
+from tools.reference_pages import command_page, commands, design_page, python_page
 from unmask.cli import app
 from unmask.designs.design import parse_designs
+from unmask.designs.presets import PRESETS
 from unmask.models.bundled import BUNDLED
 
 ROOT = Path(__file__).parents[1]
-GENERATED = {
-    ROOT / "docs" / "reference" / f"{name}.md" for name in ("commands", "python", "designs")
-}  # by tools/reference_pages.py
-PAGES = [ROOT / "README.md", *sorted(set((ROOT / "docs").rglob("*.md")) - GENERATED)]
+DOCS = ROOT / "docs"
+GENERATED = {DOCS / "reference" / f"{name}.md" for name in ("commands", "python", "designs")}  # by tools/reference_pages.py
+PAGES = [ROOT / "README.md", *sorted(set(DOCS.rglob("*.md")) - GENERATED)]
+LINKING = [
+    *PAGES,
+    *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
+    *sorted((ROOT / "examples").glob("*.md")),
+]
 NUMBER = re.compile(r"-?\d+\.\d*|-?\d+")
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a language, in order; fences open and close in turn."""
+def fenced(page: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page with their languages, in order; fences open and close in turn."""
     parts = re.split(r"^```(.*)\n", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    fenced = zip(parts[1::4], parts[2::4], strict=False)
-    return [code for named, code in fenced if named == language]
+    return list(zip(parts[1::4], parts[2::4], strict=False))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The blocks of one language."""
+    return [code for named, code in fenced(page) if named == language]
 
 
 def shown_commands() -> list[tuple[str, str]]:
@@ -47,32 +60,68 @@ def test_readme_code_prints_what_it_says() -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(blocks(ROOT / "README.md", "python")[0], "README.md", "exec"), {})
-    expected = blocks(ROOT / "README.md", "")[1]
+    expected = next(block for block in blocks(ROOT / "README.md", "") if block.startswith("(3, 576)"))
     found, said = ([float(number) for number in NUMBER.findall(text)] for text in (printed.getvalue(), expected))
     assert found == pytest.approx(said, abs=0.02)  # bf16 or fp32, whichever the machine is fast at
 
 
-@pytest.mark.parametrize(("page", "command"), shown_commands())
-def test_shown_commands_parse(page: str, command: str) -> None:
-    name, *arguments = shlex.split(command)[1:]
+def parse(words: Sequence[str]) -> None:
+    """Raise for a command that does not exist, an option that it does not have, a value that cannot be, a design that does not parse."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    assert name in commands, f"{page} shows a command that does not exist: {command}"
+    name, *arguments = words
     if isinstance(commands[name], TyperGroup):
         commands, (name, *arguments) = commands[name].commands, arguments
-        assert name in commands, f"{page} shows a command that does not exist: {command}"
-    if not any("FOLDER_OR" in argument or "MODEL" in argument for argument in arguments):
-        commands[name].make_context(name, arguments, resilient_parsing=False)
-    if "-d" in arguments:
-        parse_designs(arguments[arguments.index("-d") + 1])
+    commands[name].make_context(name, list(arguments), resilient_parsing=False)
+    for option, value in itertools.pairwise(arguments):
+        if option == "-d":
+            parse_designs(value)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(("page", "command"), shown_commands())
+def test_shown_commands_parse(page: str, command: str) -> None:
+    parse(shlex.split(command)[1:])
+
+
+def targets(text: str) -> list[str]:
+    """What a page links to or shows: Markdown's links, and the attributes of HTML."""
+    prose = re.sub(r"^```.*?^```|`[^`\n]+`", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"\]\(([^)\s]+)\)", prose) + re.findall(r'(?:src|srcset|href)="([^"]+)"', prose)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)?#?([^)]*)\)", page.read_text(encoding="utf-8")):
-        file = page.parent / target[0] if target[0] else page
-        if file.resolve() in GENERATED:
+    for target in targets(page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        if target.startswith(("http://", "https://")):
             continue
-        assert file.exists(), f"{page.name} links to {target[0]}"
-        if target[1]:
-            headings = re.findall(r"^#+ (.*)", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            assert target[1] in [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists() or file in GENERATED, f"{page.name} links to {path}"
+        assert DOCS not in page.parents or file.is_relative_to(DOCS), f"{path} is no page of the site"
+        if anchor and file not in GENERATED:
+            assert anchor in anchors(file), f"{page.name} links to {target}"
+
+
+def test_a_dead_link_is_seen() -> None:
+    text = '[a](nowhere.md) ![b](c.svg) <img src="d.webp"> `[no](link.md)`\n```\n[no](link.md)\n```\n'
+    assert targets(text) == ["nowhere.md", "c.svg", "d.webp"]
+
+
+def test_every_page_is_in_the_menu() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r": (\S+\.md)$", menu, flags=re.MULTILINE)
+    assert sorted(listed) == sorted({page.relative_to(DOCS).as_posix() for page in {*DOCS.rglob("*.md"), *GENERATED}})
+
+
+def test_generated_pages_have_everything() -> None:
+    made = "\n".join(command_page())
+    for words in re.findall(r"^unmask .*", made, flags=re.MULTILINE):
+        parse(shlex.split(words)[1:])
+    assert {f"## {name}" for name, _ in commands(typer.main.get_command(app), "unmask")} <= set(made.splitlines())
+    assert [name for name in unmask.__all__ if name not in "\n".join(python_page())] == []
+    assert [name for name in PRESETS if f"`{name}`" not in "\n".join(design_page())] == []

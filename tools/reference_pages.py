@@ -55,9 +55,10 @@ def command_page() -> list[str]:
 
 def python_page() -> list[str]:
     """Every public object."""
-    lines = ["# Python", "", "What `from unmask import ...` gives.", ""]
+    lines = ["# Python", "", "What `from unmask import ...` gives. `unmask.__version__` is the version.", ""]
     for name in unmask.__all__:
-        lines += [f"::: {getattr(unmask, name).__module__}.{name}", ""]
+        if isinstance(public := getattr(unmask, name), type):
+            lines += [f"::: {public.__module__}.{name}", ""]
     return lines
 
 

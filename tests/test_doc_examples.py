@@ -1,0 +1,135 @@
+"""Every code block of tutorials and how-to pages runs, from the top, on a random model of two layers and a few rows of data."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.test_docs import ROOT, fenced
+from unmask.cli import app
+from unmask.models.bundled import BUNDLED
+
+pytestmark = pytest.mark.slow
+
+STARTER = ROOT / "unmask" / "starter"
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("how-to", "report", "training", "experts", "analyses")]
+CHEAPER = (  # what stands for what is large, slow, or fetched
+    (r"\bsmollm2(?!-)", "pico"),
+    (r"(?<=-m )MODEL", "routed"),
+    (r" -r minilm", ""),
+    (r"-t (starter|DATA/\w+)", "-t my-task"),
+    (r"--scale (small|paper)", "--scale smoke"),
+    (r" --data \S+", ""),
+    (r"\.\./shared/data/mrpc/train.jsonl", "triples.jsonl"),
+    (r"\.\./shared/data/sts12", "my-task"),
+    (r"(unmask (expert|mix) .*)", r"\1 --steps 2 --batch 2"),
+    (r"(unmask seeds .*)-n \d+", r"\1-n 6 --held-out-number 4"),
+    (r"mntp/model -m llm2vec/model", "pico"),
+)
+PARSED_ONLY = ("--ability", "unmask specialise")  # benchmarks of the hub; a random model writes no lesson that is kept
+
+
+def cheaper(line: str) -> str:
+    """A command on the smallest model and data."""
+    for pattern, replacement in CHEAPER:
+        line = re.sub(pattern, replacement, line)
+    return line
+
+
+def rows(file: Path, number: int) -> list[str]:
+    return file.read_text("utf-8").splitlines(keepends=True)[:number]
+
+
+def data_files() -> dict[str, list[str]]:
+    """The files that the pages speak of, with a few rows each."""
+    sentences = [line.strip() for line in rows(STARTER / "reference.txt", 24)]
+    labelled = [{"text": text, "label": place % 2} for place, text in enumerate(sentences)]
+    anchored = [{"anchor": one, "positive": other} for one, other in itertools.pairwise(sentences)]
+    pairs = rows(STARTER / "sts" / "test.jsonl", 24)
+    table = ["key,body", *(f"{place},{text.replace(',', '')}" for place, text in enumerate(sentences))]
+    files = {
+        "texts.txt": [f"{text}\n" for text in sentences],
+        "texts.csv": [f"{line}\n" for line in table],
+        "texts.jsonl": [json.dumps(row) + "\n" for row in labelled],
+        "pairs.jsonl": [json.dumps(row) + "\n" for row in anchored],
+        "test.jsonl": pairs,
+        "dev.jsonl": pairs,
+        "my-task/test.jsonl": pairs,
+    }
+    files["triples.jsonl"] = files["pairs.jsonl"]
+    for domain, name, source in (("math", "math", "gsm8k/train"), ("coding", "code", "mbpp/all")):
+        lessons = rows(STARTER / "lessons" / f"{domain}.jsonl", 16)
+        files |= {f"{name}.jsonl": lessons[:8], f"{name}-test.jsonl": lessons[8:], f"{source}.jsonl": lessons}
+    return files
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pico_folder: Callable[[str], Path]) -> Path:
+    """A folder with data and models, in which the commands run."""
+    monkeypatch.chdir(tmp_path)
+    for name, lines in data_files().items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("".join(lines), "utf-8")
+    shutil.copytree(pico_folder("olmoe"), "routed")
+    shutil.copytree(pico_folder("llama"), "path/to/model")
+    save_lora(tmp_path / "path" / "to" / "model", tmp_path / "path" / "to" / "lora")
+    return tmp_path
+
+
+def save_lora(model: Path, folder: Path) -> None:
+    """An adapter, as peft writes it."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModel
+
+    adapted: Any = get_peft_model(AutoModel.from_pretrained(model), LoraConfig(r=2, target_modules=["q_proj"]))
+    adapted.save_pretrained(folder)
+
+
+def run(line: str) -> None:
+    found = CliRunner().invoke(app, shlex.split(line)[1:])
+    assert found.exit_code == 0, f"{line}\n{found.output}\n{found.exception!r}"
+
+
+@pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO], ids=lambda page: page.stem)
+def test_every_block_runs(page: Path, desk: Path) -> None:
+    names: dict[str, Any] = {}
+    ran = 0
+    for language, block in fenced(page):
+        if language == "python":
+            exec(compile(block.replace("smollm2", "pico"), page.name, "exec"), names)
+            ran += 1
+        for line in block.replace("\\\n", " ").splitlines() if language == "" else ():
+            if line.startswith("unmask ") and not any(part in line for part in PARSED_ONLY):
+                run(cheaper(line.partition(" #")[0]))
+                ran += 1
+    assert ran > 1
+
+
+def cells(notebook: Path) -> list[str]:
+    """The code cells of a notebook, which is kept without outputs."""
+    found = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in found), "strip the outputs"
+    return ["".join(cell["source"]) for cell in found]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not BUNDLED["smollm2"].installed, reason=BUNDLED["smollm2"].install_command)
+def test_the_notebook_runs_from_top_to_bottom() -> None:
+    names: dict[str, Any] = {}
+    for place, cell in enumerate(cells(ROOT / "docs" / "tutorials" / "first-look.ipynb")):
+        exec(compile(cell, f"cell {place}", "exec"), names)
+    assert names["best"].startswith("Recipe")
+    assert names["spearman"]["prompteol-z"] > 0.6
+    assert names["by_layer"][28] > names["by_layer"][8]
+    assert names["same"]
