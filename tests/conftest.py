@@ -19,6 +19,8 @@ import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
+import tests.shapes  # noqa: F401
+
 _CHECKED = (
     "unmask.encoding.pooling",
     "unmask.models.routing",
@@ -26,14 +28,14 @@ _CHECKED = (
     "unmask.encoding.heads",
     "unmask.encoding.backbone",
 )
-with install_import_hook(list(_CHECKED), "beartype.beartype"):
+with install_import_hook(list(_CHECKED), "tests.shapes.checked"):
     import unmask.encoding.backbone
     import unmask.encoding.features
     import unmask.encoding.heads
     import unmask.encoding.pooling
     import unmask.models.routing  # noqa: F401
 
-install_import_hook("unmask.training.losses", "beartype.beartype")  # later, by the tests that need it: it imports much
+install_import_hook("unmask.training.losses", "tests.shapes.checked")  # later, by the tests that need it: it imports much
 
 import torch
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+import torch
 
 from tests.abuse.power import Disk
 
@@ -52,6 +56,24 @@ def import_everything() -> None:
         "transformers.models.llama.modeling_llama",
     ):
         importlib.import_module(name)
+    _warm_up()
+    gc.collect()
+    gc.freeze()  # a copy would visit, and so copy, the memory of all that was imported
+
+
+def _warm_up() -> None:
+    """Do once what libraries do once in a process, so that no copy has to."""
+    from matplotlib import pyplot
+
+    from unmask.embedder import Embedder
+
+    Embedder.from_pretrained("pico", device="cpu").encode(["x"])
+    figure, axes = pyplot.subplots()
+    axes.set_title("x")
+    with tempfile.TemporaryDirectory() as folder:
+        for ending in ("png", "svg"):
+            figure.savefig(Path(folder) / f"x.{ending}")
+    pyplot.close(figure)
 
 
 def command(*words: object) -> Callable[[], None]:
@@ -116,6 +138,9 @@ def _in_the_copy(work: Callable[[], object], here: Path, notes: Path, disk: Disk
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     os.chdir(here)
+    torch.set_num_threads(
+        1
+    )  # makes torch's pool anew while there is one thread: two that load weights at once would not agree on it
     if disk:
         disk.attach(cut)
     try:

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from tests.abuse.recovery import ALL
 from tests.conftest import make_tokenizer
 from tests.encoding.test_encode import CASES
 from tests.families import FAMILIES
+from tests.proofs import ALL
 from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError

@@ -18,7 +18,8 @@ import pytest
 import torch
 
 from tests.abuse.examples import CPU, EXAMPLES, must
-from tests.abuse.recovery import ALL, Case, case_of
+from tests.abuse.recovery import Case, case_of
+from tests.proofs import ALL
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 

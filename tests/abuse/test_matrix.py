@@ -16,7 +16,8 @@ import pytest
 
 from tests.abuse.examples import EXAMPLES, Example
 from tests.abuse.forking import Ran, command, run, start, wait
-from tests.abuse.recovery import ALL, case_of
+from tests.abuse.recovery import case_of
+from tests.proofs import ALL
 
 Command = tuple[str, ...]
 Rows = list[dict[str, Any]]

@@ -12,7 +12,8 @@ import pytest
 from tests.abuse.examples import EXAMPLES
 from tests.abuse.forking import run
 from tests.abuse.power import CUT, LOSSES, Disk, Loss
-from tests.abuse.recovery import ALL, Case, case_of, cuts
+from tests.abuse.recovery import Case, case_of, cuts
+from tests.proofs import ALL
 
 WRITERS = [path for path, example in EXAMPLES.items() if example.output]
 

@@ -303,7 +303,7 @@ def test_tasks_of_mteb_are_raced_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "FIRST", 4)
-    monkeypatch.setattr(module, "FACTOR", 2)
+    monkeypatch.setattr(module, "FACTOR", 8)
     task = offline(name)
     plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean", [task])
     recommendation = recommend(plan, ResultStore(tmp_path / "race"))

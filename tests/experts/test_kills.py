@@ -1,4 +1,4 @@
-"""Twenty kills at random moments of writing lessons and of training: nothing is lost, and the result is the same bits."""
+"""Kills at random moments of writing lessons and of training: nothing is lost, and the result is the same bits."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from tests.experts.conftest import DOMAINS, SUMS
 from tests.experts.lessons.test_specialise import FREE, Scripted
 from tests.experts.test_training import LORA, SHORT
+from tests.proofs import ALL
 from tests.training.running import ended, forked, killed_after
 from unmask.experts.expert import train_expert
 from unmask.experts.lessons.specialise import SpecialisePlan, specialise
@@ -22,7 +23,7 @@ from unmask.experts.mixing import Ingredients, mix
 from unmask.mixture.gating import Routing
 from unmask.models.loading import Source
 
-KILLS = 20
+KILLS, FOLDERS = (20, 4) if ALL else (6, 2)
 CHANCE = random.Random(0)
 
 
@@ -48,9 +49,9 @@ def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = seconds_of(lambda: write("whole"))
     for kill in range(KILLS):
-        name = str(kill % 4)  # each folder is killed several times
+        name = str(kill % FOLDERS)  # each folder is killed several times
         killed_after(partial(write, name), CHANCE.random() * whole)
-    for kill in range(4):
+    for kill in range(FOLDERS):
         write(str(kill))
         for file in ("lessons.jsonl", "instructions.jsonl", "responses.jsonl", "report.json"):
             assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
@@ -69,9 +70,9 @@ def test_training(base: Path, tmp_path: Path) -> None:
 
     whole = seconds_of(lambda: train("whole"))
     for kill in range(KILLS):
-        name = str(kill % 4)
+        name = str(kill % FOLDERS)
         killed_after(partial(train, name), CHANCE.random() * whole)
-    for kill in range(4):
+    for kill in range(FOLDERS):
         train(str(kill))
         for file in ("sums/adapter_model.safetensors", "mixture/router.safetensors", "mixture/mixing.json"):
             assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
