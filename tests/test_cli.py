@@ -27,7 +27,7 @@ from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.models.bundled import BUNDLED
 from unmask.starter import starter_folders
-from unmask.tasks.task import KINDS
+from unmask.tasks.kinds import KINDS
 
 COMMANDS = [
     "compare",

@@ -20,6 +20,7 @@ from unmask.cli import app
 from unmask.designs.design import parse_designs
 from unmask.designs.presets import PRESETS
 from unmask.models.bundled import BUNDLED
+from unmask.tasks.kinds import KINDS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -125,3 +126,9 @@ def test_generated_pages_have_everything() -> None:
     assert {f"## {name}" for name, _ in commands(typer.main.get_command(app), "unmask")} <= set(made.splitlines())
     assert [name for name in unmask.__all__ if name not in "\n".join(python_page())] == []
     assert [name for name in PRESETS if f"`{name}`" not in "\n".join(design_page())] == []
+
+
+def test_the_page_on_tasks_has_a_row_for_every_kind() -> None:
+    page = (DOCS / "tasks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \| (.*) \|$", page.partition("## Task sets")[0], flags=re.MULTILINE)
+    assert rows == [(kind.name, kind.layout, kind.metric) for kind in KINDS.values()]

@@ -34,7 +34,6 @@ from unmask.tasks.find import find_task
 from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.tagged import read_sentences
 from unmask.tasks.task import LocalTask, Task
-from unmask.tasks.texts import scored_texts
 
 READ = "mean,last,causal/plain/mean@1,bidirectional-mean"
 NOT_READ = {
@@ -254,12 +253,12 @@ def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, t
 
 
 def test_a_word_level_task_has_no_text_vectors(words: LocalTask) -> None:
-    with pytest.raises(UnmaskError, match="'words' is a word-level task, and has no text vectors to score"):
+    with pytest.raises(UnmaskError, match="'words' is a word-level task, so there are no text vectors to score"):
         evaluate(words, "any", lambda texts, _: pytest.fail("nothing is encoded"))
 
 
 def test_sentences_can_be_held_against_training_data(words: LocalTask) -> None:
-    found, pairs = scored_texts(words)
+    found, pairs = words.texts_and_pairs
     assert found == [" ".join(row["tokens"]) for row in words.data["test"]] and not pairs
 
 

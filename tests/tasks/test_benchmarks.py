@@ -14,8 +14,8 @@ from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.tasks.benchmarks import TaskSet, find_set, stated_sets
 from unmask.tasks.find import resolve_tasks
+from unmask.tasks.kinds import TEXT_KINDS
 from unmask.tasks.mteb import catalogue
-from unmask.tasks.mteb.building import MAIN_SCORE
 from unmask.tasks.task import MtebTask
 
 
@@ -153,7 +153,7 @@ def test_almost_every_english_text_task_of_mteb_can_be_compared() -> None:
     refused = {task.metadata.type for task in texts if catalogue._refusal(task)}
     assert len(texts) > 600
     assert refused == {"BitextMining", "Regression", "Any2AnyRetrieval"}
-    assert {catalogue._described(task).kind for task in texts if not catalogue._refusal(task)} == set(MAIN_SCORE)
+    assert {catalogue._described(task).kind for task in texts if not catalogue._refusal(task)} == set(TEXT_KINDS)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_the_tasks_of_a_set_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads(listed(capsys, "MTEB(Multilingual, v2)", "--json"))
     assert (content["name"], len(content["tasks"]), len(content["refused"])) == ("MTEB(Multilingual, v2)", 118, 13)
     rows = {row["task"]: row for row in content["tasks"]}
-    assert all(row["kind"] in MAIN_SCORE and row["main score"] and row["revision"] for row in content["tasks"])
+    assert all(row["kind"] in TEXT_KINDS and row["main score"] and row["revision"] for row in content["tasks"])
     assert rows["SICK-R"] == {
         "task": "SICK-R",
         "kind": "sts",

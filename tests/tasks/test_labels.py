@@ -10,7 +10,8 @@ import pytest
 
 from tests.tiny import encode_words, labelled, write_rows
 from unmask.tasks.find import find_task
-from unmask.tasks.mteb import evaluator, labels
+from unmask.tasks.kinds.classification import Classification
+from unmask.tasks.mteb import labels
 from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.task import LocalTask
 
@@ -43,7 +44,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_scores_are_those_of_mteb_alone(task: LocalTask, looks: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     fast = evaluate(task, "words", encode_words)
     few = len(looks)
-    monkeypatch.setattr(evaluator, "read_labels_once", lambda _: None)
+    monkeypatch.setattr(Classification, "prepare", lambda *_: None)
     looks.clear()
     slow = evaluate(task, "words", encode_words)
     assert (fast.main_score, fast.scores) == (slow.main_score, slow.scores)

@@ -21,8 +21,9 @@ from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import METRICS, bootstrap, score
 from unmask.statistics.paired import paired_bootstrap
 from unmask.tasks.find import find_task
-from unmask.tasks.mteb import building, catalogue
-from unmask.tasks.mteb.building import MAIN_SCORE
+from unmask.tasks.kinds import TEXT_KINDS
+from unmask.tasks.kinds.clustering import Clustering
+from unmask.tasks.mteb import catalogue
 from unmask.tasks.mteb.evaluator import Outcome, evaluate
 from unmask.tasks.mteb.ranking import MEASURES, average_precision, ndcg, per_query
 from unmask.tasks.task import LocalTask
@@ -76,7 +77,7 @@ def cosines_of_pairs(task: LocalTask) -> list[float]:
 # --- items -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", MAIN_SCORE)
+@pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_the_main_score_is_the_score_of_the_items(kind: str, outcome: Callable[[str], Outcome]) -> None:
     found = outcome(kind)
     assert found.items is not None
@@ -84,7 +85,7 @@ def test_the_main_score_is_the_score_of_the_items(kind: str, outcome: Callable[[
     assert 0.05 < found.main_score < 0.995  # at an end of the scale, equality would say nothing
 
 
-@pytest.mark.parametrize("kind", MAIN_SCORE)
+@pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_there_is_an_item_for_everything_that_is_scored(kind: str, tiny: Any, outcome: Callable[[str], Outcome]) -> None:
     items = outcome(kind).items
     assert items is not None
@@ -92,7 +93,7 @@ def test_there_is_an_item_for_everything_that_is_scored(kind: str, tiny: Any, ou
     assert len(bootstrap(items, 10)) == 10
 
 
-@pytest.mark.parametrize("kind", MAIN_SCORE)
+@pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_scoring_is_deterministic(kind: str, tiny: Any, outcome: Callable[[str], Outcome]) -> None:
     again = evaluate(tiny(kind), "other-name", encode_words)
     assert (again.main_score, again.scores) == (outcome(kind).main_score, outcome(kind).scores)
@@ -102,16 +103,16 @@ def test_items_of_two_designs_are_paired(tiny: Any, outcome: Callable[[str], Out
     def noisy(texts: Sequence[str], _: str | None) -> Vectors:
         return encode_words(texts) + np.random.default_rng(0).normal(0, 3, (len(texts), 16)).astype(np.float32)
 
-    for kind in MAIN_SCORE:
+    for kind in TEXT_KINDS:
         one, other = outcome(kind).items, evaluate(tiny(kind), "noisy", noisy).items
         assert one is not None and other is not None
         paired_bootstrap([one], [other], 10)  # refuses items with another gold
 
 
 def test_every_kind_of_items_is_resampled_by_the_metric_of_its_score(outcome: Callable[[str], Outcome]) -> None:
-    found = {kind: items.metric for kind in MAIN_SCORE if (items := outcome(kind).items)}
+    found = {kind: items.metric for kind in TEXT_KINDS if (items := outcome(kind).items)}
     special = {"sts": "spearman", "pair-classification": "average-precision", "clustering": "v-measure"}
-    assert found == {kind: special.get(kind, "mean") for kind in MAIN_SCORE}
+    assert found == {kind: special.get(kind, "mean") for kind in TEXT_KINDS}
     assert set(found.values()) == set(METRICS) - {"ratio"}  # of words, which have no text vectors
 
 
@@ -152,7 +153,7 @@ def test_clustering_items_follow_the_texts_that_mteb_keeps_of_a_large_set(
 ) -> None:
     # its own tasks embed a part of their texts: the draws are then places in that part
     part = {"max_fraction_of_documents_to_embed": 0.3, "input_column_name": "text", "label_column_name": "label"}
-    monkeypatch.setitem(building.SETTINGS, "clustering", lambda _: {**part, "max_documents_per_cluster": 50})
+    monkeypatch.setattr(Clustering, "mteb_settings", lambda *_: {**part, "max_documents_per_cluster": 50})
     write_rows(tmp_path / "all.jsonl", labelled(0, 120))
     found = evaluate(read(tmp_path), "words", encode_words)
     assert found.items is not None and found.items.n == 50
@@ -292,7 +293,7 @@ def shuffled(vectors: dict[str, Vectors]) -> dict[str, Vectors]:
     return dict(zip(vectors, order, strict=True))
 
 
-@pytest.mark.parametrize("kind", MAIN_SCORE)
+@pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_perfect_vectors_score_one_and_shuffled_ones_do_not(kind: str, tiny: Any) -> None:
     vectors = solved(tiny(kind))
     assert evaluate(tiny(kind), "perfect", looked_up(vectors)).main_score == pytest.approx(1.0, abs=1e-6)
@@ -300,7 +301,7 @@ def test_perfect_vectors_score_one_and_shuffled_ones_do_not(kind: str, tiny: Any
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the mean over no summary at all
-@pytest.mark.parametrize("kind", MAIN_SCORE)
+@pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_one_vector_for_all_texts_is_a_low_finite_score(kind: str, tiny: Any) -> None:
     task = tiny(kind)
     found = evaluate(task, "constant", constant)
@@ -401,7 +402,7 @@ def test_where_texts_have_no_role_all_get_the_instruction_of_the_task(kind: str,
     assert set().union(*recorder.seen.values()) == {"Compare."}
 
 
-@pytest.mark.parametrize("kind", MAIN_SCORE)
+@pytest.mark.parametrize("kind", TEXT_KINDS)
 def test_a_task_that_states_no_instruction_gets_that_of_its_kind(kind: str, tiny: Any) -> None:
     recorder = Recorder()
     evaluate(tiny(kind), "recorder", recorder)
@@ -423,7 +424,7 @@ def test_mteb_leaves_logging_and_bars_as_they_were(tiny: Any, capfd: pytest.Capt
 
     logging.disable(logging.NOTSET)
     datasets.enable_progress_bars()
-    for kind in MAIN_SCORE:
+    for kind in TEXT_KINDS:
         evaluate(tiny(kind), "words", encode_words)
     assert (logging.root.manager.disable, datasets.are_progress_bars_disabled()) == (logging.NOTSET, False)
     assert capfd.readouterr().out == ""

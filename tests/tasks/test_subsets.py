@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import write_task
-from unmask.tasks import subsets
 from unmask.tasks.find import find_task
-from unmask.tasks.subsets import drawn_order, subset
+from unmask.tasks.kinds import TEXT_KINDS as KINDS
+from unmask.tasks.kinds import retrieval
+from unmask.tasks.sampling import drawn_order
+from unmask.tasks.subsets import subset
 from unmask.tasks.task import LocalTask
-from unmask.tasks.texts import scored_texts
-
-KINDS = ["sts", "pair-classification", "classification", "clustering", "retrieval", "reranking", "summarization"]
 
 
 def task_of(folder: Path, kind: str) -> LocalTask:
@@ -30,7 +29,7 @@ def test_subsets_are_nested_and_of_their_size(kind: str, tmp_path: Path) -> None
     assert sizes, "the task is large enough to be cut"
     parts = [subset(task, size) for size in sizes]
     assert [part.size for part in parts] == sizes
-    texts = [set(scored_texts(part)[0]) for part in [*parts, task]]
+    texts = [set(part.texts_and_pairs[0]) for part in [*parts, task]]
     assert all(small <= large for small, large in pairwise(texts))
     assert texts[0] < texts[-1]
     assert len({part.name for part in [*parts, task]}) == len({part.revision for part in [*parts, task]}) == len(sizes) + 1
@@ -44,7 +43,7 @@ def test_a_task_that_is_no_larger_stays_as_it_is(kind: str, tmp_path: Path) -> N
 
 
 def test_the_documents_of_a_query_stay_with_it_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subsets, "DOCUMENTS_PER_QUERY", 2)
+    monkeypatch.setattr(retrieval, "DOCUMENTS_PER_QUERY", 2)
     task = task_of(tmp_path, "retrieval")
     part = subset(task, 2)
     relevant = {row["corpus-id"] for row in part.data["qrels"]}

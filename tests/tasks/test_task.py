@@ -12,8 +12,10 @@ import pytest
 from tests.tiny import FILES, labelled, pairs, write_rows, write_task
 from unmask.errors import UnmaskError
 from unmask.starter import starter_folders
-from unmask.tasks.find import TaskFile, find_task, resolve_tasks
-from unmask.tasks.task import KINDS, METRICS, LocalTask
+from unmask.tasks.find import find_task, recognised_kind, resolve_tasks
+from unmask.tasks.folder import TaskFile, open_folder
+from unmask.tasks.kinds import KINDS
+from unmask.tasks.task import LocalTask
 
 
 def read(folder: Path, spec: str = "", limit: int | None = None) -> LocalTask:
@@ -35,8 +37,18 @@ def refusal(folder: Path, spec: str = "", limit: int | None = None) -> str:
 # --- kinds -----------------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_has_a_tiny_set_and_a_metric() -> None:
-    assert set(FILES) == set(KINDS) == set(METRICS)
+def test_every_kind_has_a_tiny_set() -> None:
+    assert set(FILES) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_example_of_a_kind_is_a_task_of_that_kind(kind: str, tmp_path: Path) -> None:
+    for name, row in KINDS[kind].example.items():
+        write_rows(tmp_path / name, [row])
+    folder = open_folder(tmp_path)
+    assert recognised_kind(folder) is KINDS[kind]
+    assert KINDS[kind].size(KINDS[kind].read(folder)) == 1
+    assert all(name in KINDS[kind].layout for name in KINDS[kind].example)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -100,7 +112,7 @@ def test_the_file_that_is_given_is_the_one_that_is_read(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "sts")
     write_rows(folder / "test.csv", pairs("score", lambda n: (n % 5, n % 7))[:10])
     message = refusal(folder, "/test.csv")
-    assert "test.csv' would not be read, since" in message and "test.jsonl' is: keep one of the two" in message
+    assert "test.csv' would not be read, because" in message and "test.jsonl' is read instead: keep one of the two" in message
 
 
 def test_the_path_wins_over_task_toml(tmp_path: Path) -> None:
@@ -241,10 +253,10 @@ def test_an_unknown_key_is_refused_with_the_keys_that_there_are(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ('kind = "similarity"', "kind: Input should be 'sts', 'pair-classification'"),
+        ('kind = "similarity"', "task.toml: Unknown kind of task 'similarity'. Allowed: classification, clustering,"),
         ('limit = "many"', "limit: Input should be a valid integer"),
         ("limit = -3", "limit: Input should be greater than or equal to 2"),
-        ("limit = ", "no TOML"),
+        ("limit = ", "this is not TOML"),
         ('split = "dev"', "has none of dev.jsonl"),
         ('split = "../other/test"', "is not a plain file name"),
     ],
@@ -452,13 +464,13 @@ def test_summaries_that_humans_scored_alike_are_refused(tmp_path: Path) -> None:
     for row in rows:
         row["systems"] = [{**system, "scores": {"fluency": 3}} for system in row["systems"]]
     write_rows(tmp_path / "test.jsonl", rows)
-    assert "humans scored the summaries of every text alike" in refusal(tmp_path)
+    assert "humans gave all summaries of a text the same score" in refusal(tmp_path)
 
 
 def test_a_test_label_without_training_texts_is_refused(tmp_path: Path) -> None:
     folder = write_task(tmp_path, "classification")
     write_rows(folder / "test.jsonl", [{"text": "a", "label": "music"}, {"text": "b", "label": "art"}])
-    assert "the training texts have none with the label 'art'" in refusal(folder)
+    assert "no training text has the label 'art'" in refusal(folder)
 
 
 def test_judgements_that_call_nothing_relevant_are_refused(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def _checked_baseline(
 ) -> str | None:
     """The label of a baseline, which may be named by its label, by its design's readable name, or as a reference."""
     from unmask.errors import UnmaskError, unknown
-    from unmask.evaluation.word_level import WORD_LEVEL
+    from unmask.tasks.kinds import is_of_words
 
     if baseline is None:
         return None
@@ -128,7 +128,7 @@ def _checked_baseline(
     found = [label for label in labels if baseline in (label, designs.get(label))]
     if not found:
         raise unknown("design among those compared", baseline, dict.fromkeys(labels))
-    if all(task.kind == WORD_LEVEL for task in tasks):
+    if all(is_of_words(task.kind) for task in tasks):
         raise UnmaskError("A baseline is a design on texts, and all these tasks are on words: leave --baseline out.")
     return found[0]
 

@@ -12,7 +12,7 @@ import typer
 from unmask.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from unmask.tasks.texts import Scored
+    from unmask.tasks.kinds.kind import TextsAndPairs
     from unmask.training.leakage import LeakReport
 
 
@@ -32,15 +32,14 @@ def leaks(
     from unmask.errors import UnmaskError
     from unmask.tasks.find import resolve_tasks
     from unmask.tasks.task import LocalTask
-    from unmask.tasks.texts import scored_texts
     from unmask.training.data import DataSource, read_any
     from unmask.training.leakage import find_leaks
 
-    scored: dict[str, Scored] = {}
+    scored: dict[str, TextsAndPairs] = {}
     for one in resolve_tasks(task):
         if not isinstance(one, LocalTask):
             raise UnmaskError(f"Leaks are looked for in task folders, and '{one.name}' is a task of mteb.")
-        scored[one.name] = scored_texts(one)
+        scored[one.name] = one.texts_and_pairs
     texts = {name: found for name, (found, _) in scored.items()}
     pairs = {name: found for name, (_, found) in scored.items()}
     reports = []

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from unmask.designs.presets import Preset
     from unmask.designs.prompts import Prompt
     from unmask.models.bundled import Bundled
-    from unmask.tasks.task import Kind, Task
+    from unmask.tasks.kinds.kind import TaskKind
+    from unmask.tasks.task import Task
 
 
 def designs(as_json: AsJson = False) -> None:
@@ -95,10 +96,13 @@ def tasks(
         return
     from unmask.tasks.benchmarks import stated_sets
     from unmask.tasks.find import resolve_tasks
-    from unmask.tasks.task import METRICS
+    from unmask.tasks.kinds import KINDS
 
     starter = [_row(one) for one in resolve_tasks(["starter"])]
-    kinds = [{"kind": kind, "files and columns": LAYOUT[kind], "main score": metric} for kind, metric in METRICS.items()]
+    kinds = [
+        {"kind": kind.name, "files and columns": kind.layout, "main score": kind.metric, "example": kind.example}
+        for kind in KINDS.values()
+    ]
     sets = [
         {"set": name, "name in mteb": None if one.tasks else one.of, "tasks": one.kinds, "source": one.source}
         for name, one in stated_sets().items()
@@ -108,7 +112,7 @@ def tasks(
         return
     _entries(
         "Task folders (the kind is inferred; FOLDER:kind or a task.toml states it)",
-        [(kind, metric, LAYOUT[kind]) for kind, metric in METRICS.items()],
+        [(kind.name, kind.metric, f"{kind.layout}\n{_example(kind)}") for kind in KINDS.values()],
     )
     _entries(
         "Task sets, e.g. -t mteb-eng-v2 (any other benchmark of mteb works too)",
@@ -161,10 +165,11 @@ def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _row(task: Task) -> dict[str, Any]:
-    from unmask.tasks.task import METRICS, LocalTask
+    from unmask.tasks.kinds import KINDS
+    from unmask.tasks.task import LocalTask
 
     if isinstance(task, LocalTask):
-        about = {"main score": METRICS[task.kind], "items": task.size}
+        about = {"main score": KINDS[task.kind].metric, "items": task.size}
         return {"task": task.name, "kind": task.kind, "revision": task.revision, **about}
     from unmask.tasks.mteb.catalogue import size
 
@@ -172,7 +177,12 @@ def _row(task: Task) -> dict[str, Any]:
     return {"task": task.name, "kind": task.kind, "revision": task.revision, **about}
 
 
-def _counted(kinds: Mapping[Kind, int]) -> str:
+def _example(kind: TaskKind) -> str:
+    """A row of the file that is scored."""
+    return json.dumps(list(kind.example.values())[-1], ensure_ascii=False)
+
+
+def _counted(kinds: Mapping[str, int]) -> str:
     return f"{sum(kinds.values())} tasks: {', '.join(f'{number} {kind}' for kind, number in kinds.items())}"
 
 
@@ -180,18 +190,6 @@ def _sized(items: int | Mapping[str, int] | None) -> str:
     if items is None:
         return "unknown"
     return str(items) if isinstance(items, int) else ", ".join(f"{number} {what}" for what, number in items.items())
-
-
-LAYOUT = {
-    "sts": "test.jsonl: sentence1, sentence2, score",
-    "pair-classification": "test.jsonl: sentence1, sentence2, label (0/1)",
-    "classification": "train.jsonl, test.jsonl: text, label",
-    "clustering": "all.jsonl or test.jsonl: text, label",
-    "retrieval": "corpus.jsonl (_id, title, text), queries.jsonl (_id, text), qrels_test.tsv",
-    "reranking": "test.jsonl: query, positive[], negative[]",
-    "summarization": "test.jsonl: source, references[], systems[{summary, scores}]",
-    "word-level": "train.jsonl, test.jsonl: tokens[], tags[]",
-}
 
 
 def _readiness(one: Bundled) -> str:

@@ -87,9 +87,8 @@ def _tasks(names: Sequence[str], root: Path) -> list[Any]:
 
 def _texts(tasks: Sequence[Any]) -> dict[str, Any]:
     from unmask.tasks.task import LocalTask
-    from unmask.tasks.texts import scored_texts
 
-    return {task.name: scored_texts(task) for task in tasks if isinstance(task, LocalTask)}
+    return {task.name: task.texts_and_pairs for task in tasks if isinstance(task, LocalTask)}
 
 
 def _covered(stage: str, kinds: Sequence[Coverage]) -> None:

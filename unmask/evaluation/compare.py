@@ -24,7 +24,7 @@ from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.encoding.vector_store import VectorStore
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
-from unmask.evaluation.word_level import WORD_LEVEL, why_not_scored
+from unmask.evaluation.word_level import why_not_scored
 from unmask.io.progress import progress_bar
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
@@ -32,6 +32,7 @@ from unmask.models.loading import Source, pick_device, pick_dtype
 from unmask.models.provenance import hardware, versions
 from unmask.saving.folder import Settings, read_settings
 from unmask.statistics.bootstrap import Items
+from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import LocalTask, Task
 
 if TYPE_CHECKING:
@@ -226,11 +227,11 @@ def _fill(
         if backbone.attention != attention:
             backbone.set_attention(attention)
         for task in tasks:
-            if isinstance(task, LocalTask) and task.kind == WORD_LEVEL:
+            if isinstance(task, LocalTask) and is_of_words(task.kind):
                 _score_on_words(
                     planned, LoadedModel(backbone, tokenizer, plan.source), task, planned.missing(group, task), budget
                 )
-        tasks = [task for task in tasks if task.kind != WORD_LEVEL]
+        tasks = [task for task in tasks if not is_of_words(task.kind)]
         wanted = dict.fromkeys(design for task in tasks for design in planned.missing(group, task).values())
         if not wanted:
             continue

@@ -9,7 +9,7 @@ import numpy as np
 
 from unmask.encoding.encode import Vectors
 from unmask.errors import UnmaskError
-from unmask.evaluation.word_level import WORD_LEVEL
+from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def scorable(tasks: Sequence[Task]) -> Sequence[Task]:
     """The same tasks. Raises UnmaskError for a word-level task, which `score` cannot score, before anything is trained."""
     for task in tasks:
-        if task.kind == WORD_LEVEL:
+        if is_of_words(task.kind):
             raise UnmaskError(f"'{task.name}' is a word-level task: vectors of texts have no score on it. Leave it out.")
     return tasks
 

@@ -17,9 +17,9 @@ from unmask.evaluation.leader import Lead, lead, reason
 from unmask.evaluation.racing import Race, Round, pass_key
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import ranked
-from unmask.evaluation.word_level import WORD_LEVEL
 from unmask.statistics.intervals import Bounds, mean_interval, score_interval
 from unmask.statistics.paired import SIGNIFICANT
+from unmask.tasks.kinds import KINDS, is_of_words
 from unmask.tasks.task import LocalTask, Task
 
 
@@ -62,7 +62,7 @@ def recommend(
     What the store already holds is not computed again, but its tokens count. Raises UnmaskError for word-level tasks, for fewer than two
     designs, and for a task on which no design has a score.
     """
-    if words := [task.name for task in plan.tasks if task.kind == WORD_LEVEL]:
+    if words := [task.name for task in plan.tasks if is_of_words(task.kind)]:
         raise UnmaskError(
             f"'{words[0]}' is a word-level task: its score depends on attention and layer alone. Use `unmask compare` to score designs on "
             "it, or `unmask probe words` to score all layers."
@@ -113,12 +113,7 @@ def _whole_tokens(result: Result, part: Task, task: Task) -> float:
         return result.tokens
     if not isinstance(task, LocalTask) or not isinstance(part, LocalTask):
         return result.tokens * _texts_in_mteb(task) / max(1, _texts_in_mteb(part))
-    if task.kind == "retrieval":
-        texts = len(task.data["queries"]) + len(task.data["corpus"])
-    elif task.kind == "classification":  # every round has all training texts
-        texts = result.texts + task.size - part.size
-    else:
-        texts = round(result.texts * task.size / part.size)
+    texts = KINDS[task.kind].whole_texts(result.texts, part.data, task.data)
     return result.tokens * texts / result.texts
 
 

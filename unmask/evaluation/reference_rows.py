@@ -10,11 +10,11 @@ from unmask.encoding.encode import Tally, Vectors
 from unmask.errors import UnmaskError
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
-from unmask.evaluation.word_level import WORD_LEVEL
 from unmask.models.bundled import resolve
 from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions
 from unmask.statistics.bootstrap import Items
+from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task
 
 
@@ -34,7 +34,7 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say:
             max_length=0,
             dtype="float32",
         )
-        if task.kind == WORD_LEVEL:
+        if is_of_words(task.kind):
             store.fail(does_not_apply(conditions, name, task, "the model gives vectors of texts, not of words"))
             continue
         if store.get(conditions) is None:

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 
 from unmask.designs.design import Design
 from unmask.evaluation.results import Result
+from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task
-
-WORD_LEVEL = "word-level"
 
 
 def why_not_scored(design: Design, task: Task) -> str | None:
     """Why a task cannot score a design, or None if it can."""
-    if task.kind != WORD_LEVEL:
+    if not is_of_words(task.kind):
         return None
     if design.prompt != "plain":
         return "words are read in the plain text, without a prompt"
@@ -37,10 +36,10 @@ def split_word_level(results: Sequence[Result]) -> tuple[list[Result], list[Resu
     A row on words is named after these two, such as `causal@12`: the name replaces design and label, so that rows on words are ranked
     and tested among themselves as designs are.
     """
-    texts = [result for result in results if result.kind != WORD_LEVEL]
+    texts = [result for result in results if not is_of_words(result.kind)]
     words: dict[tuple[str, str, str], Result] = {}
     for result in results:
-        if result.kind == WORD_LEVEL:
+        if is_of_words(result.kind):
             name = attention_and_layer(result)
             words.setdefault((result.model, name, result.task), result.model_copy(update={"design": name, "label": name}))
     return texts, list(words.values())
@@ -55,6 +54,6 @@ def labels_by_layer(results: Sequence[Result]) -> dict[str, list[str]]:
     """The labels of the designs that share attention and layer, by the name of these two."""
     labels: dict[str, dict[str, None]] = {}
     for result in results:
-        if result.kind == WORD_LEVEL:
+        if is_of_words(result.kind):
             labels.setdefault(attention_and_layer(result), {})[result.label] = None
     return {name: list(shared) for name, shared in labels.items()}

@@ -24,6 +24,7 @@ from unmask.reporting.grid import Cost, Grid
 from unmask.reporting.standing import Mark, Standing, candidates
 from unmask.reporting.tables import METRIC_NAMES
 from unmask.statistics.intervals import Bounds
+from unmask.tasks.kinds import KINDS
 
 _LEVELS = 10
 DASH, MINUS = "\u2013", "\u2212"
@@ -156,6 +157,7 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "common": len(found.common),
         "columns": columns,
         "kinds": grid.kinds,
+        "notes": [KINDS[kind].note for kind in grid.kinds if kind in KINDS and KINDS[kind].note],
         "scale": _scale(grid),
         "lines": [_line(grid, found, system, columns, rows) for system in order],
         "cells": [(rows[cell], grid.names[cell[0]], grid.cells[cell], _others(grid.cells[cell])) for cell in rows],
@@ -197,7 +199,7 @@ def _card(grid: Grid, found: Standing, place: int) -> dict[str, Any]:
     one = found.advice[place]
     tasks = [result for result in grid.tasks.values() if result.kind == one.kind]
     return {
-        "kind": one.kind,
+        "title": (KINDS[one.kind].title if one.kind in KINDS else "") or one.kind.capitalize(),
         "name": grid.names[one.system],
         "score": one.score,
         "interval": found.advice_intervals.get(one.kind),

@@ -16,6 +16,7 @@ from unmask.evaluation.verdict import Comparison, System, display_name, ranked
 from unmask.io.terminal import console, two_lines, visible
 from unmask.io.terminal import table as empty_table
 from unmask.statistics.paired import SIGNIFICANT
+from unmask.tasks.kinds import KINDS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,15 +24,6 @@ if TYPE_CHECKING:
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
 
-_SHORT = {
-    "pair-classification": "pairs",
-    "classification": "class",
-    "clustering": "clust",
-    "retrieval": "retr",
-    "reranking": "rerank",
-    "summarization": "summ",
-}
-"""Kinds in a header."""
 
 _NAME = 44  # characters of a design that heads a row of differences, beyond which it is cut
 _DESIGN, _COLUMN = 40, 8  # characters of a design with its rank and cost, and of a score
@@ -96,7 +88,12 @@ def _columns(tasks: Mapping[str, Result], width: int) -> list[tuple[str, list[st
     kinds: dict[str, list[str]] = {}
     for task, result in tasks.items():
         kinds.setdefault(result.kind, []).append(task)
-    return [(_SHORT.get(kind, kind) + (f"\n({len(of)})" if len(of) > 1 else ""), of) for kind, of in kinds.items()]
+    return [(_heading(kind) + (f"\n({len(of)})" if len(of) > 1 else ""), of) for kind, of in kinds.items()]
+
+
+def _heading(kind: str) -> str:
+    """What a narrow column is called."""
+    return (KINDS[kind].heading if kind in KINDS else "") or kind
 
 
 def differences(results: Sequence[Result], comparisons: Sequence[Comparison], width: int) -> RenderableType:

@@ -13,7 +13,7 @@ from importlib import resources
 from pydantic import BaseModel, ConfigDict
 
 from unmask.errors import UnmaskError
-from unmask.tasks.task import Kind, MtebTask
+from unmask.tasks.task import MtebTask
 
 
 class StatedSet(BaseModel):
@@ -23,7 +23,7 @@ class StatedSet(BaseModel):
 
     source: str
     of: str
-    kinds: dict[Kind, int]
+    kinds: dict[str, int]
     tasks: tuple[str, ...] = ()
 
 
@@ -37,7 +37,7 @@ class TaskSet:
     refused: dict[str, str]
 
     @property
-    def kinds(self) -> dict[Kind, int]:
+    def kinds(self) -> dict[str, int]:
         """Number of tasks by kind, the most frequent first."""
         return dict(Counter(task.kind for task in self.tasks).most_common())
 

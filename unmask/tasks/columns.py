@@ -1,24 +1,24 @@
-"""Columns: what the values in the files of a task may be; an error names file, line, column and what was expected."""
+"""Columns of task files: readers that check a value, with errors that name file, line, column and what was expected."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field, read_rows
 
-Column = Callable[[Path, int, Row, str], Any]
+ColumnReader = Callable[[Path, int, Row, str], Any]
 """The value of a column, checked: takes file, line, row and what the file calls the column. Raises UnmaskError."""
 
 
-def read_columns(file: Path, columns: dict[str, Column], names: dict[str, str] | None = None) -> list[Row]:
+def read_columns(file: Path, columns: Mapping[str, ColumnReader], names: dict[str, str] | None = None) -> list[Row]:
     """Rows with exactly these columns, each checked; names maps a column to what the file calls it."""
     names = names or {}
     return [
-        {column: checked(file, line, row, names.get(column, column)) for column, checked in columns.items()}
+        {column: read(file, line, row, names.get(column, column)) for column, read in columns.items()}
         for line, row in read_rows(file)
     ]
 
@@ -71,12 +71,12 @@ def title(file: Path, line: int, row: Row, column: str) -> str:
 def texts(file: Path, line: int, row: Row, column: str) -> list[str]:
     """A list of strings."""
     value: list[str] = field(file, line, row, column, list)
-    if wrong := [one for one in value if not isinstance(one, str)]:
+    if wrong := [entry for entry in value if not isinstance(entry, str)]:
         raise _wrong(file, line, column, f"expected a list of str, found {type(wrong[0]).__name__} in it")
     return value
 
 
-def some(read: Column) -> Column:
+def some(read: ColumnReader) -> ColumnReader:
     """The same column, with at least one entry in its list."""
 
     def check(file: Path, line: int, row: Row, column: str) -> Any:
@@ -87,7 +87,7 @@ def some(read: Column) -> Column:
     return check
 
 
-def new_id() -> Column:
+def new_id() -> ColumnReader:
     """A string that no row above it has."""
     seen: set[str] = set()
 
@@ -101,8 +101,8 @@ def new_id() -> Column:
     return check
 
 
-def id_of(what: str, table: list[Row], home: Path) -> Column:
-    """The `_id` of a row of another table."""
+def id_of(what: str, table: list[Row], home: Path) -> ColumnReader:
+    """The `_id` of a row of another table. what: the name of such a row in errors; home: the file of that table."""
     known = {row["_id"] for row in table}
 
     def check(file: Path, line: int, row: Row, column: str) -> str:

@@ -13,8 +13,9 @@ from functools import cache
 from typing import Any
 
 from unmask.errors import UnmaskError
-from unmask.tasks.mteb.building import MAIN_SCORE, TYPES
-from unmask.tasks.task import Kind, MtebTask
+from unmask.tasks.kinds import TEXT_KINDS
+from unmask.tasks.mteb.building import TYPES
+from unmask.tasks.task import MtebTask
 
 _REFUSED = {
     "BitextMining": "it matches sentences of two languages",
@@ -111,9 +112,8 @@ def size(task: MtebTask) -> int | dict[str, int] | None:
             for one in [nested.get(subset) for subset in task.subsets] if nested else [of_split]:
                 if not one:
                     return None
-                counts = (
-                    _COUNTED if task.kind not in ("retrieval", "reranking") else _SEARCHED if "num_queries" in one else _BOTH
-                )
+                searches = TEXT_KINDS[task.kind].searches
+                counts = _COUNTED if not searches else _SEARCHED if "num_queries" in one else _BOTH
                 found += Counter({what: int(one[key]) for what, key in counts.items()})
     return found["items"] if set(found) == {"items"} else dict(found)
 
@@ -134,11 +134,10 @@ def _refusal(task: Any) -> str | None:
 
 def _described(task: Any) -> MtebTask:
     if reason := _refusal(task):
-        raise UnmaskError(f"{reason}; the kinds that can be compared are {', '.join(MAIN_SCORE)}.")
-    kind: Kind = TYPES[task.metadata.type]
+        raise UnmaskError(f"{reason}; the kinds that can be compared are {', '.join(TEXT_KINDS)}.")
     return MtebTask(
         name=task.metadata.name,
-        kind=kind,
+        kind=TYPES[task.metadata.type],
         revision=_revision(task),
         metric=task.metadata.main_score,
         splits=tuple(task.eval_splits),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
-from unmask.tasks.subsets import DOCUMENTS_PER_QUERY, drawn_order
+from unmask.tasks.sampling import DOCUMENTS_PER_QUERY, drawn_order
 
 _SEED = 0
 

@@ -1,7 +1,6 @@
-"""mteb: tasks of ours as tasks of mteb, scored by mteb's own evaluators, and the items behind each score.
+"""Scoring vectors on a task with mteb's own evaluators, and the items behind each score.
 
-Everything that knows mteb is in this package. A score is what mteb computes; the items (for intervals and paired tests) are read
-from the predictions that mteb saves.
+A score is what mteb computes. The items, for intervals and paired tests, are read from the predictions that mteb saves.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import Items
+from unmask.tasks.kinds import TEXT_KINDS
+from unmask.tasks.kinds.kind import TextKind
 from unmask.tasks.mteb.building import build
 from unmask.tasks.mteb.catalogue import english, quiet
 from unmask.tasks.mteb.cutting import cut, items_of_parts, texts_of_parts
-from unmask.tasks.mteb.items import RecordingRandom, Scored, items_of, joined
-from unmask.tasks.mteb.labels import read_labels_once
-from unmask.tasks.task import Kind, LocalTask, MtebTask
+from unmask.tasks.mteb.scored import RecordingRandom, ScoredSubset, checked, joined
+from unmask.tasks.task import LocalTask, MtebTask
 
 Encode = Callable[[Sequence[str], "str | None"], NDArray[np.float32]]
 # scores worth keeping beside the main one; AMI is chance-corrected where V-measure is not
@@ -35,10 +35,10 @@ _SIDE_SCORES = ("ami", "f1", "recall_at_10", "mrr_at_10", "map_at_10", "cosine_p
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one model scored on one task.
+    """The scores of one model on one task.
 
-    main_score: that of mteb, 0 to 1, the mean over subsets and splits; scores: others worth keeping; items: what the main score
-    was computed from, or None where it is not the score of a single set of items.
+    metric: mteb's name of the main score. main_score: 0 to 1, the mean over subsets and splits. scores: others worth keeping.
+    items: the items that the main score averages over, or None if it is not the score of a single set of items.
     """
 
     metric: str
@@ -90,20 +90,21 @@ def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode) -> Outcome:
 
     Raises UnmaskError for a word-level task, if the data of an mteb task cannot be had, and if mteb cannot score them.
     """
-    if task.kind == "word-level":
+    kind = TEXT_KINDS.get(task.kind)
+    if kind is None:
         raise UnmaskError(
-            f"'{task.name}' is a word-level task, and has no text vectors to score; `unmask compare` and `unmask probe words` score it."
+            f"'{task.name}' is a word-level task, so there are no text vectors to score. Use `unmask compare` or `unmask probe words`."
         )
     if isinstance(task, LocalTask):
-        return _outcome(build(task), task.kind, name, encode, task.instruction)
+        return _outcome(build(task), kind, name, encode, task.instruction)
     # a task made of tasks (CQADupstackRetrieval) scores the mean of theirs
-    return _mean([_of_mteb(part, task, name, encode) for part in _loaded(task)])
+    return _mean([_of_mteb(part, task, kind, name, encode) for part in _loaded(task)])
 
 
-def _of_mteb(loaded: Any, task: MtebTask, name: str, encode: Encode) -> Outcome:
+def _of_mteb(loaded: Any, task: MtebTask, kind: TextKind, name: str, encode: Encode) -> Outcome:
     model_failed: list[bool] = []
     try:
-        return _outcome(loaded, task.kind, name, encode, None, model_failed)
+        return _outcome(loaded, kind, name, encode, None, model_failed)
     except UnmaskError:
         raise
     except Exception as error:
@@ -113,14 +114,13 @@ def _of_mteb(loaded: Any, task: MtebTask, name: str, encode: Encode) -> Outcome:
 
 
 def _outcome(
-    loaded: Any, kind: Kind, name: str, encode: Encode, instruction: str | None, model_failed: list[bool] | None = None
+    loaded: Any, kind: TextKind, name: str, encode: Encode, instruction: str | None, model_failed: list[bool] | None = None
 ) -> Outcome:
-    """Score the splits and subsets of a task in mteb's order: what mteb draws for one follows on what it drew for the last."""
+    """Score the splits and subsets of a task in mteb's order, because its random draws for one depend on those before."""
     built = copy.copy(loaded)  # it is scored again with other vectors, by the same draws
     built.rng_state = RecordingRandom(loaded.rng_state.getstate())
     built.np_rng = copy.deepcopy(loaded.np_rng)
-    if kind == "classification":
-        read_labels_once(built)
+    kind.prepare(built)
     model = MtebModel(name, encode, instruction or _instruction(built))
     try:
         with quiet():
@@ -132,15 +132,15 @@ def _outcome(
             model_failed.append(model.failed)
 
 
-def _cell(built: Any, kind: Kind, model: MtebModel, split: str, subset: str) -> Outcome:
+def _cell(built: Any, kind: TextKind, model: MtebModel, split: str, subset: str) -> Outcome:
     built.rng_state.forget()
     options = {"batch_size": 1024, "show_progress_bar": False}
     with tempfile.TemporaryDirectory() as folder:
         scores = built.evaluate(model, split, [subset], encode_kwargs=options, prediction_folder=Path(folder))[subset]
         saved = json.loads((Path(folder) / built.prediction_file_name).read_text(encoding="utf-8"))
     data = built.dataset.get(subset, built.dataset)[split]  # data of an only subset may lie there without its name
-    scored = Scored(built, data, saved[subset][split], scores)
-    items = items_of(kind, scored)
+    scored = ScoredSubset(built, data, saved[subset][split], scores)
+    items = checked(kind.items(scored), scored)
     side = {
         key: _defined(scores[key]) for key in _SIDE_SCORES if key != scored.metric and isinstance(scores.get(key), int | float)
     }
@@ -151,10 +151,10 @@ def _cell(built: Any, kind: Kind, model: MtebModel, split: str, subset: str) -> 
 
 def _mean(outcomes: Sequence[Outcome]) -> Outcome:
     """The outcome of several subsets, splits or tasks: mteb's mean of their main scores (TaskResult.get_score)."""
-    main = float(np.mean([one.main_score for one in outcomes]))
-    shared = [key for key in outcomes[0].scores if all(key in one.scores for one in outcomes)]
-    side = {key: float(np.mean([one.scores[key] for one in outcomes])) for key in shared}
-    return Outcome(outcomes[0].metric, main, side, joined([one.items for one in outcomes], main))
+    main = float(np.mean([outcome.main_score for outcome in outcomes]))
+    shared = [key for key in outcomes[0].scores if all(key in outcome.scores for outcome in outcomes)]
+    side = {key: float(np.mean([outcome.scores[key] for outcome in outcomes])) for key in shared}
+    return Outcome(outcomes[0].metric, main, side, joined([outcome.items for outcome in outcomes], main))
 
 
 def _defined(score: float) -> float:
@@ -180,7 +180,7 @@ def _ami(items: Items, recorder: RecordingRandom) -> float:
 
 @lru_cache(maxsize=1)  # the designs that share a pass are scored on a task one after the other
 def _loaded(task: MtebTask) -> list[Any]:
-    """mteb's task with its data, of the splits and subsets that are asked; its parts where it is made of tasks."""
+    """mteb's task with its data, on the splits and subsets of the task; its parts if it is made of tasks."""
     whole = english(task.in_mteb)
     parts = [english(part.metadata.name) for part in whole.metadata.tasks] if whole.is_aggregate else [whole]
     for part in parts:
@@ -203,7 +203,7 @@ def _loaded(task: MtebTask) -> list[Any]:
 
 
 def count_items(task: MtebTask) -> int | None:
-    """Items of a task of mteb, whose data are loaded for that; None if it cannot be cut to fewer."""
+    """Number of items of an mteb task, which loads its data; None if it cannot be cut to fewer."""
     return items_of_parts(_loaded(task))
 
 
@@ -213,7 +213,7 @@ def count_texts(task: MtebTask) -> int:
 
 
 def _is_full(error: Exception) -> bool:
-    """Whether the disk is full, which is no fault of this task, and will be so for the next."""
+    """Whether the disk is full: no fault of this task, and the next one would meet it too."""
     return isinstance(error, OSError) and error.errno == errno.ENOSPC
 
 

@@ -1,4 +1,4 @@
-"""Ranking measures, a query at a time: what mteb averages over queries, computed from the scores that it saves."""
+"""Ranking measures for one query at a time. mteb averages them over queries; here they come from the scores that it saves."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-Scored = Mapping[str, float]
+from unmask.statistics.bootstrap import Items
+from unmask.tasks.mteb.scored import ScoredSubset
+
+Scores = Mapping[str, float]
 Relevant = Mapping[str, int]
-Measure = Callable[[Scored, Relevant, int], float]
+Measure = Callable[[Scores, Relevant, int], float]
 
 
-def ndcg(scores: Scored, relevant: Relevant, depth: int) -> float:
+def ndcg(scores: Scores, relevant: Relevant, depth: int) -> float:
     """nDCG at a depth of one query, with gains as they are (trec_eval's ndcg_cut); ties by descending id, as trec_eval."""
     gains = [max(relevant.get(document, 0), 0) for document in _ranking(scores)[:depth]]
     ideal = sorted((gain for gain in relevant.values() if gain > 0), reverse=True)[:depth]
@@ -22,7 +25,7 @@ def ndcg(scores: Scored, relevant: Relevant, depth: int) -> float:
     return float(np.dot(gains, discounts[: len(gains)])) / best if best else 0.0
 
 
-def average_precision(scores: Scored, relevant: Relevant, depth: int) -> float:
+def average_precision(scores: Scores, relevant: Relevant, depth: int) -> float:
     """Average precision of one query at a depth (trec_eval's map_cut)."""
     hits = _hits(scores, relevant, depth)
     total = _number(relevant)
@@ -30,24 +33,24 @@ def average_precision(scores: Scored, relevant: Relevant, depth: int) -> float:
     return float((precision * hits).sum() / total) if total else 0.0
 
 
-def reciprocal_rank(scores: Scored, relevant: Relevant, depth: int) -> float:
+def reciprocal_rank(scores: Scores, relevant: Relevant, depth: int) -> float:
     """One over the rank of the first relevant document among the first `depth`, or 0."""
     places = np.flatnonzero(_hits(scores, relevant, depth))
     return 1 / float(places[0] + 1) if len(places) else 0.0
 
 
-def recall(scores: Scored, relevant: Relevant, depth: int) -> float:
+def recall(scores: Scores, relevant: Relevant, depth: int) -> float:
     """Share of the relevant documents that are among the first `depth` (trec_eval's recall)."""
     total = _number(relevant)
     return float(_hits(scores, relevant, depth).sum()) / total if total else 0.0
 
 
-def precision(scores: Scored, relevant: Relevant, depth: int) -> float:
+def precision(scores: Scores, relevant: Relevant, depth: int) -> float:
     """Share of the first `depth` places that hold a relevant document (trec_eval's P)."""
     return float(_hits(scores, relevant, depth).sum()) / depth
 
 
-def hit_rate(scores: Scored, relevant: Relevant, depth: int) -> float:
+def hit_rate(scores: Scores, relevant: Relevant, depth: int) -> float:
     """1 if a relevant document is among the first `depth`, else 0 (trec_eval's success)."""
     return float(_hits(scores, relevant, depth).any())
 
@@ -62,23 +65,37 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-def per_query(metric: str, results: Mapping[str, Scored], relevant: Mapping[str, Relevant]) -> NDArray[np.float64] | None:
-    """What each query contributes to a main score of mteb, by query id; None for one that is no mean over queries.
+def ranked_items(scored: ScoredSubset) -> Items | None:
+    """Queries as items; None for a main score that is no mean over queries."""
+    results = scored.predicted
+    if scored.task.ignore_identical_ids:
+        results = {query: {key: value for key, value in scores.items() if key != query} for query, scores in results.items()}
+    if scored.task.skip_first_result:
+        results = {
+            query: dict(sorted(scores.items(), key=lambda entry: entry[1], reverse=True)[1:])
+            for query, scores in results.items()
+        }
+    values = per_query(scored.metric, results, scored.data["relevant_docs"])
+    return None if values is None else Items("mean", {"value": values})
 
-    metric: `ndcg_at_10` and the like; with `max_over_subqueries_` the queries `a_1`, `a_2`, ... are one query `a`, for which a
-    document has the highest of its scores (MIND: one query for each article that a user has read).
+
+def per_query(metric: str, results: Mapping[str, Scores], relevant: Mapping[str, Relevant]) -> NDArray[np.float64] | None:
+    """The measure of each query, in the order of their ids; None for a main score that is no mean over queries.
+
+    metric: such as `ndcg_at_10`. With `max_over_subqueries_` before it, the queries `a_1`, `a_2`, ... are one query `a`, and a document
+    has the highest of its scores for them (MIND: one query for each article that a user has read).
     """
     name = re.fullmatch(rf"(max_over_subqueries_)?({'|'.join(MEASURES)})_at_(\d+)", metric)
     if not name:
         return None
-    asked = {query: results[query] for query in sorted(results) if query in relevant}
+    judged = {query: results[query] for query in sorted(results) if query in relevant}
     if name[1]:
-        asked, relevant = _merged(asked, relevant)
+        judged, relevant = _merged(judged, relevant)
     measure, depth = MEASURES[name[2]], int(name[3])
-    return np.array([measure(scores, relevant[query], depth) for query, scores in asked.items()])
+    return np.array([measure(scores, relevant[query], depth) for query, scores in judged.items()])
 
 
-def _merged(results: Mapping[str, Scored], relevant: Mapping[str, Relevant]) -> tuple[dict[str, Scored], dict[str, Relevant]]:
+def _merged(results: Mapping[str, Scores], relevant: Mapping[str, Relevant]) -> tuple[dict[str, Scores], dict[str, Relevant]]:
     best: dict[str, dict[str, float]] = {}
     judged: dict[str, Relevant] = {}
     for query, scores in results.items():
@@ -90,7 +107,7 @@ def _merged(results: Mapping[str, Scored], relevant: Mapping[str, Relevant]) -> 
     return dict(best), judged
 
 
-def _hits(scores: Scored, relevant: Relevant, depth: int) -> NDArray[np.bool_]:
+def _hits(scores: Scores, relevant: Relevant, depth: int) -> NDArray[np.bool_]:
     return np.array([relevant.get(document, 0) > 0 for document in _ranking(scores)[:depth]], dtype=bool)
 
 
@@ -98,5 +115,5 @@ def _number(relevant: Relevant) -> int:
     return sum(gain > 0 for gain in relevant.values())
 
 
-def _ranking(scores: Scored) -> list[str]:
+def _ranking(scores: Scores) -> list[str]:
     return sorted(scores, key=lambda document: (scores[document], document), reverse=True)

@@ -1,0 +1,104 @@
+"""Task folders: their files, their columns, and what `task.toml` states."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from unmask.errors import UnmaskError
+from unmask.io import rows as rows_of
+from unmask.io.files import inside
+from unmask.io.rows import Row, read_rows
+from unmask.tasks import columns
+from unmask.tasks.columns import read_columns
+
+
+class TaskFile(BaseModel):
+    """The settings that `task.toml` may hold. kind: a name of `unmask.tasks.kinds.KINDS`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str | None = None
+    kind: str | None = None
+    split: str | None = None
+    limit: int | None = Field(default=None, ge=2)
+    seed: int = 0
+    text: str = "text"
+    label: str = "label"
+    instruction: str | None = None
+
+
+@dataclass(frozen=True)
+class TaskFolder:
+    """A folder that may hold a task, with the settings of its `task.toml`."""
+
+    path: Path
+    settings: TaskFile
+
+    def file(self, stem: str) -> Path | None:
+        """The table of this name, whatever its format (`train` finds `train.jsonl` or `train.csv`), or None."""
+        places = (inside(self.path, f"{stem}{ending}") for ending in rows_of.READERS)
+        return next((place for place in places if place.is_file()), None)
+
+    @cached_property
+    def main_file(self) -> Path:
+        """The file that is scored: the split that is asked for, or `test`, or `all`. Raises UnmaskError if there is none."""
+        stems = [self.settings.split] if self.settings.split else ["test", "all"]
+        for stem in stems:
+            if file := self.file(stem):
+                return file
+        expected = ", ".join(f"{stem}.jsonl" for stem in stems)
+        raise UnmaskError(f"'{self.path}' is no task folder: it has none of {expected}.")
+
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """The columns of the first row of the main file."""
+        first = next(read_rows(self.main_file), None)
+        return frozenset(first[1]) if first else frozenset()
+
+    def train_file(self) -> Path | None:
+        """The training file of a task that is tested on another file. Raises UnmaskError if both are the same file."""
+        train = self.file("train")
+        if train and train.samefile(self.main_file):
+            raise UnmaskError(
+                f"'{self.main_file}' holds the training rows of a task, and a test on them says nothing about new texts. Give "
+                f"'{self.path}' for its test file, another file of it, or '{self.main_file}:clustering' to cluster labelled texts."
+            )
+        return train
+
+    def labelled_texts(self, file: Path) -> list[Row]:
+        """Rows of `text` and `label`, whatever the file calls these columns."""
+        names = {"text": self.settings.text, "label": self.settings.label}
+        return read_columns(file, {"text": columns.text, "label": columns.label}, names)
+
+    @property
+    def has_labelled_texts(self) -> bool:
+        """Whether the main file has a text and a label in each row."""
+        return {self.settings.text, self.settings.label} <= self.columns
+
+
+def open_folder(path: Path, split: str | None = None) -> TaskFolder:
+    """A folder with its settings. split: use this file of it instead, which becomes part of the task's name."""
+    settings = _settings(path)
+    if split:
+        name = f"{settings.name or path.resolve().name}-{split}"
+        settings = settings.model_copy(update={"split": split, "name": name})
+    return TaskFolder(path, settings)
+
+
+def _settings(folder: Path) -> TaskFile:
+    file = folder / "task.toml"
+    if not file.is_file():
+        return TaskFile()
+    try:
+        return TaskFile.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        raise UnmaskError(f"{file}: this is not TOML: {error}.") from error
+    except ValidationError as error:
+        problem = error.errors()[0]
+        allowed = ", ".join(TaskFile.model_fields)
+        raise UnmaskError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg']} (keys: {allowed}).") from error

@@ -1,0 +1,94 @@
+"""Classification: texts with a label, and training texts to fit a classifier on."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+import numpy as np
+
+from unmask.errors import UnmaskError
+from unmask.io.rows import Row
+from unmask.statistics.bootstrap import Items
+from unmask.tasks.folder import TaskFolder
+from unmask.tasks.kinds.kind import Data, TextKind, all_alike
+from unmask.tasks.mteb.labels import read_labels_once
+from unmask.tasks.mteb.scored import ScoredSubset
+from unmask.tasks.mteb.tables import table
+
+
+class Classification(TextKind):
+    """Labelled texts: how often a classifier on their vectors is right."""
+
+    name = "classification"
+    heading = "class"
+    layout = "train.jsonl, test.jsonl: text, label"
+    metric = "accuracy of logistic regression"
+    example: ClassVar[dict[str, Row]] = {
+        "train.jsonl": {"text": "My card was stolen.", "label": "lost-card"},
+        "test.jsonl": {"text": "I cannot find my card.", "label": "lost-card"},
+    }
+    tried = 2  # many files have a text and a label
+    mteb_types = ("Classification", "MultilabelClassification")
+    main_score = "accuracy"
+
+    def recognises(self, folder: TaskFolder) -> bool:
+        """Labelled texts beside a training file."""
+        return folder.has_labelled_texts and folder.file("train") is not None
+
+    def near_miss(self, folder: TaskFolder) -> str | None:
+        """Labelled texts without a training file."""
+        if not folder.has_labelled_texts:
+            return None
+        return (
+            f"'{folder.main_file}' has labelled texts, but there is no train.jsonl beside it to fit a classifier on. Add train.jsonl, "
+            f"or say what you mean: '{folder.path}:clustering' clusters these texts, '{folder.path}:classification' fits on one half "
+            "of them and tests on the other."
+        )
+
+    def read(self, folder: TaskFolder) -> Data:
+        """Training and test texts; without a training file, the halves of the test file by the seed."""
+        train_file = folder.train_file()
+        test = folder.labelled_texts(folder.main_file)
+        if train_file:
+            train = folder.labelled_texts(train_file)
+        else:
+            random.Random(folder.settings.seed).shuffle(test)
+            train, test = test[: len(test) // 2], test[len(test) // 2 :]
+        if missing := {row["label"] for row in test} - {row["label"] for row in train}:
+            raise UnmaskError(f"'{folder.path}': no training text has the label '{min(missing)}', which test texts have.")
+        return {"train": train, "test": test}
+
+    def nothing_to_tell(self, data: Data) -> str | None:
+        """All training texts have one label."""
+        return all_alike(data, "label", "train")
+
+    def whole_texts(self, part_texts: int, part: Data, whole: Data) -> int:
+        """A part has all training texts already, so only test texts are added."""
+        return part_texts + self.size(whole) - self.size(part)
+
+    def mteb_class(self) -> type[Any]:
+        """mteb's classification."""
+        from mteb.abstasks import AbsTaskClassification
+
+        return AbsTaskClassification  # type: ignore[no-any-return]
+
+    def mteb_data(self, data: Data) -> Any:
+        """Texts with numbers for labels."""
+        from datasets import DatasetDict
+
+        # numbers, not names: of two classes, mteb takes class 1 to be the positive one
+        number = {label: place for place, label in enumerate(sorted({row["label"] for row in data["train"]}))}
+        parts = {part: [{**row, "label": number[row["label"]]} for row in data[part]] for part in ("train", "test")}
+        return DatasetDict({part: table(rows) for part, rows in parts.items()})
+
+    def prepare(self, task: Any) -> None:
+        """Keep the labels in memory: mteb looks at each of them many times."""
+        read_labels_once(task)
+
+    def items(self, scored: ScoredSubset) -> Items | None:
+        """Test texts: how often each is classified rightly, over the experiments."""
+        gold = scored.data[scored.task.label_column_name]
+        if isinstance(gold[0], list) or len({len(labels) for labels in scored.predicted} | {len(gold)}) > 1:
+            return None  # several labels a text, or another part of the texts in each fold of a cross-validation
+        return Items("mean", {"value": (np.array(scored.predicted) == np.array(gold)).mean(axis=0)})

@@ -1,0 +1,73 @@
+"""Reranking: a query with good and bad candidates."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from unmask.io.rows import Row
+from unmask.statistics.bootstrap import Items
+from unmask.tasks import columns
+from unmask.tasks.columns import read_columns
+from unmask.tasks.folder import TaskFolder
+from unmask.tasks.kinds.kind import Data, TextKind
+from unmask.tasks.mteb.ranking import ranked_items
+from unmask.tasks.mteb.scored import ScoredSubset
+from unmask.tasks.mteb.tables import search_data
+
+
+class Reranking(TextKind):
+    """Queries with candidates: how near the top the good candidates are ranked."""
+
+    name = "reranking"
+    heading = "rerank"
+    layout = "test.jsonl: query, positive[], negative[]"
+    metric = "MAP"
+    example: ClassVar[dict[str, Row]] = {
+        "test.jsonl": {
+            "query": "How many strings has a guitar?",
+            "positive": ["It has six strings."],
+            "negative": ["Guitars are made of wood.", "A violin has four strings."],
+        }
+    }
+    columns = frozenset({"query", "positive", "negative"})
+    mteb_types = ("Reranking", "InstructionReranking")
+    main_score = "map_at_1000"
+    searches = True
+
+    def read(self, folder: TaskFolder) -> Data:
+        """Queries with at least one good and one bad candidate; any other has the same score under every model."""
+        needed = {"query": columns.text, "positive": columns.texts, "negative": columns.texts}
+        return {"test": [row for row in read_columns(folder.main_file, needed) if row["positive"] and row["negative"]]}
+
+    def nothing_to_tell(self, data: Data) -> None:
+        """Every query has a good and a bad candidate."""
+
+    def texts_of(self, row: Row) -> tuple[list[str], list[int]]:
+        """Query and candidates; the query is compared with the good ones."""
+        return [row["query"], *row["positive"], *row["negative"]], list(range(1, len(row["positive"]) + 1))
+
+    def mteb_class(self) -> type[Any]:
+        """mteb's retrieval, which ranks the candidates of each query."""
+        from mteb.abstasks.retrieval import AbsTaskRetrieval
+
+        return AbsTaskRetrieval  # type: ignore[no-any-return]
+
+    def mteb_data(self, data: Data) -> Any:
+        """Candidates as documents, and the candidates of each query."""
+        documents, queries = [], []
+        relevant: dict[str, dict[str, int]] = {}
+        ranked: dict[str, list[str]] = {}
+        for number, row in enumerate(data["test"]):
+            query = f"q{number}"
+            queries.append({"id": query, "text": row["query"]})
+            candidates = [(text, 1) for text in row["positive"]] + [(text, 0) for text in row["negative"]]
+            # the names that mteb gives them: ties are ranked by descending name, so a tie never favours a positive
+            ids = [f"{'apositive' if good else 'negative'}_{query}_{place}" for place, (_, good) in enumerate(candidates)]
+            documents += [{"id": key, "title": "", "text": text} for key, (text, _) in zip(ids, candidates, strict=True)]
+            relevant[query] = {key: good for key, (_, good) in zip(ids, candidates, strict=True)}
+            ranked[query] = ids
+        return search_data(documents, queries, relevant, ranked)
+
+    def items(self, scored: ScoredSubset) -> Items | None:
+        """Queries: the measure of each."""
+        return ranked_items(scored)

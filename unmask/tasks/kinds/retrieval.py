@@ -1,0 +1,121 @@
+"""Retrieval: queries, a corpus, and which documents answer which query."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+from unmask.io.files import inside
+from unmask.io.rows import Row
+from unmask.statistics.bootstrap import Items
+from unmask.tasks import columns
+from unmask.tasks.columns import ColumnReader, read_columns
+from unmask.tasks.folder import TaskFolder
+from unmask.tasks.kinds.kind import Data, TextKind, TextsAndPairs
+from unmask.tasks.mteb.ranking import ranked_items
+from unmask.tasks.mteb.scored import ScoredSubset
+from unmask.tasks.mteb.tables import search_data
+from unmask.tasks.sampling import DOCUMENTS_PER_QUERY, first_drawn, sampled
+
+
+class Retrieval(TextKind):
+    """Queries and documents: how near the top the relevant documents are ranked."""
+
+    name = "retrieval"
+    heading = "retr"
+    layout = "corpus.jsonl (_id, title, text), queries.jsonl (_id, text), qrels_test.tsv (query-id, corpus-id, score)"
+    metric = "nDCG@10"
+    example: ClassVar[dict[str, Row]] = {
+        "corpus.jsonl": {"_id": "d1", "title": "Guitars", "text": "A guitar has six strings."},
+        "queries.jsonl": {"_id": "q1", "text": "How many strings has a guitar?"},
+        "qrels_test.tsv": {"query-id": "q1", "corpus-id": "d1", "score": 1},
+    }
+    tried = 0  # it has files of its own, and no test.jsonl whose columns could be looked at
+    item_part = "queries"
+    mteb_types = ("Retrieval", "InstructionRetrieval")
+    main_score = "ndcg_at_10"
+    searches = True
+
+    def recognises(self, folder: TaskFolder) -> bool:
+        """A corpus and queries."""
+        return all((folder.path / name).is_file() for name in ("corpus.jsonl", "queries.jsonl"))
+
+    def read(self, folder: TaskFolder) -> Data:
+        """Documents, judgements, and the queries that have a relevant document."""
+        corpus_file, queries_file = folder.path / "corpus.jsonl", folder.path / "queries.jsonl"
+        corpus = read_columns(corpus_file, {"_id": columns.new_id(), "text": columns.text, "title": columns.title})
+        queries = read_columns(queries_file, {"_id": columns.new_id(), "text": columns.text})
+        judged: dict[str, ColumnReader] = {
+            "query-id": columns.id_of("query", queries, queries_file),
+            "corpus-id": columns.id_of("document", corpus, corpus_file),
+            "score": columns.gain,
+        }
+        qrels = read_columns(inside(folder.path, f"qrels_{folder.settings.split or 'test'}.tsv"), judged)
+        answered = {row["query-id"] for row in qrels if row["score"] > 0}
+        return {"corpus": corpus, "queries": [row for row in queries if row["_id"] in answered], "qrels": qrels}
+
+    def nothing_to_tell(self, data: Data) -> None:
+        """Every query has a relevant document."""
+
+    def sample(self, data: Data, limit: int, generator: random.Random) -> Data:
+        """Queries at random, their relevant documents, and ten others for each query."""
+        part = _judged(super().sample(data, limit, generator))
+        relevant = _relevant(part)
+        others = [row for row in data["corpus"] if row["_id"] not in relevant]
+        drawn = sampled(generator, others, limit * DOCUMENTS_PER_QUERY)
+        return _with_documents(part, {row["_id"] for row in drawn})
+
+    def first_items(self, data: Data, size: int, seed: int) -> Data:
+        """The first queries, their relevant documents, and the first documents of the order that the seed draws."""
+        drawn = first_drawn(data["corpus"], size * DOCUMENTS_PER_QUERY, seed)
+        return _with_documents(_judged(super().first_items(data, size, seed)), {row["_id"] for row in drawn})
+
+    def texts_and_pairs(self, data: Data) -> TextsAndPairs:
+        """Queries and documents; a query is compared with each document that is relevant to it."""
+        texts: list[str] = []
+        places: dict[tuple[str, str], int] = {}
+        for part in ("queries", "corpus"):
+            for row in data[part]:
+                places[part, row["_id"]] = len(texts)
+                texts.append(f"{row.get('title', '')} {row['text']}".strip())
+        relevant = [row for row in data["qrels"] if row["score"] > 0]
+        return texts, [(places["queries", row["query-id"]], places["corpus", row["corpus-id"]]) for row in relevant]
+
+    def whole_texts(self, part_texts: int, part: Data, whole: Data) -> int:
+        """All queries and documents."""
+        return len(whole["queries"]) + len(whole["corpus"])
+
+    def mteb_class(self) -> type[Any]:
+        """mteb's retrieval."""
+        from mteb.abstasks.retrieval import AbsTaskRetrieval
+
+        return AbsTaskRetrieval  # type: ignore[no-any-return]
+
+    def mteb_data(self, data: Data) -> Any:
+        """Documents, queries and judgements."""
+        relevant: dict[str, dict[str, int]] = {}
+        for row in data["qrels"]:
+            relevant.setdefault(row["query-id"], {})[row["corpus-id"]] = int(row["score"])
+        documents = [{"id": row["_id"], "title": row["title"], "text": row["text"]} for row in data["corpus"]]
+        queries = [{"id": row["_id"], "text": row["text"]} for row in data["queries"]]
+        return search_data(documents, queries, {row["id"]: relevant[row["id"]] for row in queries})
+
+    def items(self, scored: ScoredSubset) -> Items | None:
+        """Queries: the measure of each."""
+        return ranked_items(scored)
+
+
+def _judged(data: Data) -> Data:
+    """The same data, with the judgements of its queries only."""
+    queries = {row["_id"] for row in data["queries"]}
+    return {**data, "qrels": [row for row in data["qrels"] if row["query-id"] in queries]}
+
+
+def _relevant(data: Data) -> set[str]:
+    return {row["corpus-id"] for row in data["qrels"]}
+
+
+def _with_documents(data: Data, others: set[str]) -> Data:
+    """The same data, with the judged documents and these others only."""
+    kept = _relevant(data) | others
+    return {**data, "corpus": [row for row in data["corpus"] if row["_id"] in kept]}

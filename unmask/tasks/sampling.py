@@ -1,0 +1,40 @@
+"""Samples of a table: a part of its rows at random, or the beginning of an order that a seed draws."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from unmask.io.rows import Row
+
+DOCUMENTS_PER_QUERY = 10
+"""Documents that a part of a retrieval task keeps for each query, besides the relevant ones."""
+
+
+def sampled(generator: random.Random, table: Sequence[Row], size: int) -> list[Row]:
+    """At most `size` rows, drawn at random and kept in their order."""
+    kept = sorted(generator.sample(range(len(table)), min(size, len(table))))
+    return [table[index] for index in kept]
+
+
+def first_drawn(table: Sequence[Row], size: int, seed: int, classes: Sequence[Hashable] | None = None) -> list[Row]:
+    """The first `size` rows of `drawn_order`."""
+    return [table[place] for place in drawn_order(len(table), seed, classes)[:size]]
+
+
+def drawn_order(count: int, seed: int, classes: Sequence[Hashable] | None = None) -> list[int]:
+    """Places of `count` items in an order that the seed draws.
+
+    classes: the class of each item. One item of every class comes first; then the classes follow in proportion to their sizes. So
+    every beginning of the order that has room for all classes holds all of them.
+    """
+    order = random.Random(seed).sample(range(count), count)
+    if classes is None:
+        return order
+    sizes, seen = Counter(classes), Counter[Hashable]()
+    share: dict[int, float] = {}
+    for place in order:
+        share[place] = seen[classes[place]] / sizes[classes[place]]
+        seen[classes[place]] += 1
+    return sorted(order, key=lambda place: share[place])
