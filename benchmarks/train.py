@@ -25,8 +25,10 @@ import torch
 from benchmarks import _inputs
 from unmask.encoding.backbone import TokenBatch
 from unmask.training.data import DataSource, read_pairs
-from unmask.training.recipe import Contrastive, Recipe
-from unmask.training.stages import Prepared, prepare
+from unmask.training.recipe import Recipe
+from unmask.training.stages import STAGES
+from unmask.training.stages.contrastive import ContrastiveOptions
+from unmask.training.stages.stage import Prepared
 from unmask.training.trainee import Trainee
 
 TRIPLES = "snli/triples_dev.jsonl"
@@ -40,7 +42,9 @@ class Given:
     data: Path
 
 
-def ready(given: Given, batch: int, steps: int, max_length: int, **options: Any) -> tuple[Trainee, Contrastive, Prepared]:
+def ready(
+    given: Given, batch: int, steps: int, max_length: int, **options: Any
+) -> tuple[Trainee, ContrastiveOptions, Prepared]:
     """A contrastive stage on SNLI triples, as `unmask train` would run it."""
     stage = {"data": ["triples"], "steps": steps, "batch": batch, "lr": 2e-4, "max_length": max_length, **options}
     recipe = Recipe.model_validate(
@@ -60,10 +64,10 @@ def ready(given: Given, batch: int, steps: int, max_length: int, **options: Any)
     trainee.begin("contrastive", 0)
     sets = [read_pairs("triples", DataSource(path=TRIPLES), given.data, 0)]
     assert recipe.contrastive is not None
-    return trainee, recipe.contrastive, prepare("contrastive", recipe.contrastive, trainee, sets, 0)
+    return trainee, recipe.contrastive, STAGES["contrastive"].prepare(recipe.contrastive, trainee, sets, 0)
 
 
-def run_loop(stage: Contrastive, prepared: Prepared) -> float:
+def run_loop(stage: ContrastiveOptions, prepared: Prepared) -> float:
     """Seconds of the loop, its first step (warm-up of kernels) left out."""
     from transformers import TrainerCallback
     from transformers.trainer_callback import PrinterCallback
@@ -106,7 +110,7 @@ def bare(trainee: Trainee, batches: Sequence[Sequence[TokenBatch]]) -> float:
     return time.perf_counter() - begun
 
 
-def padded(prepared: Prepared, stage: Contrastive, width: int | None) -> list[list[TokenBatch]]:
+def padded(prepared: Prepared, stage: ContrastiveOptions, width: int | None) -> list[list[TokenBatch]]:
     """The same steps with every column apart, in the order of the data, padded to its longest text or to a width."""
     from unmask.encoding.batching import collate
 
@@ -125,7 +129,7 @@ def padded(prepared: Prepared, stage: Contrastive, width: int | None) -> list[li
     return steps
 
 
-def chunked(prepared: Prepared, stage: Contrastive) -> list[list[TokenBatch]]:
+def chunked(prepared: Prepared, stage: ContrastiveOptions) -> list[list[TokenBatch]]:
     """The very chunks that the loop computes."""
     found = []
     for start in range(0, len(prepared.rows), stage.batch):

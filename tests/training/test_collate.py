@@ -17,9 +17,11 @@ from unmask.models.decoder import body_of
 from unmask.starter import reference_texts
 from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
 from unmask.training.data import DataSet, DataSource, Example
-from unmask.training.recipe import Contrastive, Mntp, NextToken, Recipe, Simcse, Stage
-from unmask.training.schedule import Row
-from unmask.training.stages import PREPARE, attention_of, mask_token, prepare
+from unmask.training.recipe import Recipe
+from unmask.training.schedule import ScheduledExample
+from unmask.training.stages import STAGES
+from unmask.training.stages.mntp import MntpOptions, mask_token
+from unmask.training.stages.simcse import SimcseOptions
 from unmask.training.targets import IGNORED
 from unmask.training.trainee import Trainee
 
@@ -50,9 +52,9 @@ def sets_of(texts: Iterable[Sequence[str]], **source: Any) -> DataSet:
     return DataSet("rows", "pairs", (), examples, DataSource(path="rows", **source), "", {})
 
 
-def rows_of(texts: Iterable[Sequence[str]], **source: Any) -> list[Row]:
+def rows_of(texts: Iterable[Sequence[str]], **source: Any) -> list[ScheduledExample]:
     data = sets_of(texts, **source)
-    return [Row(data, example) for example in data.examples]
+    return [ScheduledExample(data, example) for example in data.examples]
 
 
 def tokens_in(batch: dict[str, Any]) -> list[tuple[list[int], list[bool]]]:
@@ -105,8 +107,8 @@ def test_a_text_that_is_too_long_is_cut_as_in_inference(tokenizer: Any) -> None:
 
 
 def masking(seed: int = 0, **options: Any) -> MaskingCollator:
-    stage = Mntp(data=("text",), steps=1, lr=1.0, **options)
-    return MaskingCollator(stage, MASK, PAD, VOCABULARY, SPECIAL, seed)
+    stage = MntpOptions(data=("text",), steps=1, lr=1.0, **options)
+    return MaskingCollator(stage.p, stage.masking == "bert", MASK, PAD, VOCABULARY, SPECIAL, seed)
 
 
 def masked(collate: MaskingCollator, chunks: int = 60, length: int = 400) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -255,8 +257,8 @@ def test_the_models_loss_predicts_token_i_from_position_i_minus_1(family: str, t
     """Bidirectional, on batches with padding, on dense models and mixtures of experts."""
     trainee = trainee_of(family, tokenizer)
     model: Any = trainee.language_model
-    stage = Mntp(**STAGE, chunks="sentences")  # type: ignore[arg-type]
-    ready = prepare("mntp", stage, trainee, [sets_of([[text_of(length, length)] for length in LENGTHS])], 0)
+    stage = MntpOptions(**STAGE, chunks="sentences")  # type: ignore[arg-type]
+    ready = STAGES["mntp"].prepare(stage, trainee, [sets_of([[text_of(length, length)] for length in LENGTHS])], 0)
     batch = ready.collate(ready.rows[:4])
     batch.pop("rows")
     ids, mask, labels = batch["input_ids"], batch["attention_mask"], batch["labels"]
@@ -286,8 +288,8 @@ def test_a_stage_never_asks_for_more_positions_than_the_model_has(tokenizer: Any
     long = [[f"{number} " + " ".join(reference_texts())] for number in range(8)]
     stage: Any = STAGE | {"max_length": 10_000}
     (mntp, simcse) = (
-        prepare("mntp", Mntp(**stage, chunks="sentences"), trainee, [sets_of(long)], 0),
-        prepare("simcse", Simcse(**stage), trainee, [sets_of(long)], 0),
+        STAGES["mntp"].prepare(MntpOptions(**stage, chunks="sentences"), trainee, [sets_of(long)], 0),
+        STAGES["simcse"].prepare(SimcseOptions(**stage), trainee, [sets_of(long)], 0),
     )
     assert max(len(ids) for _, ids in mntp.rows) == 512
     assert max(chunk["input_ids"].shape[1] for chunk in simcse.collate(simcse.rows)["chunks"]) == 512
@@ -298,7 +300,7 @@ def test_a_stage_never_asks_for_more_positions_than_the_model_has(tokenizer: Any
 def test_the_mask_token_exists_while_it_is_needed(family: str, mask: Any, tokenizer: Any) -> None:
     model: Any = trainee_of(family, tokenizer).language_model.requires_grad_(False)  # type: ignore[union-attr]
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    token, around = mask_token(Mntp(data=("text",), steps=1, lr=1.0, mask=mask), tokenizer, model)
+    token, around = mask_token(MntpOptions(data=("text",), steps=1, lr=1.0, mask=mask), tokenizer, model)
     assert token == {"_": tokenizer("_")["input_ids"][-1], "eos": 2, "new": VOCABULARY}[mask]
     with around():
         assert not any(weight.requires_grad for weight in model.parameters()), "a resized head must not begin to train"
@@ -317,26 +319,23 @@ def test_a_mask_that_the_tokenizer_lacks_is_refused() -> None:
         eos_token_id = None
 
     with pytest.raises(UnmaskError, match="this tokenizer has none"):
-        mask_token(Mntp(data=("text",), steps=1, lr=1.0, mask="eos"), Tokenizer(), None)
+        mask_token(MntpOptions(data=("text",), steps=1, lr=1.0, mask="eos"), Tokenizer(), None)
 
 
 def test_stages_attend_as_their_objective_needs() -> None:
-    assert attention_of("mntp", "causal") == "bidirectional"
-    assert attention_of("next-token", "bidirectional") == "causal"
-    assert [attention_of("simcse", one) for one in ("causal", "bidirectional")] == ["causal", "bidirectional"]
-    assert [attention_of("contrastive", one) for one in ("causal", "bidirectional")] == ["causal", "bidirectional"]
+    attention = {name: stage.attention for name, stage in STAGES.items()}
+    assert attention == {"mntp": "bidirectional", "next-token": "causal", "simcse": None, "contrastive": None}
 
 
-@pytest.mark.parametrize("name", list(PREPARE))
+@pytest.mark.parametrize("name", STAGES)
 def test_every_stage_is_made_ready_and_has_a_gradient(name: str, tokenizer: Any) -> None:
-    kinds: dict[str, type[Stage]] = {"next-token": NextToken, "mntp": Mntp, "simcse": Simcse, "contrastive": Contrastive}
-    options: Any = STAGE | ({"chunks": "blocks"} if name in ("mntp", "next-token") else {})
+    stage = STAGES[name]
     trainee = trainee_of("olmoe", tokenizer)
-    trainee.backbone.set_attention(attention_of(name, "bidirectional"))
+    trainee.backbone.set_attention(stage.attention or "bidirectional")
     texts = reference_texts()
     rows = [[one, other] for one, other in zip(texts[:20], texts[20:40], strict=True)]
     data = sets_of(rows if name == "contrastive" else [[text] for text in texts[:40]])
-    ready = prepare(name, kinds[name](**options), trainee, [data], 0)
+    ready = stage.prepare(stage.options.model_validate(STAGE), trainee, [data], 0)
     assert len(ready.rows) == 8
     with ready.around():
         ready.module.train()

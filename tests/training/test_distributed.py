@@ -16,7 +16,7 @@ from tests.training.running import At, die, losses, recipe, run, same, together,
 from unmask.errors import UnmaskError
 from unmask.training import processes
 from unmask.training.loop import arguments
-from unmask.training.recipe import Mntp
+from unmask.training.stages.mntp import MntpOptions
 
 LARGE = {"batch": 8, "save_every": 3}
 
@@ -132,7 +132,7 @@ def test_gradients_are_averaged_and_missing_ones_count_as_zero(tmp_path: Path) -
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Mntp(data=("text",), steps=1, batch=6, accumulate=2, lr=1e-3)
+    stage = MntpOptions(data=("text",), steps=1, batch=6, accumulate=2, lr=1e-3)
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UnmaskError, match="A batch of 6 cannot be shared by 4 processes in 2 parts: choose a multiple of 8"):
         arguments(stage, tmp_path, 0, True, False)
@@ -147,7 +147,7 @@ def test_a_process_alone_uses_one_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(TrainingArguments, "_setup_devices", property(eight))
     monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda self: self._n_gpu))
-    made = arguments(Mntp(data=("text",), steps=1, batch=6, lr=1e-3), tmp_path, 0, False, False)
+    made = arguments(MntpOptions(data=("text",), steps=1, batch=6, lr=1e-3), tmp_path, 0, False, False)
     assert made.train_batch_size == 6
 
 

@@ -17,8 +17,9 @@ from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import DROPOUTS, attention_dropout, layer_dropout, require_two_views
-from unmask.training.recipe import Recipe, Simcse
-from unmask.training.stages import prepare
+from unmask.training.recipe import Recipe
+from unmask.training.stages import STAGES
+from unmask.training.stages.simcse import SimcseOptions
 from unmask.training.trainee import Trainee
 
 FAMILIES = [
@@ -162,9 +163,9 @@ def test_equal_views_are_refused() -> None:
 @pytest.mark.parametrize("where", list(DROPOUTS))
 def test_simcse_proves_its_views_before_it_trains(pico: Callable[..., Embedder], where: Any) -> None:
     data = sets_of([[text_of(length, length)] for length in LENGTHS])
-    stage = Simcse(data=("text",), steps=1, batch=4, lr=1.0, where=where)
+    stage = SimcseOptions(data=("text",), steps=1, batch=4, lr=1.0, where=where)
     trainee = Trainee(Recipe.model_validate(RECIPE | {"designs": ["bidirectional/plain/mean"]}), pico(family="falcon"), None)
-    ready = prepare("simcse", stage, trainee, [data], 0)
+    ready = STAGES["simcse"].prepare(stage, trainee, [data], 0)
     state = torch.get_rng_state()
     if where == "attention":
         with pytest.raises(UnmaskError, match="would learn nothing"), ready.around():

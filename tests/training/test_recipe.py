@@ -12,7 +12,8 @@ import pytest
 from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError
-from unmask.training.recipe import STAGES, Recipe, load_recipe, merged, parse_setting, recipe_file, scales, shipped
+from unmask.training.recipe import Recipe, load_recipe, merged, parse_setting, recipe_file, scales, shipped
+from unmask.training.stages import STAGES
 
 SHIPPED = [(name, scale) for name in shipped() for scale in scales(name)]
 
@@ -56,7 +57,7 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
     recipe = load_recipe(name, scale)
     assert recipe.name == name and recipe.source, "where the settings come from is to be said"
     for stage in recipe.stages:
-        assert isinstance(recipe.stage(stage), STAGES[stage])
+        assert isinstance(recipe.stage(stage), STAGES[stage].options)
         assert recipe.stage(stage).warmup < recipe.stage(stage).steps
     for data in recipe.data.values():
         if data.instruction or data.document_instruction:
@@ -156,7 +157,7 @@ def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: 
         (["stages=[]"], "stages: Tuple should have at least 1 item"),
         (["designs=[]"], "designs: Tuple should have at least 1 item"),
         (['designs=["causal/plain/maen"]'], "Did you mean 'mean'?"),
-        (["seeds=[1, 1]"], "seeds holds the same one twice."),
+        (["seeds=[1, 1]"], "seeds holds one value twice."),
         (["seeds=[]"], "seeds: Tuple should have at least 1 item"),
         (["lora.targets=q_proj"], "lora.targets: Input should be 'all', or Input should be a valid tuple."),
         (["lora.targets=[]"], "lora.targets: Input should be 'all', or Tuple should have at least 1 item"),
@@ -173,7 +174,7 @@ def test_a_value_that_cannot_be_says_where_and_why(file: Path, settings: list[st
 
 def test_what_only_a_scale_says_is_asked_for(file: Path) -> None:
     file.write_text(TEXT.replace("steps = 4\n", ""), encoding="utf-8")
-    assert "simcse.steps: Field required. Scales, of which none was chosen: large." in refused(file)
+    assert "simcse.steps: Field required. No scale was chosen; choose one with --scale: large." in refused(file)
     assert load_recipe(str(file), "large")
     assert "at scale large: unknown key 'x'" in refused(file, "x=1", scale="large")
 
@@ -190,9 +191,9 @@ def test_an_unknown_scale_or_recipe_names_those_that_there_are(file: Path) -> No
 
 def test_a_file_that_is_no_toml_says_so(file: Path) -> None:
     file.write_text("model = \n", encoding="utf-8")
-    assert "is no TOML" in refused(file)
+    assert "is not TOML" in refused(file)
     file.write_bytes(b"\xff\xfe")
-    assert "is no TOML" in refused(file)
+    assert "is not TOML" in refused(file)
 
 
 def test_a_recipe_takes_the_name_of_its_file(file: Path) -> None:

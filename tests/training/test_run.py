@@ -17,10 +17,10 @@ from tests.training.running import ROOT, TEXTS, At, encode, losses, recipe, run,
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.training import stages
 from unmask.training.card import write_card
 from unmask.training.loop import load_trainable, save_trainable
 from unmask.training.run import train
+from unmask.training.stages import STAGES
 from unmask.training.trainee import Trainee
 
 SHORT = {"steps": 2}
@@ -29,7 +29,7 @@ SMALL_HEAD = {"latents": 4, "heads": 2}
 
 def objective_of(change: Callable[[int, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     """Change the loss of the n-th forward pass, counted from one."""
-    made = stages.PREPARE["contrastive"]
+    made = STAGES["contrastive"].prepare
     calls = iter(range(1, 10_000))
 
     def prepared(*arguments: Any) -> Any:
@@ -38,7 +38,7 @@ def objective_of(change: Callable[[int, Tensor], Tensor], monkeypatch: pytest.Mo
         object.__setattr__(ready, "objective", lambda *batch: change(next(calls), inner(*batch)))
         return ready
 
-    monkeypatch.setitem(stages.PREPARE, "contrastive", prepared)
+    monkeypatch.setattr(STAGES["contrastive"], "prepare", prepared)
 
 
 # ---- what stops a run -----------------------------------------------------------------------------------------------------------

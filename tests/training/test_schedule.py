@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource, Example
-from unmask.training.schedule import Row, contrastive_schedule, language_schedule
+from unmask.training.schedule import ScheduledExample, contrastive_schedule, language_schedule
 
 BATCH = 8
 
@@ -25,7 +25,7 @@ def distinct(name: str, size: int) -> DataSet:
     return data_set(name, [(f"{name} question {n}", f"{name} answer {n}") for n in range(size)])
 
 
-def batches(rows: list[Row], batch: int = BATCH) -> list[list[Row]]:
+def batches(rows: list[ScheduledExample], batch: int = BATCH) -> list[list[ScheduledExample]]:
     return [rows[at : at + batch] for at in range(0, len(rows), batch)]
 
 
@@ -99,7 +99,7 @@ def test_other_sets_do_not_change_the_order_within_a_set() -> None:
 
 def test_a_row_says_where_it_was_read() -> None:
     data = distinct("quora", 3)
-    assert Row(data, data.examples[2]).id == "quora:3"
+    assert ScheduledExample(data, data.examples[2]).id == "quora:3"
 
 
 def test_a_set_that_cannot_fill_a_batch_is_refused() -> None:

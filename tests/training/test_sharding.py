@@ -14,7 +14,8 @@ from tests.training.running import At, die, losses, recipe, run, together, weigh
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.training import processes
-from unmask.training.sharding import agreed_chunks, require_shardable
+from unmask.training.sharding import agreed_chunks
+from unmask.training.trainee import require_shardable
 
 LARGE = {"batch": 8, "steps": 3}
 
@@ -74,7 +75,7 @@ def test_a_run_in_shards_goes_on_behind_its_last_stage(model: Path, tmp_path: Pa
 
 def test_what_cannot_be_done_in_shards_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = recipe(model, "mntp", shard=True)
-    with pytest.raises(UnmaskError, match="there is one: start torchrun"):
+    with pytest.raises(UnmaskError, match="there is only one: start torchrun"):
         run(made, tmp_path / "one")
     monkeypatch.setenv("WORLD_SIZE", "2")
     require_shardable(made, Design.parse("causal/plain/mean"))

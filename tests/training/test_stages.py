@@ -12,8 +12,8 @@ from tests.families import FAMILIES
 from tests.training.running import ROOT, recipe
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.training.recipe import Recipe
-from unmask.training.stages import attention_of, prepare, read_sets
+from unmask.training.recipe import Recipe, read_sets
+from unmask.training.stages import STAGES
 from unmask.training.trainee import Trainee
 
 NEXT = {"data": ["text"], "batch": 4, "max_length": 16, "steps": 2, "lr": 1e-3}
@@ -40,10 +40,10 @@ def next_token(model: Path, **stage: Any) -> Recipe:
 def loss_of(made: Recipe, name: str) -> float:
     """The loss of a stage's first batch, before any step."""
     trainee = Trainee.load(made, Design.parse(made.designs[0]), 0)
-    trainee.backbone.set_attention(attention_of(name, "causal"))
+    trainee.backbone.set_attention(STAGES[name].attention or "causal")
     trainee.begin(name, 0)
     stage = made.stage(name)
-    ready = prepare(name, stage, trainee, read_sets(made, name, ROOT, 0), 0)
+    ready = STAGES[name].prepare(stage, trainee, read_sets(made, name, ROOT, 0), 0)
     batch = ready.collate(ready.rows[: stage.batch // stage.accumulate])
     batch.pop("rows")
     with ready.around(), torch.no_grad():
@@ -66,7 +66,7 @@ def test_the_parts_of_a_step_share_the_load_balancing_loss_and_the_model_gets_it
     trainee.begin("next-token", 0)
     model: Any = trainee.language_model
     before = (model.router_aux_loss_coef, model.config.output_router_logits)
-    with prepare("next-token", made.stage("next-token"), trainee, read_sets(made, "next-token", ROOT, 0), 0).around():
+    with STAGES["next-token"].prepare(made.stage("next-token"), trainee, read_sets(made, "next-token", ROOT, 0), 0).around():
         assert (model.router_aux_loss_coef, model.config.output_router_logits) == (0.25, True)
     assert (model.router_aux_loss_coef, model.config.output_router_logits) == before
 
@@ -87,3 +87,8 @@ def test_an_instruction_that_the_prompt_does_not_take_is_refused_before_training
     made = recipe(model, "contrastive", data=data)
     with pytest.raises(UnmaskError, match=r"has no \{instruction\}"):
         loss_of(made, "contrastive")
+
+
+def test_every_stage_has_a_table_in_a_recipe() -> None:
+    tables = {field.alias or name: field.annotation for name, field in Recipe.model_fields.items()}
+    assert {name: tables.get(name) for name in STAGES} == {name: stage.options | None for name, stage in STAGES.items()}

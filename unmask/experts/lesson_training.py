@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.lessons.lessons import LessonTokens
-from unmask.training.recipe import Stage
+from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
 
 Average = Literal["example", "token"]
@@ -47,13 +47,13 @@ class Learning:
             raise UnmaskError(f"seed is from 0 to {2**32 - 1}, not {self.seed}.")
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> StageOptions:
         """The same, as the loop of every training wants it. Raises UnmaskError for what is no training."""
         values = {
             name: getattr(self, name) for name in ("steps", "lr", "batch", "accumulate", "warmup", "max_length", "save_every")
         }
         with in_one_sentence():
-            return Stage.model_validate(values | {"data": ("lessons",), "max_grad_norm": 1.0})
+            return StageOptions.model_validate(values | {"data": ("lessons",), "max_grad_norm": 1.0})
 
 
 def share_of(batch: int, domains: Collection[str]) -> int:

@@ -1,4 +1,4 @@
-"""Collation: rows of a schedule -> tensors, with as little padding as the texts allow and nothing drawn from a global generator."""
+"""Collation: rows of a schedule become tensors, with little padding and without the global random generators."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from unmask.encoding.batching import collate, plan
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.training.data import Example
-from unmask.training.schedule import Row
+from unmask.training.schedule import ScheduledExample
 from unmask.training.targets import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from unmask.training.recipe import Mntp
 
 
 class PairCollator:
@@ -32,7 +30,7 @@ class PairCollator:
     def __init__(self, tokenizer: PromptTokenizer, budget: int) -> None:
         self.tokenizer, self.budget = tokenizer, budget
 
-    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[ScheduledExample]) -> dict[str, Any]:
         """Chunks, order and the rows' names of a batch from one data set."""
         texts = []
         for column, values in enumerate(zip(*(row.example.texts for row in rows), strict=True)):
@@ -42,25 +40,27 @@ class PairCollator:
         places[torch.tensor([index for batch in batches for index in batch])] = torch.arange(len(texts))
         chunks = [collate([texts[index] for index in batch], self.tokenizer.pad_id) for batch in batches]
         return {
-            "chunks": [{"input_ids": one.ids, "attention_mask": one.real.long(), "embed_mask": one.embed} for one in chunks],
+            "chunks": [
+                {"input_ids": chunk.ids, "attention_mask": chunk.real.long(), "embed_mask": chunk.embed} for chunk in chunks
+            ],
             "order": places.reshape(-1, len(rows)),
             "rows": [row.id for row in rows],
         }
 
-    def instruction(self, row: Row, column: int) -> str | None:
-        """What a column is tokenized under: the anchor under the instruction of its data set, all others under that of documents."""
+    def instruction(self, row: ScheduledExample, column: int) -> str | None:
+        """The instruction of a column: that of the data set for anchors, that of documents for all others."""
         return row.data.source.document_instruction if column else row.data.source.instruction
 
 
 class TwiceCollator(PairCollator):
     """Sentences as pairs of themselves, for SimCSE: dropout makes the two views differ."""
 
-    def __call__(self, rows: Sequence[Row]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[ScheduledExample]) -> dict[str, Any]:
         """Chunks, order and the rows' names of a batch whose two columns are the same."""
-        return super().__call__([Row(row.data, Example(row.example.row, row.example.texts * 2)) for row in rows])
+        return super().__call__([ScheduledExample(row.data, Example(row.example.row, row.example.texts * 2)) for row in rows])
 
-    def instruction(self, row: Row, column: int) -> str | None:
-        """The instruction of the data set for both views: they shall differ by dropout alone."""
+    def instruction(self, row: ScheduledExample, column: int) -> str | None:
+        """The instruction of the data set for both views, which must differ by dropout alone."""
         return row.data.source.instruction
 
 
@@ -100,15 +100,18 @@ class NextTokenCollator:
 
 
 class MaskingCollator:
-    """Masked-LM inputs and labels for masked next-token prediction.
+    """Inputs and labels for masked next-token prediction.
 
-    The mask of a chunk is a function of the seed and its place in the schedule, so that a resumed run masks as an unbroken one. The
-    first token is never masked: nothing before it could predict it. At least one token of every chunk is masked.
+    share: of tokens that are masked. as_bert: 80 % of these become the mask, 10 % a random token, and 10 % stay; otherwise all become
+    the mask. The choice depends on the seed and the place in the schedule only, so a resumed run masks as an unbroken one. The first
+    token is never masked, because nothing before it could predict it. At least one token of every chunk is masked.
     """
 
-    def __init__(self, stage: Mntp, mask_id: int, pad_id: int, vocabulary: int, special: set[int], seed: int) -> None:
-        self.stage, self.mask_id, self.pad_id, self.vocabulary, self.seed = stage, mask_id, pad_id, vocabulary, seed
-        self.special = special
+    def __init__(
+        self, share: float, as_bert: bool, mask_id: int, pad_id: int, vocabulary: int, special: set[int], seed: int
+    ) -> None:
+        self.share, self.as_bert, self.mask_id, self.pad_id = share, as_bert, mask_id, pad_id
+        self.vocabulary, self.special, self.seed = vocabulary, special, seed
 
     def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
         """Masked inputs, labels and names of the chunks at these places of the schedule."""
@@ -121,7 +124,7 @@ class MaskingCollator:
         maskable = torch.tensor([k > 0 and token not in self.special for k, token in enumerate(ids)])
         if not maskable.any():
             maskable[1:] = True
-        chosen = (torch.rand(len(ids), generator=generator) < self.stage.p) & maskable
+        chosen = (torch.rand(len(ids), generator=generator) < self.share) & maskable
         if not chosen.any():
             candidates = maskable.nonzero().flatten()
             chosen[candidates[torch.randint(len(candidates), (1,), generator=generator)]] = True
@@ -129,7 +132,7 @@ class MaskingCollator:
         inputs = tokens.clone()
         fate = torch.rand(len(ids), generator=generator)
         random_tokens = torch.randint(self.vocabulary, (len(ids),), generator=generator)
-        replaced, scrambled = (0.8, 0.9) if self.stage.masking == "bert" else (1.0, 1.0)
+        replaced, scrambled = (0.8, 0.9) if self.as_bert else (1.0, 1.0)
         inputs[chosen & (fate < replaced)] = self.mask_id
         scramble = chosen & (fate >= replaced) & (fate < scrambled)
         inputs[scramble] = random_tokens[scramble]

@@ -27,8 +27,8 @@ from unmask.errors import UnmaskError
 from unmask.io.files import naming, remove, sync
 from unmask.io.seals import Damaged, check_seal, load_tensors, save_tensors, seal
 from unmask.training import processes
-from unmask.training.recipe import Stage
 from unmask.training.sharding import is_sharded, whole
+from unmask.training.stages.stage import StageOptions
 
 Evaluate = Callable[[], dict[str, float]]
 WEIGHTS = "trainable.safetensors"
@@ -39,8 +39,8 @@ _AT_LEAST = 1.0  # a loss near zero may rise to this times _EXPLODED: a harder d
 _MEMORY = 50
 
 
-class Places(Dataset[Any]):
-    """The rows of a schedule, as torch wants them."""
+class ScheduleDataset(Dataset[Any]):
+    """A schedule as the data set that torch wants."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
         self.rows = rows
@@ -74,8 +74,8 @@ class Loop(Trainer):  # type: ignore[misc]
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=Places(rows),
-            eval_dataset=Places([]) if evaluate_with else None,  # Trainer asks for one; scores come from tasks
+            train_dataset=ScheduleDataset(rows),
+            eval_dataset=ScheduleDataset([]) if evaluate_with else None,  # Trainer asks for one; scores come from tasks
             data_collator=collate,
             callbacks=[_Moved(), *callbacks],
         )
@@ -87,7 +87,7 @@ class Loop(Trainer):  # type: ignore[misc]
             torch.manual_seed(arguments.seed + 1_000_003 * arguments.process_index)
 
     def _get_train_sampler(self, *_: Any, **__: Any) -> Sampler[int]:
-        assert isinstance(self.train_dataset, Places)
+        assert isinstance(self.train_dataset, ScheduleDataset)
         return SequentialSampler(self.train_dataset)
 
     def compute_loss(
@@ -254,7 +254,9 @@ def load_trainable(model: nn.Module, file: Path) -> None:
             weight.copy_(saved[name])
 
 
-def arguments(stage: Stage, folder: Path, seed: int, cpu: bool, evaluates: bool, saves: bool = True) -> TrainingArguments:
+def arguments(
+    stage: StageOptions, folder: Path, seed: int, cpu: bool, evaluates: bool, saves: bool = True
+) -> TrainingArguments:
     """What transformers' Trainer has to know of a stage. Raises UnmaskError if the batch cannot be shared between the processes."""
     world = processes.count()
     share, rest = divmod(stage.batch, stage.accumulate * world)

@@ -24,10 +24,11 @@ from unmask.training import processes
 from unmask.training.data import DataSet
 from unmask.training.leakage import find_leaks, without_leaks
 from unmask.training.lora import Coverage
-from unmask.training.recipe import Recipe, Stage
-from unmask.training.sharding import require_shardable, shard
-from unmask.training.stages import attention_of, prepare, read_sets
-from unmask.training.trainee import Trainee
+from unmask.training.recipe import Recipe, read_sets
+from unmask.training.sharding import shard
+from unmask.training.stages import STAGES
+from unmask.training.stages.stage import Prepared, StageOptions
+from unmask.training.trainee import Trainee, require_shardable
 
 Scored = tuple[Sequence[str], Sequence[tuple[int, int]]]  # texts of a task, and the places of those that it compares
 Score = Callable[[Embedder], dict[str, float]]
@@ -260,7 +261,7 @@ def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Lis
 
 def run_stage(
     name: str,
-    stage: Stage,
+    stage: StageOptions,
     trainee: Trainee,
     sets: Sequence[DataSet],
     folder: Path,
@@ -272,9 +273,9 @@ def run_stage(
     from unmask.training.loop import load_trainable, save_trainable
 
     done = _is_finished(folder)
-    trainee.backbone.set_attention(attention_of(name, trainee.embedder.design.attention))
+    trainee.backbone.set_attention(STAGES[name].attention or trainee.embedder.design.attention)
     covered = trainee.begin(name, seed)
-    ready = prepare(name, stage, trainee, sets, seed)
+    ready = STAGES[name].prepare(stage, trainee, sets, seed)
     if done:
         listener.say(f"  {name}: done before")
         load_trainable(ready.module, folder / DONE)
@@ -282,7 +283,8 @@ def run_stage(
         return covered
     listener.covered(name, covered)
     if trainee.recipe.shard:
-        shard(trainee, ready.module)
+        # a head that predicts tokens may share its weights with the embeddings, so both belong to one root
+        shard(trainee.backbone, ready.module if ready.module is trainee.language_model else trainee.backbone.model)
     _loop(name, stage, ready, trainee, folder, seed, score, listener)
     save_trainable(ready.module, folder / DONE)
     processes.wait()  # a process may still be reading the best checkpoint
@@ -313,7 +315,14 @@ def _is_finished(folder: Path) -> bool:
 
 
 def _loop(
-    name: str, stage: Stage, ready: Any, trainee: Trainee, folder: Path, seed: int, score: Score | None, listener: Listener
+    name: str,
+    stage: StageOptions,
+    ready: Prepared,
+    trainee: Trainee,
+    folder: Path,
+    seed: int,
+    score: Score | None,
+    listener: Listener,
 ) -> None:
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback

@@ -1,7 +1,7 @@
-"""Schedules: which examples make which step, as one list that is fixed before training starts.
+"""Schedules: the examples of every step, in one list that is fixed before training starts.
 
-Step s of a run is rows [s * batch, (s + 1) * batch) of the schedule, however many machines share it and wherever it was stopped, so a
-resumed run sees what an unbroken one would have seen, and two machines together what one sees alone.
+Step s of a run is rows [s * batch, (s + 1) * batch) of the schedule, however many machines share the batch and wherever the run was
+stopped. So a resumed run sees the same examples as an unbroken run, and two machines together see the same as one.
 """
 
 from __future__ import annotations
@@ -16,40 +16,39 @@ from unmask.training.data import DataSet, Example
 
 
 @dataclass(frozen=True)
-class Row:
-    """One place in a schedule: an example of a data set."""
+class ScheduledExample:
+    """An example of a data set, at one place of a schedule."""
 
     data: DataSet
     example: Example
 
     @property
     def id(self) -> str:
-        """Where the example was read: data set and line."""
+        """Data set and line of the example, for errors."""
         return f"{self.data.name}:{self.example.row}"
 
 
-def contrastive_schedule(sets: Sequence[DataSet], steps: int, batch: int, seed: int) -> list[Row]:
-    """Batches that each come from ONE data set, drawn in proportion to the sets' sizes, without replacement within a pass.
+def contrastive_schedule(sets: Sequence[DataSet], steps: int, batch: int, seed: int) -> list[ScheduledExample]:
+    """Batches that each come from one data set. Sets are drawn in proportion to their sizes, and no example comes twice in a pass.
 
-    No text occurs twice in a batch: it would be a negative of itself. An example that repeats one waits for the next batch of its set.
-    A longer schedule begins with the shorter one.
-    Raises UnmaskError for a set that cannot fill a batch.
+    No text occurs twice in a batch, because it would be a negative of itself: an example that repeats a text waits for the next batch
+    of its set. A longer schedule begins with the shorter one. Raises UnmaskError for a set that cannot fill a batch.
     """
-    draw = random.Random(f"{seed}:schedule")
+    generator = random.Random(f"{seed}:schedule")
     streams = [_Stream(data, batch, random.Random(f"{seed}:{data.name}")) for data in sets]
     sizes = [len(data.examples) for data in sets]
-    rows: list[Row] = []
+    rows: list[ScheduledExample] = []
     for _ in range(steps):
-        stream = draw.choices(streams, sizes)[0]
-        rows += [Row(stream.data, example) for example in stream.take()]
+        stream = generator.choices(streams, sizes)[0]
+        rows += [ScheduledExample(stream.data, example) for example in stream.take()]
     return rows
 
 
 class _Stream:
     """Batches of one data set without repeated texts, pass after pass."""
 
-    def __init__(self, data: DataSet, batch: int, draw: random.Random) -> None:
-        self.data, self.batch, self.draw = data, batch, draw
+    def __init__(self, data: DataSet, batch: int, generator: random.Random) -> None:
+        self.data, self.batch, self.generator = data, batch, generator
         self.waiting: deque[Example] = deque()
         self.order = self._passes()
         if len(data.examples) < batch:
@@ -59,7 +58,7 @@ class _Stream:
 
     def _passes(self) -> Iterator[Example]:
         while True:
-            yield from self.draw.sample(self.data.examples, len(self.data.examples))
+            yield from self.generator.sample(self.data.examples, len(self.data.examples))
 
     def take(self) -> list[Example]:
         taken: list[Example] = []
@@ -81,21 +80,21 @@ class _Stream:
 
 
 def language_schedule(lengths: Sequence[int], steps: int, batch: int, seed: int) -> list[int]:
-    """Indices of chunks, each pass shuffled; within 32 batches, those of similar length come together, so that little is padded.
+    """Indices of chunks, shuffled anew in each pass. Within 32 batches, chunks of similar length come together, to save padding.
 
-    A longer schedule need not begin with the shorter one, whose last 32 batches may be fewer. Raises UnmaskError without chunks.
+    A longer schedule may begin in another way than a shorter one. Raises UnmaskError if there are no chunks.
     """
     if not lengths:
         raise UnmaskError("There is no text to train on.")
-    draw = random.Random(f"{seed}:schedule")
+    generator = random.Random(f"{seed}:schedule")
     order: list[int] = []
     while len(order) < steps * batch:
-        order += draw.sample(range(len(lengths)), len(lengths))
+        order += generator.sample(range(len(lengths)), len(lengths))
     grouped: list[list[int]] = []
     window = 32 * batch
     for start in range(0, steps * batch, window):
         part = sorted(order[start : min(start + window, steps * batch)], key=lambda index: lengths[index])
         batches = [part[at : at + batch] for at in range(0, len(part), batch)]
-        draw.shuffle(batches)
+        generator.shuffle(batches)
         grouped += batches
-    return [index for one in grouped for index in one]
+    return [index for indices in grouped for index in indices]

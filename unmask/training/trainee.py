@@ -19,8 +19,10 @@ from unmask.mixture.any_model import load_any_decoder
 from unmask.models.decoder import body_of
 from unmask.models.loading import Source, load_language_model, pick_dtype
 from unmask.starter import reference_texts
+from unmask.training import processes
 from unmask.training.lora import Coverage, add_lora, coverage, require_asked, weight_kinds
 from unmask.training.recipe import Recipe
+from unmask.training.stages import STAGES
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -65,9 +67,14 @@ class Trainee:
         """The decoder in training."""
         return self.embedder.backbone
 
+    @property
+    def sharded(self) -> bool:
+        """Whether the weights are split over the processes."""
+        return self.recipe.shard
+
     def begin(self, stage: str, seed: int) -> list[Coverage]:
         """Free what trains in a stage, and say what does. Raises UnmaskError if that is nothing, or less than was asked for."""
-        pools = stage in ("simcse", "contrastive")
+        pools = STAGES[stage].pools
         head, body = self.backbone.head, self.backbone.model
         if self.recipe.train == "head" and not pools:
             raise UnmaskError(f"Stage '{stage}' trains no head, so with train = \"head\" nothing would train.")
@@ -157,4 +164,25 @@ def instructions(recipe: Recipe) -> dict[str, str]:
 
 def predicts_tokens(recipe: Recipe) -> bool:
     """Whether a stage of the recipe needs the language-model head."""
-    return bool({"mntp", "next-token"} & set(recipe.stages))
+    return any(STAGES[name].predicts_tokens for name in recipe.stages)
+
+
+def require_shardable(recipe: Recipe, design: Design) -> None:
+    """Raise UnmaskError if `shard` would change nothing, or if it is combined with something that does not work in shards."""
+    if not recipe.shard:
+        return
+    if processes.count() == 1:
+        raise UnmaskError(
+            "shard = true splits the weights over several processes, and there is only one: start torchrun, or leave shard out."
+        )
+    options = {name: recipe.stage(name) for name in recipe.stages}
+    reasons = {
+        f"the head of '{design.name}'": design.needs_head,
+        f"'{design.name}', which leaves the model before its last layer": isinstance(design.layer, int),
+        **{reason: True for name in options if (reason := STAGES[name].unshardable(options[name]))},
+        "evaluation during training (evaluate_every)": any(of_stage.evaluate_every for of_stage in options.values()),
+        "checkpointing": any(of_stage.checkpointing for of_stage in options.values()),
+    }
+    for what, given in reasons.items():
+        if given:
+            raise UnmaskError(f"shard = true does not support {what}: leave one of the two out.")
