@@ -21,6 +21,8 @@ from unmask.designs.design import parse_designs
 from unmask.designs.presets import PRESETS
 from unmask.models.bundled import BUNDLED
 from unmask.tasks.kinds import KINDS
+from unmask.training.data import PARTNERS
+from unmask.training.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -132,3 +134,17 @@ def test_the_page_on_tasks_has_a_row_for_every_kind() -> None:
     page = (DOCS / "tasks.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \| (.*) \|$", page.partition("## Task sets")[0], flags=re.MULTILINE)
     assert rows == [(kind.name, kind.layout, kind.metric) for kind in KINDS.values()]
+
+
+def test_the_recipe_of_the_page_on_training_is_complete(tmp_path: Path) -> None:
+    (code,) = (code for code in blocks(DOCS / "training.md", "toml") if "stages =" in code)
+    (tmp_path / "mine.toml").write_text(code, encoding="utf-8")
+    recipe = load_recipe(str(tmp_path / "mine.toml"))
+    assert (recipe.name, recipe.stages, recipe.about) == ("mine", ("contrastive",), "")
+
+
+def test_the_page_on_training_names_the_columns_of_pairs() -> None:
+    page = (DOCS / "training.md").read_text(encoding="utf-8")
+    for anchor, partners in PARTNERS.items():
+        names = ", ".join(f"`{partner}`" for partner in partners)
+        assert f"`{anchor}` and {'one of ' * (len(partners) > 1)}{names}" in page
