@@ -253,7 +253,10 @@ def test_an_unknown_key_is_refused_with_the_keys_that_there_are(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        ('kind = "retreival"', "task.toml: Unknown kind of task 'retreival'. Did you mean 'retrieval'? Allowed: classification,"),
+        (
+            'kind = "retreival"',
+            "task.toml: Unknown kind of task 'retreival'. Did you mean 'retrieval'? Allowed: classification,",
+        ),
         ('limit = "many"', "limit: Input should be a valid integer"),
         ("limit = -3", "limit: Input should be greater than or equal to 2"),
         ("limit = ", "this is not TOML"),

@@ -76,9 +76,9 @@ def unknown_task(name: str) -> UnmaskError:
     """Error for a name that is neither a task nor a task set, with the nearest of both."""
     from unmask.tasks.mteb.catalogue import benchmark_names, short, task_names
 
-    known = task_names() | benchmark_names() | {stated: stated for stated, one in stated_sets().items() if one.tasks}
-    nearest = dict.fromkeys(known[one] for one in get_close_matches(short(name), known, n=3, cutoff=0.6))
-    hint = f" Did you mean {_either([repr(one) for one in nearest])}?" if nearest else ""
+    known = task_names() | benchmark_names() | {stated: stated for stated, entry in stated_sets().items() if entry.tasks}
+    nearest = dict.fromkeys(known[entry] for entry in get_close_matches(short(name), known, n=3, cutoff=0.6))
+    hint = f" Did you mean {_either([repr(entry) for entry in nearest])}?" if nearest else ""
     return UnmaskError(
         f"Unknown task '{name}'.{hint} A task is a folder, 'starter', a task set (`unmask tasks` lists them) or a name in mteb."
     )

@@ -146,10 +146,10 @@ def is_path(spec: str) -> bool:
     return spec.startswith((".", "/", "~")) or any(Path(name).expanduser().exists() for name in names)
 
 
-def _namesakes(one: Task, other: Task) -> str:
-    if isinstance(one, MtebTask) and isinstance(other, MtebTask):
+def _namesakes(task: Task, other: Task) -> str:
+    if isinstance(task, MtebTask) and isinstance(other, MtebTask):
         return (
-            f"Two sets hold '{one.name}' on other data ({one.revision} and {other.revision}), so their scores would be mixed up; "
+            f"Two sets hold '{task.name}' on other data ({task.revision} and {other.revision}), so their scores would be mixed up; "
             "compare on one set at a time."
         )
-    return f"Two tasks are called '{one.name}'; give one of them a name in its task.toml."
+    return f"Two tasks are called '{task.name}'; give one of them a name in its task.toml."

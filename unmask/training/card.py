@@ -75,7 +75,7 @@ def _data(stage: str, sets: dict[str, Any]) -> str:
     lines = []
     for name, data in sets.items():
         left = ", ".join(f"{count} {why}" for why, count in data["left out"].items()) or "none"
-        leaks = "; ".join(f"{task}: {one['exact']} exact, {one['near']} near" for task, one in data["leaks"].items())
+        leaks = "; ".join(f"{task}: {leak['exact']} exact, {leak['near']} near" for task, leak in data["leaks"].items())
         lines.append(
             f"- {stage}: `{name}` ({data['path']}), {data['examples']} examples, revision {data['revision']}; left out: {left}"
             + (f"; texts shared with held-out tasks, all left out: {leaks}" if leaks else "")

@@ -119,8 +119,9 @@ def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     skipped: Counter[str] = Counter()
     seen: dict[tuple[str, ...], Example] = {}
     for line, row in table:
-        draw = random.Random(f"{seed}:{name}:{line}")  # by row, so that other rows do not change what is drawn for this one
-        for texts in _row_examples(file, line, row, roles, wanted, draw, skipped):
+        # by row, so that other rows do not change what is drawn for this one
+        generator = random.Random(f"{seed}:{name}:{line}")
+        for texts in _row_examples(file, line, row, roles, wanted, generator, skipped):
             if texts in seen:  # the two would be each other's false negative
                 skipped["repeated"] += 1
             else:
@@ -209,8 +210,8 @@ def _text_columns(file: Path, source: DataSource, row: Row) -> tuple[str, ...]:
 def _pair_roles(file: Path, source: DataSource, row: Row) -> _Roles:
     """The columns of a pair by their names. Raises UnmaskError that says how to name them if there are none."""
     pairs = ((anchor, partner) for anchor, partners in PARTNERS.items() for partner in partners)
-    found = next(((anchor, partner) for anchor, partner in pairs if anchor in row and partner in row), None)
-    if found is None:
+    columns_of_pair = next(((anchor, partner) for anchor, partner in pairs if anchor in row and partner in row), None)
+    if columns_of_pair is None:
         allowed = "; ".join(f"{anchor} with {' or '.join(partners)}" for anchor, partners in PARTNERS.items())
         raise UnmaskError(
             f"{file} has the columns {', '.join(row)}, and which are anchor and positive cannot be told (known: {allowed}). "
@@ -218,10 +219,10 @@ def _pair_roles(file: Path, source: DataSource, row: Row) -> _Roles:
         )
     for column in ("negatives", "negative"):
         if isinstance(row.get(column), list):
-            return _Roles(*found, (column,), listed=True)
+            return _Roles(*columns_of_pair, (column,), listed=True)
     numbered = (column for column in row if column.startswith("negative_") and column.removeprefix("negative_").isdecimal())
     columns = sorted(numbered, key=lambda column: int(column.removeprefix("negative_")))
-    return _Roles(*found, ("negative",) if "negative" in row else tuple(columns))
+    return _Roles(*columns_of_pair, ("negative",) if "negative" in row else tuple(columns))
 
 
 def _wanted(source: DataSource, roles: _Roles) -> int:
@@ -233,7 +234,7 @@ def _wanted(source: DataSource, roles: _Roles) -> int:
 
 
 def _row_examples(
-    file: Path, line: int, row: Row, roles: _Roles, wanted: int, draw: random.Random, skipped: Counter[str]
+    file: Path, line: int, row: Row, roles: _Roles, wanted: int, generator: random.Random, skipped: Counter[str]
 ) -> Iterator[tuple[str, ...]]:
     """The examples of a row: one for each positive, with its negatives."""
     anchor = _text(file, line, row, roles.anchor)
@@ -253,7 +254,7 @@ def _row_examples(
         elif len(pool) < wanted:
             skipped["too few negatives"] += 1
         else:
-            yield (anchor, positive, *(draw.sample(pool, wanted) if roles.listed else pool))
+            yield (anchor, positive, *(generator.sample(pool, wanted) if roles.listed else pool))
 
 
 def _strings(file: Path, line: int, row: Row, column: str, empty: bool = True) -> list[str]:

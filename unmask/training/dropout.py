@@ -63,14 +63,14 @@ def attention_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float
 
     ALL_ATTENTION_FUNCTIONS.register(_NAME, attend)
     ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS[used])
-    configs = {id(one): one for one in (config, config.get_text_config(decoder=True))}.values()
+    configs = {id(part): part for part in (config, config.get_text_config(decoder=True))}.values()
     try:
-        for one in configs:
-            one._attn_implementation = _NAME
+        for part in configs:
+            part._attn_implementation = _NAME
         yield acted
     finally:
-        for one in configs:
-            one._attn_implementation = used
+        for part in configs:
+            part._attn_implementation = used
 
 
 DROPOUTS = {"layer": layer_dropout, "attention": attention_dropout}
@@ -81,8 +81,8 @@ def require_two_views(embed: Callable[[], Tensor], acted: Acted) -> None:
 
     There would be nothing to learn. Vectors alone do not show it: a model may have a little dropout of its own.
     """
-    one, other = embed(), embed()
-    if not acted.total() or bool((one == other).all()):
+    first, second = embed(), embed()
+    if not acted.total() or bool((first == second).all()):
         raise UnmaskError(
             "Both views of a sentence are equal, so SimCSE would learn nothing: dropout does not act in this model. "
             'Try simcse.where = "layer".'

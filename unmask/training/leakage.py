@@ -127,11 +127,11 @@ def fold(text: str) -> str:
 
 def _places(texts: Sequence[str]) -> dict[str, int]:
     """Folded text -> where it stands first."""
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     for place, text in enumerate(texts):
         if key := fold(text):
-            found.setdefault(key, place)
-    return found
+            places.setdefault(key, place)
+    return places
 
 
 def _task_leaks(
@@ -143,8 +143,11 @@ def _task_leaks(
     places: dict[str, int],
     pairs: Iterable[tuple[int, int]],
 ) -> TaskLeaks:
-    scored = {frozenset((fold(texts[one]), fold(texts[other]))) for one, other in pairs}
-    here = {key: {found: like for found, like in likes.items() if found in places} for key, likes in matches.items()}
+    scored = {frozenset((fold(texts[first]), fold(texts[second]))) for first, second in pairs}
+    here = {
+        key: {key_in_task: like for key_in_task, like in likes.items() if key_in_task in places}
+        for key, likes in matches.items()
+    }
     here = {key: likes for key, likes in here.items() if likes}
     leaks: dict[str, Leak] = {}
     both, one_text = [], []
@@ -152,13 +155,13 @@ def _task_leaks(
         leaking = [key for key in row if key in here]
         for column, key, text in zip(dataset.columns, row, example.texts, strict=True):
             if key in here and key not in leaks:
-                found, like = max(here[key].items(), key=lambda match: match[1])
-                leaks[key] = Leak(example.row, column, text, places[found], texts[places[found]], like)
+                key_in_task, like = max(here[key].items(), key=lambda match: match[1])
+                leaks[key] = Leak(example.row, column, text, places[key_in_task], texts[places[key_in_task]], like)
         if any(frozenset((x, y)) in scored for a, b in combinations(leaking, 2) for x in here[a] for y in here[b]):
             both.append(place)
         elif leaking:
             one_text.append(place)
-    seen = {found for likes in here.values() for found in likes}
+    seen = {key_in_task for likes in here.values() for key_in_task in likes}
     return TaskLeaks(task, len(places), len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
 
 
@@ -168,26 +171,26 @@ def _matches(trained: list[str], scored: list[str], threshold: float) -> _Matche
     Exact, and fast by prefixes (Bayardo et al. 2007): two sets with a Jaccard of t share one of the rarest n - ceil(t n) + 1
     elements of each, so only texts with a rare shingle in common are compared.
     """
-    found: _Matches = defaultdict(dict)
-    one, other = _ranked([trained, scored])
+    matches: _Matches = defaultdict(dict)
+    of_trained, of_scored = _ranked([trained, scored])
     index: dict[int, list[int]] = defaultdict(list)
-    for place, shingles in enumerate(other):
+    for place, shingles in enumerate(of_scored):
         for shingle in shingles[: _prefix(len(shingles), threshold)]:
             index[shingle].append(place)
-    for key, shingles in zip(trained, one, strict=True):
+    for key, shingles in zip(trained, of_trained, strict=True):
         near = {place for shingle in shingles[: _prefix(len(shingles), threshold)] for place in index.get(shingle, ())}
         mine = set(shingles)
         for place in near:
-            theirs = other[place]
+            theirs = of_scored[place]
             if not threshold * len(mine) <= len(theirs) <= len(mine) / threshold:
                 continue
             shared = len(mine.intersection(theirs))
             like = shared / (len(mine) + len(theirs) - shared)
             if key == scored[place]:
-                found[key][key] = 1.0
+                matches[key][key] = 1.0
             elif like >= threshold:
-                found[key][scored[place]] = min(like, math.nextafter(1, 0))  # other letters in the same shingles
-    return dict(found)
+                matches[key][scored[place]] = min(like, math.nextafter(1, 0))  # other letters in the same shingles
+    return dict(matches)
 
 
 def _prefix(size: int, threshold: float) -> int:
@@ -200,7 +203,10 @@ def _ranked(sides: Sequence[Sequence[str]]) -> list[list[array[int]]]:
     for texts in sides:
         for text in texts:
             counts.update(_shingles(text))
-    ranks = {shingle: rank for rank, shingle in enumerate(sorted(counts, key=lambda one: (counts[one], one)))}
+    ranks = {
+        shingle: rank
+        for rank, shingle in enumerate(sorted(counts, key=lambda shingle_count: (counts[shingle_count], shingle_count)))
+    }
     return [[array("L", sorted(ranks[shingle] for shingle in _shingles(text))) for text in texts] for texts in sides]
 
 

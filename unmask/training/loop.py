@@ -128,9 +128,9 @@ class Loop(Trainer):  # type: ignore[misc]
         training = self.model.training
         self.model.eval()
         with untouched_randomness():
-            found = processes.agreed(self.evaluate_with())
+            results = processes.agreed(self.evaluate_with())
         self.model.train(training)
-        scores = {f"eval_{name}": value for name, value in found.items()}
+        scores = {f"eval_{name}": value for name, value in results.items()}
         self.log(scores)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
@@ -267,7 +267,7 @@ def arguments(
         )
     evaluating = evaluates and stage.evaluate_every > 0
     every = stage.evaluate_every if evaluating else stage.save_every
-    said = TrainingArguments(
+    settings = TrainingArguments(
         output_dir=str(folder),
         max_steps=stage.steps,
         per_device_train_batch_size=share,
@@ -301,5 +301,5 @@ def arguments(
         ddp_broadcast_buffers=False,
     )
     # one process uses one GPU: Trainer would spread it over all that it sees, and make the batch larger by that
-    said._n_gpu = min(said.n_gpu, 1)
-    return said
+    settings._n_gpu = min(settings.n_gpu, 1)
+    return settings

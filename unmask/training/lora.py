@@ -97,7 +97,7 @@ def add_lora(model: PreTrainedModel, layers: nn.ModuleList, options: LoraOptions
         require_asked(
             [Coverage(kind, len(names), len(names) * (kind in reached), 0, 1) for kind, names in wanted.items()], options
         )
-    names = [name for found in reached.values() for name in found]
+    names = [name for of_kind in reached.values() for name in of_kind]
     parameters = dict(model.named_parameters())
     experts = [name for name in names if name in parameters]
     if not names:
@@ -167,16 +167,16 @@ def _parameters_at(model: nn.Module, name: str) -> list[tuple[str, nn.Parameter]
     if name in modules:
         return list(modules[name].named_parameters())
     owner, _, leaf = name.rpartition(".")
-    found = []
+    adapted = []
     layer: Any = modules[owner]
     while True:  # peft wraps the owner once for each of its parameters
         if getattr(layer, "parameter_name", None) == leaf:
-            found += [(f"lora_{path}", parameter) for path, parameter in layer.named_parameters() if _own_lora(path)]
+            adapted += [(f"lora_{path}", parameter) for path, parameter in layer.named_parameters() if _own_lora(path)]
         if not hasattr(layer, "base_layer"):
             break
         layer = layer.base_layer
     parameter = dict(layer.named_parameters())[leaf]
-    return [*found, (leaf, parameter)]
+    return [*adapted, (leaf, parameter)]
 
 
 def _own_lora(path: str) -> bool:

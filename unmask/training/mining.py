@@ -111,7 +111,7 @@ def hardest(
 
     right: for each pair the places that are no negatives. Ties go to the earlier place, so a run repeats.
     """
-    found: list[list[int]] = []
+    negatives: list[list[int]] = []
     size = max(1, block_bytes // max(1, 4 * len(pool)))
     for start in range(0, len(anchors), size):
         block = slice(start, start + size)
@@ -119,8 +119,8 @@ def hardest(
         highest = _highest((anchors[block] * positives[block]).sum(axis=1), how)
         for scores, ceiling, known in zip(likes, highest, right[block], strict=True):
             scores[list(known)] = -np.inf
-            found.append(_chosen(scores, ceiling, how))
-    return found
+            negatives.append(_chosen(scores, ceiling, how))
+    return negatives
 
 
 def _highest(positive: NDArray[np.float32], how: Mining) -> NDArray[np.float32]:

@@ -59,9 +59,9 @@ def agreed(value: Any) -> Any:
     """What the first process says."""
     if count() == 1:
         return value
-    said = [value]
-    torch.distributed.broadcast_object_list(said)
-    return said[0]
+    shared = [value]
+    torch.distributed.broadcast_object_list(shared)
+    return shared[0]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -70,10 +70,10 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
 
     Those of weights in shards are averaged already, where the shards are made (sharding.py).
     """
-    training = [one for one in parameters if one.requires_grad and not hasattr(one, "full_tensor")]
+    training = [parameter for parameter in parameters if parameter.requires_grad and not hasattr(parameter, "full_tensor")]
     if count() == 1 or not training:
         return
-    present = torch.tensor([float(one.grad is not None) for one in training], device=training[0].device)
+    present = torch.tensor([float(parameter.grad is not None) for parameter in training], device=training[0].device)
     torch.distributed.all_reduce(present)
     gradients: list[Tensor] = []
     for parameter, has in zip(training, present.tolist(), strict=True):
@@ -84,15 +84,15 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
         flat = torch.cat([gradient.flatten() for gradient in group])
         torch.distributed.all_reduce(flat)
         flat /= count()
-        for gradient, averaged in zip(group, flat.split([one.numel() for one in group]), strict=True):
+        for gradient, averaged in zip(group, flat.split([parameter.numel() for parameter in group]), strict=True):
             gradient.copy_(averaged.view_as(gradient))
 
 
 def _groups(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Gradients of one precision, as many together as make a message."""
     group: list[Tensor] = []
-    for gradient in sorted(gradients, key=lambda one: str(one.dtype)):
-        full = sum(one.numel() for one in group) + gradient.numel() > _TOGETHER
+    for gradient in sorted(gradients, key=lambda part: str(part.dtype)):
+        full = sum(part.numel() for part in group) + gradient.numel() > _TOGETHER
         if group and (full or group[0].dtype != gradient.dtype):
             yield group
             group = []

@@ -150,10 +150,10 @@ def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = (
         raise UnmaskError(f"{place}: {_explain(error)}{choose}") from error
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Tables with those of another over them, table by table."""
-    result = dict(one)
-    for key, value in other.items():
+    result = dict(base)
+    for key, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = merged(result[key], value) if both else value
     return result
@@ -190,12 +190,12 @@ def _explain(error: ValidationError) -> str:
         nearest = get_close_matches(given, allowed, n=1)
         hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
         return f"unknown key '{where}'.{hint} Allowed here: {', '.join(sorted(allowed))}."
-    said = [
-        one["msg"].removeprefix("Value error, ")
-        for one in error.errors()
-        if one["loc"][: len(path)] == problem["loc"][: len(path)]
+    reasons = [
+        detail["msg"].removeprefix("Value error, ")
+        for detail in error.errors()
+        if detail["loc"][: len(path)] == problem["loc"][: len(path)]
     ]
-    return f"{where}: {', or '.join(said).rstrip('.')}."
+    return f"{where}: {', or '.join(reasons).rstrip('.')}."
 
 
 def _fields(path: tuple[int | str, ...]) -> list[str]:

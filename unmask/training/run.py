@@ -82,11 +82,11 @@ def train(
         if processes.is_first():
             _claim(recipe, folder)
         processes.wait()
-        found = runs(recipe, folder)
-        for run in found:
+        planned = runs(recipe, folder)
+        for run in planned:
             _train_one(recipe, run, root, score, listener, held_out or {})
             processes.wait()
-        return found
+        return planned
 
 
 def runs(recipe: Recipe, folder: Path) -> list[Run]:
@@ -303,15 +303,15 @@ def _remove_checkpoints(folder: Path) -> None:
 
 def _is_finished(folder: Path) -> bool:
     """Whether a stage left its weights. Damaged ones are removed, and the stage is run again."""
-    file, found = folder / DONE, True
+    file, whole = folder / DONE, True
     if processes.is_first():
         try:
-            found = file.is_file() and bool(load_tensors(file))
+            whole = file.is_file() and bool(load_tensors(file))
         except Damaged as error:
             warnings.warn(f"The stage is run again: {error}", stacklevel=2)
             remove(file)
-            found = False
-    return bool(processes.agreed(found))
+            whole = False
+    return bool(processes.agreed(whole))
 
 
 def _loop(

@@ -46,12 +46,12 @@ def agreed_chunks(chunks: Sequence[dict[str, Tensor]], cached: bool) -> tuple[li
     largest = torch.tensor([len(chunks), int(cached)], device=chunks[0]["input_ids"].device)
     torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
     count, any_cached = largest.tolist()
-    found = list(chunks)
-    while len(found) < count:  # every process has equally many texts, so there is one to halve
-        place = max(range(len(found)), key=lambda index: len(found[index]["input_ids"]))
-        rows = len(found[place]["input_ids"]) // 2
-        found[place : place + 1] = [
-            {name: value[:rows] for name, value in found[place].items()},
-            {name: value[rows:] for name, value in found[place].items()},
+    halved = list(chunks)
+    while len(halved) < count:  # every process has equally many texts, so there is one to halve
+        place = max(range(len(halved)), key=lambda index: len(halved[index]["input_ids"]))
+        rows = len(halved[place]["input_ids"]) // 2
+        halved[place : place + 1] = [
+            {name: value[:rows] for name, value in halved[place].items()},
+            {name: value[rows:] for name, value in halved[place].items()},
         ]
-    return found, bool(any_cached)
+    return halved, bool(any_cached)

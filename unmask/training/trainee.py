@@ -154,12 +154,12 @@ def instructions(recipe: Recipe) -> dict[str, str]:
     Documents' own are called NAME-document; if there is but one data set, they are called "query" and "document" too.
     """
     used = {name: recipe.data[name] for stage in recipe.stages for name in recipe.stage(stage).data}
-    found = {name: source.instruction for name, source in used.items()}
-    found |= {f"{name}-document": source.document_instruction for name, source in used.items()}
+    known = {name: source.instruction for name, source in used.items()}
+    known |= {f"{name}-document": source.document_instruction for name, source in used.items()}
     if len(used) == 1:
         [source] = used.values()
-        found |= {"query": source.instruction, "document": source.document_instruction}
-    return {name: said for name, said in found.items() if said}
+        known |= {"query": source.instruction, "document": source.document_instruction}
+    return {name: instruction for name, instruction in known.items() if instruction}
 
 
 def predicts_tokens(recipe: Recipe) -> bool:

@@ -42,7 +42,7 @@ def task_names() -> dict[str, str]:
 @cache
 def benchmark_names() -> dict[str, str]:
     """mteb's names of its benchmarks that hold a text task, by their short ones and those of their aliases."""
-    return {short(alias): one.name for one in _benchmarks() for alias in (one.name, *one.aliases)}
+    return {short(alias): benchmark.name for benchmark in _benchmarks() for alias in (benchmark.name, *benchmark.aliases)}
 
 
 @cache
@@ -50,7 +50,7 @@ def _benchmarks() -> tuple[Any, ...]:
     import mteb
 
     with quiet():
-        return tuple(one for one in mteb.get_benchmarks() if any(_is_text(task) for task in one.tasks))
+        return tuple(benchmark for benchmark in mteb.get_benchmarks() if any(_is_text(task) for task in benchmark.tasks))
 
 
 def find(name: str) -> MtebTask:
@@ -67,8 +67,8 @@ def of_benchmark(name: str) -> tuple[list[MtebTask], dict[str, str]]:
     """The tasks of a benchmark as it filters them, and why each of the others cannot be compared, by its name in mteb."""
     tasks: list[MtebTask] = []
     refused: dict[str, str] = {}
-    (found,) = (one for one in _benchmarks() if one.name == name)
-    for task in found.tasks:
+    (benchmark,) = (candidate for candidate in _benchmarks() if candidate.name == name)
+    for task in benchmark.tasks:
         if reason := _refusal(task):
             refused[task.metadata.name] = reason
         else:
@@ -78,9 +78,9 @@ def of_benchmark(name: str) -> tuple[list[MtebTask], dict[str, str]]:
 
 def described_benchmark(name: str) -> str:
     """Where a benchmark comes from: its reference, or the words that mteb has for it."""
-    (found,) = (one for one in _benchmarks() if one.name == name)
-    title = re.search(r"^\s*title\s*=\s*\{(.+?)\},?\s*$", found.citation or "", re.MULTILINE | re.DOTALL)
-    return " ".join(re.sub(r"[{}\\]", "", title[1]).split()) if title else str(found.reference or "mteb")
+    (benchmark,) = (candidate for candidate in _benchmarks() if candidate.name == name)
+    title = re.search(r"^\s*title\s*=\s*\{(.+?)\},?\s*$", benchmark.citation or "", re.MULTILINE | re.DOTALL)
+    return " ".join(re.sub(r"[{}\\]", "", title[1]).split()) if title else str(benchmark.reference or "mteb")
 
 
 def english(name: str) -> Any:
@@ -103,19 +103,19 @@ def size(task: MtebTask) -> int | dict[str, int] | None:
 
     with quiet():
         whole = mteb.get_task(task.name)
-    found: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for part in whole.metadata.tasks if whole.is_aggregate else [whole]:
         statistics = part.metadata.descriptive_stats or {}
         for split in task.splits:
             of_split = statistics.get(split) or {}
             nested = of_split.get("hf_subset_descriptive_stats")
-            for one in [nested.get(subset) for subset in task.subsets] if nested else [of_split]:
-                if not one:
+            for counted in [nested.get(subset) for subset in task.subsets] if nested else [of_split]:
+                if not counted:
                     return None
                 searches = TEXT_KINDS[task.kind].searches
-                counts = _COUNTED if not searches else _SEARCHED if "num_queries" in one else _BOTH
-                found += Counter({what: int(one[key]) for what, key in counts.items()})
-    return found["items"] if set(found) == {"items"} else dict(found)
+                counts = _COUNTED if not searches else _SEARCHED if "num_queries" in counted else _BOTH
+                total += Counter({what: int(counted[key]) for what, key in counts.items()})
+    return total["items"] if set(total) == {"items"} else dict(total)
 
 
 def _is_text(task: Any) -> bool:

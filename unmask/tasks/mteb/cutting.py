@@ -23,11 +23,11 @@ def items_of_parts(parts: Sequence[Any]) -> int | None:
 
 def texts_of_parts(parts: Sequence[Any]) -> int:
     """Texts, or rows of several, in all splits and subsets of a loaded task, documents included."""
-    found = 0
+    texts = 0
     for part in parts:
         for _, _, data in _cells(part):
-            found += (_size(part, data) or len(data)) + (len(data["corpus"]) if _is_search(data) else 0)
-    return found
+            texts += (_size(part, data) or len(data)) + (len(data["corpus"]) if _is_search(data) else 0)
+    return texts
 
 
 def cut(parts: Sequence[Any], limit: int) -> None:
@@ -78,7 +78,7 @@ def _lists(table: Any) -> list[list[Any]]:
     if len(table) != 1:
         return []
     columns = list(table[0].values())
-    alike = all(isinstance(one, list) and len(one) == len(columns[0]) for one in columns)
+    alike = all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns)
     return columns if alike else []
 
 
@@ -96,7 +96,7 @@ def _cut_table(part: Any, table: Any, size: int) -> Any:
 
 
 def _chosen(count: int, classes: Sequence[Any] | None, size: int) -> list[int]:
-    if classes is not None and any(isinstance(one, list) for one in classes):
+    if classes is not None and any(isinstance(label, list) for label in classes):
         classes = None  # several labels a text
     size = max(size, len(set(classes or ())))
     return drawn_order(count, _SEED, classes)[:size]
@@ -104,18 +104,18 @@ def _chosen(count: int, classes: Sequence[Any] | None, size: int) -> list[int]:
 
 def _cut_search(data: Any, size: int) -> Any:
     queries = data["queries"].select(_chosen(len(data["queries"]), None, size))
-    asked = set(queries["id"][:])
-    relevant = {query: found for query, found in data["relevant_docs"].items() if query in asked}
+    kept_queries = set(queries["id"][:])
+    relevant = {query: documents for query, documents in data["relevant_docs"].items() if query in kept_queries}
     ranked = data.get("top_ranked")
-    ranked = None if ranked is None else {query: found for query, found in ranked.items() if query in asked}
+    ranked = None if ranked is None else {query: documents for query, documents in ranked.items() if query in kept_queries}
     corpus = data["corpus"]
     if ranked is None:
         places = set(_chosen(len(corpus), None, size * DOCUMENTS_PER_QUERY))
-        kept = {document for found in relevant.values() for document in found}
+        kept = {document for documents in relevant.values() for document in documents}
     else:
-        places, kept = set(), {document for found in ranked.values() for document in found}
+        places, kept = set(), {document for documents in ranked.values() for document in documents}
     identifiers = corpus["id"][:]
-    corpus = corpus.select([place for place, one in enumerate(identifiers) if place in places or one in kept])
+    corpus = corpus.select([place for place, document in enumerate(identifiers) if place in places or document in kept])
     return type(data)({**data, "queries": queries, "relevant_docs": relevant, "top_ranked": ranked, "corpus": corpus})
 
 

@@ -171,8 +171,8 @@ def _ami(items: Items, recorder: RecordingRandom) -> float:
     from sklearn.metrics import adjusted_mutual_info_score
 
     values = []
-    for replicate, draw in enumerate(recorder.draws):
-        first = np.unique(draw, return_index=True)[1]
+    for replicate, drawn in enumerate(recorder.draws):
+        first = np.unique(drawn, return_index=True)[1]
         label, assigned = (items.columns[name][first, replicate] for name in ("label", "assigned"))
         values.append(adjusted_mutual_info_score(label, assigned))
     return float(np.mean(values))

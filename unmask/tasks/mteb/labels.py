@@ -47,10 +47,10 @@ def _numbered(gold: Sequence[Any], predicted: Any) -> tuple[list[int], NDArray[n
     mteb takes test texts of two labels for a binary task, and asks for the average precision of label 1. Three classes of which the
     test texts hold 0 and 2 have none.
     """
-    found = np.asarray(predicted).tolist()
-    order = [*sorted(set(gold)), *sorted(set(found) - set(gold))]
+    labels = np.asarray(predicted).tolist()
+    order = [*sorted(set(gold)), *sorted(set(labels) - set(gold))]
     number = {label: place for place, label in enumerate(order)}
-    return [number[label] for label in gold], np.array([number[label] for label in found])
+    return [number[label] for label in gold], np.array([number[label] for label in labels])
 
 
 class WithLabels:
