@@ -48,7 +48,7 @@ from unmask.embedder import Embedder
 SLOW = (
     "abuse/", "experts/test_kills", "experts/test_mixing", "experts/test_training", "experts/test_generation", "studies/",
     "training/test_resume", "training/test_run", "training/test_sharding", "training/test_distributed", "training/test_train_cli",
-    "evaluation/test_kills", "evaluation/test_mteb_tasks", "evaluation/test_power", "evaluation/test_recommend",
+    "evaluation/test_kills", "tasks/test_mteb", "evaluation/test_power", "evaluation/test_recommend",
     "test_benchmark_scripts",
 )  # fmt: skip
 

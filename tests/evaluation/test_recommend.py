@@ -330,7 +330,7 @@ def test_what_cannot_be_raced_is_refused_before_anything_is_loaded(tmp_path: Pat
     write_rows(tmp_path / "words" / "train.jsonl", tagged(0, 24))
     write_rows(tmp_path / "words" / "test.jsonl", tagged(24, 10))
     words = task_in(tmp_path / "words")
-    with pytest.raises(UnmaskError, match=r"'words' is a word-level task, .* `unmask probe words`"):
+    with pytest.raises(UnmaskError, match=r"'words' is a word-level task: .* `unmask probe words`"):
         recommend(plan_of(tmp_path / "no model", "mean,last", [words]), ResultStore(tmp_path / "a"))
     with pytest.raises(UnmaskError, match="two or more"):
         recommend(
