@@ -24,7 +24,7 @@ from unmask.evaluation.verdict import comparisons, ranked
 from unmask.evaluation.word_level import labels_by_layer, split_word_level, why_not_scored
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source
-from unmask.probing.word_probe import compare_words, entities, probe_layers, probe_words
+from unmask.probing.word_probe import compare_words, entities, probe_words, probe_words_at_layers
 from unmask.reporting.grid import read_grid
 from unmask.reporting.report import write_report
 from unmask.saving.load_model import load_model
@@ -64,13 +64,13 @@ def texts(tmp_path: Path) -> Task:
 def probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, list[int]]]]:
     """Attention and layers of the probes that were fitted."""
     seen: list[tuple[str, list[int]]] = []
-    original = probe_layers
+    original = probe_words_at_layers
 
     def probe(model: LoadedModel, train: Any, test: Any, layers: Any, **options: Any) -> Any:
         seen.append((model.backbone.attention, list(layers)))
         return original(model, train, test, layers, **options)
 
-    monkeypatch.setattr(module, "probe_layers", probe)
+    monkeypatch.setattr(module, "probe_words_at_layers", probe)
     yield seen
 
 

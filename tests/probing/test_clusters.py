@@ -152,9 +152,9 @@ def test_a_design_agrees_with_itself(tokenizer: Any) -> None:
 
 def test_what_cannot_be_grouped_is_refused(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal")
-    with pytest.raises(UnmaskError, match="24 texts can be put into 2 to 12 clusters, not 13"):
+    with pytest.raises(UnmaskError, match="13 clusters do not fit 24 texts: choose 2 to 12"):
         probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=13)
-    with pytest.raises(UnmaskError, match="2 seeds or more"):
+    with pytest.raises(UnmaskError, match="At least 2 seeds"):
         probe_clusters(model, (HIDDEN, HIDDEN), TEXTS, clusters=3, seeds=1)
     with pytest.raises(UnmaskError, match="no router"):
         probe_clusters(model, (HIDDEN, ROUTING), TEXTS, clusters=3)

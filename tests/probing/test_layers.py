@@ -114,5 +114,5 @@ def test_a_design_that_has_no_layer_of_its_own_is_refused(name: str) -> None:
 
 
 def test_one_text_is_too_few(tokenizer: Any) -> None:
-    with pytest.raises(UnmaskError, match="two different texts"):
+    with pytest.raises(UnmaskError, match="at least 2 different texts"):
         probe_layers(pico_model(tokenizer, "causal"), MEAN, ["a", "a"])

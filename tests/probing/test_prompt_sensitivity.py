@@ -82,7 +82,7 @@ def test_designs_are_read_at_the_last_token() -> None:
 
 def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal")
-    with pytest.raises(UnmaskError, match="not 24 and 1"):
+    with pytest.raises(UnmaskError, match="at least 10 pairs and 2 prompts; there are 24 and 1"):
         probe_prompts(model, PAIRS, ("eol", "eol"))
-    with pytest.raises(UnmaskError, match="one score"):
+    with pytest.raises(UnmaskError, match="the same score"):
         probe_prompts(model, [replace(pair, score=1.0) for pair in PAIRS], ("eol", "tone"))

@@ -106,5 +106,5 @@ def test_result_and_figure(tokenizer: Any, tmp_path: Path) -> None:
 def test_what_cannot_be_compared_is_refused(tokenizer: Any) -> None:
     with pytest.raises(AttentionError):
         probe_states(pico_model(tokenizer, "causal", "mamba"), TEXTS)
-    with pytest.raises(UnmaskError, match="two different texts or more of two tokens"):
+    with pytest.raises(UnmaskError, match="at least 2 different texts of at least 2 tokens"):
         probe_states(pico_model(tokenizer, "causal"), ["x", TEXTS[0], TEXTS[0]])

@@ -99,5 +99,5 @@ def test_a_design_does_not_win_against_itself(tokenizer: Any, tmp_path: Path) ->
 def test_pairs_without_different_scores_are_refused(tokenizer: Any) -> None:
     model = pico_model(tokenizer, "causal")
     for score in (None, 1.0):
-        with pytest.raises(UnmaskError, match="all of them with a score, not all the same"):
+        with pytest.raises(UnmaskError, match="Every pair needs a score, and the scores must differ"):
             probe_winners(model, (DESIGNS[0], DESIGNS[0]), [replace(pair, score=score) for pair in PAIRS])

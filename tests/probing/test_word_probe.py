@@ -21,8 +21,8 @@ from unmask.probing.word_probe import (
     entities,
     fit_probe,
     layer_vectors,
-    probe_layers,
     probe_words,
+    probe_words_at_layers,
     score,
     word_tokens,
     word_vectors,
@@ -89,7 +89,7 @@ def test_a_word_without_a_token_is_refused(tokenizer: Any) -> None:
 
 def test_a_sentence_beyond_the_positions_of_the_model_is_refused(tokenizer: Any) -> None:
     long = Sentence(("word",) * 600, ("X",) * 600, "f.conll, line 3")
-    with pytest.raises(UnmaskError, match=r"f\.conll, line 3: \d+ tokens, and the model has 512 positions"):
+    with pytest.raises(UnmaskError, match=r"f\.conll, line 3: \d+ tokens do not fit the 512 positions"):
         word_tokens(pico_model(tokenizer), [long])
 
 
@@ -211,7 +211,7 @@ def test_the_probe_separates_what_is_separable_whatever_the_scale() -> None:
     scaled[:, 0] = vectors[:, 0] * 1e-4
     predict, converged = fit_probe(scaled, labels, 1.0)
     assert converged and (predict(scaled) == labels).mean() > 0.95
-    with pytest.raises(UnmaskError, match="C is the inverse strength"):
+    with pytest.raises(UnmaskError, match="C, the inverse strength"):
         fit_probe(scaled, labels, 0)
 
 
@@ -251,7 +251,7 @@ def test_bio_tags_are_scored_by_entity(tokenizer: Any) -> None:
 
 def test_several_layers_at_once_are_each_alone_bit_by_bit(tokenizer: Any) -> None:
     one, train, test = pico_model(tokenizer), tagged(0, 30, TAGS), tagged(30, 12, TAGS)
-    together = probe_layers(one, train, test, [3, 1])
+    together = probe_words_at_layers(one, train, test, [3, 1])
     assert list(together) == [3, 1]
     for layer, found in together.items():
         assert found.as_json() == probe_words(one, train, test, layer=layer).as_json()
@@ -272,9 +272,9 @@ def test_two_probes_are_compared_on_the_same_sentences_only(tokenizer: Any) -> N
 
 def test_what_cannot_be_probed_is_refused(tokenizer: Any) -> None:
     one = pico_model(tokenizer)
-    with pytest.raises(UnmaskError, match="two or more"):
+    with pytest.raises(UnmaskError, match="at least 2"):
         probe_words(one, [Sentence(("a",), ("X",))] * 3, SENTENCES)
-    with pytest.raises(UnmaskError, match="no test sentence"):
+    with pytest.raises(UnmaskError, match="hold no sentences"):
         probe_words(one, SENTENCES, [])
     with pytest.raises(UnmaskError, match="too few training sentences"):
         probe_words(one, [Sentence(("a",), ("X",)), Sentence(("b",), ("Y",))], SENTENCES)

@@ -8,7 +8,7 @@ from typing import Any
 
 from unmask.encoding.encode import Tally
 from unmask.encoding.loaded_model import LoadedModel
-from unmask.probing.word_probe import Scores, WordProbe, probe_layers, word_tokens
+from unmask.probing.word_probe import Scores, WordProbe, probe_words_at_layers, word_tokens
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb.evaluator import Outcome
 from unmask.tasks.tagged import Sentence
@@ -30,10 +30,10 @@ def score_words(
 ) -> dict[int, WordOutcome]:
     """Score a word-level task at some layers, all from the same forward passes. `unmask probe words` gives the same scores.
 
-    The items are test sentences. Raises UnmaskError as `probe_layers` does.
+    The items are test sentences. Raises UnmaskError as `probe_words_at_layers` does.
     """
     train, test = ([_sentence(row) for row in task.data[split]] for split in ("train", "test"))
-    probes = probe_layers(model, train, test, layers, batch_tokens=batch_tokens, progress=progress)
+    probes = probe_words_at_layers(model, train, test, layers, batch_tokens=batch_tokens, progress=progress)
     tokens = sum(len(sentence.ids) for sentence in word_tokens(model, [*train, *test]))
     tally = Tally(texts=len(train) + len(test), tokens=tokens)
     return {layer: _outcome(probe, tally) for layer, probe in probes.items()}

@@ -1,4 +1,4 @@
-"""Layer attribution: which layers a trained head over layers reads, as data and as a figure.
+"""Layer attribution: which layers a trained head over layers reads.
 
 Source: Pooling and Attention (arXiv 2409.02727), section 3: the attention weights over layers say which layers matter.
 """
@@ -22,8 +22,10 @@ from unmask.models.provenance import fingerprint_of
 
 @dataclass(frozen=True)
 class Attribution:
-    """Attention over layers 1..L. shares: its mean over texts, heads and latents, which sums to 1; low, high: the 10th and 90th
-    percentile over texts."""  # fmt: skip
+    """The attention of a head over layers 1..L.
+
+    shares: its mean over texts, heads and latents, which sums to 1; low, high: the 10th and 90th percentile over texts.
+    """
 
     shares: tuple[float, ...]
     low: tuple[float, ...]
@@ -42,15 +44,17 @@ def attribute_layers(embedder: Embedder, texts: Sequence[str], instruction: str 
     """Attention over layers of a trained layer-attention head. Raises UnmaskError for an embedder that has no such head."""
     head, backbone = embedder.backbone.head, embedder.backbone
     if not isinstance(head, LayerAttention):
-        raise UnmaskError(f"'{embedder.design.name}' has no head over layers: train a design with 'layer-attention'.")
+        raise UnmaskError(f"'{embedder.design.name}' has no head over layers. Train a design with 'layer-attention'.")
     if head.options.conditioned:
-        raise UnmaskError("A head whose queries depend on the instruction reads other layers under each: train one without.")
+        raise UnmaskError(
+            "This head reads other layers for each instruction, so it has no fixed attribution. Train one that is not conditioned."
+        )
     states = layer_states(backbone, embedder.prompt, texts, instruction=instruction, batch_tokens=embedder.batch_tokens)
     real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-    found = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
-    low, high = np.percentile(found, [10, 90], axis=0)
+    attention = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
+    low, high = np.percentile(attention, [10, 90], axis=0)
     return Attribution(
-        tuple(found.mean(axis=0).tolist()),
+        tuple(attention.mean(axis=0).tolist()),
         tuple(low.tolist()),
         tuple(high.tolist()),
         len(texts),

@@ -1,9 +1,9 @@
-"""Clusters: do two ways of reading a model, such as hidden states and routing weights, group the same texts alike?
+"""Clusters: do two designs, such as hidden states and routing weights, group the same texts alike?
 
-Each design's vectors, at unit length, are clustered by k-means, and the two groupings of the texts are held against each other
-(MoEE, arXiv 2410.10814, section 3.3: Jaccard 0.06 and an exact matching of 45.5 % for hidden states and routing weights). Such
-numbers say little alone, so beside each stands what chance gives (the same groupings with the texts of one dealt out anew) and
-what k-means gives from another seed on the very same vectors: two designs cannot be asked to agree more than each does with itself.
+The vectors of each design, at unit length, are clustered by k-means. Then the two groupings of the texts are compared (MoEE, arXiv
+2410.10814, section 3.3: Jaccard 0.06 and an exact matching of 45.5 % for hidden states and routing weights). Each measure is given with two
+others: its value by chance (the texts of one grouping shuffled), and its value for two k-means runs of one design with different seeds.
+Two designs cannot be expected to agree more than a design agrees with itself.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Labels = NDArray[np.int64]
 class Agreement:
     """How much the groupings of two designs agree by one measure, the mean over seeds.
 
-    chance: the mean where the texts of one grouping are dealt out anew, and chance_interval the middle 95 % of that; p: the share of
-    such deals that agree as much, one added to both counts; themselves: the mean over pairs of seeds of each design with itself.
+    chance: the mean after shuffling the texts of one grouping; chance_interval: the middle 95 % of these shuffles; p: the share of
+    shuffles that agree as much, with one added to both counts; themselves: each design's agreement with itself over pairs of seeds.
     """
 
     measure: str
@@ -50,9 +50,9 @@ class Agreement:
 class Clusters:
     """Two groupings of the same texts.
 
-    table: texts by cluster of the first design (rows) and of the second (columns, in the order that puts as many texts as possible on
-    the diagonal), from the first seed; words: of each cluster, in the same orders; gold: AMI of each design's clusters with the
-    labels, a number a seed, or None.
+    table: numbers of texts by cluster of the first design (rows) and of the second (columns, in the order that puts as many texts as
+    possible on the diagonal), from the first seed; words: the top words of each cluster, in the same orders; gold: AMI of each design's
+    clusters with the labels, one number for each seed, or None without labels.
     """
 
     designs: tuple[str, str]
@@ -71,33 +71,33 @@ class Clusters:
         return asdict(self)
 
 
-def adjusted_mutual_information(one: Labels, other: Labels) -> float:
-    """Information that the groupings share, 0 by chance and 1 where they are the same (Vinh et al., 2010)."""
+def adjusted_mutual_information(first: Labels, second: Labels) -> float:
+    """Mutual information of the groupings, corrected for chance: 0 by chance, 1 if they are the same (Vinh et al., 2010)."""
     from sklearn.metrics import adjusted_mutual_info_score
 
-    return float(adjusted_mutual_info_score(one, other))
+    return float(adjusted_mutual_info_score(first, second))
 
 
-def normalised_mutual_information(one: Labels, other: Labels) -> float:
-    """2 I / (H + H'), from 0 to 1; above 0 by chance, the more so the more clusters there are."""
+def normalised_mutual_information(first: Labels, second: Labels) -> float:
+    """2 I / (H + H'), from 0 to 1. By chance it is above 0, and the higher the more clusters there are."""
     from sklearn.metrics import normalized_mutual_info_score
 
-    return float(normalized_mutual_info_score(one, other))
+    return float(normalized_mutual_info_score(first, second))
 
 
-def pair_jaccard(one: Labels, other: Labels) -> float:
-    """Pairs of texts that share a cluster in both groupings, over those that do in one or the other; 1 where no pair does in any."""
-    table = contingency(one, other)
+def pair_jaccard(first: Labels, second: Labels) -> float:
+    """Pairs of texts that share a cluster in both groupings, over pairs that do so in at least one; 1 if there is no such pair."""
+    table = contingency(first, second)
     both, rows, columns = (_pairs(counts) for counts in (table, table.sum(axis=1), table.sum(axis=0)))
     return both / (rows + columns - both) if rows + columns else 1.0
 
 
-def exact_matching(one: Labels, other: Labels) -> float:
-    """Share of texts in matched clusters, under the one-to-one matching of clusters that makes it largest (Kuhn, 1955)."""
+def exact_matching(first: Labels, second: Labels) -> float:
+    """The share of texts in matched clusters, for the one-to-one matching of clusters with the largest share (Kuhn, 1955)."""
     from scipy.optimize import linear_sum_assignment
 
-    table = contingency(one, other)
-    return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(one))
+    table = contingency(first, second)
+    return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(first))
 
 
 MEASURES: dict[str, Callable[[Labels, Labels], float]] = {
@@ -108,20 +108,20 @@ MEASURES: dict[str, Callable[[Labels, Labels], float]] = {
 }
 
 
-def contingency(one: Labels, other: Labels) -> Labels:
-    """Texts by their cluster in both groupings, shape (cluster, cluster)."""
-    table = np.zeros((int(one.max()) + 1, int(other.max()) + 1), np.int64)
-    np.add.at(table, (one, other), 1)
+def contingency(first: Labels, second: Labels) -> Labels:
+    """Numbers of texts by their cluster in both groupings, shape (cluster, cluster)."""
+    table = np.zeros((int(first.max()) + 1, int(second.max()) + 1), np.int64)
+    np.add.at(table, (first, second), 1)
     return table
 
 
 def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: int = 0) -> Agreement:
-    """One measure of two designs' groupings, one a seed; both need two seeds or more."""
+    """One measure of two designs' groupings. Both have one grouping for each seed, and at least two seeds."""
     measure, random = MEASURES[name], np.random.default_rng(seed)
     n = len(first[0])
 
     def mean(order: Labels) -> float:
-        return float(np.mean([measure(one, other[order]) for one, other in zip(first, second, strict=True)]))
+        return float(np.mean([measure(labels, others[order]) for labels, others in zip(first, second, strict=True)]))
 
     value = mean(np.arange(n))
     dealt = np.array([mean(random.permutation(n)) for _ in range(_PERMUTATIONS)])
@@ -132,7 +132,7 @@ def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: in
 
 
 def group(vectors: NDArray[np.floating], clusters: int, seed: int) -> Labels:
-    """Clusters of rows by k-means at unit length: the best of ten starts. Raises UnmaskError for a row of zeros."""
+    """Clusters of rows at unit length by k-means, the best of ten starts. Raises UnmaskError for a row of zeros."""
     from sklearn.cluster import KMeans
 
     return np.asarray(KMeans(clusters, n_init=_STARTS, random_state=seed).fit_predict(unit(vectors)), np.int64)
@@ -141,20 +141,20 @@ def group(vectors: NDArray[np.floating], clusters: int, seed: int) -> Labels:
 def read_texts(
     file: Path, column: str = "text", label: str | None = None, limit: int | None = None, seed: int = 0
 ) -> tuple[list[str], list[str] | None]:
-    """Distinct texts of a file, and their gold labels where a column holds some; at most so many, drawn by the seed. Raises UnmaskError.
+    """Distinct texts of a file, and their gold labels if `label` names a column. Raises UnmaskError.
 
-    A text that comes again is left out: it would share its cluster with its copy under every design. The first texts of a file
-    would not do, since many files are sorted by label.
+    Repeated texts are left out: copies share a cluster under every design. With a limit, the seed draws the texts from the whole file,
+    since many files are sorted by label.
     """
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for line, row in read_rows(file):
         text = field(file, line, row, column)
-        found.setdefault(text, str(field(file, line, row, label, (str, int))) if label else "")
-    texts = list(found)
+        labels.setdefault(text, str(field(file, line, row, label, (str, int))) if label else "")
+    texts = list(labels)
     if limit is not None and limit < len(texts):
         kept = np.random.default_rng(seed).choice(len(texts), limit, replace=False)
         texts = [texts[place] for place in np.sort(kept)]
-    return texts, [found[text] for text in texts] if label else None
+    return texts, [labels[text] for text in texts] if label else None
 
 
 def probe_clusters(
@@ -169,16 +169,16 @@ def probe_clusters(
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Clusters:
-    """Group distinct texts under two designs and compare. Raises UnmaskError for too few texts, clusters or seeds."""
+    """Cluster distinct texts under two designs and compare the groupings. Raises UnmaskError for too few texts, clusters or seeds."""
     if not 2 <= clusters <= len(texts) / 2:
-        raise UnmaskError(f"{len(texts)} texts can be put into 2 to {len(texts) // 2} clusters, not {clusters}.")
+        raise UnmaskError(f"{clusters} clusters do not fit {len(texts)} texts: choose 2 to {len(texts) // 2}.")
     if seeds < 2:
-        raise UnmaskError("k-means is held against itself from another seed, so 2 seeds or more are needed.")
+        raise UnmaskError("At least 2 seeds are needed: k-means is compared with itself from another seed.")
     vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
     first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
     order = matched(first[0], second[0])
     known = np.unique(labels, return_inverse=True)[1] if labels is not None else None
-    words = [[tuple(some) for some in top_words(texts, own[0].tolist())] for own in (first, second)]
+    words = [[tuple(top) for top in top_words(texts, grouping[0].tolist())] for grouping in (first, second)]
     return Clusters(
         (designs[0].name, designs[1].name),
         clusters,
@@ -194,11 +194,11 @@ def probe_clusters(
     )
 
 
-def matched(one: Labels, other: Labels) -> list[int]:
-    """For each cluster of one grouping, the cluster of the other that it is matched with."""
+def matched(first: Labels, second: Labels) -> list[int]:
+    """For each cluster of the first grouping, the cluster of the second that it is matched with."""
     from scipy.optimize import linear_sum_assignment
 
-    return [int(place) for place in linear_sum_assignment(contingency(one, other), maximize=True)[1]]
+    return [int(place) for place in linear_sum_assignment(contingency(first, second), maximize=True)[1]]
 
 
 def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[float, ...]:

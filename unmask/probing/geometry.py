@@ -1,10 +1,10 @@
-"""Geometry: are paraphrases close, and all texts spread over the sphere?
+"""Geometry: are paraphrases close, and are texts spread over the sphere?
 
-alignment: mean squared distance of unit vectors of paraphrases; lower is closer.
-uniformity: log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors; LOWER (more negative) is more uniform. It is 0 where all
-vectors are one, and -4 for random directions in many dimensions.
-Both are Wang and Isola's (arXiv 2005.10242). effective rank: exp of the entropy of the singular values of the centred vectors, each over
-their sum (Roy and Vetterli, 2007): how many dimensions are in use.
+- alignment: mean squared distance of unit vectors of paraphrases; lower is closer.
+- uniformity: log of the mean of exp(-2 |x - y|^2) over pairs of unit vectors; LOWER (more negative) is more uniform. It is 0 if all vectors
+  are equal, and -4 for random directions in many dimensions. Alignment and uniformity: Wang and Isola (arXiv 2005.10242).
+- effective rank: exp of the entropy of the singular values of the centred vectors, each divided by their sum: how many dimensions are in
+  use (Roy and Vetterli, 2007).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
 
 POSITIVE = 4.0
-"""Pairs of the STS benchmark (0 to 5) from this score on are taken for paraphrases."""
+"""Pairs of the STS benchmark (scores 0 to 5) with at least this score count as paraphrases."""
 _T = 2.0
 _ROWS_AT_ONCE = 1024
 
@@ -35,7 +35,7 @@ Vectors = Float[NDArray[Any], "text dim"]
 
 @dataclass(frozen=True)
 class Pair:
-    """Two texts, and how alike they are; None where a file says nothing, and its pairs are paraphrases."""
+    """Two texts and how similar they are. score: None if the file has no scores; then all pairs are paraphrases."""
 
     one: str
     other: str
@@ -44,10 +44,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How texts lie on the sphere: alignment over the positives, everything else over the distinct texts.
+    """How texts lie on the sphere: alignment over the positives (paraphrases), everything else over the distinct texts.
 
-    Lower alignment and lower uniformity are better; mean_cosine is that of different texts, 0 where they lie evenly around the
-    origin; effective_rank is at most the smaller of dim and texts - 1.
+    Lower alignment and lower uniformity are better. mean_cosine: of different texts, 0 if they lie evenly around the origin.
+    effective_rank: at most the smaller of dim and texts - 1.
     """
 
     alignment: float
@@ -66,11 +66,13 @@ class Geometry:
         return asdict(self) | {"better": {"alignment": "lower", "uniformity": "lower"}}
 
 
-def alignment(one: Vectors, other: Vectors) -> float:
-    """Mean of |x - y|^2 over pairs of rows at unit length: 0 where they are equal, 4 where opposite. Raises UnmaskError."""
-    if len(one) != len(other) or not len(one):
-        raise UnmaskError(f"Alignment needs one vector or more on each side, as many on both: {len(one)} and {len(other)}.")
-    return float(np.square(unit(one) - unit(other)).sum(axis=1).mean())
+def alignment(first: Vectors, second: Vectors) -> float:
+    """Mean of |x - y|^2 over pairs of rows at unit length: 0 if all are equal, 4 if all are opposite. Raises UnmaskError."""
+    if len(first) != len(second) or not len(first):
+        raise UnmaskError(
+            f"Alignment needs the same number of vectors on both sides, at least 1, not {len(first)} and {len(second)}."
+        )
+    return float(np.square(unit(first) - unit(second)).sum(axis=1).mean())
 
 
 def uniformity(vectors: Vectors) -> float:
@@ -82,7 +84,7 @@ def uniformity(vectors: Vectors) -> float:
 
 
 def mean_cosine(vectors: Vectors) -> float:
-    """Mean cosine over all pairs of different rows, of the sum of all: (|sum|^2 - n) / (n (n - 1)). Raises UnmaskError."""
+    """Mean cosine over all pairs of different rows, computed as (|sum of rows|^2 - n) / (n (n - 1)). Raises UnmaskError."""
     _enough(vectors)
     total, n = unit(vectors).sum(axis=0), len(vectors)
     return float((total @ total - n) / (n * (n - 1)))
@@ -94,7 +96,7 @@ def effective_rank(vectors: Vectors) -> float:
     centred = np.asarray(vectors, np.float64) - np.asarray(vectors, np.float64).mean(axis=0)
     values = np.linalg.svd(centred, compute_uv=False)
     if not values.sum():
-        raise UnmaskError("All vectors are the same, so they have no rank.")
+        raise UnmaskError("All vectors are equal, so they have no effective rank.")
     share = values[values > 0] / values.sum()
     return float(np.exp(-(share * np.log(share)).sum()))
 
@@ -104,7 +106,7 @@ def unit(vectors: Vectors) -> Float[NDArray[np.float64], "text dim"]:
     wide = np.asarray(vectors, np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     if not (lengths > 0).all():
-        raise UnmaskError(f"Vector {int(np.argmin(lengths))} is zero, or not a number, so it has no direction.")
+        raise UnmaskError(f"Vector {int(np.argmin(lengths))} is zero or not a number, so it has no direction.")
     return np.asarray(wide / lengths, np.float64)
 
 
@@ -112,10 +114,10 @@ def read_pairs(file: Path) -> list[Pair]:
     """Pairs from rows {sentence1, sentence2} with an optional number `score`. Raises UnmaskError with file, line and column."""
     pairs = []
     for line, row in read_rows(file):
-        one, other = (field(file, line, row, column) for column in ("sentence1", "sentence2"))
-        pairs.append(Pair(one, other, _score(file, line, row) if "score" in row else None))
+        first, second = (field(file, line, row, column) for column in ("sentence1", "sentence2"))
+        pairs.append(Pair(first, second, _score(file, line, row) if "score" in row else None))
     if not pairs:
-        raise UnmaskError(f"'{file}' holds no pair.")
+        raise UnmaskError(f"'{file}' holds no pairs.")
     if len({pair.score is None for pair in pairs}) > 1:
         raise UnmaskError(f"'{file}': some pairs have a score and some have none.")
     return pairs
@@ -127,15 +129,17 @@ def _score(file: Path, line: int, row: dict[str, Any]) -> float:
     except ValueError as error:
         if isinstance(error, UnmaskError):
             raise
-        raise UnmaskError(f"{file}, line {line}, column 'score': '{row['score']}' is no number.") from error
+        raise UnmaskError(f"{file}, line {line}, column 'score': '{row['score']}' is not a number.") from error
 
 
 def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: float = POSITIVE) -> Geometry:
-    """Embed the texts of pairs, each once, and measure how they lie. Raises UnmaskError where no pair is positive."""
+    """Embed the distinct texts of pairs and measure how they lie. Raises UnmaskError if no pair is positive."""
     scored = pairs[0].score is not None if pairs else False
     positives = [pair for pair in pairs if pair.score is None or pair.score >= positive_from]
     if not positives:
-        raise UnmaskError(f"No pair has a score of {positive_from:g} or more; say from which score on a pair is a paraphrase.")
+        raise UnmaskError(
+            f"No pair has a score of {positive_from:g} or more. Give a lower score from which a pair counts as a paraphrase."
+        )
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.one, pair.other)))
     row = {text: index for index, text in enumerate(texts)}
     vectors = embedder.encode(texts)
@@ -184,7 +188,7 @@ def _enough(vectors: Vectors) -> None:
 
 
 def _cosines(vectors: Vectors) -> Iterator[Float[NDArray[np.float64], " pair"]]:
-    """Cosines of each row with those after it, some rows at once: (text, text) never stands in memory."""
+    """Cosines of each row with the rows after it, in blocks, so that memory never holds all pairs of texts."""
     rows = unit(vectors)
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         block = rows[start : start + _ROWS_AT_ONCE] @ rows[start:].T

@@ -1,9 +1,9 @@
-"""Layers: how much does a text's vector change from layer to layer, and how well does each layer serve a task?
+"""Layers: how much does a text's vector change from layer to layer, and what does each layer score?
 
-Pooling and Attention (arXiv 2409.02727, figures 1 and 2) finds that adjacent deep layers have nearly equal embeddings while early ones
-change much, and that scores are flat over a wide range of layers. All layers are read from one pass. States of a decoder share a
-large common part, which makes the plain cosine of two layers high whatever they say of a text; so it stands beside the cosine of vectors
-from which each layer's mean over the texts was taken.
+Pooling and Attention (arXiv 2409.02727, figures 1 and 2) finds that adjacent deep layers have nearly equal embeddings, that early ones
+change much, and that scores are flat over a wide range of layers. All layers are read from one forward pass. States of a decoder share a
+large common part, so the cosine of two layers is high whatever the text. Therefore a second cosine is given too: that of centred vectors,
+minus their layer's mean over the texts.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from unmask.errors import UnmaskError
 from unmask.io.progress import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import row_cosines
-from unmask.probing.prompt_sensitivity import Estimate
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import Items, bootstrap, interval
 from unmask.statistics.correlations import RESAMPLES
+from unmask.statistics.intervals import Estimate
 from unmask.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ Square = Float[NDArray[np.float64], "layer layer"]
 
 @dataclass(frozen=True)
 class LayerScores:
-    """Main score of each layer on a task, from layer 1 on, with 95 % intervals by bootstrap over items where the task has items.
+    """The main score of each layer on a task, from layer 1, with 95 % intervals by bootstrap over items if the task has items.
 
-    level: layers that the paired bootstrap does not tell from the best one, which is among them (not corrected for their number).
+    level: the best layer, and the layers that a paired bootstrap does not tell apart from it (not corrected for the number of layers).
     """
 
     task: str
@@ -59,8 +59,11 @@ class LayerScores:
 
 @dataclass(frozen=True)
 class Layers:
-    """How layers 1..L read texts. cosine, centred: means over texts of the cosine of a text's vectors in two layers, as they are and less
-    each layer's mean; next_cosine, next_centred: of each layer and the next, with 95 % intervals by bootstrap over texts."""  # fmt: skip
+    """The vectors of texts at layers 1..L.
+
+    cosine, centred: the cosine of a text's vectors at two layers, mean over texts, plain and centred; next_cosine, next_centred: the same
+    of each layer and the next, with 95 % intervals by bootstrap over texts.
+    """
 
     design: str
     cosine: tuple[tuple[float, ...], ...]
@@ -78,28 +81,30 @@ class Layers:
 
 
 def cosine_between_layers(stack: Stack) -> Square:
-    """Mean over texts of the cosine of each text's vectors in every two layers; a vector of zeros is like nothing."""
+    """For every two layers, the cosine of a text's vectors, mean over texts. A vector of zeros has cosine 0."""
     lengths = np.linalg.norm(stack, axis=2, keepdims=True)
     flat = (stack / np.where(lengths > 0, lengths, 1.0)).reshape(len(stack), -1)
     return np.asarray(flat @ flat.T / stack.shape[1], np.float64)
 
 
 def centre(stack: Stack) -> Stack:
-    """Vectors less their layer's mean over the texts."""
+    """Vectors minus their layer's mean over the texts."""
     return np.asarray(stack - stack.mean(axis=1, keepdims=True), np.float64)
 
 
 def next_layers(stack: Stack, seed: int = 0) -> tuple[Estimate, ...]:
-    """Mean cosine of each layer with the next, and its interval over texts, for layers 1..L-1."""
+    """For layers 1..L-1, the mean cosine with the next layer, and its interval over texts."""
     values = row_cosines(stack[:-1], stack[1:])
     drawn = np.random.default_rng(seed).integers(values.shape[1], size=(RESAMPLES, values.shape[1]))
     return tuple(Estimate(float(row.mean()), interval(row[drawn].mean(axis=1))) for row in values)
 
 
 def layer_designs(design: Design, depth: int) -> list[Design]:
-    """The same design at layers 1..L. Raises UnmaskError for one that has a layer already, or reads more than hidden states."""
+    """The same design at layers 1..L. Raises UnmaskError for a design that already has a layer or needs more than hidden states."""
     if design.layer is not None or design.features != "hidden" or design.needs_head:
-        raise UnmaskError(f"'{design.name}' cannot be read layer by layer: give a pooling of hidden states without '@layer'.")
+        raise UnmaskError(
+            f"'{design.name}' cannot be read layer by layer. Give a design of hidden states with a plain pooling and without '@layer'."
+        )
     return [replace(design, layer=layer) for layer in range(1, depth + 1)]
 
 
@@ -116,10 +121,10 @@ def probe_layers(
     """Compare the layers of a model under a design. Raises UnmaskError for fewer than two distinct texts."""
     texts = list(dict.fromkeys(texts))
     if len(texts) < 2:
-        raise UnmaskError("Layers are compared over two different texts or more.")
+        raise UnmaskError("Comparing layers needs at least 2 different texts.")
     designs = layer_designs(design, model.backbone.depth)
     vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
-    stack = np.stack([vectors[one] for one in designs]).astype(np.float64)
+    stack = np.stack([vectors[layer_design] for layer_design in designs]).astype(np.float64)
     centred = centre(stack)
     return Layers(
         design.name,
@@ -137,7 +142,7 @@ def probe_layers(
 def score_layers(
     model: LoadedModel, designs: Sequence[Design], task: Task, *, max_length: int | None = None, batch_tokens: int | None = None
 ) -> LayerScores:
-    """Score designs of one attention and prompt on a task, every text computed once. Raises UnmaskError as scoring does."""
+    """Score designs of one attention and prompt on a task. Every text is computed once. Raises UnmaskError as scoring does."""
     from unmask.tasks.mteb.evaluator import evaluate
 
     backbone = model.backbone
@@ -155,24 +160,24 @@ def score_layers(
         outcomes = [score(design) for design in designs]
     scores = [outcome.main_score for outcome in outcomes]
     best, items = int(np.argmax(scores)), [outcome.items for outcome in outcomes if outcome.items is not None]
-    told = _intervals(items, scores) if len(items) == len(scores) and items[0].n > 1 else None
+    bounds = _intervals(items, scores) if len(items) == len(scores) and items[0].n > 1 else None
     return LayerScores(
         task.name,
         outcomes[0].metric,
         items[0].n if items else shared.tally.texts,
         tuple(scores),
-        None if told is None else told[0],
+        None if bounds is None else bounds[0],
         best + 1,
-        (best + 1,) if told is None else told[1],
+        (best + 1,) if bounds is None else bounds[1],
     )
 
 
 def _intervals(items: Sequence[Items], scores: Sequence[float]) -> tuple[tuple[tuple[float, float], ...], tuple[int, ...]]:
-    """Interval of every layer's score, and the layers (from 1) whose paired difference from the best may be 0."""
-    # resamples of v-measure score higher than the items do: they are shifted to the score (see resampling.v_measure)
-    samples = [bootstrap(one, RESAMPLES) for one in items]
+    """The interval of every layer's score, and the layers (from 1) whose paired difference from the best may be 0."""
+    # resamples score a higher V-measure than the items do: they are shifted to the score (see `v_measure`)
+    samples = [bootstrap(layer_items, RESAMPLES) for layer_items in items]
     if items[0].metric == "v-measure":
-        samples = [some - some.mean() + score for some, score in zip(samples, scores, strict=True)]
+        samples = [drawn - drawn.mean() + score for drawn, score in zip(samples, scores, strict=True)]
     best = int(np.argmax(scores))
-    level = [layer + 1 for layer, some in enumerate(samples) if layer == best or interval(samples[best] - some)[0] <= 0]
-    return tuple(interval(some) for some in samples), tuple(level)
+    level = [layer + 1 for layer, drawn in enumerate(samples) if layer == best or interval(samples[best] - drawn)[0] <= 0]
+    return tuple(interval(drawn) for drawn in samples), tuple(level)

@@ -1,8 +1,8 @@
-"""Masked: how well a language model fills gaps, predicting each masked token from the position before it, as MNTP does.
+"""Masked prediction: how well a language model predicts masked tokens from the position before them, as MNTP trains it to.
 
-Some tokens of a text are replaced by a mask token; token i is predicted by the language-model head at position i-1 (LLM2Vec,
-arXiv 2404.05961, section 3.1). Under causal attention that is next-token prediction with holes in the past; under
-bidirectional attention the future is there as well, which a model can use only once it has been trained to.
+Some tokens of a text are replaced by a mask token. The language-model head predicts token i at position i-1 (LLM2Vec, arXiv 2404.05961,
+section 3.1). Under causal attention that is next-token prediction with gaps in the past. Under bidirectional attention the model also
+sees what follows, but can use it only after training.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Ratio
 
 MASK, RATE = "_", 0.2
-_LOGITS_AT_ONCE = 2**26  # 256 MB in fp32: the logits of a batch, not its states, are what fills the memory here
+_LOGITS_AT_ONCE = 2**26  # 256 MB in fp32: logits of a batch need more memory than its states
 
 
 @dataclass(frozen=True)
 class MaskedText:
-    """Token ids with the mask token at the masked positions, and what stood there."""
+    """Token ids with the mask token at the masked positions, and the tokens that it replaced (targets)."""
 
     ids: tuple[int, ...]
     positions: tuple[int, ...]
@@ -42,9 +42,9 @@ class MaskedText:
 class MaskedAccuracy:
     """How well masked tokens were predicted.
 
-    accuracy_at_1, accuracy_at_5: share of masked tokens among the 1 or 5 likeliest; cross_entropy: mean, in nats; intervals: 95 %
-    by bootstrap over texts; tokens: masked in all; skipped: texts with no token that can be masked (position 0 and special
-    tokens cannot); truncated: texts cut to max_length.
+    accuracy_at_1, accuracy_at_5: the share of masked tokens that are the likeliest token, or among the five likeliest; cross_entropy:
+    mean, in nats; intervals: 95 % by bootstrap over texts; tokens: all that were masked; skipped: texts without a token that can be
+    masked (position 0 and special tokens cannot); truncated: texts cut to max_length.
     """
 
     accuracy_at_1: float
@@ -82,20 +82,20 @@ def probe_masked(
 ) -> MaskedAccuracy:
     """Mask a share of each text's tokens and let the model predict them. `model` comes from load_predicting_model.
 
-    A text's masks depend on the seed, its own tokens and the rate, not on its neighbours. Raises UnmaskError for a rate outside 0..1,
-    a mask token that is not one token, and texts of which none can be masked.
+    Which tokens are masked depends on the seed, the rate and the text alone, not on other texts. Raises UnmaskError for a rate outside
+    0..1, a mask token that is not a single token, and texts without a token that can be masked.
     """
     limit = model.backbone.within_positions(model.limit(max_length))
     mask = mask_id(model.tokenizer, mask_token)
     tokenized = [tokenize_bare(model.tokenizer, text) for text in texts]
-    masked = [mask_text(one.ids[:limit], one.special[:limit], rate, mask, seed) for one in tokenized]
-    usable = [one for one in masked if one.positions]
+    masked = [mask_text(text.ids[:limit], text.special[:limit], rate, mask, seed) for text in tokenized]
+    usable = [text for text in masked if text.positions]
     if not usable:
-        raise UnmaskError("None of these texts has a token that can be masked: each needs two or more.")
+        raise UnmaskError("None of these texts has a token that can be masked: a text needs at least 2 tokens.")
     vocabulary = model.language_model.get_output_embeddings().weight.shape[0]
     budget = min(batch_tokens or default_batch_tokens(model.backbone), max(1, _LOGITS_AT_ONCE // vocabulary))
     sums = np.zeros((len(usable), 4))
-    for batch in plan([len(one.ids) for one in usable], budget):
+    for batch in plan([len(text.ids) for text in usable], budget):
         sums[batch] = _predict(model, [usable[index] for index in batch])
         if progress:
             progress(len(batch))
@@ -110,7 +110,7 @@ def probe_masked(
         tokens=int(sums[:, 3].sum()),
         texts=len(usable),
         skipped=len(masked) - len(usable),
-        truncated=sum(len(one.ids) > limit for one in tokenized),
+        truncated=sum(len(text.ids) > limit for text in tokenized),
         rate=rate,
         mask_token=mask_token,
         max_length=limit,
@@ -123,13 +123,13 @@ def probe_masked(
 def mask_text(ids: Sequence[int], special: Sequence[int], rate: float, mask: int, seed: int) -> MaskedText:
     """Mask round(rate x n) of the n tokens that can be masked, at least one.
 
-    Position 0 has no position before it to be predicted from, and special tokens are no text. Raises UnmaskError for a rate that is
-    not above 0 and at most 1.
+    Position 0 cannot be masked, since no position before it could predict it; special tokens cannot, since they are not text. Raises
+    UnmaskError unless 0 < rate <= 1.
     """
     if not 0 < rate <= 1:
-        raise UnmaskError(f"The masking rate is above 0 and at most 1, not {rate}.")
+        raise UnmaskError(f"The masking rate must be above 0 and at most 1, not {rate}.")
     free = [position for position in range(1, len(ids)) if not special[position]]
-    # the text itself is part of the seed, so that neither order nor neighbours change what is masked
+    # the text is part of the seed, so that neither the order nor other texts change what is masked
     digest = hashlib.sha256(np.asarray(ids, np.int64).tobytes()).digest()
     random = np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
     count = max(1, round(rate * len(free))) if free else 0
@@ -143,9 +143,9 @@ def mask_text(ids: Sequence[int], special: Sequence[int], rate: float, mask: int
 
 
 def score_logits(logits: Float[Tensor, "masked token"], targets: Int[Tensor, " masked"]) -> Float[Tensor, "masked 3"]:
-    """For each masked token: whether it is the likeliest, whether among the five likeliest, and its negative log-probability.
+    """For each masked token: is it the likeliest token, is it among the five likeliest, and its negative log-probability.
 
-    Of tokens of equal logit, frequent in bf16, the one of the smallest id goes first.
+    Tokens with equal logits, which are frequent in bf16, are ordered by their id.
     """
     logits = logits.float()
     own = logits.gather(1, targets.unsqueeze(1))
@@ -157,7 +157,7 @@ def score_logits(logits: Float[Tensor, "masked token"], targets: Int[Tensor, " m
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _predict(model: LoadedModel, texts: Sequence[MaskedText]) -> NDArray[np.float64]:
-    """Sums over each text's masked tokens, shape (text, 4): in the first, in the first five, cross-entropy, and their number."""
+    """Sums over each text's masked tokens, shape (text, 4): hits among the first, among the first five, cross-entropy, number."""
     device = model.backbone.device
     batch = collate([TokenizedText(text.ids, 0) for text in texts], pad_id=0)
     # right padding, so positions count from 0 by default

@@ -1,7 +1,7 @@
-"""Prefix stages: the gap of shared prefixes after each stage of training, such as base model, MNTP and SimCSE, on the same triples.
+"""Prefix gaps after each stage of training, such as base model, MNTP and SimCSE, on the same triples.
 
-LLM2Vec (arXiv 2404.05961, section 5.1 and figure 4) shows that the gap opens with training: a base model that was only made
-bidirectional hardly uses what follows a prefix. All stages see the same triples, so what a stage adds is compared triple by triple.
+LLM2Vec (arXiv 2404.05961, section 5.1 and figure 4) shows that the gap opens with training: a base model that was only made bidirectional
+hardly uses what follows a prefix. All stages see the same triples, so each stage is compared with the one before it triple by triple.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.statistics.ratios import Difference, Ratio, difference
 
 @dataclass(frozen=True)
 class StageGap:
-    """A model by the name it was asked for, its gap, and that gap minus the one of the stage before it (None for the first)."""
+    """The gap of one stage. name: as the user gave it; found: the gap; step: the gap minus that of the stage before, None for the first."""
 
     name: str
     found: PrefixGap
@@ -30,7 +30,7 @@ class StageGap:
 
 @dataclass(frozen=True)
 class StageGaps:
-    """The gaps of several models on the same triples, in the order in which they were asked for."""
+    """The gaps of several models on the same triples, in the order in which the user gave them."""
 
     stages: tuple[StageGap, ...]
 
@@ -40,19 +40,18 @@ class StageGaps:
 
 
 def compare_stages(names: Sequence[str], gaps: Sequence[PrefixGap]) -> StageGaps:
-    """Hold each stage against the one before it. Raises UnmaskError for gaps that were measured on different triples."""
+    """Compare each stage with the one before it. Raises UnmaskError for gaps that were measured on different triples."""
     if len({gap.data for gap in gaps}) > 1:
-        raise UnmaskError("Only gaps that were measured on the same triples can be compared.")
+        raise UnmaskError("These gaps were measured on different triples. Measure all of them on the same triples.")
     steps = [None, *(_step(later, earlier) for earlier, later in pairwise(gaps))]
-    return StageGaps(tuple(StageGap(*one) for one in zip(names, gaps, steps, strict=True)))
+    return StageGaps(tuple(StageGap(*stage) for stage in zip(names, gaps, steps, strict=True)))
 
 
 def attention_in(name: str) -> tuple[str, Attention | None]:
-    """`MODEL:causal` or `MODEL:bidirectional` -> the model and its attention; any other name is a model alone."""
+    """Split `MODEL:causal` or `MODEL:bidirectional` into model and attention. Any other name is a model without attention."""
     model, mark, attention = name.rpartition(":")
     return (model, attention) if mark and attention in ATTENTIONS else (name, None)  # type: ignore[return-value]
 
 
 def _step(later: PrefixGap, earlier: PrefixGap) -> Difference:
-    one, other = (Ratio(np.array(some.gaps), np.ones(len(some.gaps))) for some in (later, earlier))
-    return difference("gap", one, other)
+    return difference("gap", *(Ratio(np.array(stage.gaps), np.ones(len(stage.gaps))) for stage in (later, earlier)))

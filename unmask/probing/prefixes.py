@@ -1,8 +1,8 @@
 """Prefixes: does the state of a token use what follows it?
 
-Three texts share a prefix A: q = (A, B), s+ = (A, C), s- = (A, D). B and C give A one meaning ("The bank" of a river), D another.
-Only the states of A's tokens are pooled. Where the model sees what follows, q is nearer to s+ than to s-; under causal
-attention A's states are the same in all three, and the gap is exactly 0 (LLM2Vec, arXiv 2404.05961, section 5.1).
+Three texts share a prefix A: q = (A, B), s+ = (A, C), s- = (A, D). B and C give A the same meaning ("The bank" of a river), D another.
+Only the states of A's tokens are pooled. If the model sees what follows, q is nearer to s+ than to s-. Under causal attention A's states
+are the same in all three texts, and the gap is exactly 0 (LLM2Vec, arXiv 2404.05961, section 5.1).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Triple:
-    """A prefix and three ways in which a text goes on; where: file and line, for errors."""
+    """A prefix and three continuations. where: file and line, for errors."""
 
     prefix: str
     query: str
@@ -41,16 +41,16 @@ class Triple:
 
     @property
     def texts(self) -> tuple[str, str, str]:
-        """Q, s+ and s-: the prefix and what follows, with a space between."""
+        """Q, s+ and s-: the prefix with each continuation, joined by a space."""
         return tuple(f"{self.prefix} {rest}" for rest in (self.query, self.same, self.different))  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class PrefixGap:
-    """What the states of a prefix know of what follows.
+    """How much the states of a prefix tell of what follows.
 
-    gap: mean of cos(q, s+) - cos(q, s-), exactly 0 where nothing is seen; interval: 95 % by bootstrap over triples; accuracy:
-    share of triples with a positive gap (0.0 for a causal model, whose gaps are all zero); same, different: the two mean cosines.
+    gap: mean of cos(q, s+) - cos(q, s-), exactly 0 if the model sees nothing of what follows; interval: 95 % by bootstrap over triples;
+    accuracy: the share of triples with a positive gap (0.0 for a causal model); same, different: the two mean cosines.
     """
 
     gap: float
@@ -70,17 +70,17 @@ class PrefixGap:
 
 
 def read_triples(file: Path = TRIPLES) -> list[Triple]:
-    """Triples from rows {prefix, query, same, different}; those of this package by default. Raises UnmaskError."""
+    """Triples from rows {prefix, query, same, different}, by default those that come with unmask. Raises UnmaskError."""
     triples = []
     for line, row in read_rows(file):
-        prefix, query, same, different = parts = [
+        prefix, query, same, different = columns = [
             field(file, line, row, column).strip() for column in ("prefix", "query", "same", "different")
         ]
-        if not all(parts):
-            raise UnmaskError(f"{file}, line {line}: prefix, query, same and different may not be empty.")
+        if not all(columns):
+            raise UnmaskError(f"{file}, line {line}: prefix, query, same and different must not be empty.")
         triples.append(Triple(prefix, query, same, different, f"{file}, line {line}"))
     if len(triples) < _FEWEST:
-        raise UnmaskError(f"'{file}' holds {len(triples)} triple(s); a gap with an interval needs {_FEWEST} or more.")
+        raise UnmaskError(f"'{file}' holds {len(triples)} triple(s). A gap with an interval needs at least {_FEWEST}.")
     return triples
 
 
@@ -93,15 +93,15 @@ def probe_prefixes(
 ) -> PrefixGap:
     """Measure the gap at a layer (1..L; the last by default, after the final norm).
 
-    Raises UnmaskError for a layer that the model lacks, fewer than two triples, and a triple whose prefix is not the same tokens in
-    all three texts.
+    Raises UnmaskError for a layer that the model lacks, for fewer than two triples, and if a prefix does not have the same tokens in all
+    three texts.
     """
     depth = model.backbone.depth
     layer = depth if layer is None else layer
     if not 1 <= layer <= depth:
         raise UnmaskError(f"There is no layer {layer}: this model has {depth} layers, 1 to {depth}.")
     if len(triples) < _FEWEST:
-        raise UnmaskError(f"A gap with an interval needs {_FEWEST} triples or more, not {len(triples)}.")
+        raise UnmaskError(f"A gap with an interval needs at least {_FEWEST} triples, not {len(triples)}.")
     near, far = np.empty(len(triples)), np.empty(len(triples))
     for row, triple in enumerate(triples):
         query, same, different = prefix_vectors(model, triple, layer)
@@ -125,24 +125,24 @@ def probe_prefixes(
     )
 
 
-def cosine(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Cosine of two vectors in fp64: equal arguments give equal bits, so equal states give a gap of exactly 0."""
-    return float(one @ other / np.sqrt((one @ one) * (other @ other)))
+def cosine(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Cosine of two vectors in fp64. Equal arguments give equal bits, so equal states give a gap of exactly 0."""
+    return float(first @ second / np.sqrt((first @ first) * (second @ second)))
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def prefix_vectors(model: LoadedModel, triple: Triple, layer: int) -> list[NDArray[np.float64]]:
-    """Mean state of the prefix's own tokens in each of the three texts. Raises UnmaskError where these are not the same tokens.
+    """Mean state of the prefix's tokens in each of the three texts. Raises UnmaskError if these are not the same tokens.
 
-    Bits of a product depend on its shape and on where in it a row stands; in a mixture of experts, on how many tokens of the whole
-    batch chose the same expert as well. So all three texts, padded to one length, go through the model three times, each of them
-    once as the first row, from which alone it is read: the shapes, and the place of the prefix in them, are then the same for all.
+    The last bits of a matrix product depend on its shape and on the row; in a mixture of experts also on how many tokens of the batch
+    chose the same expert. So all three texts, padded to one length, go through the model three times. Each text is the first row once,
+    and is read there alone. Then shapes and places are the same for all three.
     """
     ids, (start, stop) = prefix_tokens(model, triple)
-    length = max(len(one) for one in ids)
-    padded = torch.tensor([[*one, *[0] * (length - len(one))] for one in ids])
+    length = max(len(text_ids) for text_ids in ids)
+    padded = torch.tensor([[*text_ids, *[0] * (length - len(text_ids))] for text_ids in ids])
     positions = torch.arange(length).expand(len(ids), -1)
-    real = positions < torch.tensor([[len(one)] for one in ids])
+    real = positions < torch.tensor([[len(text_ids)] for text_ids in ids])
     embed = (positions >= start) & (positions < stop)
     read = HiddenRead(layer, mean)
     vectors = []
@@ -153,21 +153,21 @@ def prefix_vectors(model: LoadedModel, triple: Triple, layer: int) -> list[NDArr
 
 
 def prefix_tokens(model: LoadedModel, triple: Triple) -> tuple[list[list[int]], tuple[int, int]]:
-    """Token ids of the three texts, and where the prefix's own tokens begin and end. Raises UnmaskError unless its border is exact."""
-    found: list[list[int]] = []
+    """Token ids of the three texts, and start and end of the prefix's tokens. Raises UnmaskError if no token ends with the prefix."""
+    all_ids: list[list[int]] = []
     spans, border = set(), len(triple.prefix)
     for text in triple.texts:
         tokens = tokenize_bare(model.tokenizer, text)
         places = enumerate(zip(tokens.offsets, tokens.special, strict=True))
         own = [at for at, ((begin, end), special) in places if begin < border and end > begin and not special]
         if not own or tokens.offsets[own[-1]][1] > border:
-            raise _inexact(triple, f"a token of '{text}' crosses its end")
+            raise _inexact(triple, f"in '{text}' a token crosses its end")
         spans.add((own[0], own[-1] + 1))
-        found.append(list(tokens.ids))
+        all_ids.append(list(tokens.ids))
     stop = next(iter(spans))[1]
-    if len(spans) > 1 or len({tuple(ids[:stop]) for ids in found}) > 1:
-        raise _inexact(triple, "it is other tokens in one text than in another")
-    return found, next(iter(spans))
+    if len(spans) > 1 or len({tuple(ids[:stop]) for ids in all_ids}) > 1:
+        raise _inexact(triple, "its tokens are not the same in all three texts")
+    return all_ids, next(iter(spans))
 
 
 def _inexact(triple: Triple, why: str) -> UnmaskError:

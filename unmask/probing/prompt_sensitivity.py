@@ -1,9 +1,9 @@
-"""Prompt sensitivity: how much do similarities change with the prompt, in hidden states and in routing weights?
+"""Prompt sensitivity: how much do similarities change with the prompt, in hidden states (HS) and in routing weights (RW)?
 
-The same pairs of texts are read under the nine one-word prompts of MoEE (PromptEOL and eight that ask for style, sentiment and the
-like), and the similarities of every two readings are correlated over the pairs by Spearman's rank correlation. MoEE (arXiv
-2410.10814, section 3.4) reports, on STS12, means of 0.52 within hidden states, 0.63 within routing weights, hence the steadier, and 0.51
-between the two. A reading that never changes with the prompt need not be any good, so the correlation with gold scores stands beside.
+The same pairs of texts are embedded under the nine one-word prompts of MoEE (PromptEOL, and eight that ask for style, sentiment and the
+like). A reading is a prompt with HS or RW; the similarities of every two readings are correlated over the pairs (Spearman). MoEE (arXiv
+2410.10814, section 3.4) reports means of 0.52 within HS, 0.63 within RW and 0.51 between the two, on STS12: RW are steadier. Steady vectors
+need not be good ones, so the correlation with gold scores is given too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import Pair, pair_cosines
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.correlations import codes_of, correlations, ranks_of, resampled, spearman_matrix
+from unmask.statistics.intervals import Estimate
 
 NINE = ("eol", "style", "sentiment", "tone", "intent", "complexity", "subjectivity", "language-style", "grammar")
 _NAMES: dict[Features, str] = {"hidden": "HS", "routing": "RW"}
@@ -31,20 +32,12 @@ Square = Float[NDArray[np.float64], "reading reading"]
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A number and its 95 % interval, by bootstrap over pairs."""
-
-    value: float
-    interval: tuple[float, float]
-
-
-@dataclass(frozen=True)
 class PromptSensitivity:
-    """How the readings of pairs go together; a reading is features (HS, RW) under a prompt, HS first and in the order of `prompts`.
+    """Rank correlations between readings. A reading is features (HS, RW) under a prompt: HS first, in the order of `prompts`.
 
-    spearman: of every two readings; within: its mean over pairs of prompts, by features; between: its mean over every prompt of HS with
-    every prompt of RW; same_prompt: over the same prompt of both; steadier: within RW minus within HS; gold: with the gold scores,
-    of each reading, or None without scores. What needs routing weights is None for a dense model.
+    spearman: of every two readings; within: its mean over pairs of prompts, for HS and for RW; between: its mean over every prompt of HS
+    with every prompt of RW; same_prompt: its mean over the same prompt of both; steadier: within RW minus within HS; gold: of each reading
+    with the gold scores, None without scores. Values that need routing weights are None for a dense model.
     """
 
     prompts: tuple[str, ...]
@@ -70,7 +63,7 @@ class PromptSensitivity:
 
 
 def summarise(matrix: Square, prompts: int) -> dict[str, float]:
-    """Means of a matrix of readings: within HS, and, where there are as many of RW behind, within RW, between, same prompt, steadier."""
+    """Means of a matrix of readings: within HS and, if RW are there too, within RW, between, same prompt, steadier."""
     above = np.triu_indices(prompts, 1)
     means = {"HS": float(matrix[:prompts, :prompts][above].mean())}
     if len(matrix) < 2 * prompts:
@@ -94,26 +87,26 @@ def probe_prompts(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> PromptSensitivity:
-    """Read pairs under every prompt, by hidden states and, in a mixture of experts, by routing weights, both at the last token.
+    """Embed pairs under every prompt, by hidden states and, for a mixture of experts, by routing weights, both at the last token.
 
     Raises UnmaskError for fewer than two prompts or ten pairs.
     """
     if len(set(prompts)) < 2 or len(pairs) < _FEWEST:
         raise UnmaskError(
-            f"Prompts are compared over {_FEWEST} pairs or more and 2 prompts or more, not {len(pairs)} and {len(set(prompts))}."
+            f"Comparing prompts needs at least {_FEWEST} pairs and 2 prompts; there are {len(pairs)} and {len(set(prompts))}."
         )
     designs = designs_of(prompts, mixture=bool(model.backbone.routers))
-    found = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    similarities = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
     scores = [pair.score for pair in pairs]
-    table = found if None in scores else np.column_stack([found, np.array(scores, np.float64)])
+    table = similarities if None in scores else np.column_stack([similarities, np.array(scores, np.float64)])
     if None not in scores and len(set(scores)) < 2:
-        raise UnmaskError("All pairs have one score, so there is nothing to correlate with.")
+        raise UnmaskError("All pairs have the same score, so no correlation with it exists.")
     readings, matrix = len(designs), spearman_matrix(table)
     codes = codes_of(table)
     samples = np.stack([correlations(ranks_of(codes, counts), counts) for counts in resampled(len(pairs), seed)])
     means = summarise(matrix[:readings, :readings], len(prompts))
     means_of = [summarise(sample[:readings, :readings], len(prompts)) for sample in samples]
-    estimates = {name: Estimate(value, interval([one[name] for one in means_of])) for name, value in means.items()}
+    estimates = {name: Estimate(value, interval([drawn[name] for drawn in means_of])) for name, value in means.items()}
     return PromptSensitivity(
         tuple(prompts),
         tuple(_NAMES[features] for features in dict.fromkeys(design.features for design in designs)),
@@ -123,8 +116,8 @@ def probe_prompts(
         estimates.get("same prompt"),
         estimates.get("steadier"),
         None
-        if table is found
-        else tuple(Estimate(float(matrix[one, -1]), interval(samples[:, one, -1])) for one in range(readings)),
+        if None in scores
+        else tuple(Estimate(float(matrix[row, -1]), interval(samples[:, row, -1])) for row in range(readings)),
         len(pairs),
         fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
         provenance(model.backbone, model.source) | {"max_length": model.limit(max_length), "seed": seed},
@@ -132,6 +125,6 @@ def probe_prompts(
 
 
 def designs_of(prompts: Sequence[str], mixture: bool) -> list[Design]:
-    """The readings: hidden states of the last layer under each prompt, then routing weights where there is a router."""
+    """The readings: hidden states of the last layer under each prompt, then routing weights if there is a router."""
     kinds: list[Features] = ["hidden", "routing"] if mixture else ["hidden"]
     return [Design("causal", prompt, "last", features=features) for features in kinds for prompt in prompts]

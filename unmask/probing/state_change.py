@@ -1,10 +1,10 @@
-"""State change: how much does a token's state change when the mask is taken off?
+"""State change: how much does a token's state change when attention becomes bidirectional?
 
-The same tokens go through the model under causal and under bidirectional attention, and the cosine of a token's two states is averaged
-by layer and by position. LLM2Vec (arXiv 2404.05961, section 5.2 and figure 5) finds it near 1 in all layers of Mistral, which works
-bidirectionally without training, and falling with depth in Llama, which does not. Two facts hold by construction. A text's last token
-sees all others under both attentions, so its states after layer 1 are the same. And states share a large common part, so even those of
-unrelated tokens have a cosine above 0; it is told as well.
+The same tokens go through the model under causal and under bidirectional attention. The cosine of a token's two states is averaged by
+layer and by position. LLM2Vec (arXiv 2404.05961, section 5.2 and figure 5) finds it near 1 in all layers of Mistral, which works
+bidirectionally without training, and falling with depth in Llama, which does not. Two facts hold by construction. The last token of a text
+sees all others under both attentions, so its states after layer 1 are equal. And states share a large common part, so even unrelated
+tokens have a cosine above 0; it is reported too.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.models.provenance import fingerprint_of
-from unmask.probing.prompt_sensitivity import Estimate
+from unmask.statistics.intervals import Estimate
 from unmask.statistics.ratios import Ratio
 
-_STATES_AT_ONCE = 2**26  # numbers of the causal pass that wait for the bidirectional one: 256 MB in fp32
+_STATES_AT_ONCE = 2**26  # numbers of the causal pass that are kept for the bidirectional pass: 256 MB in fp32
 
 
 @dataclass(frozen=True)
 class StateChange:
     """Mean cosine of a token's causal and bidirectional state.
 
-    cosine: by layer (1..L, the last one after the final norm) and bin of positions, None where a bin holds no token; bins: first and last
-    position of each, from 0; tokens: in each bin; mean: of each layer over all tokens, with a 95 % interval by bootstrap over texts;
-    unrelated: of each layer, the mean cosine of any token's causal state with any token's bidirectional one.
+    cosine: by layer (1..L, the last one after the final norm) and bin of positions; bins: first and last position of each bin, from 0;
+    tokens: their number in each bin; mean: of each layer over all tokens, with a 95 % interval by bootstrap over texts; unrelated: for
+    each layer, the mean cosine of any token's causal state with any token's bidirectional state.
     """
 
     cosine: tuple[tuple[float, ...], ...]
@@ -65,7 +65,7 @@ def position_bins(longest: int) -> list[tuple[int, int]]:
 
 @dataclass
 class _Sums:
-    """Sums over tokens: of cosines by text, layer and bin; of unit states by layer, under both attentions."""
+    """Sums over tokens: cosines by text, layer and bin, and unit states by layer under both attentions."""
 
     cosine: Float[NDArray[np.float64], "text layer bin"]
     tokens: Float[NDArray[np.float64], "text bin"]
@@ -81,29 +81,29 @@ def probe_states(
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> StateChange:
-    """Compare the two states of every token of some texts, outside any prompt; padding is never looked at.
+    """Compare the two states of every token of some texts, without a prompt and without padding.
 
-    Memory holds the states of one batch only. Raises AttentionError for a model that cannot attend both ways, and UnmaskError for
-    texts without two of two tokens or more.
+    Memory holds the states of one batch only. Raises AttentionError for a model that cannot attend both ways, and UnmaskError for fewer
+    than two texts of at least two tokens.
     """
     backbone = model.backbone
     limit = backbone.within_positions(model.limit(max_length))
     tokenized = [tokenize_bare(model.tokenizer, text).ids for text in dict.fromkeys(texts)]
     usable = [TokenizedText(ids[:limit], 0) for ids in tokenized if len(ids) > 1]
     if len(usable) < 2:
-        raise UnmaskError("States are compared over two different texts or more of two tokens or more.")
+        raise UnmaskError("Comparing states needs at least 2 different texts of at least 2 tokens.")
     bidirectional, causal = backbone.under("bidirectional"), backbone.under("causal")
     bins = position_bins(max(len(text.ids) for text in usable))
     sums = _sum_up((causal, bidirectional), usable, bins, batch_tokens, progress)
     total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
     by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
-    means = zip(sums.causal, sums.bidirectional, strict=True)
+    sums_by_layer = zip(sums.causal, sums.bidirectional, strict=True)
     return StateChange(
         tuple(tuple(row) for row in (total / counts).tolist()),
         tuple(bins),
         tuple(int(count) for count in counts),
-        tuple(Estimate(one.value, one.interval() or (one.value, one.value)) for one in by_layer),
-        tuple(float(one @ other / counts.sum() ** 2) for one, other in means),
+        tuple(Estimate(layer.value, layer.interval() or (layer.value, layer.value)) for layer in by_layer),
+        tuple(float(causal_sum @ bidirectional_sum / counts.sum() ** 2) for causal_sum, bidirectional_sum in sums_by_layer),
         len(usable),
         sum(len(ids) > limit for ids in tokenized),
         limit,
@@ -113,9 +113,10 @@ def probe_states(
     )
 
 
-def name_of(one: tuple[int, int]) -> str:
-    """A bin of positions in words."""
-    return str(one[0]) if one[0] == one[1] else f"{one[0]}-{one[1]}"
+def name_of(bounds: tuple[int, int]) -> str:
+    """The name of a bin of positions, such as `4-7`."""
+    first, last = bounds
+    return str(first) if first == last else f"{first}-{last}"
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -137,7 +138,7 @@ def _sum_up(
     budget = min(batch_tokens or default_batch_tokens(backbone), max(1, _STATES_AT_ONCE // (width * depth)))
     for places in plan([len(text.ids) for text in texts], budget):
         batch = collate([texts[place] for place in places], pad_id=0)
-        rows, positions = (part.numpy() for part in batch.real.nonzero(as_tuple=True))
+        rows, positions = (indices.numpy() for indices in batch.real.nonzero(as_tuple=True))
         where = np.array(places)[rows], np.searchsorted(starts, positions, side="right") - 1
         np.add.at(sums.tokens, where, 1)
         for layer, cosine in enumerate(_both_ways(*backbones, batch, sums)):
@@ -148,27 +149,27 @@ def _sum_up(
 
 
 def _both_ways(causal: Backbone, bidirectional: Backbone, batch: TokenBatch, sums: _Sums) -> list[NDArray[np.float64]]:
-    """Cosine of each real token's two states, layer by layer, tokens in the order of texts and positions."""
+    """Cosine of each real token's two states, layer by layer. Tokens are in the order of texts and positions."""
     layers = range(1, causal.depth + 1)
     own = [HiddenRead(layer, _real) for layer in layers]
     kept = causal.read(batch, own)
 
     def against(layer: int) -> HiddenRead:
         def compare(hidden: Tensor, mask: Tensor) -> Tensor:
-            # each layer's causal states go as soon as they have been compared
-            one, other = (_unit(states) for states in (kept.pop(own[layer - 1]), _real(hidden, mask)))
-            sums.causal[layer - 1] += one.sum(dim=0, dtype=torch.float64).cpu()
-            sums.bidirectional[layer - 1] += other.sum(dim=0, dtype=torch.float64).cpu()
-            return (one * other).sum(dim=1, keepdim=True)
+            # each layer's causal states are dropped as soon as they have been compared
+            before, after = (_unit(states) for states in (kept.pop(own[layer - 1]), _real(hidden, mask)))
+            sums.causal[layer - 1] += before.sum(dim=0, dtype=torch.float64).cpu()
+            sums.bidirectional[layer - 1] += after.sum(dim=0, dtype=torch.float64).cpu()
+            return (before * after).sum(dim=1, keepdim=True)
 
         return HiddenRead(layer, compare)
 
-    found = bidirectional.read(batch, reads := [against(layer) for layer in layers])
-    return [found[read][:, 0].double().cpu().numpy() for read in reads]
+    cosines = bidirectional.read(batch, reads := [against(layer) for layer in layers])
+    return [cosines[read][:, 0].double().cpu().numpy() for read in reads]
 
 
 def _real(hidden: Tensor, mask: Tensor) -> Tensor:
-    """States of the real tokens alone, one after the other."""
+    """States of the real tokens, without padding."""
     return hidden[mask]
 
 

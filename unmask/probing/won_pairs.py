@@ -1,10 +1,10 @@
-"""Won pairs: on which pairs of texts is one way of reading a model right where another is wrong?
+"""Won pairs: which pairs of texts does one design rank right and another wrong?
 
-A design ranks the pairs of a set by similarity, humans rank them by score, and a design's error on a pair is the distance of the two
-ranks over the number of pairs: 0 for the right place, near 1 for the wrong end. Gold scores that are equal share their mean rank. MoEE
-(arXiv 2410.10814, section 3.5) shows such pairs: hidden states are said to win where texts differ on the surface only, routing weights on
-paraphrase and synonymy. Extreme pairs can be found between any two readings, equally good ones included; so it is told as well
-whether margins lean to one side (Wilcoxon's signed-rank test), and whether they go with what the pairs look like.
+A design ranks the pairs of a set by similarity; humans rank them by score. A design's error on a pair is the distance of the two ranks
+divided by the number of pairs: 0 for the right rank, near 1 for the wrong end. Equal gold scores share their mean rank. MoEE (arXiv
+2410.10814, section 3.5) shows such pairs: it says that hidden states win where texts differ on the surface only, and routing weights on
+paraphrase and synonymy. Extreme pairs exist between any two designs, even equally good ones. So the probe also tests whether margins lean
+to one side (Wilcoxon's signed-rank test), and correlates them with properties of the pairs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.errors import UnmaskError
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import Pair, pair_cosines
-from unmask.probing.prompt_sensitivity import Estimate
 from unmask.statistics.bootstrap import interval
 from unmask.statistics.correlations import RankTable, codes_of, correlations, ranks_of, resampled
+from unmask.statistics.intervals import Estimate
 
 _FEWEST = 10
 _WORD = re.compile(r"\w+")
@@ -33,7 +33,7 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class WonPair:
-    """A pair, its ranks from 0 (least alike) to 1 by gold and by both designs, and by how much the first design wins (below 0: loses)."""
+    """A pair, its ranks from 0 (least similar) to 1 by gold and by both designs, and the margin of the first design (below 0: it loses)."""
 
     one: str
     other: str
@@ -45,12 +45,12 @@ class WonPair:
 
 @dataclass(frozen=True)
 class WonPairs:
-    """Where two designs differ. A margin is the second design's error minus the first's: above 0 the first wins.
+    """The pairs on which two designs differ. A margin is the second design's error minus the first's: above 0 the first design wins.
 
-    spearman: of each design with gold; errors: of each design on every pair; margin: the mean; wins: pairs that the first and the second
-    design win, the rest are even; p: that margins lie symmetrically around 0 (Wilcoxon signed-rank, two-sided, even pairs dropped);
-    goes_with: Spearman of the margin with the pair's gold score, its shared words and its length; first, second: pairs won
-    by most. Intervals are 95 % by bootstrap over pairs, ranks taken anew in each resample.
+    spearman: of each design with gold; errors: of each design on every pair; margin: the mean margin; wins: the numbers of pairs that the
+    first and the second design win; p: of the hypothesis that margins are symmetric around 0 (Wilcoxon signed-rank, two-sided, margins of
+    0 dropped); goes_with: Spearman of the margin with the pair's gold score, its shared words and its length; first, second: the pairs
+    with the largest margins for each design. Intervals are 95 % by bootstrap over pairs; each resample is ranked anew.
     """
 
     designs: tuple[str, str]
@@ -73,39 +73,45 @@ class WonPairs:
 
 
 def rank_errors(ranks: RankTable, n: int) -> NDArray[np.float64]:
-    """Distance of each row's ranks from those of the last row, over n; shape (reading, item), the last row left out."""
+    """Distances of each row's ranks from those of the last row, divided by n; shape (reading, item), without the last row."""
     return np.asarray(np.abs(ranks[:-1] - ranks[-1]) / n, np.float64)
 
 
-def shared_words(one: str, other: str) -> float:
-    """Words that both texts hold over words that either does, without case; 0 where there is none (Jaccard)."""
-    first, second = (set(_WORD.findall(text.lower())) for text in (one, other))
-    return len(first & second) / len(first | second) if first | second else 0.0
+def shared_words(first: str, second: str) -> float:
+    """Words that both texts have over words that at least one has, ignoring case (Jaccard); 0 if there are no words."""
+    words, others = (set(_WORD.findall(text.lower())) for text in (first, second))
+    return len(words & others) / len(words | others) if words | others else 0.0
 
 
 def symmetry(margins: Column) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test that margins lie symmetrically around 0; 1 where all are 0."""
+    """Two-sided p of Wilcoxon's signed-rank test that margins are symmetric around 0; 1 if all are 0."""
     from scipy.stats import wilcoxon
 
     return float(wilcoxon(margins, zero_method="wilcox").pvalue) if margins.any() else 1.0
 
 
-def compare_ranks(first: Column, second: Column, gold: Column, looks: dict[str, Column], seed: int = 0) -> dict[str, Estimate]:
-    """Spearman of both, their difference, the mean margin, and how the margin goes with each of `looks`, with intervals."""
+def compare_ranks(
+    first: Column, second: Column, gold: Column, properties: dict[str, Column], seed: int = 0
+) -> dict[str, Estimate]:
+    """Spearman of both with gold, their difference, the mean margin, and its correlation with each property; with intervals."""
     codes = codes_of(np.stack([first, second, gold], axis=1))
 
     def measure(counts: NDArray[np.int64]) -> dict[str, float]:
         ranks = ranks_of(codes, counts)
         table, errors = correlations(ranks, counts), rank_errors(ranks, int(counts.sum()))
         margins = errors[1] - errors[0]
-        along = codes_of(np.column_stack([margins, *looks.values()]))
-        told = correlations(ranks_of(along, counts), counts)[0, 1:]
+        along = codes_of(np.column_stack([margins, *properties.values()]))
+        with_properties = correlations(ranks_of(along, counts), counts)[0, 1:]
         values = {"first": table[0, 2], "second": table[1, 2], "difference": table[0, 2] - table[1, 2]}
-        return values | {"margin": float(np.average(margins, weights=counts))} | dict(zip(looks, told, strict=True))
+        return (
+            values
+            | {"margin": float(np.average(margins, weights=counts))}
+            | dict(zip(properties, with_properties, strict=True))
+        )
 
     whole = measure(np.ones(len(gold), np.int64))
     samples = [measure(counts) for counts in resampled(len(gold), seed)]
-    return {name: Estimate(float(value), interval([one[name] for one in samples])) for name, value in whole.items()}
+    return {name: Estimate(float(value), interval([sample[name] for sample in samples])) for name, value in whole.items()}
 
 
 def probe_winners(
@@ -119,19 +125,21 @@ def probe_winners(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> WonPairs:
-    """Rank scored pairs by two designs; the `most` pairs that each wins by most. Raises UnmaskError for pairs without different scores."""
+    """Rank scored pairs by two designs, and give the `most` pairs that each wins by the largest margins. Raises UnmaskError."""
     scores = [pair.score for pair in pairs if pair.score is not None]
     if len(scores) < max(len(pairs), _FEWEST) or len(set(scores)) < 2:
-        raise UnmaskError(f"Ranks are compared over {_FEWEST} pairs or more, all of them with a score, not all the same.")
-    found = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+        raise UnmaskError(
+            f"Comparing ranks needs at least {_FEWEST} pairs. Every pair needs a score, and the scores must differ."
+        )
+    similarities = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
     gold = np.array(scores)
-    looks = {
+    properties = {
         "gold score": gold,
         "shared words": np.array([shared_words(pair.one, pair.other) for pair in pairs]),
         "length": np.array([float(len(pair.one) + len(pair.other)) for pair in pairs]),
     }
-    told = compare_ranks(found[:, 0], found[:, 1], gold, looks, seed)
-    ranks = ranks_of(codes_of(np.column_stack([found, gold])), np.ones(len(gold), np.int64))
+    estimates = compare_ranks(similarities[:, 0], similarities[:, 1], gold, properties, seed)
+    ranks = ranks_of(codes_of(np.column_stack([similarities, gold])), np.ones(len(gold), np.int64))
     errors = rank_errors(ranks, len(gold))
     margins = errors[1] - errors[0]
     order = np.argsort(-margins, kind="stable")
@@ -142,12 +150,12 @@ def probe_winners(
     ]
     return WonPairs(
         (designs[0].name, designs[1].name),
-        (told["first"], told["second"]),
-        told["difference"],
-        told["margin"],
+        (estimates["first"], estimates["second"]),
+        estimates["difference"],
+        estimates["margin"],
         (int((margins > 0).sum()), int((margins < 0).sum())),
         symmetry(margins),
-        {name: told[name] for name in looks},
+        {name: estimates[name] for name in properties},
         tuple(won[place] for place in order[:most] if margins[place] > 0),
         tuple(won[place] for place in order[::-1][:most] if margins[place] < 0),
         (tuple(errors[0].tolist()), tuple(errors[1].tolist())),

@@ -1,10 +1,10 @@
-"""Words: how much of a word's part of speech, chunk or entity a linear classifier reads off its frozen states.
+"""Word probe: how much of a word's part of speech, chunk or entity a linear classifier can read from its frozen states.
 
-The words of a sentence are joined by spaces and tokenized ONCE; character offsets say which sub-tokens are whose (one that spans
-two words is of both, a space alone of none). A word's vector is the mean of its sub-tokens' states. With `shift`, for models that were
-trained by MNTP, sub-token i is represented by the state at position i-1, which is where MNTP predicts it; position 0 has no
-state before it and keeps its own. A BOS token, where the tokenizer adds one, is position 0, so then no word is concerned.
-The probe is LLM2Vec's (arXiv 2404.05961, section 4), with multinomial logistic regression in place of its SGD.
+The words of a sentence are joined by spaces and tokenized ONCE. Character offsets assign sub-tokens to words: a sub-token that spans two
+words belongs to both, a space alone to none. The vector of a word is the mean of its sub-tokens' states. With `shift`, for models trained
+with MNTP, the state at position i-1 represents sub-token i, since MNTP predicts it there. Position 0 keeps its own state; if the tokenizer
+adds a BOS token, that is position 0 and no word is concerned. The probe is LLM2Vec's (arXiv 2404.05961, section 4), with multinomial
+logistic regression in place of its SGD.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unmask.tasks.tagged import Sentence
 
 Matrix = Float[NDArray[np.float32], "word dim"]
 CS = (1e-3, 1e-2, 1e-1, 1.0)
-"""Inverse strengths of regularisation to choose from; standardised vectors of hundreds of dimensions want a strong one."""
+"""Inverse strengths of regularisation to choose from. Standardised vectors of hundreds of dimensions need strong regularisation."""
 _HELD_OUT, _ITERATIONS = 0.1, 1000
 _BIO = re.compile(r"[BI]-.+|O")
 
@@ -64,7 +64,7 @@ class Scores:
 
     @property
     def entity_f1(self) -> Ratio | None:
-        """2 x entities found / (entities given + predicted), exact in span and type; None for tags that are not BIO."""
+        """2 x entities found / (gold + predicted entities), exact in span and type; None if tags are not BIO."""
         if self.found is None or self.given is None or self.predicted is None:
             return None
         return Ratio((2 * self.found).astype(np.float64), (self.given + self.predicted).astype(np.float64))
@@ -75,9 +75,9 @@ class WordProbe:
     """The outcome of a word-level probe.
 
     metric: entity_f1 for BIO tags, else accuracy; value, interval: of the metric, 95 % by bootstrap over test sentences; majority:
-    accuracy of the most frequent training tag; unseen: test words whose tag is not among the training tags, all of them counted
-    as errors; dim: of a word's vector; c: regularisation, chosen on a tenth of the training sentences unless it was given;
-    converged: whether lbfgs did.
+    accuracy of always guessing the most frequent training tag; unseen: test words whose tag is not in the training data, which count as
+    errors; dim: size of a word's vector; c: regularisation, chosen on a tenth of the training sentences unless given; converged: whether
+    lbfgs converged.
     """
 
     metric: str
@@ -104,7 +104,7 @@ class WordProbe:
     provenance: dict[str, Any]
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`: the scores of single sentences go last."""
+        """For `--json`. The scores of single sentences come last."""
         content = {name: value for name, value in asdict(self).items() if name != "scores"}
         kept = {name: value for name, value in asdict(self.scores).items() if value is not None}
         return content | {"scores": {name: value.tolist() for name, value in kept.items()}}
@@ -118,15 +118,15 @@ def probe_words(
     layer: int | None = None,
     **options: Any,
 ) -> WordProbe:
-    """Fit a linear probe on the words of `train` and score it on those of `test`, at one layer: 1..L, the last by default.
+    """Fit a linear probe on the words of `train` and score it on those of `test`, at one layer (1..L, by default the last).
 
-    Options and errors as of `probe_layers`.
+    Options and errors are those of `probe_words_at_layers`.
     """
     layer = model.backbone.depth if layer is None else layer
-    return probe_layers(model, train, test, [layer], **options)[layer]
+    return probe_words_at_layers(model, train, test, [layer], **options)[layer]
 
 
-def probe_layers(
+def probe_words_at_layers(
     model: LoadedModel,
     train: Sequence[Sentence],
     test: Sequence[Sentence],
@@ -138,16 +138,16 @@ def probe_layers(
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[int, WordProbe]:
-    """A linear probe at each of several layers, which are read in the same passes: by layer, 1..L, the last after the final norm.
+    """A linear probe at each of several layers (1..L, the last after the final norm), all from the same forward passes.
 
-    c: fixed, or chosen for each layer by accuracy on a tenth of the training sentences that the seed draws. Raises UnmaskError for
-    a layer that the model lacks, a sentence longer than the model has positions, a word without sub-tokens, and fewer than two tags.
+    c: by default chosen for each layer, by accuracy on a tenth of the training sentences that the seed draws. Raises UnmaskError for a
+    layer that the model lacks, a sentence longer than the model's positions, a word without sub-tokens, and fewer than two tags.
     """
     tags = {tag for sentence in train for tag in sentence.tags}
     if len(tags) < 2:
-        raise UnmaskError(f"The training sentences hold {len(tags)} tag(s); a probe needs two or more.")
+        raise UnmaskError(f"The training sentences have {len(tags)} tag(s); a probe needs at least 2.")
     if not test:
-        raise UnmaskError("There is no test sentence.")
+        raise UnmaskError("The test data hold no sentences.")
     options: dict[str, Any] = {"shift": shift, "batch_tokens": batch_tokens, "progress": progress}
     fitted = layer_vectors(model, train, layers, **options)
     scored = layer_vectors(model, test, layers, **options)
@@ -167,12 +167,12 @@ def _probe(
     seed: int,
     **about: Any,
 ) -> WordProbe:
-    """Fit on the words' vectors of one layer and score; about: what is told in the result as it is."""
+    """Fit on the words' vectors of one layer and score. about: fields of the result that are copied as they are."""
     labels = np.array([tag for sentence in train for tag in sentence.tags])
-    chosen = c if c is not None else _choose_c(fitted, labels, [len(one.words) for one in train], seed)
+    chosen = c if c is not None else _choose_c(fitted, labels, [len(sentence.words) for sentence in train], seed)
     predict, converged = fit_probe(fitted, labels, chosen)
-    guesses = _split(predict(scored), [len(one.words) for one in test])
-    scores = score([one.tags for one in test], [part.tolist() for part in guesses])
+    guesses = _split(predict(scored), [len(sentence.words) for sentence in test])
+    scores = score([sentence.tags for sentence in test], [tags.tolist() for tags in guesses])
     main = scores.entity_f1 or scores.accuracy
     frequent = Counter(labels.tolist()).most_common(1)[0][0]
     gold = [tag for sentence in test for tag in sentence.tags]
@@ -201,30 +201,29 @@ def _probe(
 
 
 def compare_words(first: WordProbe, second: WordProbe) -> Difference:
-    """First minus second by a paired bootstrap over the test sentences. Raises UnmaskError if these are not the same."""
+    """First minus second, paired over the test sentences. Raises UnmaskError if these are not the same."""
     if first.test_data != second.test_data:
-        raise UnmaskError("Only probes that were tested on the same sentences and tags can be compared.")
-    one, two = (probe.scores.entity_f1 or probe.scores.accuracy for probe in (first, second))
-    return difference(first.metric, one, two)
+        raise UnmaskError("These probes were tested on different sentences or tags. Test both on the same sentences.")
+    return difference(first.metric, *(probe.scores.entity_f1 or probe.scores.accuracy for probe in (first, second)))
 
 
 def word_tokens(model: LoadedModel, sentences: Sequence[Sentence]) -> list[WordTokens]:
-    """Tokenize sentences and find each word's sub-tokens. Raises UnmaskError for a word without any, and for one sentence too long."""
+    """Tokenize sentences and find each word's sub-tokens. Raises UnmaskError for a word without sub-tokens and a too long sentence."""
     limit = model.backbone.within_positions(2**31)
-    found = []
+    tokenized = []
     for sentence in sentences:
         text = " ".join(sentence.words)
         tokens = tokenize_bare(model.tokenizer, text)
         if len(tokens.ids) > limit:
             raise UnmaskError(
-                f"{sentence.where or text[:40]}: {len(tokens.ids)} tokens, and the model has {limit} positions; leave it out."
+                f"{sentence.where or text[:40]}: {len(tokens.ids)} tokens do not fit the {limit} positions of the model. Leave it out."
             )
-        found.append(WordTokens(tokens.ids, _assign(sentence, tokens.offsets)))
-    return found
+        tokenized.append(WordTokens(tokens.ids, _assign(sentence, tokens.offsets)))
+    return tokenized
 
 
 def _assign(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """Positions of the sub-tokens that share a character with each word; both run forwards, so one walk suffices."""
+    """For each word, the positions of the sub-tokens that share a character with it. Both are sorted, so one walk is enough."""
     words, begin, first = [], 0, 0
     for word in sentence.words:
         end = begin + len(word)
@@ -243,7 +242,7 @@ def _assign(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tuple[tup
 
 
 def word_vectors(model: LoadedModel, sentences: Sequence[Sentence], layer: int, **options: Any) -> Matrix:
-    """One vector a word at one layer, float32 of shape (word, dim), sentence after sentence; see `layer_vectors`."""
+    """One vector for each word at one layer, float32 of shape (word, dim), sentence after sentence; see `layer_vectors`."""
     return layer_vectors(model, sentences, [layer], **options)[layer]
 
 
@@ -256,18 +255,18 @@ def layer_vectors(
     batch_tokens: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[int, Matrix]:
-    """One vector a word, float32 of shape (word, dim), sentence after sentence, at each of some layers. Raises UnmaskError.
+    """One vector for each word at each of some layers, float32 of shape (word, dim), sentence after sentence. Raises UnmaskError.
 
-    States are averaged inside the pass: memory holds the vectors of words, never the states of all tokens.
+    States are averaged inside the forward pass: memory holds the vectors of words, never the states of all tokens.
     """
     backbone = model.backbone
     for layer in layers:
         if not 1 <= layer <= backbone.depth:
             raise UnmaskError(f"There is no layer {layer}: this model has {backbone.depth} layers, 1 to {backbone.depth}.")
     tokens = word_tokens(model, sentences)
-    starts = np.cumsum([0, *(len(one.words) for one in tokens)])
+    starts = np.cumsum([0, *(len(sentence.words) for sentence in tokens)])
     vectors: dict[int, Matrix] = {}
-    for batch in plan([len(one.ids) for one in tokens], batch_tokens or default_batch_tokens(backbone)):
+    for batch in plan([len(sentence.ids) for sentence in tokens], batch_tokens or default_batch_tokens(backbone)):
         lengths = [len(tokens[index].words) for index in batch]
         for layer, values in _read(backbone, [tokens[index] for index in batch], layers, shift).items():
             if layer not in vectors:
@@ -297,7 +296,7 @@ def _read(backbone: Backbone, texts: Sequence[WordTokens], layers: Sequence[int]
 def averaging(
     words: Sequence[Sequence[Sequence[int]]], length: int, shift: bool
 ) -> tuple[Float[Tensor, "text word token"], Bool[Tensor, "text word"]]:
-    """Weights that average each word's sub-token states (shifted by -1 if asked), and which (text, word) cells hold a word."""
+    """Weights that average each word's sub-token states (with `shift`: the states before), and which (text, word) cells are words."""
     weights = torch.zeros(len(words), max(len(text) for text in words), length)
     for row, text in enumerate(words):
         for column, positions in enumerate(text):
@@ -307,65 +306,65 @@ def averaging(
 
 
 def fit_probe(vectors: Matrix, labels: NDArray[Any], c: float) -> tuple[Callable[[Matrix], NDArray[Any]], bool]:
-    """Multinomial logistic regression (lbfgs) on standardised vectors: a function from vectors to tags, and whether it converged."""
+    """Multinomial logistic regression (lbfgs) on standardised vectors: a function from vectors to tags, and if it converged."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     if not c > 0:
-        raise UnmaskError(f"C is the inverse strength of regularisation, a positive number, not {c}.")
+        raise UnmaskError(f"C, the inverse strength of regularisation, must be positive, not {c}.")
     mean, deviation = vectors.mean(axis=0, dtype=np.float64), vectors.std(axis=0, dtype=np.float64)
-    deviation[deviation == 0] = 1.0  # a dimension that never moves tells nothing, and must not divide by zero
+    deviation[deviation == 0] = 1.0  # a constant dimension must not divide by zero
     shift, scale = mean.astype(np.float32), deviation.astype(np.float32)
     model = LogisticRegression(C=c, max_iter=_ITERATIONS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # told in the result
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the result says so
         model.fit((vectors - shift) / scale, labels)
     return lambda new: np.asarray(model.predict((new - shift) / scale)), int(model.n_iter_.max()) < _ITERATIONS
 
 
 def _choose_c(vectors: Matrix, labels: NDArray[Any], lengths: Sequence[int], seed: int) -> float:
-    """The C of CS with the best accuracy on a tenth of the sentences; the strongest regularisation of those that tie."""
+    """The C of CS with the best accuracy on a tenth of the sentences; of equal ones the smallest, which regularises most."""
     held = np.zeros(len(lengths), dtype=bool)
     held[np.random.default_rng(seed).permutation(len(lengths))[: max(1, round(_HELD_OUT * len(lengths)))]] = True
     out = np.repeat(held, lengths)
     if len(set(labels[~out].tolist())) < 2:
-        raise UnmaskError("There are too few training sentences to choose C on a tenth of them; give C.")
-    found = {}
+        raise UnmaskError("There are too few training sentences to choose C on a tenth of them. Give C.")
+    accuracies = {}
     for c in CS:
         predict, _ = fit_probe(vectors[~out], labels[~out], c)
-        found[c] = float((predict(vectors[out]) == labels[out]).mean())
-    return max(CS, key=lambda c: found[c])
+        accuracies[c] = float((predict(vectors[out]) == labels[out]).mean())
+    return max(CS, key=lambda c: accuracies[c])
 
 
 def score(gold: Sequence[Sequence[str]], guesses: Sequence[Sequence[str]]) -> Scores:
-    """Count what is right in each sentence: words, and entities if all given tags are BIO."""
+    """Count what is right in each sentence: words, and entities if all gold tags are BIO."""
     pairs = list(zip(gold, guesses, strict=True))
-    correct = np.array([sum(a == b for a, b in zip(one, two, strict=True)) for one, two in pairs])
-    words = np.array([len(one) for one, _ in pairs])
-    tags = {tag for one in gold for tag in one}
+    correct = np.array([sum(a == b for a, b in zip(tags, guessed, strict=True)) for tags, guessed in pairs])
+    words = np.array([len(tags) for tags, _ in pairs])
+    tags = {tag for sentence in gold for tag in sentence}
     if tags <= {"O"} or not all(_BIO.fullmatch(tag) for tag in tags):
         return Scores(correct, words)
-    spans = [(entities(one), entities(two)) for one, two in pairs]
+    spans = [(entities(tags), entities(guessed)) for tags, guessed in pairs]
     return Scores(
         correct,
         words,
-        np.array([len(one & two) for one, two in spans]),
-        np.array([len(one) for one, _ in spans]),
-        np.array([len(two) for _, two in spans]),
+        np.array([len(own & guessed) for own, guessed in spans]),
+        np.array([len(own) for own, _ in spans]),
+        np.array([len(guessed) for _, guessed in spans]),
     )
 
 
 def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
     """Entities (first word, end, type) of BIO tags. As in conlleval, I-X after O or after another type begins an entity too."""
-    found, start, kind = set(), 0, ""
+    spans, start, kind = set(), 0, ""
     for position, tag in enumerate([*tags, "O"]):
         prefix, _, now = tag.partition("-")
         if kind and (prefix != "I" or now != kind):
-            found.add((start, position, kind))
+            spans.add((start, position, kind))
             kind = ""
         if now and not kind:
             start, kind = position, now
-    return found
+    return spans
 
 
 def _split(values: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
@@ -373,4 +372,4 @@ def _split(values: NDArray[Any], lengths: Sequence[int]) -> list[NDArray[Any]]:
 
 
 def _data(sentences: Sequence[Sentence]) -> str:
-    return fingerprint_of([part for one in sentences for part in (*one.words, "", *one.tags, "")])
+    return fingerprint_of([text for sentence in sentences for text in (*sentence.words, "", *sentence.tags, "")])

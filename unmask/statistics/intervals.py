@@ -8,6 +8,7 @@ resample, and an interval of no width. What was not seen may still happen: in th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
 
@@ -16,6 +17,15 @@ import numpy as np
 from unmask.statistics.bootstrap import Items, Scores, bootstrap, interval, score
 
 Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its 95 % interval."""
+
+    value: float
+    interval: Bounds
+
 
 NO_WIDTH = 1e-12
 """Width from which an interval counts as one: less is floating point."""

@@ -116,8 +116,9 @@ def prompts(
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
     from unmask.io.progress import progress_bar
     from unmask.probing.geometry import read_pairs
-    from unmask.probing.prompt_sensitivity import NINE, Estimate, designs_of, probe_prompts
+    from unmask.probing.prompt_sensitivity import NINE, designs_of, probe_prompts
     from unmask.reporting.probe_figures import draw_prompts
+    from unmask.statistics.intervals import Estimate
 
     given = read_pairs(pairs)[:limit]
     loaded = loaded_model(designs_of(NINE, False)[0], model, adapter, revision, dtype, device, trust_remote_code)

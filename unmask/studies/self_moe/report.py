@@ -15,7 +15,9 @@ def write_report(found: Findings, folder: Path, model: str, plan: StudyPlan) -> 
     """Write the tables that are there so far, and the figures once the study is complete: they take longer than a short study."""
     complete = plan.number in found.sizes  # the last table
     drawn = draw_figures(found, folder / "figures") if complete else []
-    figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in drawn] or ["Figures follow when the study is complete.\n"]
+    figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in drawn] or [
+        "Figures follow when the study is complete.\n"
+    ]
     kind = "lessons of public sets" if plan.lessons == "seeds" else "lessons that the model wrote itself"
     head = (
         f"# Self-MoE on {model}\n\n{plan.number} {kind} for each of {', '.join(plan.seeds)}; {plan.held_out} of each held out; "
