@@ -54,4 +54,5 @@ def attention_in(name: str) -> tuple[str, Attention | None]:
 
 
 def _step(later: PrefixGap, earlier: PrefixGap) -> Difference:
-    return difference("gap", *(Ratio(np.array(stage.gaps), np.ones(len(stage.gaps))) for stage in (later, earlier)))
+    after, before = (Ratio(np.array(stage.gaps), np.ones(len(stage.gaps))) for stage in (later, earlier))
+    return difference("gap", after, before)

@@ -204,7 +204,8 @@ def compare_words(first: WordProbe, second: WordProbe) -> Difference:
     """First minus second, paired over the test sentences. Raises UnmaskError if these are not the same."""
     if first.test_data != second.test_data:
         raise UnmaskError("These probes were tested on different sentences or tags. Test both on the same sentences.")
-    return difference(first.metric, *(probe.scores.entity_f1 or probe.scores.accuracy for probe in (first, second)))
+    ratio, other_ratio = (probe.scores.entity_f1 or probe.scores.accuracy for probe in (first, second))
+    return difference(first.metric, ratio, other_ratio)
 
 
 def word_tokens(model: LoadedModel, sentences: Sequence[Sentence]) -> list[WordTokens]:
