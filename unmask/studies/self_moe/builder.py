@@ -1,4 +1,4 @@
-"""Making: experts, the model of all instances, and every mixture of the study. What is there already is taken over."""
+"""Training of the experts, of instance merging, and of every mixture of the study. What exists already is reused."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from unmask.studies.self_moe.study_data import StudyData
 
 @dataclass(frozen=True)
 class Builder:
-    """Makes what the study compares, of one base model, below one folder."""
+    """Trains everything that the study compares, from one base model, below one folder."""
 
     plan: StudyPlan
     source: Source
-    drawn: StudyData
+    data: StudyData
     folder: Path
     say: Callable[[str], None]
     callbacks: Sequence[Any] = ()
 
     def experts(self, number: int) -> dict[str, Path]:
-        """An expert of each domain, of so many lessons."""
-        return {name: self._expert(name, lessons, number) for name, lessons in self.drawn.first(number).items()}
+        """The folder of an expert for each domain, trained on `number` lessons."""
+        return {name: self._expert(name, lessons, number) for name, lessons in self.data.first(number).items()}
 
     def instance(self, number: int) -> Path:
-        """One LoRA of all lessons together: instance merging, at equal data and steps."""
-        together = [lesson for lessons in self.drawn.first(number).values() for lesson in lessons]
+        """One LoRA trained on all lessons together (instance merging), with the same data and steps."""
+        together = [lesson for lessons in self.data.first(number).values() for lesson in lessons]
         return self._expert(INSTANCE, together, number)
 
     def mixture(self, variant: str, number: int, domains: Sequence[str] | None = None) -> Path:
-        """A mixture of the experts of some domains, all by default, its router trained on their lessons."""
+        """A mixture of the experts of some domains (by default all), whose router is trained on their lessons."""
         how = VARIANTS[variant]
-        chosen = list(domains or self.drawn.learned)
-        lessons = {name: self.drawn.first(number)[name] for name in chosen}
-        end = "" if len(chosen) == len(self.drawn.learned) else f"-{len(chosen)}"
+        chosen = list(domains or self.data.learned)
+        lessons = {name: self.data.first(number)[name] for name in chosen}
+        end = "" if len(chosen) == len(self.data.learned) else f"-{len(chosen)}"
         folder = self._place("mixtures", f"{variant.replace(' ', '-')}{end}", number)
         if how.options.joint:
             return self._joint(how, lessons, number, folder)
@@ -57,7 +57,7 @@ class Builder:
 
     def _joint(self, how: Variant, lessons: Mapping[str, Sequence[Lesson]], number: int, folder: Path) -> Path:
         self._announce(folder)
-        together = sum(len(some) for some in lessons.values())
+        together = sum(len(of_domain) for of_domain in lessons.values())
         mix_jointly(
             lessons, folder, how.routing, self.source,
             lora=self.plan.lora, learning=self.plan.expert_learning(together), options=how.options, callbacks=self.callbacks,
@@ -72,7 +72,7 @@ class Builder:
         return folder
 
     def _place(self, kind: str, name: str, number: int) -> Path:
-        """Where something of so many lessons lies; what the plan's own number makes lies in front."""
+        """The folder of an expert or mixture; the number of lessons is part of its name if it is not the plan's own number."""
         return inside(self.folder / (kind if number >= self.plan.number else f"{kind}-{number}"), name)
 
     def _announce(self, folder: Path) -> None:

@@ -51,7 +51,7 @@ def _routing(found: Findings) -> Figure | None:
             )
         axis.set_xticks(range(len(usage["experts"])), usage["experts"], rotation=45, ha="right", fontsize=8)
         axis.set_yticks(range(len(load)), usage["domains"] if place == 0 else [""] * len(load), fontsize=8)
-        axis.set_title(f"{name}\nI(D;E) less chance {usage['information'] - usage['shuffled']:.2f}", fontsize=9)
+        axis.set_title(f"{name}\nI(D;E) minus chance {usage['information'] - usage['shuffled']:.2f}", fontsize=9)
     figure.suptitle("Share of each domain's tokens (rows) whose first expert is ... (columns)", fontsize=9)
     return figure
 

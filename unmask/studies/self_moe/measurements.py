@@ -1,6 +1,6 @@
-"""Measuring: the held-out responses' likelihood under every row of the tables, abilities, and where tokens go. Each is kept.
+"""Measurements of the study: likelihoods of held-out responses, abilities, and routing, for every row of its tables.
 
-A row is measured where something of it is missing: a study that stands can be asked more, and one that was stopped goes on.
+All are kept. Only what is missing is measured, so that a stopped study continues and a finished one can be extended.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Values = dict[str, NDArray[np.float64]]
 class Measurements:
     """Measures models on the held-out lessons, each at most once.
 
-    asked: tests of ability, for whole models. folder: where values are kept, one file a row, named by the row; they are those of the
-    artefacts that lie beside it. rows: the rows that were called for, in order.
+    folder: where values are kept, one file for each row, named after it; ability_tests: for whole models; rows: the rows that were
+    requested so far, in order.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class Measurements:
         max_length: int,
         folder: Path,
         say: Callable[[str], None],
-        asked: AbilityTests | None = None,
+        ability_tests: AbilityTests | None = None,
     ) -> None:
         self.source, self.held_out, self.max_length, self.folder, self.say = source, held_out, max_length, folder, say
-        self.asked = asked or AbilityTests({}, None, False)
-        self.tests = {name: _named(items, self.asked.limit) for name, items in self.asked.items.items()}
+        self.ability_tests = ability_tests or AbilityTests({}, None, False)
+        self.tests = {name: _named(items, self.ability_tests.limit) for name, items in self.ability_tests.items.items()}
         self.rows: list[str] = []
 
     def model(self, row: str, folder: Path | None) -> Values:
-        """A base model (no folder), an expert or a mixture as it was saved."""
+        """The values of a base model (no folder), an expert or a mixture as it was saved."""
         if self._lacks(row):
             self._measure(row, *load_any_language_model(replace(self.source, model=str(folder or self.source.model))))
         return self._values(row)
 
     def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:
-        """Experts merged into the base."""
+        """The values of experts merged into the base."""
         if self._lacks(row):
             model, tokenizer = load_language_model(self.source)
             merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
@@ -68,7 +68,7 @@ class Measurements:
         return self._values(row)
 
     def choices(self, row: str, folder: Path, choices: Sequence[str], *, abilities: bool = False) -> dict[str, Values]:
-        """A mixture used in other ways than it was saved in, and asked for its abilities if wanted; and where its tokens go."""
+        """The values of a mixture under other routings, on request with its abilities. Measures its routing too."""
         names = {choice: f"{row}, {choice}" for choice in choices}
         lacking = {choice for choice, name in names.items() if self._lacks(name, abilities)}
         usage = f"{row}, usage"
@@ -86,28 +86,27 @@ class Measurements:
         return {choice: self._values(name) for choice, name in names.items()}
 
     def usage(self, row: str) -> dict[str, Any]:
-        """What `choices` found of where tokens go."""
+        """The routing of a mixture that `choices` measured."""
         return self._kept(f"{row}, usage")
 
     def abilities(self) -> dict[str, Values]:
-        """What the rows so far got right, 100 for each item that they did: the tests that all rows were asked alike."""
-        kept = {row: self._right(row) for row in self.rows}
-        kept = {row: right for row, right in kept.items() if right}
-        alike = [
-            (name, one["items"])
-            for name, one in next(iter(kept.values()), {}).items()
-            if all(right.get(name, {}).get("items") == one["items"] for right in kept.values())
+        """For each row so far, 100 for each item that is right and 0 for others, on the tests that all rows have with the same items."""
+        by_row = {row: right for row in self.rows if (right := self._right(row))}
+        shared = [
+            name
+            for name, test in next(iter(by_row.values()), {}).items()
+            if all(right.get(name, {}).get("items") == test["items"] for right in by_row.values())
         ]
-        if not alike:
-            return {}
-        return {row: {name: np.array(right[name]["right"]) for name, _ in alike} for row, right in kept.items()}
+        return (
+            {row: {name: np.array(right[name]["right"]) for name in shared} for row, right in by_row.items()} if shared else {}
+        )
 
     def oracle(self, experts: Mapping[str, Values]) -> Values:
-        """Each domain under its own expert."""
+        """The values of each domain under its own expert."""
         return {domain: experts[domain][domain] for domain in self.held_out}
 
     def _lacks(self, row: str, abilities: bool = True) -> bool:
-        """Whether something of a row is still to be measured, which is then said."""
+        """Whether something of a row is still to be measured. If so, say it."""
         if abilities:
             self.rows.append(row)
         tests = self._lacking(row) if abilities else []
@@ -121,29 +120,29 @@ class Measurements:
     def _measure(
         self, row: str, speaker: Any, tokenizer: Any, using: Callable[[], Any] = nullcontext, abilities: bool = True
     ) -> None:
-        """What a row lacks, each test kept as soon as it is measured."""
+        """Measure what a row lacks. Each test is kept as soon as it is measured."""
         for name in self._lacking(row) if abilities else ():
             with using():
-                found = accuracies(
-                    speaker, tokenizer, {name: self.asked.items[name]}, limit=self.asked.limit,
-                    run_code=self.asked.run_code, unsandboxed=self.asked.unsandboxed,
+                scores = accuracies(
+                    speaker, tokenizer, {name: self.ability_tests.items[name]}, limit=self.ability_tests.limit,
+                    run_code=self.ability_tests.run_code, unsandboxed=self.ability_tests.unsandboxed,
                 )  # fmt: skip
-            right = {"items": self.tests[name], "right": (100 * found[name]).tolist()}
+            right = {"items": self.tests[name], "right": (100 * scores[name]).tolist()}
             write_record(self._file(f"{row}, abilities"), {**self._right(row), name: right})
         if self._read(row) is None:
             with using():
                 values = likelihoods(speaker, tokenizer, self.held_out, max_length=self.max_length)
-            write_record(self._file(row), {name: some.tolist() for name, some in values.items()})
+            write_record(self._file(row), {name: of_domain.tolist() for name, of_domain in values.items()})
 
     def _lacking(self, row: str) -> list[str]:
-        """Tests that a row was not asked yet, or not these items of them."""
+        """The ability tests that a row lacks, or has with other items."""
         right = self._right(row) if self.tests else {}
         return [name for name, items in self.tests.items() if right.get(name, {}).get("items") != items]
 
     def _right(self, row: str) -> dict[str, dict[str, Any]]:
-        """What is kept of a row's abilities; not what does not say of which items it is."""
+        """The kept abilities of a row, without those that do not name their items."""
         kept = self._read(f"{row}, abilities") or {}
-        return {name: one for name, one in kept.items() if isinstance(one, dict)}
+        return {name: test for name, test in kept.items() if isinstance(test, dict)}
 
     def _values(self, row: str) -> Values:
         return {domain: np.array(values) for domain, values in self._kept(row).items()}
@@ -154,7 +153,7 @@ class Measurements:
     def _kept(self, row: str) -> dict[str, Any]:
         kept = self._read(row)
         if kept is None:
-            raise UnmaskError(f"'{self._file(row)}' was removed or damaged while the study ran: run it again.")
+            raise UnmaskError(f"'{self._file(row)}' was removed or damaged while the study ran. Run the study again.")
         return kept
 
     def _file(self, row: str) -> Path:
@@ -162,7 +161,7 @@ class Measurements:
 
 
 def _named(items: Items, limit: int | None) -> str:
-    """Which items a test is asked with: by their content, or as the first ones that the harness fetches."""
+    """A name for the items of a test: a hash of their content, or the number of items that the harness fetches."""
     if items is None or isinstance(items, Fetched):
         return f"by name, {'all' if limit is None else limit}"
     digest = hashlib.sha256()

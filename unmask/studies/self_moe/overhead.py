@@ -1,4 +1,4 @@
-"""Overhead: what a mixture costs beside its base, in parameters, FLOPs and time, counted and measured in one run."""
+"""Overhead: what a mixture costs compared with its base model, in parameters, FLOPs and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _TOKENS, _TEXTS, _ROUNDS = 128, 4, 4
 
 @dataclass(frozen=True)
 class Overhead:
-    """parameters: of the base; added: by all experts and the router; flops: of a forward pass over those of the base; forward: its time."""
+    """The cost of a mixture.
+
+    parameters: of the base; added: by all experts and the router; flops, forward: FLOPs and time of a forward pass, divided by the base's.
+    """
 
     experts: int
     parameters: int
@@ -34,7 +37,7 @@ class Overhead:
 
 
 def measure_overhead(folder: Path, source: Source) -> Overhead:
-    """Count and time a saved mixture against its own base, experts left out; best of some rounds, taken in turns."""
+    """Count and time a saved mixture and its own base (the same model without experts), in turns; each time is the best of four."""
     from torch.utils.flop_counter import FlopCounterMode
 
     mixture, _ = load_mixture(folder, source)

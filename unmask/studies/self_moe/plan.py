@@ -1,4 +1,4 @@
-"""The plan of the study: which models, which lessons, how much training; and every mixture that it compares."""
+"""The plan of the study: models, lessons, amount of training, and every mixture that it compares."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FILE = Path(__file__).with_name("self_moe.toml")
 
 @dataclass(frozen=True)
 class Variant:
-    """A mixture of the study: how it routes and how its router learned. shared: the merged instances act on every token as well."""
+    """A mixture of the study: how it routes and how its router learns. shared: the instance-merged expert acts on every token too."""
 
     about: str
     routing: Routing = field(default_factory=Routing)
@@ -61,14 +61,14 @@ CHOICES: Final = (RENORMALISED, "top-2", "all", "random", "uniform")
 """Other ways to use the trained router of MiXSE."""
 
 
-class _Table(BaseModel):
+class _PlanTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ExpertPlan(_Table):
-    """How experts learn; instance merging and joint training see the same lessons as often.
+class ExpertPlan(_PlanTable):
+    """How experts learn. Instance merging and joint training see every lesson as often as experts do.
 
-    steps: of an expert of `number` lessons; of others, as many more or fewer as there are lessons.
+    steps: for an expert of `number` lessons; with more or fewer lessons, in proportion.
     """
 
     steps: int = Field(ge=1)
@@ -76,7 +76,7 @@ class ExpertPlan(_Table):
     warmup: int = Field(ge=0)
 
 
-class RouterPlan(_Table):
+class RouterPlan(_PlanTable):
     """How routers learn."""
 
     steps: int = Field(ge=1)
@@ -84,14 +84,14 @@ class RouterPlan(_Table):
     warmup: int = Field(ge=0)
 
 
-class StudyPlan(_Table):
-    """What is done at a scale.
+class StudyPlan(_PlanTable):
+    """What the study does at one scale.
 
-    seeds: a file of tasks or lessons for each domain, below the data folder or `starter:NAME`. lessons: these themselves, or what the model
-    writes after 100 of them. number: lessons of a domain; held_out: those it is tested on, never learned; sizes: other numbers, for
-    the curve over data. abilities: tests by their files below the data folder (empty: by the harness's own name; false: left out),
-    `limit` items each; those of code only with run_code, in a sandbox, and without one only with unsandboxed_code. ablations:
-    mixtures beside the main one, all of them if not said.
+    seeds: a file of lessons for each domain, below the data folder or `starter:NAME`. lessons: "seeds" takes these, "written" lets the
+    model write its own from 100 of them. number: lessons of a domain; held_out: lessons it is tested on, never learned; sizes: other
+    numbers of lessons, for the curve over data. abilities: ability tests by their files below the data folder (empty: the harness's own
+    data; false: left out), `limit` items each. Tests of code need run_code, and unsandboxed_code where there is no sandbox. ablations:
+    the other mixtures; by default all of them.
     """
 
     models: tuple[str, ...] = Field(min_length=1)
@@ -115,18 +115,18 @@ class StudyPlan(_Table):
     seed: int = 0
 
     @property
-    def asked(self) -> dict[str, str]:
-        """The tests of ability that are not left out."""
-        return {name: given for name, given in self.abilities.items() if given is not False}
+    def requested_abilities(self) -> dict[str, str]:
+        """The ability tests that are not left out, with their files."""
+        return {name: file for name, file in self.abilities.items() if file is not False}
 
     def expert_learning(self, lessons: int) -> Learning:
-        """How so many lessons are learned by LoRA."""
+        """How this number of lessons is learned by LoRA."""
         steps = max(1, round(self.expert.steps * lessons / self.number))
         warmup = min(self.expert.warmup, steps - 1)
         return Learning(steps, self.expert.lr, self.batch, warmup=warmup, max_length=self.max_length, seed=self.seed)
 
     def router_learning(self, average: Average, domains: int, trained: bool) -> Learning:
-        """How a router learns; a batch holds as many lessons of each domain."""
+        """How a router learns. A batch has the same number of lessons of each domain."""
         batch = max(1, self.batch // domains) * domains
         steps = self.router.steps if trained else 0
         warmup = max(0, min(self.router.warmup, steps - 1))
@@ -157,7 +157,9 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     for name in plan.seeds:
         inside(Path(), name)  # a domain gives its name to folders
         if name == INSTANCE:
-            raise UnmaskError(f"self-moe: a domain cannot be called '{name}': that is the expert of all domains together.")
+            raise UnmaskError(
+                f"self-moe: '{name}' is the name of the expert of all domains together. Choose another name for this domain."
+            )
     for name in plan.ablations:
         if name not in VARIANTS or name == MIXSE:
             raise unknown("ablation", name, [other for other in VARIANTS if other != MIXSE])

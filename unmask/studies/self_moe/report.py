@@ -11,10 +11,10 @@ from unmask.studies.self_moe.run import Findings, about
 from unmask.studies.self_moe.tables import sheets
 
 
-def write_report(found: Findings, folder: Path, model: str, plan: StudyPlan) -> None:
+def write_report(findings: Findings, folder: Path, model: str, plan: StudyPlan) -> None:
     """Write the tables that are there so far, and the figures once the study is complete: they take longer than a short study."""
-    complete = plan.number in found.sizes  # the last table
-    drawn = draw_figures(found, folder / "figures") if complete else []
+    complete = plan.number in findings.sizes  # the last table
+    drawn = draw_figures(findings, folder / "figures") if complete else []
     figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in drawn] or [
         "Figures follow when the study is complete.\n"
     ]
@@ -24,9 +24,9 @@ def write_report(found: Findings, folder: Path, model: str, plan: StudyPlan) -> 
         f"LoRA of rank {plan.lora.r}, {plan.expert.steps} steps of {plan.batch} an expert; routers {plan.router.steps} steps; "
         f"seed {plan.seed}. One seed: intervals hold for other lessons of the same kind, not for other trainings.\n"
     )
-    told = [f"- {row}: {about(row)}" for row in found.ablations if about(row)]
-    legend = "\n".join(["## What the ablations are", *told]) + "\n" if told else ""
+    descriptions = [f"- {row}: {about(row)}" for row in findings.ablations if about(row)]
+    legend = "\n".join(["## What the ablations are", *descriptions]) + "\n" if descriptions else ""
     with atomic(folder / "report.md") as scratch:
         scratch.write_text(
-            "\n".join([head, *(sheet.markdown() for sheet in sheets(found)), legend, *figures]), encoding="utf-8"
+            "\n".join([head, *(sheet.markdown() for sheet in sheets(findings)), legend, *figures]), encoding="utf-8"
         )

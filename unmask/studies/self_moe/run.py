@@ -18,17 +18,17 @@ from unmask.studies.self_moe.builder import Builder
 from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, StudyPlan
-from unmask.studies.self_moe.study_data import ask, check_tests, draw
+from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw
 
-_MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # may be asked of a study that stands
+_MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # may change when a finished study is extended
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 
 
 @dataclass
 class Findings:
-    """What the study has found so far, each table as values by row, each row as likelihoods by domain, lesson by lesson.
+    """The findings so far. A table is values by row; a row is likelihoods by domain, one for each lesson.
 
-    usage: where tokens go, by mixture; growing: mixtures of 0, 1, .. experts; sizes: by number of lessons, instance and MiXSE;
+    usage: where tokens go, by mixture; growing: mixtures of 0, 1, .. experts; sizes: instance merging and MiXSE by number of lessons;
     abilities: what each row of any table got right, item by item.
     """
 
@@ -42,7 +42,7 @@ class Findings:
 
     def as_json(self) -> dict[str, Any]:
         """Means, differences and intervals of every table."""
-        sized = {f"{name}, {number} lessons": values for number, some in self.sizes.items() for name, values in some.items()}
+        sized = {f"{name}, {number} lessons": values for number, rows in self.sizes.items() for name, values in rows.items()}
         tables = {"main": self.main, "ablations": self.ablations, "experts": self.growing, "lessons": sized}
         return {
             "unit": "nats a response token, held out; differences with 95 % intervals by a paired bootstrap over lessons",
@@ -54,7 +54,7 @@ class Findings:
 
 
 def rows_of(findings: Findings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:
-    """The rows of a table, in its order, against one of the main table's rows."""
+    """The rows of a table, in its order, each compared with one row of the main table."""
     compared = {row.model: row for row in compare_by_domain({against: findings.main[against]} | values, against)}
     return [compared[name] for name in values]
 
@@ -68,23 +68,25 @@ def study(
     write: Callable[[Findings, Path], None],
     callbacks: Sequence[Any] = (),
 ) -> Findings:
-    """Run the plan on one base model; go on where it was stopped. Raises UnmaskError."""
+    """Run the plan on one base model. A stopped study continues. Raises UnmaskError."""
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
         check_tests(plan, root)
-        drawn = draw(plan, source, root, folder / "lessons", say)
+        data = draw(plan, source, root, folder / "lessons", say)
         record = {
             "plan": plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", *_MORE}),
             "model": lasting_name(source.model),
             **weights_of(source),
-            "learned": {name: content_of(lessons) for name, lessons in drawn.learned.items()},
-            "held_out": {name: content_of(lessons) for name, lessons in drawn.held_out.items()},
+            "learned": {name: content_of(lessons) for name, lessons in data.learned.items()},
+            "held_out": {name: content_of(lessons) for name, lessons in data.held_out.items()},
         }
         write_or_check(folder / "study.json", record)
-        builder = Builder(plan, source, drawn, folder, say, callbacks)
-        measurements = Measurements(source, drawn.held_out, plan.max_length, folder / "values", say, ask(plan, root, drawn))
+        builder = Builder(plan, source, data, folder, say, callbacks)
+        measurements = Measurements(
+            source, data.held_out, plan.max_length, folder / "values", say, ability_tests(plan, root, data)
+        )
         findings = Findings()
-        for _ in _parts(plan, builder, measurements, findings):
+        for _ in _tables(plan, builder, measurements, findings):
             findings.abilities = measurements.abilities()
             write(findings, folder)
             write_json(
@@ -94,54 +96,54 @@ def study(
         return findings
 
 
-def _parts(plan: StudyPlan, builder: Builder, measurements: Measurements, found: Findings) -> Iterator[None]:
+def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findings: Findings) -> Iterator[None]:
     """Fill the findings, table by table."""
     experts = builder.experts(plan.number)
-    found.main[BASE] = measurements.model(BASE, None)
+    findings.main[BASE] = measurements.model(BASE, None)
     own = {name: measurements.model(f"expert {name}", place) for name, place in experts.items()}
-    found.main |= {f"expert {name}": values for name, values in own.items()}
-    found.main[ORACLE] = measurements.oracle(own)
-    found.main[INSTANCE] = measurements.model(INSTANCE, builder.instance(plan.number))
+    findings.main |= {f"expert {name}": values for name, values in own.items()}
+    findings.main[ORACLE] = measurements.oracle(own)
+    findings.main[INSTANCE] = measurements.model(INSTANCE, builder.instance(plan.number))
     places = list(experts.values())
-    found.main["TIES"] = measurements.merged("TIES", places, "ties", plan.ties_density)
-    found.main["DARE"] = measurements.merged("DARE", places, "dare", plan.dare_density)
-    found.main["linear"] = measurements.merged("linear", places, "linear")
+    findings.main["TIES"] = measurements.merged("TIES", places, "ties", plan.ties_density)
+    findings.main["DARE"] = measurements.merged("DARE", places, "dare", plan.dare_density)
+    findings.main["linear"] = measurements.merged("linear", places, "linear")
     yield
     mixture = builder.mixture(MIXSE, plan.number)
-    found.main[MIXSE] = measurements.model(MIXSE, mixture)
+    findings.main[MIXSE] = measurements.model(MIXSE, mixture)
     used = measurements.choices(MIXSE, mixture, CHOICES, abilities=True)
-    found.main[f"{MIXSE}, {RENORMALISED}"] = used.pop(RENORMALISED)
-    found.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
-    found.usage[MIXSE] = measurements.usage(MIXSE)
-    found.overhead = _overhead(builder.folder, mixture, builder.source)
+    findings.main[f"{MIXSE}, {RENORMALISED}"] = used.pop(RENORMALISED)
+    findings.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
+    findings.usage[MIXSE] = measurements.usage(MIXSE)
+    findings.overhead = _overhead(builder.folder, mixture, builder.source)
     yield
     for name in plan.ablations:
         place = builder.mixture(name, plan.number)
-        found.ablations[name] = measurements.model(name, place)
-        # which expert, apart from how strongly: some routers are surer than others
+        findings.ablations[name] = measurements.model(name, place)
+        # renormalised: which expert acts, whatever its weight; some routers give larger weights than others
         used = measurements.choices(name, place, [RENORMALISED])
-        found.ablations[f"{name}, {RENORMALISED}"] = used[RENORMALISED]
-        found.usage[name] = measurements.usage(name)
+        findings.ablations[f"{name}, {RENORMALISED}"] = used[RENORMALISED]
+        findings.usage[name] = measurements.usage(name)
         yield
-    for number, values in _growing(builder, measurements, plan, found, own):
-        found.growing[number] = values
+    for number, values in _growing(builder, measurements, plan, findings, own):
+        findings.growing[number] = values
         yield
     for size in sorted(plan.sizes):
-        found.sizes[size] = {
+        findings.sizes[size] = {
             INSTANCE: measurements.model(f"{INSTANCE} {size}", builder.instance(size)),
             MIXSE: measurements.model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
         }
         yield
-    found.sizes[plan.number] = {name: found.main[name] for name in (INSTANCE, MIXSE)}
+    findings.sizes[plan.number] = {name: findings.main[name] for name in (INSTANCE, MIXSE)}
     yield
 
 
 def _growing(
-    builder: Builder, measurements: Measurements, plan: StudyPlan, found: Findings, own: dict[str, Values]
+    builder: Builder, measurements: Measurements, plan: StudyPlan, findings: Findings, own: dict[str, Values]
 ) -> Iterator[tuple[str, Values]]:
     """Mixtures of the first 0, 1, 2, .. experts, each router trained on the lessons of these."""
     domains = list(own)
-    yield "0: base", found.main[BASE]
+    yield "0: base", findings.main[BASE]
     yield f"1: {domains[0]}", own[domains[0]]
     for number in range(2, len(domains)):
         row = f"{MIXSE} of {number}"
@@ -149,18 +151,18 @@ def _growing(
             f"{number}: and {domains[number - 1]}",
             measurements.model(row, builder.mixture(MIXSE, plan.number, domains[:number])),
         )
-    yield f"{len(domains)}: and {domains[-1]}", found.main[MIXSE]
+    yield f"{len(domains)}: and {domains[-1]}", findings.main[MIXSE]
 
 
 def _overhead(folder: Path, mixture: Path, source: Source) -> dict[str, Any]:
     file = folder / "values" / "overhead.json"
-    found = read_record(file)
-    if found is None:
-        found = measure_overhead(mixture, source).as_json()
-        write_record(file, found)
-    return found
+    overhead = read_record(file)
+    if overhead is None:
+        overhead = measure_overhead(mixture, source).as_json()
+        write_record(file, overhead)
+    return overhead
 
 
 def about(row: str) -> str:
-    """What a row of the ablations is, in a few words."""
+    """A row of the ablations in a few words."""
     return VARIANTS[row].about if row in VARIANTS else ""

@@ -1,4 +1,4 @@
-"""Lessons of the study: what is learned and what is held out, drawn once and kept beside the results."""
+"""Data of the study: lessons to learn, lessons held out, and items of ability tests. They are drawn once and kept beside the results."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import StudyPlan
 
 Lessons = Mapping[str, list[Lesson]]
-_SEEDS = 100  # that a model's own lessons begin from
+_SEEDS = 100  # seed lessons from which a model writes its own
 
 
 @dataclass(frozen=True)
 class StudyData:
-    """Lessons by domain, in an order such that the first of them are a sample as well; those that nothing learns; what all began from."""
+    """Lessons by domain: those to learn, in random order; those held out, which nothing learns; and the seeds of written lessons."""
 
     learned: Lessons
     held_out: Lessons
     seeds: Lessons
 
     def first(self, number: int) -> dict[str, list[Lesson]]:
-        """So many lessons of each domain."""
+        """The first `number` lessons of each domain, which are a sample too."""
         return {name: lessons[:number] for name, lessons in self.learned.items()}
 
 
 @dataclass(frozen=True)
 class AbilityTests:
-    """Tests of ability: their items (`Fetched`: the harness's own, the first `limit`), and whether code may run, and without a sandbox."""
+    """Ability tests: their items (`Fetched`: the harness's own, the first `limit`), and whether code may run, also without a sandbox."""
 
     items: Mapping[str, Items]
     limit: int | None
@@ -50,63 +50,65 @@ class AbilityTests:
 
 
 def draw(plan: StudyPlan, source: Source, root: Path, folder: Path, say: Callable[[str], None]) -> StudyData:
-    """Draw the lessons of every domain, or let the model write them. Raises UnmaskError for data that are not there or too few."""
-    given, held_out = {}, {}
+    """Draw the lessons of every domain, or let the model write them. Raises UnmaskError if data are missing or too few."""
+    seeds, held_out = {}, {}
     for name, file in plan.seeds.items():
         wanted = plan.number if plan.lessons == "seeds" else _SEEDS
-        seeds, tested = split(read_seeds(_file(file, root)), wanted, plan.held_out, plan.seed)
+        learned_seeds, tested = split(read_seeds(_file(file, root)), wanted, plan.held_out, plan.seed)
         held_out[name] = _kept(inside(folder, f"{name}.held-out.jsonl"), tested)
-        given[name] = _kept(inside(folder, f"{name}.seeds.jsonl"), seeds)
-    learned = dict(given)
+        seeds[name] = _kept(inside(folder, f"{name}.seeds.jsonl"), learned_seeds)
+    learned = dict(seeds)
     if plan.lessons == "written":
         writer = Writer(*load_any_language_model(source))
-        forbidden = [f"{one.instruction} {one.input}".strip() for some in held_out.values() for one in some]
-        for name, seeds in given.items():
+        forbidden = [f"{lesson.instruction} {lesson.input}".strip() for lessons in held_out.values() for lesson in lessons]
+        for name, own_seeds in seeds.items():
             writing = Writing(plan.number, batch=64, seed=plan.seed)
-            found = specialise(
+            outcome = specialise(
                 writer,
                 source.model,
                 load_domain(name),
-                seeds,
+                own_seeds,
                 inside(folder, name),
                 writing,
                 forbidden,
                 weights=weights_of(source),
             )
-            say(f"{name}: {found.kept} lessons of {found.written} instructions that were written")
+            say(f"{name}: {outcome.kept} lessons kept, of {outcome.written} written instructions")
             learned[name] = read_lessons(inside(folder, name) / LESSONS)
-    return StudyData(learned, held_out, given)
+    return StudyData(learned, held_out, seeds)
 
 
 def check_tests(plan: StudyPlan, root: Path) -> None:
-    """Raise UnmaskError, before hours of work, for tests that there are not, lack their files or may not run code."""
-    for name, given in plan.abilities.items():
+    """Raise UnmaskError, before hours of work, for ability tests that do not exist, lack their files or may not run code."""
+    for name, file in plan.abilities.items():
         find_test(name)
-        if given and not (root / given).is_file():
+        if file and not (root / file).is_file():
             raise UnmaskError(
-                f"There is no '{root / given}' for the ability '{name}'. Give the folder of the data sets (--data), have the harness "
-                f"fetch its own (--set abilities.{name}=''), or leave the test out (--set abilities.{name}=false)."
+                f"'{root / file}', the file of the ability test '{name}', does not exist. Give the folder of the data sets (--data), let "
+                f"the harness fetch its own (--set abilities.{name}=''), or leave the test out (--set abilities.{name}=false)."
             )
-    if not plan.run_code and (code := [name for name, given in plan.asked.items() if TESTS[name].asked == "code"]):
+    if not plan.run_code and (
+        code := [name for name, given in plan.requested_abilities.items() if TESTS[name].asked == "code"]
+    ):
         raise UnmaskError(
-            f"'{code[0]}' runs code that the models write, in a sandbox: allow it with --set run_code=true, or leave it out "
+            f"'{code[0]}' runs code that the models write, in a sandbox. Allow it with --set run_code=true, or leave the test out "
             f"(--set abilities.{code[0]}=false)."
         )
-    require_code_to_run(plan.asked, plan.run_code, plan.unsandboxed_code)
+    require_code_to_run(plan.requested_abilities, plan.run_code, plan.unsandboxed_code)
 
 
-def ask(plan: StudyPlan, root: Path, drawn: StudyData) -> AbilityTests:
-    """Items of the tests of ability, without those that were learned."""
-    learned = [lesson for some in (drawn.learned, drawn.seeds) for lessons in some.values() for lesson in lessons]
-    files = {name: root / given if given else None for name, given in plan.asked.items()}
+def ability_tests(plan: StudyPlan, root: Path, data: StudyData) -> AbilityTests:
+    """The ability tests of a plan, without items that are among the learned lessons."""
+    learned = [lesson for by_domain in (data.learned, data.seeds) for lessons in by_domain.values() for lesson in lessons]
+    files = {name: root / file if file else None for name, file in plan.requested_abilities.items()}
     return AbilityTests(draw_tests(files, plan.limit, plan.seed, learned), plan.limit, plan.run_code, plan.unsandboxed_code)
 
 
-def _file(given: str, root: Path) -> Path:
-    kind, mark, name = given.partition(":")
-    file = starter_lessons(name) if mark and kind == "starter" else root / given
+def _file(name_or_path: str, root: Path) -> Path:
+    kind, mark, name = name_or_path.partition(":")
+    file = starter_lessons(name) if mark and kind == "starter" else root / name_or_path
     if not file.is_file():
-        raise UnmaskError(f"There is no '{file}': give the folder of the data sets (--data).")
+        raise UnmaskError(f"'{file}' does not exist. Give the folder of the data sets (--data).")
     return file
 
 

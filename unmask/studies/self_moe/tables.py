@@ -1,4 +1,4 @@
-"""Tables of the study, for a terminal and as Markdown, from the same cells."""
+"""Tables of the study, for a terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: its title, what its columns are called, its cells, and a note below it."""
+    """A table: title, column headers, cells, and a note below it."""
 
     title: str
     columns: tuple[str, ...]
@@ -24,7 +24,7 @@ class Sheet:
     note: str = ""
 
     def markdown(self) -> str:
-        """As Markdown, numbers to the right."""
+        """As Markdown, with numbers aligned to the right."""
         lines = [self.columns, ("---", *("--:" for _ in self.columns[1:])), *self.rows]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"## {self.title}\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
@@ -41,28 +41,28 @@ class Sheet:
         return table
 
 
-def sheets(found: Findings) -> Iterator[Sheet]:
-    """Every table that there is something for."""
-    if found.main:
-        yield _likelihoods("Main table", found, found.main)
-    if found.abilities:
-        yield from _abilities(found)
-    if found.ablations:
-        yield _likelihoods("Ablations", found, found.ablations)
-    if found.usage:
-        yield _routing(found)
-    if found.growing:
-        yield _likelihoods("Number of experts", found, found.growing)
-    if found.sizes:
-        sized = {f"{name}, {number}": values for number, some in found.sizes.items() for name, values in some.items()}
-        yield _likelihoods("Number of lessons of a domain", found, sized)
-    if found.overhead:
-        yield _overhead(found)
+def sheets(findings: Findings) -> Iterator[Sheet]:
+    """Every table that has findings."""
+    if findings.main:
+        yield _likelihoods("Main table", findings, findings.main)
+    if findings.abilities:
+        yield from _abilities(findings)
+    if findings.ablations:
+        yield _likelihoods("Ablations", findings, findings.ablations)
+    if findings.usage:
+        yield _routing(findings)
+    if findings.growing:
+        yield _likelihoods("Number of experts", findings, findings.growing)
+    if findings.sizes:
+        sized = {f"{name}, {number}": values for number, rows in findings.sizes.items() for name, values in rows.items()}
+        yield _likelihoods("Number of lessons of a domain", findings, sized)
+    if findings.overhead:
+        yield _overhead(findings)
 
 
-def _likelihoods(title: str, found: Findings, values: dict[str, Values]) -> Sheet:
-    """Nats a token by domain, the average, and how far it is from the base and from instance merging."""
-    against = [rows_of(found, values, row) for row in (BASE, INSTANCE)]
+def _likelihoods(title: str, findings: Findings, values: dict[str, Values]) -> Sheet:
+    """Nats a token by domain, the average, and its difference from the base and from instance merging."""
+    against = [rows_of(findings, values, row) for row in (BASE, INSTANCE)]
     domains = tuple(against[0][0].domains)
     rows = tuple(
         (
@@ -75,30 +75,30 @@ def _likelihoods(title: str, found: Findings, values: dict[str, Values]) -> Shee
         for row, other in zip(*against, strict=True)
     )
     note = (
-        "Nats a response token on held-out lessons, lower is better; differences of averages to the base and to instance merging, with "
-        "half of their 95 % intervals (paired bootstrap over lessons)."
+        "Nats a response token on held-out lessons; lower is better. The last columns are the average minus that of the base and of "
+        "instance merging, ± half of the 95 % interval (paired bootstrap over lessons)."
     )
-    return Sheet(title, ("", *domains, "average", "less base", "less instance"), rows, note)
+    return Sheet(title, ("", *domains, "average", "minus base", "minus instance merging"), rows, note)
 
 
-def _abilities(found: Findings) -> Iterator[Sheet]:
-    """Percent of items that rows got right: those of the main table, and all others."""
-    rows = compare_by_domain(found.abilities, BASE)
+def _abilities(findings: Findings) -> Iterator[Sheet]:
+    """Percent of items that the rows of the main table got right, and the same for all other rows."""
+    rows = compare_by_domain(findings.abilities, BASE)
     tests = tuple(rows[0].domains)
-    numbers = ", ".join(f"{test} {len(found.abilities[BASE][test])}" for test in tests)
-    note = f"Percent of items that are right ({numbers}); differences with half of their 95 % intervals (paired bootstrap over items)."
-    others = [row for row in rows if row.model not in found.main]
+    numbers = ", ".join(f"{test} {len(findings.abilities[BASE][test])}" for test in tests)
+    note = f"Percent of items that are right ({numbers}). Last column: average minus base, ± half of the 95 % interval (paired bootstrap)."
+    others = [row for row in rows if row.model not in findings.main]
     for title, shown in (
-        ("Abilities", [row for row in rows if row.model in found.main]),
+        ("Abilities", [row for row in rows if row.model in findings.main]),
         ("Abilities of ablations, fewer experts and fewer lessons", [rows[0], *others] if others else []),
     ):
         cells = []
         for row in shown:
             value, low, high = row.difference
-            less = "" if row.model == BASE else f"{value:+.1f} ± {(high - low) / 2:.1f}"
-            cells.append((row.model, *(f"{row.domains[test]:.1f}" for test in tests), f"{row.average:.1f}", less))
+            minus_base = "" if row.model == BASE else f"{value:+.1f} ± {(high - low) / 2:.1f}"
+            cells.append((row.model, *(f"{row.domains[test]:.1f}" for test in tests), f"{row.average:.1f}", minus_base))
         if cells:
-            yield Sheet(title, ("", *tests, "average", "less base"), tuple(cells), note)
+            yield Sheet(title, ("", *tests, "average", "minus base"), tuple(cells), note)
 
 
 def _difference(row: ModelScores, against: str) -> str:
@@ -106,33 +106,33 @@ def _difference(row: ModelScores, against: str) -> str:
     return "" if row.model == against else f"{value:+.3f} ± {(high - low) / 2:.3f}"
 
 
-def _routing(found: Findings) -> Sheet:
-    """How much the expert says of the domain, and how strong experts are."""
+def _routing(findings: Findings) -> Sheet:
+    """How much the first expert of a token tells about its domain, and how strong experts are."""
     rows = []
-    for name, usage in found.usage.items():
+    for name, usage in findings.usage.items():
         chance = usage["shuffled"]
         low, high = (edge - chance for edge in usage["interval"])
-        own = "" if usage["own"] is None else f"{usage['own'] * len(usage['domains']):.0f} of {len(usage['domains'])}"
+        own_first = "" if usage["own"] is None else f"{usage['own'] * len(usage['domains']):.0f} of {len(usage['domains'])}"
         corrected = f"{usage['information'] - chance:.3f} ({low:.3f} .. {high:.3f})"
         measured = f"{usage['information']:.3f}, {chance:.3f}"
         responses = f"{usage['responses'] - usage.get('responses_shuffled', chance):.3f}"  # older measurements lack it
-        rows.append((name, corrected, measured, responses, own, f"{usage['strength']:.2f}"))
+        rows.append((name, corrected, measured, responses, own_first, f"{usage['strength']:.2f}"))
     note = (
-        "I(D;E) / log |D| of domain and first expert of the tokens (1: the expert tells the domain), less its value by chance: the mean "
-        "after dealing out domains anew. Then both as measured; the corrected value of the tokens of responses alone; domains that use "
-        "their own expert most; mean sum of the gates."
+        "Mutual information of the domain and the first expert of tokens, I(D;E) / log |D| (1: the expert tells the domain), minus its "
+        "value by chance (the mean after shuffling domains). Then both values as measured; the difference for tokens of responses alone; "
+        "the number of domains whose own expert is used most; the mean sum of the gates."
     )
-    header = ("", "I(D;E) less chance", "measured, by chance", "of responses", "own expert first", "strength")
+    header = ("", "I(D;E) minus chance", "measured, by chance", "responses only", "own expert first", "sum of gates")
     return Sheet("Routing", header, tuple(rows), note)
 
 
-def _overhead(found: Findings) -> Sheet:
-    one = found.overhead
-    base = one["parameters"]
+def _overhead(findings: Findings) -> Sheet:
+    overhead = findings.overhead
+    base = overhead["parameters"]
     rows: Sequence[tuple[str, str, str, str]] = (
-        ("parameters", f"{base:,}", f"{base + one['added']:,}", f"x {1 + one['added'] / base:.3f}"),
-        ("of these, router", "", f"{one['router']:,}", ""),
-        ("FLOPs of a forward pass", "", "", f"x {one['flops']:.3f}"),
-        ("time of a forward pass", "", "", f"x {one['forward']:.2f}"),
+        ("parameters", f"{base:,}", f"{base + overhead['added']:,}", f"x {1 + overhead['added'] / base:.3f}"),
+        ("of these, router", "", f"{overhead['router']:,}", ""),
+        ("FLOPs of a forward pass", "", "", f"x {overhead['flops']:.3f}"),
+        ("time of a forward pass", "", "", f"x {overhead['forward']:.2f}"),
     )
-    return Sheet(f"Overhead of {one['experts']} experts", ("", "base", "mixture", ""), tuple(rows))
+    return Sheet(f"Overhead of {overhead['experts']} experts", ("", "base", "mixture", ""), tuple(rows))
