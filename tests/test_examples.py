@@ -13,7 +13,7 @@ PRINTED = {  # a line that each script prints once it has come to its end
     "compare": "difference",
     "embed": "the same vectors after saving: True",
     "mixture": "moee:",
-    "search": "Recipe",
+    "search": "pancakes",
     "train": "causal/eol/last (1,",
 }
 
