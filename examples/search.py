@@ -18,6 +18,6 @@ question = sys.argv[3] if len(sys.argv) > 3 else "How do I make pancakes?"
 
 embedder = Embedder.from_pretrained(model, design="prompteol-z")
 scores = embedder.similarity(embedder.encode([question]), embedder.encode(notes))[0]
-print(f"Closest to \"{question}\":")
+print(f'Closest to "{question}":')
 for place in scores.argsort()[::-1][:3]:
     print(f"{scores[place]:.2f}  {notes[place]}")

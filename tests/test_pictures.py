@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.test_docs import PAGES, parse, targets
-from tools import pictures
+from tools import pictures, rooms
 from unmask.reporting.svg import as_svg, drawing
 
 FILES = sorted(pictures.PICTURES.iterdir())
@@ -66,3 +66,14 @@ def test_a_table_of_shares(tmp_path: Path) -> None:
     svg = (tmp_path / "shares.svg").read_text("utf-8")
     assert [text for text in texts(svg) if "%" in text] == ["25 %", "75 %", "100 %", "0 %"]
     assert re.findall(r"var\(--h(\d)\)", svg) == ["2", "7", "9", "0"]
+
+
+def test_the_drawing_has_every_room() -> None:
+    """If this fails: `python -m tools.rooms`."""
+    assert sorted(texts((pictures.PICTURES / "rooms.svg").read_text("utf-8"))) == sorted(rooms.rooms())
+
+
+def test_floors_and_direct_imports() -> None:
+    graph = {"top": {"middle", "ground"}, "middle": {"ground"}, "ground": set[str](), "apart": set[str]()}
+    assert rooms.floors(graph) == {"top": 2, "middle": 1, "ground": 0, "apart": 0}
+    assert rooms.direct(graph) == {("top", "middle"), ("middle", "ground")}
