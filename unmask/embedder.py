@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
+from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
 from unmask.io.progress import progress_bar
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEFAULT_DESIGN = "prompteol"
-Precision = Literal["float32", "float16", "int8"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 _NAMED = 5  # texts that a warning names
 # names of sentence-transformers that Embedder does not have, and what to use instead
 _INSTEAD = {

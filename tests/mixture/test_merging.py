@@ -10,8 +10,9 @@ import torch
 
 from tests.mixture.models import language_model, saved_experts, tokens
 from unmask.errors import UnmaskError
-from unmask.mixture.merging import METHODS, merge_experts
+from unmask.mixture.merging import merge_experts
 from unmask.mixture.mixture_folder import Mixture
+from unmask.mixture.names import METHODS
 
 NAME = "model.layers.0.self_attn.v_proj"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
+from unmask.encoding.precision import Precision
 from unmask.io.terminal import say
 
 
@@ -23,9 +24,7 @@ def embed(
     instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says.")] = None,
     dim: Annotated[int | None, typer.Option(min=1, help="Keep the first dimensions only.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
-    precision: Annotated[
-        Literal["float32", "float16", "int8"], typer.Option(help="Of the vectors that are written.")
-    ] = "float32",
+    precision: Annotated[Precision, typer.Option(help="Of the vectors that are written.")] = "float32",
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of one text with its prompt; 512 by default.")

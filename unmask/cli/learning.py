@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unmask.errors import UnmaskError
+from unmask.experts import names
 
 if TYPE_CHECKING:
     from unmask.experts.lessons.lessons import Lesson
@@ -20,7 +21,7 @@ Batch = Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Lessons of one 
 Accumulate = Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Passes that a step is split into; lessens memory.")]
 Rate = Annotated[float, typer.Option(help="Peak learning rate.")]
 MaxLength = Annotated[int, typer.Option(min=2, max=MOST_TOKENS, help="Most tokens of a lesson.")]
-Average = Annotated[Literal["example", "token"], typer.Option(help="What the loss is a mean of.")]
+Average = Annotated[names.Average, typer.Option(help="What the loss is a mean of.")]
 Seed = Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of initial weights and the order of lessons.")]
 Drawn = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Of what is drawn.")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,8 @@ from unmask.cli.learning import (
 )
 from unmask.cli.options import Device, Dtype, Revision, TrustRemoteCode
 from unmask.errors import UnmaskError, in_one_sentence
+from unmask.experts.names import Over, Start
+from unmask.mixture.names import Level, Method, RouterKind
 
 if TYPE_CHECKING:
     from unmask.experts.mixing import Ingredients
@@ -43,24 +45,22 @@ def mix(
         Path | None, typer.Option(help="Mixture whose router is gone on with, for the experts that both have.")
     ] = None,
     router: Annotated[
-        Literal["block", "layer", "final"],
+        RouterKind,
         typer.Option(help="One router for all blocks, one each, or one decision by the last state of a pass without experts."),
     ] = "block",
-    level: Annotated[
-        Literal["token", "sequence"], typer.Option(help="Who is given to experts: each token, or the text so far.")
-    ] = "token",
+    level: Annotated[Level, typer.Option(help="Who is given to experts: each token, or the text so far.")] = "token",
     top_k: Annotated[int, typer.Option(min=1, help="Experts that act on a token.")] = 1,
     renormalise: Annotated[
         bool, typer.Option("--renormalise", help="Make the gates of those that act sum to 1: full strength.")
     ] = False,
     train_top_k: Annotated[int | None, typer.Option(min=1, help="The same while the router learns; all if not given.")] = None,
     start: Annotated[
-        Literal["random", "prototypes"],
+        Start,
         typer.Option(help="Router before it learns: small random weights, or the mean states of the experts' own domains."),
     ] = "random",
     balance: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss.")] = 0.0,
     balance_over: Annotated[
-        Literal["pass", "step"], typer.Option(help="What the balance is counted over; a pass may hold but one domain.")
+        Over, typer.Option(help="What the balance is counted over; a pass may hold but one domain.")
     ] = "step",
     steps: Annotated[
         int | None,
@@ -135,9 +135,7 @@ def _mix(
 def merge(
     experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts of one base model.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the merged model.")],
-    method: Annotated[
-        Literal["linear", "ties", "dare"], typer.Option(help="How the task vectors (delta W) of the experts are added up.")
-    ] = "linear",
+    method: Annotated[Method, typer.Option(help="How the task vectors (delta W) of the experts are added up.")] = "linear",
     weight: Annotated[
         list[float] | None,
         typer.Option(min=-1000, max=1000, help="Of each expert, in order; repeat. 1 / n for linear, else 1, if not given."),

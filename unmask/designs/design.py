@@ -27,13 +27,16 @@ from unmask.designs.prompts import CHAT, find_prompt, is_template
 from unmask.errors import UnmaskError, unknown
 
 Attention = Literal["causal", "bidirectional"]
-Pooling = Literal["last", "first", "mean", "weighted-mean", "max", "cross-attention", "layer-attention", "latent-attention"]
+HeadName = Literal[
+    "cross-attention", "layer-attention", "latent-attention"
+]  # poolings with parameters, which have to be trained
+Pooling = Literal["last", "first", "mean", "weighted-mean", "max", HeadName]
 Features = Literal["hidden", "routing", "concat", "sum"]
 RoutingKind = Literal["softmax", "logits", "sigmoid", "topk"]
 
 ATTENTIONS: Final = get_args(Attention)
 POOLINGS: Final = get_args(Pooling)
-HEADS: Final = ("cross-attention", "layer-attention", "latent-attention")  # poolings with parameters, which have to be trained
+HEADS: Final = get_args(HeadName)
 FEATURES: Final = get_args(Features)
 ROUTINGS: Final = get_args(RoutingKind)
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from unmask.errors import UnmaskError
-
-Over = Literal["pass", "step"]
+from unmask.experts.names import Over
 
 
 @dataclass(frozen=True)

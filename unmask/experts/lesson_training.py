@@ -10,17 +10,17 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.lessons.lessons import LessonTokens
+from unmask.experts.names import Average
 from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
 
-Average = Literal["example", "token"]
 Penalty = Callable[[Tensor], Tensor]
 """From the mask of real tokens of a pass that was just made, what is added to the loss of the step."""
 

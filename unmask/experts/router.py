@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from unmask.errors import UnmaskError
 from unmask.experts.balance import Balance, BalanceLoss
 from unmask.experts.lesson_training import Learning, learn, share_of
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
+from unmask.experts.names import Start
 from unmask.experts.prototypes import start_from_prototypes
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture
@@ -35,7 +36,7 @@ class RouterOptions:
     """
 
     train_top_k: int | None = None
-    start: Literal["random", "prototypes"] = "random"
+    start: Start = "random"
     balance: Balance = field(default_factory=Balance)
     joint: bool = False
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
+from unmask.mixture.names import Level, RouterKind
 
-RouterKind = Literal["block", "layer", "final"]
-Level = Literal["token", "sequence"]
 _FEW = 8
 GateFunction = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch expert"]]
 

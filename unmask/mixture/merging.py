@@ -11,19 +11,17 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 from unmask.mixture.expert_folder import Expert, require_alike
+from unmask.mixture.names import Method
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Method = Literal["linear", "ties", "dare"]
-METHODS: Final = ("linear", "ties", "dare")
 
 
 def merge_experts(

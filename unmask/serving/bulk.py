@@ -24,8 +24,9 @@ from unmask.models.loading import dtype_name
 from unmask.models.provenance import versions
 
 if TYPE_CHECKING:
-    from unmask.embedder import Embedder, Precision
+    from unmask.embedder import Embedder
     from unmask.encoding.features import Fit
+    from unmask.encoding.precision import Precision
 
 Ids = list[str]
 Rows = list[tuple[str, str]]

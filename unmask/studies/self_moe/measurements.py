@@ -23,8 +23,9 @@ from unmask.experts.likelihood import likelihoods
 from unmask.io.seals import read_record, write_record
 from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.expert_folder import read_expert
-from unmask.mixture.merging import Method, merge_experts
+from unmask.mixture.merging import merge_experts
 from unmask.mixture.mixture_folder import load_mixture
+from unmask.mixture.names import Method
 from unmask.mixture.overrides import override_routing
 from unmask.models.loading import Source, load_language_model
 from unmask.studies.self_moe.study_data import AbilityTests, Lessons

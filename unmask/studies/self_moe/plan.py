@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unmask.errors import UnmaskError, unknown
 from unmask.experts.balance import Balance
-from unmask.experts.lesson_training import Average, Learning
+from unmask.experts.lesson_training import Learning
+from unmask.experts.names import Average
 from unmask.experts.router import RouterOptions
 from unmask.io.files import inside
 from unmask.mixture.gating import Routing

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 
+from unmask.designs.design import Attention
 from unmask.embedder import Embedder
 from unmask.training.data import DataSet, DataSource, read_sentences
 
@@ -97,7 +98,7 @@ class TrainingStage(ABC, Generic[Options]):
 
     name: ClassVar[str]
     options: type[Options]
-    attention: ClassVar[Literal["causal", "bidirectional"] | None] = None
+    attention: ClassVar[Attention | None] = None
     pools: ClassVar[bool] = False
     predicts_tokens: ClassVar[bool] = False
 

@@ -1,0 +1,11 @@
+"""Names that mixtures and merges allow. Types, options of the commands and errors take them from here."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+RouterKind = Literal["block", "layer", "final"]
+Level = Literal["token", "sequence"]
+Method = Literal["linear", "ties", "dare"]
+
+METHODS: Final = get_args(Method)
