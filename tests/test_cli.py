@@ -389,12 +389,12 @@ def test_a_damaged_folder_is_told_computed_again_and_the_same(run: Run, model: P
 
 
 def test_an_early_end_of_a_file_is_no_user_who_gave_up(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import unmask.reporting.report
+    import unmask.reporting.report_folder
 
     def ended(*_: Any) -> None:
         raise EOFError("No data left in file")
 
-    monkeypatch.setattr(unmask.reporting.report, "write_report", ended)
+    monkeypatch.setattr(unmask.reporting.report_folder, "write_report", ended)
     assert run("report", "out").mistake == "unmask: A file ended too early, so it is damaged: No data left in file."
 
 

@@ -19,7 +19,7 @@ from unmask.encoding.heads import Head
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
-from unmask.io.progress import progress_bar
+from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source, dtype_name

@@ -26,7 +26,7 @@ from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source
 from unmask.probing.word_probe import compare_words, entities, probe_words, probe_words_at_layers
 from unmask.reporting.grid import read_grid
-from unmask.reporting.report import write_report
+from unmask.reporting.report_folder import write_report
 from unmask.saving.load_model import load_model
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import score

@@ -17,7 +17,7 @@ from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import comparisons
 from unmask.io import terminal
-from unmask.io.progress import progress_bar
+from unmask.io.terminal import progress_bar
 from unmask.reporting import tables
 from unmask.studies.self_moe.tables import Sheet
 

@@ -12,8 +12,8 @@ from tests.reporting.synthetic import Folder, add_costs, add_failure, large, ran
 from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import ranked
-from unmask.reporting import standing
-from unmask.reporting.report import write_report
+from unmask.reporting import summary
+from unmask.reporting.report_folder import write_report
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def large_report(tmp_path_factory: pytest.TempPathFactory) -> Written:
         return [KindLeader(results[0].kind, system, score, "the best of 30")]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(standing, "comparisons", lambda results, store: [])
-        patch.setattr(standing, "kind_leaders", leads)
-        patch.setattr(standing, "_ranks", ranked_by)
+        patch.setattr(summary, "comparisons", lambda results, store: [])
+        patch.setattr(summary, "kind_leaders", leads)
+        patch.setattr(summary, "_ranks", ranked_by)
         return written(folder, of)

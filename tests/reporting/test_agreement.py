@@ -18,7 +18,7 @@ from unmask.evaluation.verdict import comparisons
 from unmask.io.terminal import console
 from unmask.reporting.grid import Grid, read_grid
 from unmask.reporting.page import render
-from unmask.reporting.standing import Standing, standing
+from unmask.reporting.summary import Summary, summarise
 from unmask.reporting.tables import advice, differences
 
 
@@ -38,7 +38,7 @@ def grid_of(folder: Path, seed: int, designs: int, tasks: int, n: int, kind: str
     return read_grid(folder)
 
 
-def shown(grid: Grid, found: Standing) -> tuple[str, str]:
+def shown(grid: Grid, found: Summary) -> tuple[str, str]:
     """The page's text, and the terminal's at 80 columns."""
     page = " ".join(
         re.sub(r"<[^>]+>", " ", re.sub(r"<(script|style)>.*?</\1>", "", render(grid, found, {}, []), flags=re.DOTALL)).split()
@@ -63,7 +63,7 @@ def test_no_text_says_better_of_a_pair_that_the_test_does_not_tell_apart(
     tmp_path_factory: pytest.TempPathFactory, seed: int, designs: int, tasks: int, n: int, kind: str
 ) -> None:
     grid = grid_of(tmp_path_factory.mktemp("grid"), seed, designs, tasks, n, kind)
-    found = standing(grid)
+    found = summarise(grid)
     page, screen = shown(grid, found)
     head = page.partition("What to use")[0]
 
@@ -96,7 +96,7 @@ def test_no_text_says_better_of_a_pair_that_the_test_does_not_tell_apart(
 
 def test_three_perfect_designs_are_shown_as_a_tie_with_the_cheapest_named(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, 0, 3, 1, 20, "perfect")
-    found = standing(grid)
+    found = summarise(grid)
     page, screen = shown(grid, found)
     assert "d0 ties with 2 others" in page, "d0 computes the fewest tokens"
     assert "It scores 100.0 [83.9, 100.0]" in page
@@ -108,7 +108,7 @@ def test_three_perfect_designs_are_shown_as_a_tie_with_the_cheapest_named(tmp_pa
 def test_the_star_of_the_terminal_is_the_rule_of_the_page(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, 4, 5, 1, 40, "binary")
     tests = comparisons(grid.results, grid.store)
-    _, screen = shown(grid, standing(grid))
+    _, screen = shown(grid, summarise(grid))
     table = screen.partition("* p <")[0].partition("differs")[2]
     assert table.count("*") == sum(test.better is not None for test in tests)
 
@@ -121,7 +121,7 @@ def test_a_lead_of_so_many_standard_errors_is_a_tie_or_a_win_everywhere(errors: 
     for label, value in (("other", base), ("leader", base + noise + errors * 0.1 / np.sqrt(60))):
         store.add(*of.result(label, f"causal/plain/mean@{len(label)}", "task", "sts", value))
     grid = read_grid(tmp_path)
-    found = standing(grid)
+    found = summarise(grid)
     page, screen = shown(grid, found)
     assert ("leader ties with other" in page, "tied with other" in screen, len(found.tied) == 1) == (tied,) * 3
     assert ("It is better than other" in page, "better than every other design" in screen) == (not tied,) * 2

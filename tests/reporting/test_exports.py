@@ -22,8 +22,8 @@ from unmask.io import terminal
 from unmask.reporting import exports
 from unmask.reporting.exports import escape_latex, latex
 from unmask.reporting.grid import read_grid
-from unmask.reporting.report import write_report
-from unmask.reporting.standing import standing
+from unmask.reporting.report_folder import write_report
+from unmask.reporting.summary import summarise
 
 
 def rows(report: Written, name: str) -> list[dict[str, str]]:
@@ -101,7 +101,7 @@ def test_latex_compiles_and_prints_the_names_as_they_are(upright: bool, tmp_path
     of = replace(of, tasks=dict(of.tasks) | {f"more_{place}": "sts" for place in range(5)}) if upright else of
     of.write(tmp_path)
     grid = read_grid(tmp_path)
-    table = latex(grid, standing(grid))
+    table = latex(grid, summarise(grid))
     document = [
         "\\documentclass{article}\\usepackage{booktabs,graphicx}",
         "\\pdfcompresslevel=0\\pagestyle{empty}\\begin{document}\\tiny",

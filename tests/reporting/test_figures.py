@@ -13,7 +13,7 @@ from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, Ranked, add_costs
 from unmask.reporting.figures import critical_diagram, curves, draw, front, shortened
 from unmask.reporting.grid import read_grid
-from unmask.reporting.standing import standing
+from unmask.reporting.summary import summarise
 from unmask.reporting.svg import as_svg, drawing, inline
 
 A, B, C, D = (("m", name) for name in "abcd")
@@ -69,7 +69,7 @@ def test_figures_are_drawn_where_there_is_something_to_draw(tmp_path: Path) -> N
     of = Folder({"mean": ("causal/plain/mean", 0.5), "max": ("causal/plain/max", 0.4)}, {"a": "sts"})
     of.write(tmp_path)
     grid = read_grid(tmp_path)
-    found = standing(grid)
+    found = summarise(grid)
     assert set(draw(grid, found)) == {"ranking"}  # one layer, one price, too few tasks
     assert set(draw(grid, replace(found, ranks=RANKS))) == {"ranking", "critical"}
 
@@ -79,10 +79,10 @@ def test_costs_draw_time_and_memory(tmp_path: Path) -> None:
     of.write(tmp_path)
     grid = read_grid(tmp_path)
     with drawing():
-        assert "tokens computed a text" in texts(as_svg(draw(grid, standing(grid))["cost"]))
+        assert "tokens computed a text" in texts(as_svg(draw(grid, summarise(grid))["cost"]))
         add_costs(tmp_path, of)
         grid = read_grid(tmp_path)
-        drawn = draw(grid, standing(grid))
+        drawn = draw(grid, summarise(grid))
         assert "milliseconds a text" in texts(as_svg(drawn["cost"]))
     assert set(drawn) == {"ranking", "cost", "memory"}
 

@@ -11,7 +11,7 @@ import pytest
 from tests.reporting.synthetic import SCRIPT, Folder, add_costs, add_failure
 from unmask.errors import UnmaskError
 from unmask.reporting.grid import read_grid
-from unmask.reporting.report import write_report
+from unmask.reporting.report_folder import write_report
 
 TWO = Folder({"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9)}, {"sts-0": "sts", "topics": "clustering"})
 MEAN, ECHO = ("smollm2", "causal/plain/mean"), ("smollm2", "causal/echo/mean")

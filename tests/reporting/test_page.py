@@ -22,7 +22,7 @@ from unmask.cli import app
 from unmask.evaluation.results import ResultStore
 from unmask.io.seals import open_line, sealed_line
 from unmask.reporting.page import amount, listed, points
-from unmask.reporting.report import write_report
+from unmask.reporting.report_folder import write_report
 
 VOID = {"meta", "wbr", "br", "path", "use", "line"}
 
@@ -226,7 +226,7 @@ def test_the_command_says_where_it_wrote(tmp_path: Path) -> None:
 def test_reporting_needs_no_model(tmp_path: Path) -> None:
     small().write(tmp_path)
     check = (
-        "import sys; from pathlib import Path; from unmask.reporting.report import write_report; "
+        "import sys; from pathlib import Path; from unmask.reporting.report_folder import write_report; "
         "write_report(Path(sys.argv[1]), Path(sys.argv[1]) / 'out'); "
         "print([name for name in ('torch', 'transformers', 'mteb', 'sklearn') if name in sys.modules])"
     )

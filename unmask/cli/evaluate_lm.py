@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.learning import Drawn, domains_of
+from unmask.cli.lesson_options import Drawn, domains_of
 from unmask.cli.options import AsJson, Device, Dtype, TrustRemoteCode
 from unmask.errors import UnmaskError
 
@@ -139,7 +139,7 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
 
 def _likelihoods(speaker: Any, tokenizer: Any, domains: Mapping[str, Any], max_length: int, row: str) -> dict[str, Any]:
     from unmask.experts.likelihood import likelihoods
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
 
     with progress_bar(row, sum(len(some) for some in domains.values()), None) as advance:
         return likelihoods(speaker, tokenizer, domains, max_length=max_length, progress=advance)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.learning import (
+from unmask.cli.lesson_options import (
     LAST_SEED,
     MOST_TEXTS,
     MOST_TOKENS,

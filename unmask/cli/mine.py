@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.learning import LAST_SEED, MOST_TEXTS
+from unmask.cli.lesson_options import LAST_SEED, MOST_TEXTS
 from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
 
 DEFAULT_DESIGN = "prompteol-z"  # a ratio of cosines means little among vectors that all point one way

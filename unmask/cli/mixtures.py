@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.learning import (
+from unmask.cli.lesson_options import (
     LAST_SEED,
     MOST_STEPS,
     Accumulate,

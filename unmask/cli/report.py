@@ -18,6 +18,6 @@ def report(
     ] = None,
 ) -> None:
     """Show a comparison: one HTML page to look at, figures as SVG and PNG, every number as CSV, JSON and LaTeX."""
-    from unmask.reporting.report import write_report
+    from unmask.reporting.report_folder import write_report
 
     tell(f"Saved to {write_report(folder, output or folder / 'report')}; it opens in any browser, without a network.")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.learning import showing
+from unmask.cli.lesson_options import showing
 from unmask.cli.options import Device, Dtype, TrustRemoteCode
 from unmask.cli.outputs import Command, Group
 from unmask.cli.train import Data, Settings, root_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.learning import showing
+from unmask.cli.lesson_options import showing
 from unmask.cli.outputs import Command, Group
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say

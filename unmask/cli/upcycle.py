@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.learning import LAST_SEED
+from unmask.cli.lesson_options import LAST_SEED
 from unmask.cli.options import AsJson, Device, Dtype, Revision, TrustRemoteCode
 
 

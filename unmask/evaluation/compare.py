@@ -25,12 +25,12 @@ from unmask.encoding.vector_store import VectorStore
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.word_level import why_not_scored
-from unmask.io.progress import progress_bar
+from unmask.io.terminal import progress_bar
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
 from unmask.models.loading import Source, pick_device, pick_dtype
 from unmask.models.provenance import hardware, versions
-from unmask.saving.folder import Settings, read_settings
+from unmask.saving.folder import EmbedderSettings, read_settings
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import LocalTask, Task
@@ -69,7 +69,7 @@ class ComparisonPlan:
         return self.max_length or (self.saved.max_length if self.saved else MAX_LENGTH)
 
     @cached_property
-    def saved(self) -> Settings | None:
+    def saved(self) -> EmbedderSettings | None:
         """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
         return read_settings(Path(self.source.model).expanduser())
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -69,12 +71,26 @@ def two_lines(first: str, second: str) -> RenderableType:
     return Text(visible(first, keep="\n")).append(f"\n{visible(second)}", style="dim")
 
 
+@contextmanager
+def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Callable[[int], None] | None]:
+    """Yield a function that takes the number of units done since its last call, or None where no bar is shown."""
+    if not (sys.stderr.isatty() if show is None else show):
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(visible(what), total=total)
+        yield lambda done: bar.advance(task, done)
+
+
 @cache
 def _console() -> Any:
     from rich.console import Console
     from rich.segment import Segment
 
-    class Literal(Console):
+    class PlainConsole(Console):
         """A console whose segments hold no control character but those of rich itself."""
 
         def render(self, *args: Any, **options: Any) -> Any:
@@ -83,7 +99,7 @@ def _console() -> Any:
                 text, style, control = segment
                 yield segment if control or text.isprintable() else Segment(visible(text, keep="\n"), style)
 
-    return Literal
+    return PlainConsole
 
 
 @cache
@@ -94,7 +110,7 @@ def _table() -> Any:
     def literal(cell: Any) -> Any:
         return Text(visible(cell)) if isinstance(cell, str) else cell
 
-    class Literal(Table):
+    class PlainTable(Table):
         """A table that takes strings as they stand, on whatever console it is printed."""
 
         def __init__(self, *headers: Any, title: Any = None, caption: Any = None, **options: Any) -> None:
@@ -108,4 +124,4 @@ def _table() -> Any:
             """A row of these cells."""
             super().add_row(*map(literal, cells), **options)
 
-    return Literal
+    return PlainTable

@@ -25,7 +25,7 @@ from unmask.encoding.forward_pass import ForwardPass, SharedVectors
 from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
-from unmask.io.progress import progress_bar
+from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import row_cosines
 from unmask.starter import reference_texts

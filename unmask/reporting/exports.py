@@ -11,10 +11,10 @@ from unmask.evaluation.results import Result
 from unmask.io.files import atomic, write_json
 from unmask.io.terminal import visible
 from unmask.reporting.grid import Grid
-from unmask.reporting.standing import Standing
+from unmask.reporting.summary import Summary
 from unmask.reporting.tables import METRIC_NAMES
 
-Row = dict[str, Any]
+Record = dict[str, Any]
 _ROTATE_FROM = 7
 """Columns of a LaTeX table from which their names stand upright."""
 
@@ -41,7 +41,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes a cell for a formula by."""
 
 
-def export(grid: Grid, found: Standing, folder: Path) -> list[Path]:
+def export(grid: Grid, found: Summary, folder: Path) -> list[Path]:
     """Write the data of a report to a folder; the files."""
     tables = {
         "results": cell_rows(grid, found),
@@ -60,24 +60,29 @@ def export(grid: Grid, found: Standing, folder: Path) -> list[Path]:
     return [*written, folder / "report.json", folder / "results.tex"]
 
 
-def cell_rows(grid: Grid, found: Standing) -> list[Row]:
+def cell_rows(grid: Grid, found: Summary) -> list[Record]:
     """One row a design and task, best design first: score, interval, n, and what they depend on."""
     ranked = [system for system, _ in found.order] + found.unranked
     cells = [(system, task) for system in ranked for task in grid.tasks if (system, task) in grid.cells]
     return [_cell_row(grid, grid.cells[cell], found.marks.get(cell, "")) for cell in cells]
 
 
-def word_rows(grid: Grid) -> list[Row]:
+def word_rows(grid: Grid) -> list[Record]:
     """One row a reading (attention and layer) and word-level task, where texts were scored as well."""
-    rows: list[Row] = []
+    rows: list[Record] = []
     for result in grid.words:
         low, high = result.interval or (None, None)
-        about: Row = {"model": result.conditions.model, "reading": result.design, "task": result.task, "metric": result.metric}
+        about: Record = {
+            "model": result.conditions.model,
+            "reading": result.design,
+            "task": result.task,
+            "metric": result.metric,
+        }
         rows.append(about | {"score": result.main_score, "low": low, "high": high, "n": result.n})
     return rows
 
 
-def _cell_row(grid: Grid, result: Result, mark: str) -> Row:
+def _cell_row(grid: Grid, result: Result, mark: str) -> Record:
     low, high = result.interval or (None, None)
     return {
         "name": grid.names[result.system],
@@ -106,9 +111,9 @@ def _cell_row(grid: Grid, result: Result, mark: str) -> Row:
     }
 
 
-def design_rows(grid: Grid, found: Standing) -> list[Row]:
+def design_rows(grid: Grid, found: Summary) -> list[Record]:
     """One row a design, best first: its mean with interval, how far behind the best, and what it costs."""
-    rows: list[Row] = []
+    rows: list[Record] = []
     for place, (system, mean) in enumerate(found.order, start=1):
         low, high = found.intervals.get(system, (None, None))
         behind, cost = found.against.get(system), grid.cost(system)
@@ -138,7 +143,7 @@ def design_rows(grid: Grid, found: Standing) -> list[Row]:
     return rows
 
 
-def comparison_rows(grid: Grid, found: Standing) -> list[Row]:
+def comparison_rows(grid: Grid, found: Summary) -> list[Record]:
     """One row a pair of designs: the paired test of the two."""
     rows = []
     for test in found.tests:
@@ -149,7 +154,7 @@ def comparison_rows(grid: Grid, found: Standing) -> list[Row]:
     return rows
 
 
-def failure_rows(grid: Grid) -> list[Row]:
+def failure_rows(grid: Grid) -> list[Record]:
     """One row a design and task that failed, with the error."""
     return [
         {
@@ -164,7 +169,7 @@ def failure_rows(grid: Grid) -> list[Row]:
     ]
 
 
-def advice_rows(grid: Grid, found: Standing) -> list[Row]:
+def advice_rows(grid: Grid, found: Summary) -> list[Record]:
     """One row a kind of task: what to use, and why."""
     return [
         {
@@ -178,7 +183,7 @@ def advice_rows(grid: Grid, found: Standing) -> list[Row]:
     ]
 
 
-def latex(grid: Grid, found: Standing) -> str:
+def latex(grid: Grid, found: Summary) -> str:
     """A booktabs table of main scores x 100, best design first; bold: best of its task, underlined: not told apart from it."""
     tasks = list(grid.tasks)
     upright = len(tasks) >= _ROTATE_FROM
@@ -215,7 +220,7 @@ def _head(name: str, upright: bool) -> str:
     return f"\\rotatebox{{90}}{{{escaped}}}" if upright else escaped
 
 
-def _latex_cell(grid: Grid, found: Standing, system: tuple[str, str], task: str) -> str:
+def _latex_cell(grid: Grid, found: Summary, system: tuple[str, str], task: str) -> str:
     result = grid.cells.get((system, task))
     if result is None:
         return "--"
@@ -224,7 +229,7 @@ def _latex_cell(grid: Grid, found: Standing, system: tuple[str, str], task: str)
     return wrap.get(found.marks.get((system, task), ""), number)
 
 
-def _passes(grid: Grid) -> list[Row]:
+def _passes(grid: Grid) -> list[Record]:
     return [one.model_dump() for one in grid.costs]
 
 

@@ -12,8 +12,8 @@ from unmask.designs.design import Design
 from unmask.designs.presets import PRESETS
 from unmask.evaluation.results import Result
 from unmask.evaluation.verdict import System
-from unmask.reporting.grid import Cost, Grid, design_of
-from unmask.reporting.standing import Ranks, Standing
+from unmask.reporting.grid import DesignCost, Grid, design_of
+from unmask.reporting.summary import MeanRanks, Summary
 from unmask.reporting.svg import ACCENT, INK, MUTED, PAPER, SERIES, SOFT
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _LONGEST_NAME = 30
 _MARKERS = "osD^vPX"  # one more than colours, so that both come round together only after 42 lines
 
 
-def draw(grid: Grid, found: Standing) -> dict[str, Figure]:
+def draw(grid: Grid, found: Summary) -> dict[str, Figure]:
     """Every figure that there is something for, by name."""
     drawn = {name: figure(grid, found) for name, figure in FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
@@ -39,7 +39,7 @@ def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
 
 
-def ranking(grid: Grid, found: Standing) -> Figure:
+def ranking(grid: Grid, found: Summary) -> Figure:
     """Mean of every design with its interval; filled: not told apart from the best."""
     count = len(found.order)
     figure, axes = _figure(0.9 + 0.27 * count)
@@ -63,12 +63,12 @@ def ranking(grid: Grid, found: Standing) -> Figure:
     return figure
 
 
-def critical(grid: Grid, found: Standing) -> Figure | None:
+def critical(grid: Grid, found: Summary) -> Figure | None:
     """Critical-difference diagram: mean ranks on a line, a bar over each group that is not told apart (Demsar, 2006)."""
     return None if found.ranks is None else critical_diagram(found.ranks)
 
 
-def critical_diagram(ranks: Ranks) -> Figure:
+def critical_diagram(ranks: MeanRanks) -> Figure:
     """The diagram of any ranks. The better half of the designs is named on the left, the other on the right."""
     order = sorted(ranks.mean_ranks.items(), key=lambda item: item[1])
     # a bar of a single design says nothing; the longest first, so that the picture narrows downwards
@@ -151,7 +151,7 @@ def _called(design: Design, results: Sequence[Result]) -> str:
     return next(iter(labels), None) or next(presets, design.name)
 
 
-def layers(grid: Grid, found: Standing) -> Figure | None:
+def layers(grid: Grid, found: Summary) -> Figure | None:
     """Score by layer, a panel for each kind of task that holds designs which differ only in the layer."""
     panels = {kind: lines for kind in grid.kinds if (lines := curves(grid, kind))}
     if not panels:
@@ -205,7 +205,7 @@ class Price:
     """A way to count what a design costs, what to call it, and the unit that it is shown in."""
 
     what: str
-    of: Callable[[Cost], float | None]
+    of: Callable[[DesignCost], float | None]
 
 
 TOKENS = Price("tokens computed a text", lambda cost: cost.tokens_per_text)
@@ -214,7 +214,7 @@ MEMORY = Price("peak memory, GiB", lambda cost: cost.peak_memory / 2**30 if cost
 DIMENSIONS = Price("dimensions of a vector", lambda cost: float(cost.dim))
 
 
-def main_price(grid: Grid, found: Standing) -> Price:
+def main_price(grid: Grid, found: Summary) -> Price:
     """Time where every design has been timed; tokens a text otherwise."""
     return TIME if all(grid.cost(system).milliseconds_per_text for system, _ in found.order) else TOKENS
 
@@ -229,13 +229,13 @@ def front(points: Sequence[tuple[System, float, float]]) -> list[System]:
     return found
 
 
-def priced(grid: Grid, found: Standing, price: Price) -> list[tuple[System, float, float]]:
+def priced(grid: Grid, found: Summary, price: Price) -> list[tuple[System, float, float]]:
     """(system, price, mean score) of every ranked design whose price is known."""
     known = [(system, price.of(grid.cost(system)), mean) for system, mean in found.order]
     return [(system, value, mean) for system, value, mean in known if value is not None]
 
 
-def trade(grid: Grid, found: Standing, price: Price) -> Figure | None:
+def trade(grid: Grid, found: Summary, price: Price) -> Figure | None:
     """Quality against a price, with the Pareto front; nothing where all designs cost the same."""
     points = priced(grid, found, price)
     if len({value for _, value, _ in points}) < 2:
@@ -268,7 +268,7 @@ def trade(grid: Grid, found: Standing, price: Price) -> Figure | None:
     return figure
 
 
-FIGURES: dict[str, Callable[[Grid, Standing], Figure | None]] = {
+FIGURES: dict[str, Callable[[Grid, Summary], Figure | None]] = {
     "ranking": ranking,
     "critical": critical,
     "layers": layers,

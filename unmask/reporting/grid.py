@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Failure, Result, ResultStore
-from unmask.evaluation.results import Cost as PassCost
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Cost, Failure, Result, ResultStore
 from unmask.evaluation.verdict import System, display_name
 from unmask.evaluation.word_level import split_word_level
 from unmask.statistics.intervals import NO_WIDTH, score_interval
@@ -20,7 +18,7 @@ _SETTINGS = ("adapter", "model_revision", "dtype", "max_length")
 
 
 @dataclass(frozen=True)
-class Cost:
+class DesignCost:
     """What a design costs over its tasks: tokens a text, and, where passes were timed, seconds, and bytes at the peak."""
 
     dim: int
@@ -41,7 +39,7 @@ class Grid:
     store: ResultStore
     results: list[Result]
     failures: list[Failure]
-    costs: list[PassCost]
+    costs: list[Cost]
     lost: int = 0
     words: list[Result] = field(default_factory=list)
 
@@ -80,7 +78,7 @@ class Grid:
         """The results of a system."""
         return [result for result in self.results if result.system == system]
 
-    def cost(self, system: System) -> Cost:
+    def cost(self, system: System) -> DesignCost:
         """What a design costs: tokens as counted with its results; time and memory of the passes that it read."""
         own = self.of(system)
         texts, tokens = sum(result.texts for result in own), sum(result.tokens for result in own)
@@ -89,8 +87,8 @@ class Grid:
         passes = [one for one in self.costs if (one.model, one.model_revision, one.attention, one.prompt, one.task) in keys]
         seconds, timed = sum(one.seconds for one in passes), sum(one.texts for one in passes)
         if not seconds or not timed:
-            return Cost(own[0].dim, per_text)
-        return Cost(
+            return DesignCost(own[0].dim, per_text)
+        return DesignCost(
             own[0].dim,
             per_text,
             sum(one.tokens for one in passes) / seconds,
@@ -192,6 +190,3 @@ def _last(model: str) -> str:
     """The last part of a path or hub id; of a trained embedder the run that it lies in (as `display_name` has it)."""
     path = Path(model)
     return path.parent.name if path.name == "model" and path.parent.name else path.name
-
-
-Line = TypeVar("Line", PassCost, Failure)

@@ -20,8 +20,8 @@ from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System
 from unmask.io.terminal import visible
 from unmask.reporting.figures import front, main_price, priced
-from unmask.reporting.grid import Cost, Grid
-from unmask.reporting.standing import Mark, Standing, candidates
+from unmask.reporting.grid import DesignCost, Grid
+from unmask.reporting.summary import Mark, Summary, candidates
 from unmask.reporting.tables import METRIC_NAMES
 from unmask.statistics.intervals import Bounds
 from unmask.tasks.kinds import KINDS
@@ -32,7 +32,7 @@ _SPOKEN: dict[Mark, str] = {"best": "best of its task", "tied": "not told apart 
 
 
 @dataclass(frozen=True)
-class Column:
+class GridColumn:
     """A column of the grid: a task, a second score beside it, or a mean over the tasks of a kind (shown while it is filtered)."""
 
     head: str
@@ -60,7 +60,7 @@ class Cell:
         return _SPOKEN[self.mark] if self.mark else ""
 
 
-def render(grid: Grid, found: Standing, charts: Mapping[str, str], data: Sequence[Path]) -> str:
+def render(grid: Grid, found: Summary, charts: Mapping[str, str], data: Sequence[Path]) -> str:
     """The page: charts are SVG elements by name, data the files beside the page that it links to."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -133,7 +133,7 @@ def _own(name: str) -> str:
     return (files("unmask.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
-def _content(grid: Grid, found: Standing) -> dict[str, Any]:
+def _content(grid: Grid, found: Summary) -> dict[str, Any]:
     columns = _columns(grid)
     order = [system for system, _ in found.order] + found.unranked
     rows = {cell: f"r{place}" for place, cell in enumerate((s, t) for s in order for t in grid.tasks if (s, t) in grid.cells)}
@@ -144,9 +144,9 @@ def _content(grid: Grid, found: Standing) -> dict[str, Any]:
         "models": _models(grid),
         "names": grid.names,
         "advice": [_card(grid, found, place) for place in range(len(found.advice))],
-        "order": [_standing_row(grid, found, place, efficient) for place in range(len(found.order))],
+        "order": [_ranked_row(grid, found, place, efficient) for place in range(len(found.order))],
         "unranked": [(grid.names[system], len(grid.of(system))) for system in found.unranked],
-        "leader": _standing_row(grid, found, [system for system, _ in found.order].index(found.leader), efficient),
+        "leader": _ranked_row(grid, found, [system for system, _ in found.order].index(found.leader), efficient),
         "designs": [grid.names[system] for system, _ in candidates(found.order)],
         "references": [(grid.names[system], mean) for system, mean in found.order if system[1] == SENTENCE_TRANSFORMERS],
         "tied": [(grid.names[system], dict(found.order)[system]) for system in found.lead.tied],
@@ -194,7 +194,7 @@ def _words(grid: Grid) -> dict[str, Any]:
     return {"tasks": list(tasks.values()), "rows": rows}
 
 
-def _card(grid: Grid, found: Standing, place: int) -> dict[str, Any]:
+def _card(grid: Grid, found: Summary, place: int) -> dict[str, Any]:
     """What to use for a kind of task; the reason without the score that it starts with, which is shown on its own."""
     one = found.advice[place]
     tasks = [result for result in grid.tasks.values() if result.kind == one.kind]
@@ -211,7 +211,7 @@ def _card(grid: Grid, found: Standing, place: int) -> dict[str, Any]:
     }
 
 
-def _cost_words(cost: Cost) -> str:
+def _cost_words(cost: DesignCost) -> str:
     parts = []
     if cost.tokens_per_text:
         parts.append(f"{amount(round(cost.tokens_per_text))} tokens a text")
@@ -229,7 +229,7 @@ def memory(size: int | None) -> str:
     return amount(size / 2**30, "GiB") if size >= 2**30 else amount(round(size / 2**20), "MiB")
 
 
-def _standing_row(grid: Grid, found: Standing, place: int, efficient: set[System]) -> dict[str, Any]:
+def _ranked_row(grid: Grid, found: Summary, place: int, efficient: set[System]) -> dict[str, Any]:
     system, mean = found.order[place]
     cost = grid.cost(system)
     return {
@@ -245,17 +245,17 @@ def _standing_row(grid: Grid, found: Standing, place: int, efficient: set[System
     }
 
 
-def _columns(grid: Grid) -> list[Column]:
-    columns = [Column("mean", "of all tasks", "", "mean")] if len(grid.tasks) > 1 else []
+def _columns(grid: Grid) -> list[GridColumn]:
+    columns = [GridColumn("mean", "of all tasks", "", "mean")] if len(grid.tasks) > 1 else []
     for kind in grid.kinds:
         of_kind = [result for result in grid.tasks.values() if result.kind == kind]
         if len(of_kind) > 1:
-            columns.append(Column("mean", f"of {kind}", kind, "kind-mean"))
+            columns.append(GridColumn("mean", f"of {kind}", kind, "kind-mean"))
         for result in of_kind:
             metric = METRIC_NAMES.get(result.metric, result.metric)
-            columns.append(Column(result.task, f"{metric}, n {amount(result.n)}", kind))
+            columns.append(GridColumn(result.task, f"{metric}, n {amount(result.n)}", kind))
             if _has_ami(grid, result.task):
-                columns.append(Column(result.task, "AMI", kind, "beside"))
+                columns.append(GridColumn(result.task, "AMI", kind, "beside"))
     return columns
 
 
@@ -271,7 +271,7 @@ def _scale(grid: Grid) -> float:
 
 
 def _line(
-    grid: Grid, found: Standing, system: System, columns: Sequence[Column], rows: Mapping[tuple[System, str], str]
+    grid: Grid, found: Summary, system: System, columns: Sequence[GridColumn], rows: Mapping[tuple[System, str], str]
 ) -> dict[str, Any]:
     """A line of the grid: the name of a system and its cells."""
     means = dict(found.order)
@@ -304,7 +304,7 @@ def _line(
     return {"name": grid.names[system], "design": system[1], "cells": cells}
 
 
-def _empty(grid: Grid, system: System, column: Column) -> Cell:
+def _empty(grid: Grid, system: System, column: GridColumn) -> Cell:
     for place, one in enumerate(grid.failures):
         if (one.model, one.design) == system and one.task == column.head and column.role == "task":
             return Cell("failed", kind=column.kind, row=f"f{place}", role="failed")

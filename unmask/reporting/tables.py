@@ -152,16 +152,16 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-Cells = Mapping[tuple[System, str], Result]
+ResultsByCell = Mapping[tuple[System, str], Result]
 
 
-def _mean(cells: Cells, system: System, tasks: Sequence[str]) -> float | None:
+def _mean(cells: ResultsByCell, system: System, tasks: Sequence[str]) -> float | None:
     """Mean main score over some tasks, or None where one is missing."""
     found = [cells[system, task].main_score for task in tasks if (system, task) in cells]
     return sum(found) / len(found) if len(found) == len(tasks) else None
 
 
-def _score(cells: Cells, system: System, tasks: Sequence[str], best: float | None, decimals: int | None) -> Text:
+def _score(cells: ResultsByCell, system: System, tasks: Sequence[str], best: float | None, decimals: int | None) -> Text:
     mean = _mean(cells, system, tasks)
     if mean is None:
         return Text("-")

@@ -43,7 +43,7 @@ _PROBES = ("a", "", " two words\n", "ü 🎉")
 
 
 @dataclass(frozen=True)
-class Loaded:
+class EmbedderParts:
     """The parts of a saved embedder in memory."""
 
     decoder: PreTrainedModel
@@ -79,7 +79,7 @@ class Saveable(Protocol):
     def fitted(self) -> Fit: ...  # noqa: D102
 
 
-class Settings(BaseModel):
+class EmbedderSettings(BaseModel):
     """What `unmask.json` holds. Unknown keys are errors: a newer format must not be half understood."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -126,13 +126,13 @@ class Settings(BaseModel):
             attn_implementation=source.attn_implementation or saved,
         )
 
-    def load(self, source: Source, design: str | Design | None) -> Loaded:
+    def load(self, source: Source, design: str | Design | None) -> EmbedderParts:
         """Load the parts of this embedder; a design that is given wins over the saved one. Raises UnmaskError."""
         saved = Design.parse(self.design)
         wanted = as_design(design) if design else saved
         source = self.completed(source)
         decoder, tokenizer = load_any_decoder(source)
-        return Loaded(
+        return EmbedderParts(
             decoder,
             tokenizer,
             wanted,
@@ -142,13 +142,13 @@ class Settings(BaseModel):
         )
 
 
-def read_settings(folder: Path) -> Settings | None:
+def read_settings(folder: Path) -> EmbedderSettings | None:
     """The settings of a saved embedder, or None if the folder is not one. Raises UnmaskError for settings that are broken."""
     file = folder / SETTINGS
     if not file.is_file():
         return None
     try:
-        settings = Settings.model_validate_json(file.read_bytes())
+        settings = EmbedderSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
         check_seal(folder)
         problem = error.errors()[0]
@@ -236,7 +236,7 @@ def write(embedder: Saveable, folder: Path) -> None:
     _write_head(embedder.backbone.head, folder / HEAD)
     _write_fit(embedder.fitted, folder / FIT)
     design, source = embedder.design, embedder.source
-    settings = Settings(
+    settings = EmbedderSettings(
         design=design.name,
         max_length=embedder.prompt.max_length,
         dtype=dtype_name(embedder.backbone.model),

@@ -49,7 +49,7 @@ def clusters(
     as_json: AsJson = False,
 ) -> None:
     """Show whether two ways of reading a model group the same texts alike, beside what chance gives."""
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
     from unmask.probing.clusters import probe_clusters, read_texts
     from unmask.reporting.probe_figures import draw_clusters
 
@@ -114,7 +114,7 @@ def prompts(
     as_json: AsJson = False,
 ) -> None:
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
     from unmask.probing.geometry import read_pairs
     from unmask.probing.prompt_sensitivity import NINE, designs_of, probe_prompts
     from unmask.reporting.probe_figures import draw_prompts
@@ -157,7 +157,7 @@ def pairs(
     as_json: AsJson = False,
 ) -> None:
     """Show the pairs that one way of reading a model ranks right and another wrong, and whether either wins on the whole."""
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
     from unmask.probing.geometry import read_pairs
     from unmask.probing.won_pairs import probe_winners
     from unmask.reporting.probe_figures import draw_winners
@@ -221,7 +221,7 @@ def layers(
 ) -> None:
     """Show how a text's vector changes from layer to layer, and what each layer scores on tasks."""
     from unmask.designs.design import Design
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
     from unmask.probing.layers import probe_layers
     from unmask.reporting.probe_figures import draw_layers
     from unmask.tasks.find import resolve_tasks
@@ -263,7 +263,7 @@ def states(
     as_json: AsJson = False,
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
     from unmask.probing.state_change import name_of, probe_states
     from unmask.reporting.probe_figures import draw_states
     from unmask.saving.load_model import load_model

@@ -50,7 +50,7 @@ def words(
     as_json: AsJson = False,
 ) -> None:
     """Score a linear probe on the frozen states of words: part of speech, chunks, entities."""
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
     from unmask.probing.word_probe import probe_words
     from unmask.saving.load_model import load_model
     from unmask.tasks.tagged import read_sentences, sample
@@ -103,7 +103,7 @@ def prefix(
     as_json: AsJson = False,
 ) -> None:
     """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
     from unmask.probing.prefix_stages import attention_in, compare_stages
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
     from unmask.reporting.probe_figures import draw_stages
@@ -207,7 +207,7 @@ def masked(
     as_json: AsJson = False,
 ) -> None:
     """Measure how well masked tokens are predicted from the position before them, as MNTP trains a model to."""
-    from unmask.io.progress import progress_bar
+    from unmask.io.terminal import progress_bar
     from unmask.probing.masked import probe_masked
     from unmask.saving.load_model import load_predicting_model
 

@@ -1,4 +1,4 @@
-"""Standing: which designs lead, on each task and over all, and which of them cannot be told apart from the best."""
+"""Summary: which designs lead, on each task and over all, and which of them cannot be told apart from the best."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unmask.statistics.paired import PairedTest, told_apart
 Mark = Literal["best", "tied"]
 
 
-class Ranks(Protocol):
+class MeanRanks(Protocol):
     """Mean ranks of designs over tasks (1 = best), Friedman's test of them, and the groups that are not told apart."""
 
     @property
@@ -68,7 +68,7 @@ class Against:
 
 
 @dataclass(frozen=True)
-class Standing:
+class Summary:
     """What the results say.
 
     order: systems with their mean over `common` tasks, best first. unranked: systems that miss so many tasks that none would be common.
@@ -87,7 +87,7 @@ class Standing:
     lead: Lead
     advice: list[KindLeader]
     advice_intervals: dict[str, Bounds]
-    ranks: Ranks | None = None
+    ranks: MeanRanks | None = None
 
     @property
     def tied(self) -> set[System]:
@@ -100,7 +100,7 @@ class Standing:
         return self.lead.leader
 
 
-def standing(grid: Grid, advance: Callable[[int], None] | None = None) -> Standing:
+def summarise(grid: Grid, advance: Callable[[int], None] | None = None) -> Summary:
     """Test and rank what a grid holds; `advance` is told of every cell whose task has been tested."""
     kept = comparable(grid.results)
     order = ranked(kept)
@@ -115,7 +115,7 @@ def standing(grid: Grid, advance: Callable[[int], None] | None = None) -> Standi
     tests = comparisons(kept, grid.store)
     first = lead(candidates(order), tests, kept)
     advice = [one for kind in grid.kinds for one in _advice(grid, kind)]
-    return Standing(
+    return Summary(
         order=order,
         common=common,
         unranked=[system for system in grid.systems if system not in systems],
@@ -192,7 +192,7 @@ def _advice_intervals(grid: Grid, advice: Sequence[KindLeader]) -> Iterator[tupl
             yield one.kind, bounds
 
 
-def _ranks(scores: Mapping[str, Sequence[float]]) -> Ranks | None:
+def _ranks(scores: Mapping[str, Sequence[float]]) -> MeanRanks | None:
     """Critical differences between the designs, or None where there are too few tasks or designs for them."""
     from unmask.statistics.ranks import critical_differences
 

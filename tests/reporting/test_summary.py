@@ -14,7 +14,7 @@ import pytest
 from tests.reporting.synthetic import Folder
 from unmask.evaluation.results import ResultStore
 from unmask.reporting.grid import Grid, read_grid
-from unmask.reporting.standing import Standing, comparable, standing
+from unmask.reporting.summary import Summary, comparable, summarise
 from unmask.statistics.bootstrap import Items, score
 from unmask.statistics.intervals import score_interval
 
@@ -24,10 +24,10 @@ MEAN, ECHO, LAST = (("smollm2", design) for design, _ in DESIGNS.values())
 TWIN = ("smollm2", "causal/plain/mean@all")
 
 
-def stood(folder: Path, of: Folder) -> tuple[Grid, Standing]:
+def stood(folder: Path, of: Folder) -> tuple[Grid, Summary]:
     of.write(folder)
     grid = read_grid(folder)
-    return grid, standing(grid)
+    return grid, summarise(grid)
 
 
 def test_the_order_is_by_mean_and_the_rest_are_held_against_the_first(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_twin_of_the_best_is_tied_with_it(tmp_path: Path) -> None:
     of = Folder({}, {})
     for label, design, moved in (("mean", MEAN[1], 0.0), ("twin", TWIN[1], 0.0), ("last", LAST[1], -0.3)):
         store.add(*replace(of, n=30).result(label, design, "sts-0", "sts", value + moved))
-    found = standing(read_grid(tmp_path))
+    found = summarise(read_grid(tmp_path))
     assert found.marks == {(MEAN, "sts-0"): "best", (TWIN, "sts-0"): "tied"}
     assert found.tied == {TWIN}
 
@@ -67,7 +67,7 @@ def test_without_items_only_the_best_is_marked(tmp_path: Path) -> None:
     for place, (label, (design, _)) in enumerate(DESIGNS.items()):
         result, _ = Folder({}, {}).result(label, design, "a", "summarization", np.full(20, 0.5 + place / 10))
         store.add(result, None)
-    found = standing(read_grid(tmp_path))
+    found = summarise(read_grid(tmp_path))
     assert found.marks == {(LAST, "a"): "best"}
     assert found.tests == []
 
@@ -81,7 +81,7 @@ def test_each_task_draws_its_own_items_for_the_interval_of_a_mean(tmp_path: Path
     store, value = ResultStore(tmp_path), np.random.default_rng(0).uniform(0, 1, 40)
     for task in SIX:
         store.add(*replace(Folder({}, {}), n=40).result("mean", MEAN[1], task, "sts", value))
-    low, high = standing(read_grid(tmp_path)).intervals[MEAN]
+    low, high = summarise(read_grid(tmp_path)).intervals[MEAN]
     one_task = store.results[0].interval
     assert one_task is not None
     assert low < value.mean() < high
@@ -98,7 +98,7 @@ def test_v_measure_lies_within_its_interval(tmp_path: Path) -> None:
         result, _ = Folder({}, {}).result("mean", MEAN[1], task, "clustering", np.full(60, 0.5))
         store.add(result.model_copy(update={"main_score": score(items), "interval": score_interval(items)}), items)
     grid = read_grid(tmp_path)
-    found = standing(grid)
+    found = summarise(grid)
     low, high = found.intervals[MEAN]
     assert low < dict(found.order)[MEAN] < high
     assert (low + high) / 2 == pytest.approx(dict(found.order)[MEAN], abs=0.02)

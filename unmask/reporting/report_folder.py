@@ -6,12 +6,12 @@ from pathlib import Path
 
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, check_output, make_folder, only_run_in
-from unmask.io.progress import progress_bar
+from unmask.io.terminal import progress_bar
 from unmask.reporting.exports import FILES, export
 from unmask.reporting.figures import draw
 from unmask.reporting.grid import read_grid, require_results
 from unmask.reporting.page import render
-from unmask.reporting.standing import standing
+from unmask.reporting.summary import summarise
 from unmask.reporting.svg import as_svg, drawing, inline
 
 TITLES = {
@@ -54,7 +54,7 @@ def _refuse_foreign(output: Path) -> None:
 def _write(folder: Path, output: Path) -> Path:
     grid = read_grid(folder)
     with progress_bar("resampling", len(grid.cells)) as advance:
-        found = standing(grid, advance)
+        found = summarise(grid, advance)
     make_folder(output)
     (output / _MARKER).touch()
     data = export(grid, found, output / "data")
