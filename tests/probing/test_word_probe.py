@@ -27,7 +27,6 @@ from unmask.probing.word_probe import (
     word_tokens,
     word_vectors,
 )
-from unmask.statistics.ratios import Ratio, difference
 from unmask.tasks.tagged import Sentence, read_sentences
 
 SENTENCES = [
@@ -177,30 +176,6 @@ def test_entity_f1_by_hand_counts() -> None:
 def test_tags_that_are_not_bio_have_no_f1() -> None:
     assert score([["NOUN", "O"]], [["NOUN", "O"]]).entity_f1 is None
     assert score([["O", "O"]], [["O", "O"]]).entity_f1 is None
-
-
-def test_no_entity_anywhere_scores_zero_not_nan() -> None:
-    assert Ratio(np.zeros(2), np.zeros(2)).value == 0.0
-
-
-def test_a_ratio_weighs_sentences_by_their_words() -> None:
-    ratio = Ratio(np.array([1.0, 0.0]), np.array([1.0, 3.0]))
-    assert ratio.value == 0.25
-    assert ratio.interval() == (0.0, 1.0)  # both draws of one and the same sentence are in the middle 95 %
-    assert Ratio(np.ones(1), np.ones(1)).interval() is None
-
-
-def test_a_difference_is_paired() -> None:
-    random = np.random.default_rng(0)
-    below = np.full(200, 10.0)
-    hard = random.integers(0, 9, 200).astype(float)
-    found = difference("accuracy", Ratio(hard + 1, below), Ratio(hard, below))
-    # always one word better: paired there is no doubt, though the two intervals overlap
-    assert found.difference == pytest.approx(0.1) and found.interval == pytest.approx((0.1, 0.1)) and found.p < 0.01
-    same = difference("accuracy", Ratio(hard, below), Ratio(hard, below))
-    assert same.difference == 0 and same.p == 1
-    with pytest.raises(UnmaskError, match="two sentences or more"):
-        difference("accuracy", Ratio(hard, below), Ratio(hard[:5], below[:5]))
 
 
 def test_the_probe_separates_what_is_separable_whatever_the_scale() -> None:

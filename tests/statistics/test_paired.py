@@ -1,20 +1,17 @@
-"""Every metric equals the library's on every resample; every test does as its textbook or a simulation says."""
+"""Every paired test does as its textbook or a simulation says."""
 
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike
 from scipy import stats
-from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 
-from unmask.statistics import bootstrap as resampling
-from unmask.statistics.bootstrap import METRICS, Items, bootstrap, interval, score, undefined
+from tests.statistics.made_items import items_of, random_items
+from unmask.statistics.bootstrap import METRICS, Items, score
 from unmask.statistics.intervals import unseen
 from unmask.statistics.paired import (
     bootstrap_tasks,
@@ -27,207 +24,6 @@ from unmask.statistics.paired import (
     wilcoxon,
     with_holm,
 )
-
-
-def items_of(metric: str, **columns: ArrayLike) -> Items:
-    return Items(metric, {name: np.asarray(column) for name, column in columns.items()})
-
-
-def random_items(metric: str, n: int = 40, seed: int = 0, design: int = 0) -> Items:
-    """Items with many ties: what is given depends on the seed, what is made on the design too."""
-    task, made = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1, design])
-    if metric == "mean":
-        return Items(metric, {"value": made.integers(0, 3, n) / 2})
-    if metric == "spearman":
-        return Items(metric, {"gold": task.integers(0, 6, n), "predicted": made.integers(0, 9, n) / 8})
-    if metric == "average-precision":
-        label = task.permutation(np.arange(n) < max(1, n // 3))
-        return Items(metric, {"label": label.astype(int), "predicted": made.integers(-4, 5, n) / 8})
-    if metric == "ratio":  # entities given and predicted, and how many of them are one
-        gold, predicted = task.integers(0, 3, n), made.integers(0, 3, n)
-        found = np.minimum(gold, np.minimum(predicted, made.integers(0, 3, n)))
-        return Items(metric, {"gold": gold, "above": 2 * found, "below": gold + predicted})
-    label = task.integers(0, 4, (n, 3))
-    assigned = np.where(made.random((n, 3)) < 0.5, label, made.integers(5, 9, (n, 3)))
-    return Items(metric, {"label": label, "assigned": assigned})
-
-
-def reference(items: Items, drawn: np.ndarray, replicate: int) -> float:
-    """The library's score of one resample, under the conventions of METRICS for what a library leaves undefined."""
-    columns = {name: column[drawn] for name, column in items.columns.items()}
-    match items.metric:
-        case "mean":
-            return float(np.mean(columns["value"]))
-        case "spearman":
-            if np.ptp(columns["gold"]) == 0:
-                return np.nan
-            if np.ptp(columns["predicted"]) == 0:
-                return 0.0
-            return float(stats.spearmanr(columns["predicted"], columns["gold"])[0])
-        case "average-precision":
-            return average_precision_score(columns["label"], columns["predicted"]) if columns["label"].any() else np.nan
-        case "ratio":  # the mean of the items' own ratios, each weighing what it has below
-            above, below = columns["above"], columns["below"]
-            return float(np.average(above / np.maximum(below, 1), weights=below)) if below.any() else np.nan
-        case _:
-            return float(v_measure_score(columns["label"][:, replicate], columns["assigned"][:, replicate]))
-
-
-# --- metrics ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@given(seed=st.integers(0, 2**32 - 1), n=st.integers(3, 40))
-def test_every_metric_equals_the_library_on_every_resample(metric: str, seed: int, n: int) -> None:
-    try:
-        items = random_items(metric, n, seed)
-    except ValueError as error:  # few items may all have the same gold
-        assert "undefined" in str(error)
-        return
-    indices = np.random.default_rng(seed).integers(n, size=(7, n))
-    expected = [reference(items, drawn, row % 3) for row, drawn in enumerate(indices)]
-    np.testing.assert_allclose(METRICS[metric](items.columns, indices), expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_score_is_the_librarys_on_all_items_averaged_over_the_replicates(metric: str) -> None:
-    items = random_items(metric)
-    expected = np.mean([reference(items, np.arange(items.n), replicate) for replicate in range(items.replicates)])
-    assert items.replicates == (3 if metric == "v-measure" else 1)
-    assert score(items) == pytest.approx(expected, abs=1e-12)
-
-
-def test_metrics_by_hand() -> None:
-    # Scores 4 and 3 (tied twice) and 1; of them positive: the 4, one of the 3s. AP = 1/2 * 1/1 + 1/2 * 2/3 = 5/6.
-    precision = items_of("average-precision", predicted=[3, 4, 1, 3], label=[1, 1, 0, 0])
-    assert score(precision) == pytest.approx(5 / 6)
-    # Ranks 1.5 1.5 3 4 against 1 2 3 4, less 2.5: -1 -1 .5 1.5 . -1.5 -.5 .5 1.5 = 4.5; squares 4.5 and 5.
-    ranks = items_of("spearman", predicted=[0.1, 0.1, 0.2, 0.9], gold=[1, 2, 3, 4])
-    assert score(ranks) == pytest.approx(4.5 / np.sqrt(4.5 * 5))
-    # Labels 0011, clusters 0012: H(label) = log 2, H(assigned) = 1.5 log 2, I = log 2; V = 2 / 2.5.
-    clusters = items_of("v-measure", assigned=[[0], [0], [1], [2]], label=[[0], [0], [1], [1]])
-    assert score(clusters) == pytest.approx(0.8)
-    # Of 3 entities given 2 were found, and 1 was made up: precision 2/3, recall 2/3. By sentence they would be 1 and 1/2.
-    entities = items_of("ratio", above=[2, 2, 0], below=[2, 3, 1], gold=[1, 2, 0])
-    assert score(entities) == pytest.approx(4 / 6)
-    assert score(entities) == f1_score([1, 1, 1, 0], [1, 1, 0, 1])
-
-
-def test_what_cannot_be_scored_is_zero_where_the_design_is_at_fault_and_nan_where_the_draw_is() -> None:
-    gold, label = np.array([1, 2, 3]), np.array([0, 0, 1])
-    constant = {"predicted": np.ones(3)}
-    assert score(Items("spearman", {**constant, "gold": gold})) == 0.0
-    assert np.isnan(METRICS["spearman"]({"predicted": gold, "gold": gold}, np.array([[1, 1, 1]]))).all()
-    assert np.isnan(METRICS["average-precision"]({"predicted": gold, "label": label}, np.array([[0, 1, 1]]))).all()
-    nothing = {"above": np.array([0, 2]), "below": np.array([0, 2])}
-    assert np.array_equal(METRICS["ratio"](nothing, np.array([[0, 0], [0, 1]])), [np.nan, 1.0], equal_nan=True)
-    one_cluster = {"assigned": np.zeros((3, 1), int), "label": label[:, None]}
-    assert list(METRICS["v-measure"](one_cluster, np.array([[0, 1, 2], [0, 1, 1]]))) == [0.0, 1.0]
-
-
-# --- items -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("metric", "columns", "message"),
-    [
-        ("accuracy", {"value": [1.0]}, "Unknown metric 'accuracy'; known are mean, spearman"),
-        ("spearman", {"predicted": [1, 2]}, "missing: gold"),
-        ("spearman", {"predicted": [1, 2], "gold": [1, 2, 3]}, "one length"),
-        ("mean", {"value": []}, "at least 1"),
-        ("mean", {"value": 1.0}, "at least 1"),
-        ("mean", {"value": [[1.0], [2.0]]}, r"one shape \(item,\)"),
-        ("mean", {"value": ["good", "bad"]}, "needs numbers"),
-        ("mean", {"value": [1.0, np.nan, np.inf]}, "2 of 3 in column value are nan or infinite"),
-        ("spearman", {"predicted": [1, 2], "gold": [3, 3]}, "gold is the same"),
-        ("average-precision", {"predicted": [1, 2], "label": [0, 0]}, "no item has label 1"),
-        ("average-precision", {"predicted": [1, 2], "label": [1, 2]}, "labels 0 and 1"),
-        ("v-measure", {"assigned": [1, 2], "label": [1, 2]}, r"\(item, replicate\)"),
-        ("v-measure", {"assigned": [[1, 1], [2, 2]], "label": [[1], [2]]}, "one shape"),
-        ("v-measure", {"assigned": [[0.5], [1.0]], "label": [[1], [2]]}, "needs integers in column assigned"),
-        ("ratio", {"above": [1, 2], "gold": [1, 2]}, "needs the columns above, below, gold; missing: below"),
-        ("ratio", {"above": [1, 2], "below": [1, 1], "gold": [1, 1]}, "0 <= above <= below"),
-        ("ratio", {"above": [-1, 2], "below": [1, 2], "gold": [1, 1]}, "0 <= above <= below"),
-        ("ratio", {"above": [0, 0], "below": [0, 0], "gold": [0, 0]}, "below is 0 for every item"),
-        ("ratio", {"above": [1, 1], "below": [1, np.nan], "gold": [1, 1]}, "1 of 2 in column below are nan"),
-    ],
-)
-def test_items_refuse_what_has_no_score(metric: str, columns: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Items(metric, columns)  # type: ignore[arg-type]
-
-
-# --- bootstrap and interval ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_bootstrap_is_seeded_and_does_not_depend_on_how_it_is_cut_into_blocks(
-    metric: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    items = random_items(metric)
-    samples = bootstrap(items, 100, seed=1)
-    assert samples.shape == (100,)
-    np.testing.assert_array_equal(bootstrap(items, 30, seed=1), samples[:30])
-    assert not np.array_equal(bootstrap(items, 100, seed=2), samples)
-    monkeypatch.setattr(resampling, "DRAWS_AT_ONCE", 11 * items.n)
-    np.testing.assert_array_equal(bootstrap(items, 100, seed=1), samples)
-
-
-def test_bootstrap_draws_the_same_items_for_every_metric_and_replicate_b_modulo_r() -> None:
-    n = 9
-    drawn = bootstrap(Items("mean", {"value": 10.0 ** np.arange(n)}), 50) * n  # the digits count the items
-    counts = np.array([[int(digit) for digit in f"{round(total):0{n}d}"[::-1]] for total in drawn])
-    assert (counts.sum(axis=1) == n).all()
-    assert counts.any(axis=0).all()
-    items = random_items("v-measure", n)
-    expected = [reference(items, np.repeat(np.arange(n), count), row % 3) for row, count in enumerate(counts)]
-    np.testing.assert_allclose(bootstrap(items, 50), expected, atol=1e-12)
-
-
-def test_bootstrap_of_many_items_stays_small_in_memory() -> None:
-    items = random_items("average-precision", 5000)
-    tracemalloc.start()
-    bootstrap(items, 1000)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100e6
-
-
-def test_interval_is_the_middle_of_the_samples_without_nan() -> None:
-    samples = np.append(np.arange(101.0), np.nan)  # 0..100: the 5th percentile is 5
-    assert interval(samples, 0.9) == pytest.approx((5, 95))
-    assert undefined(samples) == 1
-    assert interval(samples, 0.9, around=0.0) == pytest.approx((-45, 45))  # mean 50, shifted to 0
-
-
-def test_interval_around_a_v_measure_holds_it_where_the_plain_one_does_not() -> None:
-    random = np.random.default_rng(0)
-    label = random.integers(0, 30, (600, 5))
-    assigned = np.where(random.random(label.shape) < 0.5, label, random.integers(0, 30, label.shape))
-    items = Items("v-measure", {"assigned": assigned, "label": label})
-    samples = bootstrap(items, 300)
-    low, high = interval(samples, around=score(items))
-    assert low < score(items) < high
-    assert score(items) < interval(samples)[0]
-
-
-def test_bootstrap_and_interval_refuse_what_they_cannot_answer() -> None:
-    with pytest.raises(ValueError, match="at least 2 items"):
-        bootstrap(items_of("mean", value=[1.0]))
-    with pytest.raises(ValueError, match="at least 1 resample, not 0"):
-        bootstrap(random_items("mean"), 0)
-    with pytest.raises(ValueError, match="between 0 and 1, not at 95"):
-        interval([1.0, 2.0], 95)
-    with pytest.raises(ValueError, match="undefined on every resample"):
-        interval([np.nan, np.nan])
-
-
-def test_interval_of_a_mean_covers_it_as_often_as_it_says() -> None:
-    random = np.random.default_rng(0)
-    samples = (Items("mean", {"value": random.normal(0.5, 0.2, 60)}) for _ in range(200))
-    intervals = [interval(bootstrap(items, 400, seed)) for seed, items in enumerate(samples)]
-    assert 0.90 <= np.mean([low <= 0.5 <= high for low, high in intervals]) <= 0.99
-
 
 # --- Wilcoxon --------------------------------------------------------------------------------------------------------
 

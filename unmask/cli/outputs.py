@@ -1,7 +1,7 @@
 """Outputs: before a command does anything, its output is held against everything that it reads.
 
 `app.command(cls=Command)` does this for every command, so that a new one cannot forget it: it has to say of each
-text option whether it names something to read (tests/test_outputs.py).
+text option whether it names something to read (tests/cli/test_outputs.py).
 """
 
 from __future__ import annotations

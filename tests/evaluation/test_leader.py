@@ -1,0 +1,159 @@
+"""The leading design: what is said of it, of ties and of what they cost; no sentence says more than its test."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.evaluation.made_results import DESIGNS, REFERENCE, TASKS, add, grid, values_of
+from unmask.errors import UnmaskError
+from unmask.evaluation.leader import kind_leaders
+from unmask.evaluation.results import ResultStore
+from unmask.evaluation.verdict import Comparison, comparisons, ranked
+from unmask.statistics.bootstrap import Items
+
+
+def test_the_best_design_of_each_kind_is_recommended(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = [add(store, design, "t0", kind="sts") for design in ("mean", "echo")]
+    results += [add(store, design, "t1", kind="retrieval") for design in ("mean", "last")]
+    found = kind_leaders(results, store)
+    assert [(one.kind, one.system) for one in found] == [("sts", ("m", "echo")), ("retrieval", ("m", "mean"))]
+    assert [one.score for one in found] == [pytest.approx(results[index].main_score) for index in (1, 2)]
+
+
+def test_a_clear_lead_is_told_with_its_interval(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, ["mean", "echo"], ["t0"])
+    [found] = kind_leaders(results, store)
+    [test] = comparisons(results, store)
+    low, high = (-100 * bound for bound in reversed(test.outcome.interval))
+    lead = 100 * (results[1].main_score - results[0].main_score)
+    start = f"{100 * results[1].main_score:.1f}, {lead:.1f} ahead of mean-label [{low:.1f}, {high:.1f}]"
+    evidence = f"on 1 task of 40 items, difference in standard errors {-test.outcome.effect:.2f}"
+    assert found.reason == f"{start} {evidence}; better than every other design (p < 0.05; p and interval: Holm over 1 pair)"
+
+
+def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
+    # the same design of two models has the same values here
+    store = ResultStore(tmp_path)
+    results = [add(store, design, "t0", model=model) for design, model in (("echo", "m"), ("echo", "n"), ("last", "m"))]
+    [found] = kind_leaders(results, store)
+    assert "79.8, tied with n echo-label (the same score [-" in found.reason
+    assert "]): not told apart on 1 task of 40 items (p >= 0.05; p and interval: Holm over 3 pairs)" in found.reason
+    assert "; better than m last-label; none of them is clearly cheaper (10 tokens a text)" in found.reason
+    assert "ahead" not in found.reason and found.tied == (("n", "echo"),)
+
+
+def test_a_cheaper_design_that_is_as_good_is_named_with_its_cost(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = [add(store, "echo", "t0", tokens=200), add(store, "echo", "t0", model="n", tokens=100)]
+    [found] = kind_leaders(results, store)
+    assert found.system == ("n", "echo"), "of two with the same score the cheaper one comes first"
+    store.add(results[1].model_copy(update={"main_score": results[1].main_score - 0.001}), store.items(results[1]))
+    results = store.results
+    [found] = kind_leaders(results, store)
+    assert found.system == ("m", "echo")
+    assert found.reason.endswith("; the cheapest of them is n echo-label, 10 tokens a text, not 20")
+    results[1] = results[1].model_copy(update={"tokens": 190})
+    assert "none of them is clearly cheaper" in kind_leaders(results, store)[0].reason
+
+
+def test_what_it_would_take_is_said_of_ties_alone(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    value, noise = values_of("mean", "t0", 400), np.random.default_rng(0).normal(0, 0.1, 400)
+    results = []
+    for design, moved in (("mean", 0), ("echo", noise + 0.004 - noise.mean()), ("last", np.full(400, -0.3))):
+        result = add(store, design, "t0").model_copy(update={"n": 400, "main_score": float((value + moved).mean())})
+        store.add(result, Items("mean", {"value": value + moved}))
+        results.append(result)
+    [found] = kind_leaders(results, store)
+    [needed] = re.findall(
+        r"telling echo-label from mean-label takes about ([\d,]+) items like these \(80% power\)", found.reason
+    )
+    # two-sided normal at 0.05 / 3: ((2.394 + 0.842) x 0.1 / 0.004)^2
+    assert int(needed.replace(",", "")) == pytest.approx((2.394 + 0.842) ** 2 * noise.var() / 0.004**2, rel=0.1)
+    [clear] = kind_leaders([results[0], results[2]], store)
+    assert "takes about" not in clear.reason
+
+
+def test_against_a_baseline_nothing_is_said_of_other_pairs(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, list(DESIGNS), TASKS[:2])
+    [found] = kind_leaders(results, store, ("m", "last"))
+    assert found.system == ("m", "echo")
+    assert "better than last-label [" in found.reason and "Holm over 2 comparisons with last-label" in found.reason
+    assert found.reason.endswith("; 1 other not tested against it")
+    assert "every other" not in found.reason
+
+
+def test_what_was_not_tested_is_not_called_better(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = [add(store, design, "t0", items=False) for design in ("mean", "echo")]
+    [found] = kind_leaders(results, store)
+    assert found.system == ("m", "echo")
+    assert found.reason.endswith(" ahead of mean-label; not tested: no task has the items behind its score")
+
+
+def test_tasks_that_a_recommendation_does_without_are_named(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, ["mean", "last"], TASKS[:2])
+    results.append(add(store, "echo", "t1"))
+    [found] = kind_leaders(results, store)
+    assert " on 1 task of 40 items," in found.reason
+    assert found.reason.endswith("; left out: t0 (not scored for echo-label)")
+
+
+def test_a_kind_without_a_common_task_is_refused(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = [add(store, "mean", "t0"), add(store, "last", "t1")]
+    lacking = r"t0 \(not scored for last-label\), t1 \(not scored for mean-label\)"
+    with pytest.raises(UnmaskError, match=f"No sts task was scored for every design: {lacking}"):
+        kind_leaders(results, store)
+
+
+def test_a_kind_is_tested_by_its_own_tasks_and_all_kinds_together_by_all(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    kinds = ["sts"] * 6 + ["retrieval"]
+    results = [
+        add(store, design, task, kind=kind) for design in ("mean", "echo") for task, kind in zip(TASKS, kinds, strict=True)
+    ]
+    sts, retrieval = (one.reason for one in kind_leaders(results, store))
+    assert " on 6 tasks, matched rank-biserial" in sts
+    assert " on 1 task of 40 items, difference in standard errors" in retrieval
+    assert comparisons(results, store)[0].outcome.n == 7
+
+
+def test_a_single_design_is_told_to_be_the_only_one(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, ["mean"], ["t0"])
+    assert kind_leaders(results, store)[0].reason.startswith("the only design that was compared, ")
+
+
+def test_reference_rows_are_compared_and_never_recommended(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results = [add(store, "mean", "t0"), add(store, REFERENCE, "t0", model="minilm"), add(store, "last", "t0")]
+    assert ranked(results)[0][0] == ("minilm", REFERENCE)
+    assert len(comparisons(results, store)) == 3
+    [found] = kind_leaders(results, store)
+    assert found.system == ("m", "mean")
+    assert REFERENCE not in found.reason
+
+
+def test_six_tasks_of_a_kind_are_told_by_tasks(tmp_path: Path) -> None:
+    results, store = grid(tmp_path, ["mean", "echo"], TASKS[:6])
+    reason = kind_leaders(results, store)[0].reason
+    evidence, verdict = reason.split("; ", 1)
+    assert evidence.endswith(" on 6 tasks, matched rank-biserial correlation 1.00")
+    assert verdict == "better than every other design (p < 0.05; p and interval: Holm over 1 pair)"
+    [test] = comparisons(results, store)
+    assert isinstance(test, Comparison) and test.outcome.p == pytest.approx(2 / 64)
+
+
+def test_many_designs_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    one = add(store, "good", "t0")
+    alike = [one.model_copy(update={"design": letter, "label": f"{letter}-label"}) for letter in "abcdefgh"]
+    (found,) = kind_leaders(alike, store)
+    assert re.search(
+        r"tied with b-label \(.*?\), c-label \(.*?\), d-label \(.*?\), e-label \(.*?\) and 3 more: not", found.reason
+    )

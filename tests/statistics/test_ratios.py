@@ -1,0 +1,43 @@
+"""A ratio is of sums over sentences; a difference is paired by sentence, and exact where sign flips can be counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from unmask.errors import UnmaskError
+from unmask.statistics.ratios import Ratio, difference
+
+
+def test_no_entity_anywhere_scores_zero_not_nan() -> None:
+    assert Ratio(np.zeros(2), np.zeros(2)).value == 0.0
+
+
+def test_a_ratio_weighs_sentences_by_their_words() -> None:
+    ratio = Ratio(np.array([1.0, 0.0]), np.array([1.0, 3.0]))
+    assert ratio.value == 0.25
+    assert ratio.interval() == (0.0, 1.0)  # both draws of one and the same sentence are in the middle 95 %
+    assert Ratio(np.ones(1), np.ones(1)).interval() is None
+
+
+def test_a_difference_is_paired() -> None:
+    random = np.random.default_rng(0)
+    below = np.full(200, 10.0)
+    hard = random.integers(0, 9, 200).astype(float)
+    found = difference("accuracy", Ratio(hard + 1, below), Ratio(hard, below))
+    # always one word better: paired there is no doubt, though the two intervals overlap
+    assert found.difference == pytest.approx(0.1) and found.interval == pytest.approx((0.1, 0.1)) and found.p < 0.01
+    same = difference("accuracy", Ratio(hard, below), Ratio(hard, below))
+    assert same.difference == 0 and same.p == 1
+    with pytest.raises(UnmaskError, match="two sentences or more"):
+        difference("accuracy", Ratio(hard, below), Ratio(hard[:5], below[:5]))
+
+
+def test_few_sentences_that_differ_are_tested_exactly() -> None:
+    below = np.full(50, 4.0)
+    one_word_more = Ratio(np.where(np.arange(50) < 5, 3.0, 2.0), below)
+    found = difference("accuracy", one_word_more, Ratio(np.full(50, 2.0), below))
+    assert found.p == pytest.approx(binomtest(5, 5).pvalue), "five sentences, all one way: 1 / 16"
+    longer = Ratio(np.full(50, 2.0), np.where(np.arange(50) < 5, 5.0, 4.0))
+    assert difference("f1", one_word_more, longer).p < 0.05, "other denominators: the bootstrap, as far as it goes"
