@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.test_docs import ROOT, fenced
+from tests.test_docs import ROOT, blocks, fenced
 from unmask.cli import app
+from unmask.experts.lessons.lessons import read_lessons
 from unmask.models.bundled import BUNDLED
+from unmask.tasks.find import find_task
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +116,16 @@ def test_every_block_runs(page: Path, desk: Path) -> None:
                 run(cheaper(line.partition(" #")[0]))
                 ran += 1
     assert ran > 1
+
+
+def test_rows_that_tutorials_show(tmp_path: Path) -> None:
+    (lesson,) = blocks(ROOT / "docs" / "tutorials" / "mixture.md", "json")
+    (tmp_path / "math.jsonl").write_text(lesson, "utf-8")
+    assert [one.output for one in read_lessons(tmp_path / "math.jsonl")] == ["7"]
+    (row,) = blocks(ROOT / "docs" / "tutorials" / "search-box.md", "json")
+    (tmp_path / "my-task").mkdir()
+    (tmp_path / "my-task" / "test.jsonl").write_text(row, "utf-8")
+    assert find_task(str(tmp_path / "my-task")).kind == "reranking"
 
 
 def cells(notebook: Path) -> list[str]:
