@@ -30,6 +30,7 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"(?<=-m )MODEL", "routed"),
     (r" -r minilm", ""),
     (r"-t (starter|DATA/\w+)", "-t my-task"),
+    (r"(-t my-task)( -t my-task)+", r"\1"),
     (r"--scale (small|paper)", "--scale smoke"),
     (r" --data \S+", ""),
     (r"\.\./shared/data/mrpc/train.jsonl", "triples.jsonl"),
@@ -38,7 +39,7 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"(unmask seeds .*)-n \d+", r"\1-n 6 --held-out-number 4"),
     (r"mntp/model -m llm2vec/model", "pico"),
 )
-PARSED_ONLY = ("--ability", "unmask specialise")  # benchmarks of the hub; a random model writes no lesson that is kept
+PARSED_ONLY = ("--ability", "unmask specialise", "-ablation")  # the hub; lessons that a random model cannot write; 64 dimensions
 
 
 def cheaper(line: str) -> str:
