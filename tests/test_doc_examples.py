@@ -39,7 +39,11 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"(unmask seeds .*)-n \d+", r"\1-n 6 --held-out-number 4"),
     (r"mntp/model -m llm2vec/model", "pico"),
 )
-PARSED_ONLY = ("--ability", "unmask specialise", "-ablation")  # the hub; lessons that a random model cannot write; 64 dimensions
+PARSED_ONLY = (
+    "--ability",
+    "unmask specialise",
+    "-ablation",
+)  # the hub; lessons that a random model cannot write; 64 dimensions
 
 
 def cheaper(line: str) -> str:
