@@ -38,7 +38,7 @@ def test_prototypes_know_the_domains_before_training(router: Any, base: Path, tm
     known = measure_usage(mixture, tokenizer, DOMAINS)
     assert known.own == 1.0
     assert known.information > by_chance.information + 0.02
-    with pytest.raises(UnmaskError, match="the expert 'sums' has none"):
+    with pytest.raises(UnmaskError, match="'sums' has none"):
         start_from_prototypes(mixture, tokenizer, {"colours": tokens["colours"]})
 
 
@@ -130,7 +130,7 @@ def test_joint_experts_learn_and_are_plain_experts_afterwards(base: Path, tmp_pa
     model, _ = load_language_model(source)
     adapted = PeftModel.from_pretrained(model, tmp_path / "joint" / "experts" / "expert1")
     assert torch.allclose(torch.tensor(response_likelihood(adapted, tokenizer, lessons)), torch.tensor(alone), atol=1e-4)
-    with pytest.raises(UnmaskError, match="no prototype"):
+    with pytest.raises(UnmaskError, match="cannot start from prototypes"):
         mix_jointly(DOMAINS, tmp_path / "other", Routing(), source, options=RouterOptions(start="prototypes"))
 
 
@@ -182,3 +182,12 @@ def test_experts_come_and_go_while_the_router_stays(base: Path, tmp_path: Path) 
     ):
         with pytest.raises(UnmaskError, match=why):
             mix(wrong, everything, tmp_path / "wrong", Routing("final"), source, learning=still)
+    settings = tmp_path / "two" / "mixture.json"
+    settings.write_text(settings.read_text().replace("sums", "sumz"))
+    with pytest.raises(UnmaskError, match=r"mixture.json' was changed or damaged"):
+        mix(grown, everything, tmp_path / "wrong", Routing(), source, learning=still)
+
+
+def test_lessons_that_belong_to_no_expert_are_told() -> None:
+    with pytest.warns(UserWarning, match="No expert is called 'sumz': .* experts are sums, colours"):
+        RouterOptions().check(Routing(), ["sums", "colours"], ["sums", "colours", "sumz"], replace(SHORT, batch=6))

@@ -131,9 +131,9 @@ def test_what_a_router_cannot_learn_is_refused_before_anything_is_loaded(
     cases: list[tuple[dict[str, Any], str]] = [
         ({"names": ["sums"]}, "one expert has nothing to route"),
         ({"lessons": {"sums": SUMS}}, r"'colours' has no lessons .*--lessons colours=FILE"),
-        ({"lessons": {"other": SUMS}, "options": RouterOptions(start="prototypes")}, "the expert 'sums' has none"),
+        ({"lessons": {"other": SUMS}, "options": RouterOptions(start="prototypes")}, "'sums' has none"),
         ({"lessons": three}, "A batch of 4 cannot hold the same number of examples of 3 domains: choose a multiple of 3"),
-        ({"options": RouterOptions(train_top_k=3)}, "train-top-k is at most the number of experts, 2, not 3"),
+        ({"options": RouterOptions(train_top_k=3)}, "train-top-k can be at most the number of experts, which is 2, not 3"),
     ]
     for given, why in cases:
         with pytest.raises(UnmaskError, match=why):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 
 from tests.mixture.models import FAMILY, language_model, saved_experts, tokens
+from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.mixture.gating import Routing, gates
 from unmask.mixture.mixture_folder import Mixture
-from unmask.mixture.overrides import dealt_out, override_routing
+from unmask.mixture.overrides import override_routing, shuffled
 
 ROUTERS = ["block", "layer", "final"]
 
@@ -45,6 +47,21 @@ def test_one_expert_alone_is_that_expert_and_none_is_the_base(family: str, tmp_p
     with mixture.with_gates(torch.zeros_like):
         assert torch.allclose(logits(model, ids), base, atol=1e-6)
     assert torch.equal(logits(mixture.remove(), ids), base)
+
+
+def test_another_thread_does_not_embed_under_an_override(tokenizer: Any, tmp_path: Path) -> None:
+    """Without the lock, the thread would embed by the base model alone, since the state of a mixture is shared."""
+    model = language_model(vocab_size=512)
+    mixture = Mixture(model, saved_experts(tmp_path, model))
+    embedder = Embedder.from_model(mixture.body, tokenizer, "mean")
+    expected, vectors = embedder.encode(["a b c"]), []
+    thread = Thread(target=lambda: vectors.append(embedder.encode(["a b c"])))
+    with mixture.without_experts():
+        thread.start()
+        thread.join(timeout=1)
+        assert vectors == [], "it waits"
+    thread.join()
+    assert (vectors[0] == expected).all()
 
 
 def everything_about(model: Any) -> dict[str, Any]:
@@ -110,7 +127,7 @@ def test_experts_that_do_not_fit_leave_the_base_as_it_was(tmp_path: Path) -> Non
     model, other = language_model(), language_model(intermediate_size=80)
     experts = saved_experts(tmp_path, other)
     before = everything_about(model)
-    with pytest.raises(UnmaskError, match="another shape there"):
+    with pytest.raises(UnmaskError, match=r"does not fit this model: its .* the model's is"):
         Mixture(model, experts)
     after = everything_about(model)
     assert before.pop("weights").keys() == after.pop("weights").keys() and before == after
@@ -285,13 +302,13 @@ def test_experts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     [one] = saved_experts(tmp_path / "1", model, ["a"])
     [larger] = saved_experts(tmp_path / "2", model, ["b"], rank=4)
     [fewer] = saved_experts(tmp_path / "3", model, ["b"], targets=["q_proj"])
-    for other, why in ((larger, "has rank 4, 'a' 2"), (fewer, "change other maps"), (one, "the same name: a, a")):
+    for other, why in ((larger, "has rank 4, 'a' has 2"), (fewer, "must change the same maps"), (one, "the same name: a, a")):
         with pytest.raises(UnmaskError, match=why):
             Mixture(model, [one, other])
     with pytest.raises(UnmaskError, match="at least one expert"):
         Mixture(model, [])
     wider = language_model(intermediate_size=48)
-    with pytest.raises(UnmaskError, match="it is an expert of another model"):
+    with pytest.raises(UnmaskError, match="It was trained on another base model"):
         Mixture(wider, [one])
 
 
@@ -411,8 +428,8 @@ def test_choices(tmp_path: Path) -> None:
 
 def test_chance_is_as_strong_as_what_was_learned() -> None:
     scores = torch.randn(50, 40, 3, generator=torch.Generator().manual_seed(0))
-    learned, chance = gates(scores, Routing(top_k=2)), dealt_out(Routing(top_k=2), 0)(scores)
+    learned, chance = gates(scores, Routing(top_k=2)), shuffled(Routing(top_k=2), 0)(scores)
     assert torch.allclose(chance.sort(dim=-1).values, learned.sort(dim=-1).values)
-    assert not torch.equal(chance, dealt_out(Routing(top_k=2), 1)(scores))
+    assert not torch.equal(chance, shuffled(Routing(top_k=2), 1)(scores))
     agree = float((chance.argmax(dim=-1) == learned.argmax(dim=-1)).float().mean())
     assert abs(agree - 1 / 3) < 0.05

@@ -23,9 +23,8 @@ from unmask.encoding.features import Raw
 from unmask.encoding.heads import Head
 from unmask.encoding.pooling import POOLINGS, Pool
 from unmask.errors import UnmaskError
-from unmask.io.threads import lock_of
 from unmask.models.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
-from unmask.models.decoder import find_layers
+from unmask.models.decoder import find_layers, model_lock
 from unmask.models.routers import proven_routers, why_no_routers
 from unmask.models.routing import ROUTINGS, Router
 
@@ -82,14 +81,14 @@ class Backbone:
         """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the model does not obey."""
         self.model = model.eval()
         self.layers = find_layers(model)
-        with lock_of(_shared(model)):
+        with model_lock(model):
             self.routers: list[Router] = proven_routers(model)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
         self.set_attention(attention)
 
     def set_attention(self, attention: Attention) -> None:
         """Switch the attention and prove it again. Raises AttentionError, and then leaves the model as it was."""
-        with lock_of(_shared(self.model)):
+        with model_lock(self.model):
             with attention_kept(self.model):
                 set_attention(self.model, attention)
                 self.proof: AttentionProof = prove_attention(self.model, self.layers, attention)
@@ -103,7 +102,7 @@ class Backbone:
         if attention == self.attention:
             return self
         other = copy(self)
-        with lock_of(_shared(self.model)), attention_kept(self.model):
+        with model_lock(self.model), attention_kept(self.model):
             other.set_attention(attention)
         return other
 
@@ -120,7 +119,7 @@ class Backbone:
         Backbones may share a model. Its attention and its hooks are state of the model, so passes of several threads take turns,
         and leave the attention as they found it.
         """
-        with lock_of(_shared(self.model)), attention_kept(self.model):
+        with model_lock(self.model), attention_kept(self.model):
             set_attention(self.model, self.attention)
             yield
 
@@ -272,14 +271,6 @@ class Backbone:
                 return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
         except _DeepEnough:
             return None
-
-
-def _shared(model: PreTrainedModel) -> object:
-    """What the passes of a model have in common with all that reads the same weights: the config of its layers.
-
-    Its attention is written there, and a decoder and the language model around it have one between them.
-    """
-    return model.config.get_text_config(decoder=True)
 
 
 def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, Tensor], leave: bool) -> Any:

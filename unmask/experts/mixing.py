@@ -1,4 +1,4 @@
-"""Mixing: experts and lessons -> a mixture on disk, resumable while its router learns."""
+"""Mixing: make a mixture on disk of experts and lessons. Training of the router can be resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import claim, content_of, finished, is_own, weights_of, working_folder
 from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
-from unmask.io.seals import load_tensors, seal, write_record
+from unmask.io.seals import check_seal, load_tensors, seal, write_record
 from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import (
@@ -43,7 +43,7 @@ JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
 
 @dataclass(frozen=True)
 class Mixed:
-    """A mixture that was made: its folder and the loss of each step that was logged."""
+    """A finished mixture: its folder, and the loss of each logged step."""
 
     folder: Path
     losses: tuple[float, ...]
@@ -51,10 +51,10 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Ingredients:
-    """What a mixture is made of: PEFT folders of experts, in order, and perhaps one that always acts.
+    """What a mixture is made of: the PEFT folders of its experts, in order, and optionally an expert that always acts (shared).
 
-    start_from: a mixture whose router is gone on with: the rows of experts that it knows, by their names, are taken over, those of new
-    experts begin anew, and those of experts that are not named again are left out.
+    start_from: a mixture to start the router from. Rows of experts that both mixtures have, by name, are copied. Rows of new experts
+    start anew. Rows of experts that are not among `experts` are dropped.
     """
 
     experts: tuple[Path, ...]
@@ -73,25 +73,25 @@ def mix(
     options: RouterOptions | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Mixed:
-    """Put experts into their base and train the router; in a folder where that was begun before, go on.
+    """Put experts into their base and train the router. A run that was stopped in the same folder continues.
 
-    source: how the base is loaded, and which one if the experts do not say (an empty model). Raises UnmaskError for a folder that holds
-    something else, and as building and training do.
+    source: how to load the base; it also names the base, unless its model is empty and the experts do. Raises UnmaskError for a folder
+    that holds something else, and as building and training do.
     """
     options = options or RouterOptions()
-    found = [read_expert(one) for one in ingredients.experts]
-    options.check(routing, [one.name for one in found], domains, learning)
-    if found:
-        source = base_of_experts(found, source)
+    experts = [read_expert(expert) for expert in ingredients.experts]
+    options.check(routing, [expert.name for expert in experts], domains, learning)
+    if experts:
+        source = base_of_experts(experts, source)
     record = _record(source, domains, routing, learning, options) | {
-        "experts": {one.name: _hash(one.folder / "adapter_model.safetensors") for one in found},
+        "experts": {expert.name: _hash(expert.folder / "adapter_model.safetensors") for expert in experts},
         "shared": ingredients.shared and _hash(ingredients.shared / "adapter_model.safetensors"),
         "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
     }
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
         mixture, tokenizer = build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
-        known = take_over(mixture, ingredients.start_from) if ingredients.start_from else ()
+        known = copy_router_rows(mixture, ingredients.start_from) if ingredients.start_from else ()
         return mixture, tokenizer, [expert.name for expert in mixture.experts if expert.name not in known]
 
     return _trained(build, record, domains, folder, learning, options, callbacks, lambda *_: None)
@@ -108,12 +108,13 @@ def mix_jointly(
     options: RouterOptions | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Mixed:
-    """Train new experts, one for each domain by number and not by content, and their router at once. Raises UnmaskError as `mix` does."""
+    """Train new experts and their router together. There are as many experts as domains, but no expert belongs to a domain.
+
+    Raises UnmaskError as `mix` does.
+    """
     options = replace(options or RouterOptions(), joint=True)
     if options.start == "prototypes":
-        raise UnmaskError(
-            "Experts that learn jointly have no domain of their own, so there is no prototype to start them from."
-        )
+        raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
     record = _record(source, domains, routing, learning, options) | {"lora": lora.model_dump(mode="json")}
     names = [f"expert{place}" for place in range(len(domains))]
     options.check(routing, names, domains, learning)
@@ -127,22 +128,23 @@ def mix_jointly(
     return _trained(build, record, domains, folder, learning, options, callbacks, finish)
 
 
-def take_over(mixture: Mixture, folder: Path) -> tuple[str, ...]:
-    """Give the experts that another mixture has as well the router's rows that they have there; their names.
+def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
+    """Copy the router's rows of the experts that a saved mixture has as well. Returns the names of these experts.
 
     Raises UnmaskError for a mixture of another kind of router, or without an expert in common.
     """
+    check_seal(folder)
     settings = read_mixture_settings(folder)
     ours, theirs = [expert.name for expert in mixture.experts], list(settings.experts)
     both = [name for name in ours if name in theirs]
     if not both:
-        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(ours)}: its are {', '.join(theirs)}.")
+        raise UnmaskError(f"'{folder}' has none of the experts {', '.join(ours)}. It has {', '.join(theirs)}.")
     rows = load_tensors(folder / ROUTERS)
     weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
     if settings.routing.router != mixture.routing.router or rows.keys() != weights.keys():
         raise UnmaskError(f"'{folder}' has routers of the kind '{settings.routing.router}', not '{mixture.routing.router}'.")
     for name, weight in weights.items():
-        weight[[ours.index(one) for one in both]] = rows[name][[theirs.index(one) for one in both]].to(weight)
+        weight[[ours.index(expert) for expert in both]] = rows[name][[theirs.index(expert) for expert in both]].to(weight)
     mixture.load_routers(weights)
     return tuple(both)
 
@@ -170,7 +172,7 @@ def _trained(
     callbacks: Sequence[Any],
     finish: Callable[[Mixture, Path], None],
 ) -> Mixed:
-    """A mixture that is trained and saved, or that was before."""
+    """Train and save a mixture, or reuse the finished one in the folder."""
     folder = Path(os.path.realpath(folder))
     work = working_folder(folder, "mixing")
     with only_writer_of(folder):
@@ -179,7 +181,7 @@ def _trained(
             mixture, tokenizer, fresh = build()
             for lessons in domains.values():
                 tokenize_lessons(tokenizer, lessons, learning.max_length)
-            claim(work, RECORD, record)  # after that: what cannot be built or learnt leaves nothing behind
+            claim(work, RECORD, record)  # only now: a mixture that cannot be built or trained leaves nothing behind
             losses = train_router(
                 mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
             )

@@ -1,11 +1,12 @@
-"""Router training: which expert a token goes to, learned on the lessons of all domains while base and experts are frozen.
+"""Router training: the router learns on the lessons of all domains which expert a token goes to. Base and experts are frozen.
 
-Trained with all experts (`train_top_k` = n) even if one acts later: under top-1 the first expert that does well takes all tokens, and
-without renormalising it acts at a fraction of its strength while the router is young.
+It trains with all experts (`train_top_k` = n), even if only one acts later. Under top-1 the first expert that does well would take all
+tokens, and would act at a fraction of its strength while the router is untrained.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -31,8 +32,8 @@ LEARNING = Learning(steps=48, lr=1e-2, batch=8, warmup=2)
 class RouterOptions:
     """How a router is trained.
 
-    train_top_k: experts that act on a token while it learns, all if None. start: from small random weights, or from the mean states of
-    the domains that have the experts' names. balance: a loss that spreads tokens over experts. joint: the experts learn as well.
+    train_top_k: number of experts that act on a token during training; None is all. start: from small random weights, or from the mean
+    states of the domains with the experts' names. balance: a loss that spreads tokens over experts. joint: the experts learn as well.
     """
 
     train_top_k: int | None = None
@@ -45,29 +46,34 @@ class RouterOptions:
         return replace(routing, top_k=min(self.train_top_k or experts, experts))
 
     def check(self, routing: Routing, experts: Sequence[str], domains: Collection[str], learning: Learning) -> None:
-        """Raise UnmaskError for a router that would learn nothing, or not what its lessons are given for."""
+        """Raise UnmaskError for a router that would learn nothing, or not what its lessons are for. Warns of lessons without an expert."""
         number = len(experts)
         for name, top_k in (("top-k", routing.top_k), ("train-top-k", self.train_top_k or 1)):
             if top_k > number:
-                raise UnmaskError(f"{name} is at most the number of experts, {number}, not {top_k}.")
+                raise UnmaskError(f"{name} can be at most the number of experts, which is {number}, not {top_k}.")
         without = [name for name in experts if name not in domains]
         if without and self.start == "prototypes":
-            raise UnmaskError(f"A prototype is made of the domain of the same name, and the expert '{without[0]}' has none.")
+            raise UnmaskError(f"A prototype needs lessons of the domain with the expert's name, and '{without[0]}' has none.")
         if not learning.steps:
             return
         if number == 1:
             raise UnmaskError(
-                "A mixture of one expert has nothing to route: the gate of its only expert is always 1. Give more experts, or leave the "
-                "router as it is (--steps 0)."
+                "A mixture of one expert has nothing to route: the gate of its only expert is always 1. Give more experts, or do not "
+                "train the router (--steps 0)."
             )
         self.during(routing, number).require_gradient()
         share_of(learning.batch, domains)
         if self.balance.weight and routing.top_k >= number:
-            raise UnmaskError(f"With {number} experts and as many chosen for each token there is nothing to balance.")
+            raise UnmaskError(f"Every token uses all {number} experts, so there is nothing to balance. Use a smaller top-k.")
         if without and len(without) < number:
             raise UnmaskError(
-                f"The expert '{without[0]}' has no lessons and others have, so the router would learn never to choose it: add "
+                f"The expert '{without[0]}' has no lessons and others have, so the router would learn never to choose it. Add "
                 f"--lessons {without[0]}=FILE."
+            )
+        if not self.joint and (strays := [name for name in domains if name not in experts]):
+            warnings.warn(
+                f"No expert is called '{strays[0]}': its lessons train the router all the same. The experts are {', '.join(experts)}.",
+                stacklevel=2,
             )
 
 
@@ -82,11 +88,11 @@ def train_router(
     fresh: Sequence[str] | None = None,
     callbacks: Sequence[Any] = (),
 ) -> tuple[float, ...]:
-    """Train the routers of a mixture on the lessons of every domain, in batches that hold as many of each; the loss of each step.
+    """Train the routers of a mixture, in batches with equally many lessons of every domain. Returns the loss of each step.
 
-    The routing of the mixture is as it was afterwards. folder: for checkpoints. fresh: experts whose rows start anew, all by default;
-    the rows of others are left as they are before training. Raises UnmaskError for a routing without gradient, and if anything but the
-    routers (and, jointly, the experts) would train.
+    folder: for checkpoints. fresh: experts whose rows start anew, by default all; the other rows start as they are. The routing of the
+    mixture is the same before and after. Raises UnmaskError for a routing without gradient, and if anything but the routers (with
+    `joint`, and the experts) would train.
     """
     options, before = options or RouterOptions(), mixture.routing
     during = options.during(before, len(mixture.experts))
@@ -117,8 +123,8 @@ def _balancing(mixture: Mixture, balance: Balance, top_k: int, passes: int) -> I
     if not balance.weight:
         yield None
         return
-    with mixture.record_logits() as heard:
-        yield BalanceLoss(heard, balance, len(mixture.experts), top_k, passes)
+    with mixture.record_logits() as logits:
+        yield BalanceLoss(logits, balance, len(mixture.experts), top_k, passes)
 
 
 def only_these_train(mixture: Mixture, wanted: Sequence[Any]) -> None:
@@ -126,6 +132,6 @@ def only_these_train(mixture: Mixture, wanted: Sequence[Any]) -> None:
     ours = {id(weight) for weight in wanted}
     free = {id(weight): name for name, weight in mixture.model.named_parameters() if weight.requires_grad}
     if others := [name for key, name in free.items() if key not in ours]:
-        raise UnmaskError(f"Only the router is to train, and {others[0]} would as well.")
+        raise UnmaskError(f"Only the router may train, but {others[0]} would train as well.")
     if lacking := len(ours - free.keys()):
-        raise UnmaskError(f"{lacking} weights would not train.")
+        raise UnmaskError(f"{lacking} weights that have to train are frozen.")

@@ -1,4 +1,4 @@
-"""Experts on disk: plain PEFT folders, read without changing the model that they belong to."""
+"""Expert folders: plain PEFT folders, read without changing the model that they belong to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
 from unmask.io.seals import Damaged, check_seal, save_tensors
@@ -17,7 +17,7 @@ from unmask.mixture.expert_linear import Factors
 from unmask.models.source import base_name, lasting_name
 
 _PREFIX = "base_model.model."
-# what would make the change of a weight something other than scale * B A
+# settings under which the change of a weight is not scale * B A
 _UNREADABLE = {
     "use_dora": "DoRA",
     "rank_pattern": "a rank for each module",
@@ -31,7 +31,7 @@ _UNREADABLE = {
 
 @dataclass(frozen=True, eq=False)
 class Expert:
-    """One LoRA adapter: its factors by the name of the linear map that they change, in the causal language model."""
+    """One LoRA adapter. factors: by the name that the linear map which they change has in the causal language model."""
 
     name: str
     folder: Path
@@ -41,20 +41,20 @@ class Expert:
 
 
 def read_expert(folder: Path, name: str | None = None) -> Expert:
-    """Read a PEFT folder. Raises UnmaskError for one that is no plain LoRA."""
+    """Read a PEFT folder. Raises UnmaskError for a folder that is no plain LoRA."""
     if not (folder / "adapter_config.json").is_file():
-        raise UnmaskError(f"'{folder}' is no expert: it has no adapter_config.json.")
+        raise UnmaskError(f"'{folder}' is no expert: it has no adapter_config.json. An expert is a folder with a LoRA adapter.")
     check_seal(folder)
     config = _config(folder / "adapter_config.json")
     if config.get("peft_type") != "LORA":
-        raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and a mixture stacks LoRA.")
+        raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and an expert is LoRA.")
     for key, what in _UNREADABLE.items():
         if config.get(key):
             raise UnmaskError(
-                f"'{folder}' cannot be an expert: it trains {what} ({key}), which a gated stack of LoRA cannot hold."
+                f"'{folder}' cannot be an expert: it trains {what} ({key}). An expert is a plain LoRA of linear maps."
             )
     if config.get("bias", "none") != "none":
-        raise UnmaskError(f"'{folder}' cannot be an expert: it trains biases, which a gated stack of LoRA cannot hold.")
+        raise UnmaskError(f"'{folder}' cannot be an expert: it trains biases. An expert is a plain LoRA of linear maps.")
     weights = _weights(folder)
     return Expert(
         name or folder.name,
@@ -66,7 +66,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
 
 
 def _base(name: str, folder: Path) -> str:
-    """The base as the folder names it; a path as absolute. One that is gone matters only to those who load it."""
+    """The base model as the folder names it, a path as an absolute one. A missing base is an error only where it is loaded."""
     try:
         return base_name(name, folder) if name else ""
     except UnmaskError:
@@ -83,7 +83,7 @@ def _config(file: Path) -> dict[str, Any]:
     for key in ("r", "lora_alpha"):
         value = config.get(key)
         if config.get("peft_type") == "LORA" and not (isinstance(value, int | float) and 0 < value < math.inf):
-            raise UnmaskError(f"'{file}' cannot be used: {key} is a number above 0, not {value!r}.")
+            raise UnmaskError(f"'{file}' cannot be used: {key} must be a number above 0, not {value!r}.")
     return config
 
 
@@ -109,15 +109,15 @@ def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[
             continue
         up = weights.get(key.replace(".lora_A.", ".lora_B."))
         if up is None or not key.startswith(_PREFIX):
-            raise UnmaskError(f"'{folder}' is not a whole LoRA adapter: {key} stands alone.")
+            raise UnmaskError(f"'{folder}' is not a complete LoRA adapter: {key} has no second factor.")
         found[key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")] = (down.float(), up.float() * scale)
     if len(found) * 2 != len(weights):
-        raise UnmaskError(f"'{folder}' holds weights that are no LoRA factors of linear maps, so it cannot be an expert.")
+        raise UnmaskError(f"'{folder}' cannot be an expert: some of its weights are not LoRA factors of linear maps.")
     return found
 
 
 def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
-    """Write factors as a PEFT folder of scale alpha / rank, for the base model that the expert names."""
+    """Write an expert as a PEFT folder with the scale alpha / rank, for the base model that it names."""
     from peft import LoraConfig
 
     config = LoraConfig(r=expert.rank, lora_alpha=alpha, target_modules=sorted(expert.factors), task_type="CAUSAL_LM")
@@ -132,17 +132,35 @@ def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
 
 
 def require_alike(experts: Sequence[Expert]) -> None:
-    """Raise UnmaskError if experts cannot be stacked: names twice, other ranks, other maps, another base model."""
+    """Raise UnmaskError if experts cannot be stacked: equal names, different ranks, different maps, different base models."""
     if not experts:
-        raise UnmaskError("A mixture has at least one expert.")
+        raise UnmaskError("A mixture needs at least one expert.")
     names = [expert.name for expert in experts]
     if len(set(names)) < len(names):
-        raise UnmaskError(f"Two experts have the same name: {', '.join(names)}.")
+        raise UnmaskError(f"Two experts have the same name: {', '.join(names)}. Rename the folder of one of them.")
     first = experts[0]
     for other in experts[1:]:
         if other.base != first.base:
             raise UnmaskError(f"'{other.name}' is an expert of '{other.base}', '{first.name}' of '{first.base}'.")
         if other.rank != first.rank:
-            raise UnmaskError(f"'{other.name}' has rank {other.rank}, '{first.name}' {first.rank}: a router gates equal ranks.")
+            raise UnmaskError(
+                f"'{other.name}' has rank {other.rank}, '{first.name}' has {first.rank}. All experts of a mixture need one rank."
+            )
         if lacking := first.factors.keys() ^ other.factors.keys():
-            raise UnmaskError(f"'{other.name}' and '{first.name}' change other maps, such as {min(lacking)}.")
+            raise UnmaskError(
+                f"Only one of '{other.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
+            )
+
+
+def require_fit(expert: Expert, name: str, linear: nn.Module | None) -> nn.Linear:
+    """The linear map that an expert changes. Raises UnmaskError if the model has none there, or one of another size."""
+    down, up = expert.factors[name]
+    size, problem = (up.shape[0], down.shape[1]), "the model has no such linear map"
+    if linear is not None and type(linear) is nn.Linear:
+        if tuple(linear.weight.shape) == size:
+            return linear
+        problem = f"the model's is {linear.out_features} x {linear.in_features}"
+    raise UnmaskError(
+        f"Expert '{expert.name}' does not fit this model: its {name} is {size[0]} x {size[1]}, {problem}. "
+        "It was trained on another base model."
+    )

@@ -1,7 +1,7 @@
-"""Gating: what a router says of each token, and how strongly each expert then acts.
+"""Gating: how a router's logits for a token decide how strongly each expert acts on it.
 
-alpha = topk(softmax(W_r x)); the experts that are not chosen get 0, and what is left is NOT made to sum to 1 again (Self-MoE, arXiv
-2406.12034, section 2.2): after top-1, renormalised, every gate would be 1 whatever the router says, and it would have no gradient.
+alpha = topk(softmax(W_r x)). Experts outside the top k get 0. The gates that remain are NOT made to sum to 1 again (Self-MoE, arXiv
+2406.12034, section 2.2): under top-1 that would make every gate 1, whatever the logits are, and the router would have no gradient.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GateFunction = Callable[[Float[Tensor, "*batch expert"]], Float[Tensor, "*batch 
 
 @dataclass(frozen=True)
 class Routing:
-    """How tokens are given to experts.
+    """How tokens are given to experts. A block is an attention or an MLP.
 
-    router: "block", one router for all blocks (an attention or an MLP), each of which routes by its own input; "layer", a router for each
-    block; "final", one decision for the whole model by the last state of a first pass without experts, as X-LoRA does.
-    level: "token", each by itself; "sequence", by the mean of what the router says of the text up to that token, which keeps the model
-    causal. top_k: experts that act on a token. renormalise: make their gates sum to 1; a choice for evaluation, as it separates which
-    expert is chosen from how strongly. Raises UnmaskError for a top_k below 1.
+    router: "block" has one router for all blocks, and each block routes by its own input. "layer" has a router for each block. "final"
+    decides once for the whole model, by the last state of a first pass without experts, as X-LoRA does.
+    level: "token" routes each token by itself. "sequence" routes by the mean of the logits up to that token, which keeps the model causal.
+    top_k: number of experts that act on a token. renormalise: make their gates sum to 1. Use it for evaluation: it separates which
+    expert is chosen from how strongly it acts. Raises UnmaskError for a top_k below 1.
     """
 
     router: RouterKind = "block"
@@ -38,7 +38,7 @@ class Routing:
     level: Level = "token"
 
     def __post_init__(self) -> None:
-        """Refuse what is no choice of experts."""
+        """Check the number of experts."""
         if self.top_k < 1:
             raise UnmaskError(f"top_k is at least 1, not {self.top_k}.")
 
@@ -46,7 +46,7 @@ class Routing:
         """Raise UnmaskError if a router would learn nothing under this routing."""
         if self.renormalise and self.top_k == 1:
             raise UnmaskError(
-                "After top-1, renormalised, every gate is 1, so the router has no gradient: train without renormalising, "
+                "With top_k 1 and renormalised gates every gate is 1, so the router has no gradient. Train without renormalising, "
                 "or with a larger top_k."
             )
 
@@ -61,51 +61,50 @@ def gates(logits: Float[Tensor, "*batch expert"], routing: Routing) -> Float[Ten
 
 
 class Control:
-    """What all routing points of one mixture share: the routing, and what it is overridden by.
+    """What all routing points of one mixture share: the routing, and what overrides it.
 
-    force: gates from logits, in place of the routing (an oracle, chance); off: the base model alone; decided: logits that were
-    found beforehand (`final`); scale: what the factors of the experts lack, alpha / r while they train; heard: a list that takes the
-    logits of every routing point as they come, in order; so_far: logits of a text up to each token, from those of its tokens.
+    gate_function: computes the gates in place of the routing (an oracle, chance). off: the base model alone. decided: logits of a first
+    pass (router "final"). scale: what the factors of the experts lack while they train, alpha / r. recorded: a list that takes the
+    logits of every routing point, in order. so_far: turns the logits of single tokens into those of the text up to each token.
     """
 
     def __init__(self, routing: Routing) -> None:
         self.routing = routing
-        self.force: GateFunction | None = None
+        self.gate_function: GateFunction | None = None
         self.off = False
         self.decided: Tensor | None = None
         self.scale = 1.0
-        self.heard: list[Tensor] | None = None
+        self.recorded: list[Tensor] | None = None
         self.so_far: Callable[[str, Tensor], Tensor] | None = None
 
 
 class BlockState:
     """What a routing point holds while its block works.
 
-    strength: each expert's gate once for each of its ranks; given: the block's input; low: the gated A x of the maps that read it.
-    few: whether there are so few tokens on a CPU that calls and memory cost more than products do; chosen: then the ranks of the one
-    expert that acts on the one token, so that the others' factors are not even read.
+    strength: the gate of each expert, once for each of its ranks. input: of the block. low: the gated A x of the maps that read it.
+    few: there are few tokens, on a CPU, where calls and memory cost more than products. chosen: for a single token, the ranks of the one
+    expert that acts on it; the factors of the others are then not even read.
     """
 
-    __slots__ = ("chosen", "few", "given", "low", "strength")
+    __slots__ = ("chosen", "few", "input", "low", "strength")
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Reset everything."""
         self.strength: Any = None
-        self.given: Tensor | None = None
+        self.input: Tensor | None = None
         self.low: Sequence[Tensor] = ()
         self.few = False
         self.chosen = slice(None)
 
 
 class RoutingPoint(nn.Module):
-    """Where a block's tokens get their gates, once for all its linear maps. Its output is what a router's output is: logits.
+    """Computes the gates of a block's tokens, once for all linear maps of the block. It returns logits, as any router does.
 
-    name: of the block. always: ranks of an expert that acts on every token at full strength, behind those that are routed. Maps that
-    read the block's own input (query, key and value; gate and up) share one product with their factors A: a token costs a call less
-    for each.
+    name: of the block. always: rank of an expert that acts on every token at full strength; its ranks stand behind the routed ones.
+    Maps that read the block's own input (query, key and value; gate and up) share one product with their factors A, which saves calls.
     """
 
     together: Tensor | None
@@ -114,13 +113,13 @@ class RoutingPoint(nn.Module):
         super().__init__()
         self.name, self.router, self.rank, self.control, self.always = name, router, rank, control, always
         self.now = BlockState()
-        self.fixed = True  # factors do not train
+        self.fixed = True  # the factors do not train
         self._sharing: dict[nn.Module, int] = {}
         self._by_expert: Tensor | None = None
         self.register_buffer("together", None, persistent=False)
 
     def forward(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "row expert"]:
-        """Logits of every token, (B * T, n); sets what `now` holds for the maps of the block."""
+        """Logits of every token, shape (B * T, n). Sets `now` for the maps of the block."""
         control, now = self.control, self.now
         tokens = hidden.numel() // hidden.shape[-1]
         now.few = self.fixed and tokens <= _FEW and hidden.device.type == "cpu"
@@ -132,44 +131,44 @@ class RoutingPoint(nn.Module):
             logits = control.decided
         if control.so_far is not None:
             logits = control.so_far(self.name, logits)
-        if control.heard is not None:
-            control.heard.append(logits)
-        if now.few and tokens == 1 and control.routing.top_k == 1 and not control.force and not self.always:
+        if control.recorded is not None:
+            control.recorded.append(logits)
+        if now.few and tokens == 1 and control.routing.top_k == 1 and not control.gate_function and not self.always:
             self._choose(logits)
         else:
-            weights = control.force(logits) if control.force else gates(logits, control.routing)
+            weights = control.gate_function(logits) if control.gate_function else gates(logits, control.routing)
             strength = (weights if control.scale == 1 else weights * control.scale).to(wide.dtype)
             strength = strength.unsqueeze(-1).expand(*strength.shape, self.rank).flatten(-2)
             now.strength = nn.functional.pad(strength, (0, self.always), value=1.0) if self.always else strength
         if self._sharing:
-            now.given = hidden
+            now.input = hidden
             now.low = self._low_of_few(wide) if now.few else self._low(wide)
         return logits.reshape(-1, logits.shape[-1])
 
     def share(self, stacks: Sequence[Any]) -> None:
-        """Compute the gated A x of these maps at once, as all of them read the block's input."""
+        """Compute the gated A x of these maps at once: all of them read the block's input."""
         self._sharing = {stack: place for place, stack in enumerate(stacks)}
         self.together = torch.cat([stack.down for stack in stacks]).detach()
 
     def unshare(self) -> None:
-        """Compute each by itself, as where factors train."""
+        """Compute each map by itself, as training needs."""
         self._sharing, self.together, self._by_expert, self.fixed = {}, None, None, False
 
     def gated(self, stack: Any, hidden: Float[Tensor, "*batch input"]) -> Float[Tensor, "*batch rank"]:
-        """Each expert's A x of a map, times its gate."""
+        """A x of each expert for one map, times its gate."""
         now = self.now
-        if hidden is now.given and stack in self._sharing:
+        if hidden is now.input and stack in self._sharing:
             return now.low[self._sharing[stack]]
         if now.few:
             return nn.functional.linear(hidden.float(), stack.few("down")[now.chosen]) * now.strength  # type: ignore[no-any-return]
         return nn.functional.linear(hidden, stack.down.to(hidden.dtype)) * now.strength  # type: ignore[no-any-return]
 
     def forget(self) -> None:
-        """Let what belongs to a pass go when its block is through."""
+        """Drop the state of a forward pass when its block is done."""
         self.now.clear()
 
     def _choose(self, logits: Tensor) -> None:
-        """Top-1 of one token: its gate, and the ranks of its expert alone."""
+        """For top-1 of a single token: its gate, and the ranks of its expert."""
         value, place = logits.softmax(dim=-1).max(dim=-1, keepdim=True)
         start = int(place) * self.rank
         self.now.strength = torch.ones_like(value) if self.control.routing.renormalise else value
@@ -181,7 +180,7 @@ class RoutingPoint(nn.Module):
         return (product * self.now.strength.unsqueeze(-2)).unbind(dim=-2)  # type: ignore[no-any-return]
 
     def _low_of_few(self, hidden: Tensor) -> Sequence[Tensor]:
-        """The same, with the factors of an expert side by side, so that those of one are a slice of them."""
+        """As `_low`, with the factors of an expert side by side: one expert is then a slice."""
         assert self.together is not None
         maps, ranks, now = len(self._sharing), self.rank, self.now
         if self._by_expert is None:

@@ -1,9 +1,10 @@
-"""Merging: several experts folded into the weights of their base, once and for all tokens alike.
+"""Merging: add several experts to the weights of their base model. All tokens then get the same mix.
 
-All methods work on task vectors, delta W = scale * B A, as their papers define them. (Merging the factors A and B instead, as adapters are
-often merged, gives something else: the cosine to the real thing was 0.25.)
-linear: sum of w_i delta_i. ties: the largest `density` of each, an elected sign, the mean of those that agree (arXiv 2306.01708).
-dare: a random `density` of each, scaled up by 1 / density, summed (arXiv 2311.03099).
+All methods work on task vectors, delta W = scale * B A, as their papers define them. (Adapters are often merged by their factors A and B
+instead. That gives another change: its cosine to the change by task vectors was 0.25.)
+linear: the sum of w_i delta_i.
+ties: keep the largest `density` of each vector, elect a sign, average the values of that sign (arXiv 2306.01708).
+dare: keep a random `density` of each vector, scale it up by 1 / density, and sum (arXiv 2311.03099).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
-from unmask.mixture.expert_folder import Expert, require_alike
+from unmask.mixture.expert_folder import Expert, require_alike, require_fit
 from unmask.mixture.names import Method
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def merge_experts(
 ) -> PreTrainedModel:
     """Add the merged task vectors of experts to a causal language model, in place.
 
-    weights: of each expert, 1 / n if not given for "linear", else 1. density: share of each task vector that is kept ("ties", "dare").
-    seed: of what "dare" keeps. Sums are made in fp32. Raises UnmaskError for experts that do not fit, and for a density that the method
-    does not read or that is outside 0 to 1.
+    weights: one for each expert; by default 1 / n for "linear", else 1. density: share of each task vector that is kept ("ties", "dare").
+    seed: decides what "dare" keeps. Sums are computed in fp32. Raises UnmaskError for experts that do not fit, for a density outside 0
+    to 1, and for a density where the method has none.
     """
     require_alike(experts)
     check_merge(len(experts), method, weights, density)
@@ -46,7 +47,8 @@ def merge_experts(
         for name in experts[0].factors:
             linear = model.get_submodule(name)
             vectors = [_task_vector(expert, name, linear) for expert in experts]
-            change = _merged(vectors, torch.tensor(shares), method, density, [_seed(seed, name, one.name) for one in experts])
+            seeds = [_seed(seed, name, expert.name) for expert in experts]
+            change = _merged(vectors, torch.tensor(shares), method, density, seeds)
             if not bool(change.isfinite().all()):
                 raise UnmaskError(f"The merged change of {name} is not finite: use smaller weights.")
             linear.weight.copy_(linear.weight.float() + change.to(linear.weight.device))
@@ -54,19 +56,20 @@ def merge_experts(
 
 
 def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float) -> None:
-    """Raise UnmaskError for options that a method does not read, or that are outside of what it takes."""
+    """Raise UnmaskError for options that a method does not have, or for values that it does not take."""
     if weights and len(weights) != experts:
-        raise UnmaskError(f"{len(weights)} weights were given for {experts} experts.")
+        raise UnmaskError(f"{len(weights)} weights were given for {experts} experts. Give one weight for each expert.")
     if not 0 < density <= 1:
-        raise UnmaskError(f"The density is above 0 and at most 1, not {density}.")
+        raise UnmaskError(f"The density must be above 0 and at most 1, not {density}.")
     if method == "linear" and density != 1:
-        raise UnmaskError("'linear' keeps whole task vectors, so a density would change nothing.")
+        raise UnmaskError(
+            "'linear' keeps whole task vectors, so a density would change nothing. Leave it out, or use ties or dare."
+        )
 
 
 def _task_vector(expert: Expert, name: str, linear: nn.Module) -> Tensor:
     down, up = expert.factors[name]
-    if type(linear) is not nn.Linear or (up.shape[0], down.shape[1]) != tuple(linear.weight.shape):
-        raise UnmaskError(f"'{expert.name}' changes {name} as this model has it not: it is an expert of another model.")
+    require_fit(expert, name, linear)
     return up @ down
 
 
@@ -83,10 +86,10 @@ def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: floa
 
 
 def _dropped(vector: Tensor, density: float, seed: int) -> Tensor:
-    """DARE's drop and rescale, drawn by a generator of its own: the same whatever else is merged, and in any order."""
+    """Drop and rescale, as DARE does. The generator is the vector's own: other vectors and their order do not matter."""
     kept = torch.rand(vector.shape, generator=torch.Generator().manual_seed(seed)) < density
     return vector * kept / density
 
 
-def _seed(seed: int, map_: str, expert: str) -> int:
-    return zlib.crc32(f"{seed}:{map_}:{expert}".encode())
+def _seed(seed: int, linear: str, expert: str) -> int:
+    return zlib.crc32(f"{seed}:{linear}:{expert}".encode())

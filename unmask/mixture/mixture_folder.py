@@ -1,9 +1,9 @@
-"""Mixtures on disk: one untouched PEFT folder an expert, the routers, and a small file that says what belongs together.
+"""Mixture folders: a PEFT folder for each expert, the routers, and a small file that says what belongs together.
 
 ```
 mixture.json         base model and revision, experts in the order of the router's rows, routing, the shared expert if there is one
-router.safetensors   "router" (n, dim), or one of these a block
-experts/NAME/        as peft wrote it: still loads with plain peft, on the base
+router.safetensors   "router" (n, dim), or one for each block
+experts/NAME/        unchanged, as peft wrote it: plain peft still loads it on the base
 ```
 """
 
@@ -52,13 +52,13 @@ class Mixture(MixtureModel):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **source: Any) -> Mixture:
-        """Read a mixture that was saved, with its `tokenizer`; `source` as in loading.Source: dtype, device. Raises UnmaskError."""
+        """Load a saved mixture, with its `tokenizer`. source: options of Source, such as dtype and device. Raises UnmaskError."""
         mixture, tokenizer = load_mixture(Path(folder), Source(str(folder), **source))
         mixture.tokenizer = tokenizer
         return mixture
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the experts as they were, the routers, and what belongs together, into a new folder. Raises UnmaskError if it exists."""
+        """Write the experts, the routers and the settings into a new folder. Raises UnmaskError if the folder exists."""
         with only_writer_of(Path(folder)), atomic_folder(Path(folder)) as scratch:
             save_mixture(self, scratch)
             seal(scratch)
@@ -67,9 +67,9 @@ class Mixture(MixtureModel):
 def build_mixture(
     folders: Sequence[Path], routing: Routing, source: Source | None = None, seed: int = 0, shared: Path | None = None
 ) -> tuple[Mixture, PreTrainedTokenizerBase]:
-    """Load the base model of some experts and put them in, under a router that has learned nothing yet.
+    """Load the base model of some experts and put them in, under an untrained router.
 
-    source: the base and how it is loaded; by default what the experts say. shared: an expert that always acts. Raises UnmaskError.
+    source: the base and how to load it; by default, the base that the experts name. shared: an expert that always acts. Raises UnmaskError.
     """
     experts = [read_expert(folder) for folder in folders]
     always = read_expert(shared) if shared else None
@@ -80,13 +80,13 @@ def build_mixture(
 
 
 def base_of_experts(experts: Sequence[Expert], source: Source) -> Source:
-    """The base model of some experts: what `source` names, or, if it names none, what they say.
+    """The base model of some experts: the one that `source` names, else the one that the experts name.
 
-    Raises UnmaskError if it is not the model that they were trained on: another one, or one that has changed since.
+    Raises UnmaskError if they were trained on another model, or if the model has changed since.
     """
     if not source.model:
         if not experts[0].base:
-            raise UnmaskError(f"'{experts[0].name}' does not say which base model it belongs to; give the base.")
+            raise UnmaskError(f"Expert '{experts[0].name}' does not name its base model. Give the base model.")
         source = base_of(experts[0].folder, source)
     for expert in experts:
         if recorded_base(expert.folder) is not None:
@@ -115,9 +115,10 @@ def save_mixture(mixture: Mixture, folder: Path) -> None:
 
 
 def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedTokenizerBase]:
-    """Read what `save_mixture` wrote; `source` says how the base is loaded, and which one if it names a base with the mixture as its
-    adapter. Raises UnmaskError, also for a base that has changed.
-    """  # fmt: skip
+    """Read what `save_mixture` wrote. Raises UnmaskError, also for a damaged folder and for a base model that has changed.
+
+    source: how to load the base. If its adapter is the mixture, its model is the base.
+    """
     check_seal(folder)
     settings = read_mixture_settings(folder)
     experts = [read_expert(inside(folder / EXPERTS, name), name) for name in settings.experts]
@@ -132,7 +133,7 @@ def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedToken
 
 
 def read_mixture_settings(folder: Path) -> MixtureSettings:
-    """What a mixture is made of. Raises UnmaskError."""
+    """The settings in `mixture.json`. Raises UnmaskError."""
     file = folder / SETTINGS
     try:
         return MixtureSettings.model_validate_json(file.read_bytes())

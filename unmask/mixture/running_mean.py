@@ -1,7 +1,7 @@
-"""Sequence: routing by the text so far, in place of each token by itself.
+"""Running mean: routing by the text so far, in place of each token by itself.
 
-A router's logits at a token are the mean of what it says of all real tokens up to that one. A mean over the whole text would let the
-future decide over the past, which a language model must not see. Under a key-value cache the sums stand beside the cache.
+The logits at a token are the mean of the router's logits over all real tokens up to that one. A mean over the whole text would show a
+language model the future. With a key-value cache, the sums are kept beside the cache.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from unmask.mixture.gating import Control
 
 
 class RunningMean:
-    """Keeps, for the pass that runs, which tokens are real and what was said of the ones before."""
+    """Keeps, for the current forward pass, which tokens are real and the sums of the logits of earlier tokens."""
 
     def __init__(self, body: Any, control: Control) -> None:
         self.body, self.control = body, control
         self.real: Tensor | None = None
-        self.sums: dict[str, tuple[Tensor, Tensor]] | None = None  # none without a cache: a pass is then the whole text
+        self.sums: dict[str, tuple[Tensor, Tensor]] | None = None  # None without a cache: a pass then holds the whole text
 
     def attach(self) -> Any:
-        """Listen before every pass; the handle that undoes it."""
+        """Prepare every pass before it runs. Returns the handle that undoes it."""
         self.control.so_far = self.so_far
-        return self.body.register_forward_pre_hook(self._listen, with_kwargs=True)
+        return self.body.register_forward_pre_hook(self._prepare, with_kwargs=True)
 
-    def _listen(self, _: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _prepare(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask, cache = named.get("attention_mask"), named.get("past_key_values")
         self.real = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
         if cache is not None and not hasattr(cache, "routed_so_far"):
@@ -36,7 +36,7 @@ class RunningMean:
         self.sums = None if cache is None else cache.routed_so_far
 
     def so_far(self, name: str, logits: Float[Tensor, "batch token expert"]) -> Float[Tensor, "batch token expert"]:
-        """The mean of the logits of a block's tokens up to each one, padding left out."""
+        """For each token of a block, the mean of the logits up to that token. Padding is left out."""
         real = torch.ones(logits.shape[:-1], device=logits.device)
         if self.real is not None:
             real = self.real[:, -logits.shape[1] :].to(real)

@@ -1,4 +1,4 @@
-"""Decoder: where things stand in a loaded model, found by behaviour and not by name."""
+"""Decoder: the parts of a loaded model, found by behaviour and not by name, and the lock of all who use the model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from unmask.errors import UnmaskError
+from unmask.io.threads import FairLock, lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -17,6 +18,14 @@ def body_of(model: Any) -> Any:
     from transformers import PreTrainedModel
 
     return next(child for child in model.children() if isinstance(child, PreTrainedModel))
+
+
+def model_lock(model: PreTrainedModel) -> FairLock:
+    """The lock of a model: threads that change its state or run it take turns. A decoder and the language model around it share it.
+
+    Their common config carries the lock, since the attention is written there.
+    """
+    return lock_of(model.config.get_text_config(decoder=True))
 
 
 def find_layers(model: PreTrainedModel) -> nn.ModuleList:
