@@ -58,7 +58,7 @@ def test_a_damaged_expert_is_trained_again(damage: Any, base: Path, tmp_path: Pa
         expert(base, folder)
     assert weights.read_bytes() == before
     damage(folder / RECORD)
-    with pytest.warns(UserWarning), pytest.raises(UnmaskError, match="is damaged, so nothing says what"):
+    with pytest.warns(UserWarning), pytest.raises(UnmaskError, match="is damaged, so the settings of"):
         expert(base, folder)
     assert weights.read_bytes() == before
 
@@ -132,7 +132,7 @@ def test_what_a_router_cannot_learn_is_refused_before_anything_is_loaded(
         ({"names": ["sums"]}, "one expert has nothing to route"),
         ({"lessons": {"sums": SUMS}}, r"'colours' has no lessons .*--lessons colours=FILE"),
         ({"lessons": {"other": SUMS}, "options": RouterOptions(start="prototypes")}, "'sums' has none"),
-        ({"lessons": three}, "A batch of 4 cannot hold the same number of examples of 3 domains: choose a multiple of 3"),
+        ({"lessons": three}, "A batch of 4 cannot hold equally many examples of 3 domains. Choose a multiple of 3"),
         ({"options": RouterOptions(train_top_k=3)}, "train-top-k can be at most the number of experts, which is 2, not 3"),
     ]
     for given, why in cases:
@@ -163,7 +163,7 @@ def test_damaged_lessons_are_written_again(damage: Any, file: str, tmp_path: Pat
 def test_batches_of_another_run_are_refused_even_if_its_record_is_lost(tmp_path: Path) -> None:
     specialise(Scripted(), "pico", FREE, SUMS, tmp_path, PLAN)
     (tmp_path / "specialise.json").unlink()
-    with pytest.raises(UnmaskError, match="holds a run of other lessons or settings"):
+    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
         specialise(Scripted(), "pico", FREE, SUMS, tmp_path, replace(PLAN, seed=1))
 
 
@@ -180,17 +180,17 @@ def test_lessons_of_an_older_version_are_gone_on_with(tmp_path: Path) -> None:
 
 def test_writers_without_their_gpus_are_refused(base: Path) -> None:
     pytest.importorskip("ray")
-    from unmask.experts.lessons.pool import Fleet
+    from unmask.experts.lessons.pool import WriterPool
 
     with pytest.raises(UnmaskError, match=r"2 writers need 200 GPUs, and the Ray cluster has \d+ free of \d+"):
-        Fleet(Source(str(base)), 2, gpus=100)
+        WriterPool(Source(str(base)), 2, gpus=100)
 
 
 def test_a_writer_that_fails_says_why_in_one_sentence(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    from unmask.experts.lessons.pool import Fleet
+    from unmask.experts.lessons.pool import WriterPool
 
     (tmp_path / "empty").mkdir()
     with pytest.raises(UnmaskError) as told:
-        Fleet(Source(str(tmp_path / "empty")), 2)
+        WriterPool(Source(str(tmp_path / "empty")), 2)
     assert "\n" not in str(told.value) and "without a config.json" in str(told.value)

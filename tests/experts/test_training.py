@@ -66,10 +66,10 @@ def test_a_folder_of_something_else_is_not_overwritten(base: Path, tmp_path: Pat
     assert expert(base, tmp_path / "expert", SUMS, At(".expert-training", 1, pytest.fail)).losses
     with pytest.raises(UnmaskError, match="an expert of other lessons or settings"):
         expert(base, tmp_path / "expert", COLOURS)
-    with pytest.raises(UnmaskError, match="is no expert that was trained here"):
+    with pytest.raises(UnmaskError, match="holds no expert of unmask"):
         expert(base, base)
     killed(lambda: expert(base, tmp_path / "cut", SUMS, At(".cut-training", 4, die)))
-    with pytest.raises(UnmaskError, match="of other lessons or settings that was not finished"):
+    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
         expert(base, tmp_path / "cut", COLOURS)
 
 

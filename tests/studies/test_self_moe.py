@@ -122,7 +122,7 @@ def test_what_was_made_is_not_made_again_and_a_kill_loses_nothing(whole: Path, t
     again = json.loads((whole / "results.json").read_text())
     for row in again["main"]:
         assert row["average"] == float(np.mean([values.mean() for values in found.main[row["model"]].values()]))
-    with pytest.raises(UnmaskError, match="holds a run of other lessons or settings"):
+    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
         run(load_plan("smoke", [*LITTLE, "ablations=[]", "lora.r=2"]), tmp_path / "cut")
 
 

@@ -134,9 +134,9 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
     if engine != "transformers":
         raise unknown("engine", engine, ["transformers", "vllm"])
     if many:
-        from unmask.experts.lessons.pool import Fleet
+        from unmask.experts.lessons.pool import WriterPool
 
-        return Fleet(source, writers, ray_address, gpus=1 if source.device.startswith("cuda") else 0)
+        return WriterPool(source, writers, ray_address, gpus=1 if source.device.startswith("cuda") else 0)
     from unmask.experts.lessons.generation import Writer
     from unmask.mixture.any_model import load_any_language_model
 

@@ -32,7 +32,7 @@ LEARNING = Learning(steps=96, lr=3e-4, batch=8, warmup=4)
 
 @dataclass(frozen=True)
 class Trained:
-    """An expert that was trained: its folder and the loss of each step that was logged."""
+    """A trained expert: its folder, and the loss of each logged step."""
 
     folder: Path
     losses: tuple[float, ...]
@@ -47,10 +47,10 @@ def train_expert(
     learning: Learning = LEARNING,
     callbacks: Sequence[Any] = (),
 ) -> Trained:
-    """Train a LoRA on lessons; in a folder where that was begun before, go on, and where it was done, take it over.
+    """Train a LoRA on lessons. A run that was stopped in the same folder continues; one that was finished is reused.
 
-    theta_spec = theta_0 + B A with r 8, alpha 16 on all linear maps (Self-MoE, arXiv 2406.12034, section 2.1). The folder loads with
-    plain peft on the base model. Raises UnmaskError for a folder that holds another expert, and as training does.
+    theta_spec = theta_0 + B A with r 8, alpha 16 on all linear maps (Self-MoE, arXiv 2406.12034, section 2.1). Plain peft loads the
+    folder on the base model. Raises UnmaskError for a folder that holds another expert, and as training does.
     """
     folder = Path(os.path.realpath(folder))
     record = {
@@ -81,7 +81,7 @@ def _train(
     learning: Learning,
     callbacks: Sequence[Any],
 ) -> tuple[Any, list[dict[str, Any]]]:
-    """A model with its trained adapter, and the log of each step; its checkpoints lie in `work`."""
+    """Train an adapter, with checkpoints in `work`. Returns the model with it, and the log of each step."""
     model, tokenizer = load_language_model(source)
     model.requires_grad_(False)
     torch.manual_seed(learning.seed)
@@ -90,7 +90,7 @@ def _train(
     tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
     precise = model.dtype == torch.float32
     cast_inputs(adapter, precise)
-    claim(work, RECORD, record)  # last: what cannot be trained leaves nothing behind
+    claim(work, RECORD, record)  # only now: a run that cannot train leaves nothing behind
     log = learn(
         model,
         {"lessons": tokens},
@@ -108,13 +108,13 @@ def _write(adapter: Any, base: Pinned, folder: Path, record: dict[str, Any]) -> 
     config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
     with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
         adapter.save_pretrained(scratch, save_embedding_layers=False)
-        (scratch / "README.md").unlink(missing_ok=True)  # peft's own template, with nothing in it
+        (scratch / "README.md").unlink(missing_ok=True)  # an empty template of peft
         write_record(scratch / RECORD, record)
         seal(scratch)
 
 
 def linear_kinds(model: nn.Module, layers: nn.ModuleList, lora: LoraOptions) -> Any:
-    """What "all" means for an expert: every linear map, but no weight that is a parameter of three dimensions."""
+    """What "all" means for an expert: every linear map, but no experts of a base that are stacked in one 3-D parameter."""
     if lora.targets != "all":
         return lora.targets
     modules = dict(model.named_modules())

@@ -1,9 +1,10 @@
-"""Usage: which experts the tokens of each domain go to, and how much an expert says about the domain.
+"""Expert usage: which experts the tokens of each domain go to, and how much the expert tells about the domain.
 
-I(D; E) = sum p(d, e) log p(d, e) / (p(d) p(e)), with every domain given the same weight, divided by log |D|: 0 if routing knows nothing
-of the domain, 1 if it tells it. It is measured at each routing point, since different ones may use different experts for a domain, and
-averaged. Counts of few lessons carry information by chance alone. So the same is measured with the domains dealt out anew, many times,
-and the mean of that is subtracted: the corrected value is 0 on average where the expert says nothing of the domain.
+I(D; E) = sum p(d, e) log p(d, e) / (p(d) p(e)), with equal weight for every domain, divided by log |D|. It is 0 if routing does not
+depend on the domain, and 1 if the expert determines the domain. It is measured at each routing point and averaged, since routing points
+may use different experts for the same domain.
+Counts of few lessons show some information by chance. So the same is measured many times with shuffled domains, and the mean of that is
+subtracted. The corrected value is 0 on average if routing does not depend on the domain.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ Counts = Float[NDArray[np.float64], "lesson point expert"]
 class Usage:
     """Where tokens went.
 
-    load: share of each domain's tokens that had each expert as their first, in the order of domains and experts, averaged over routing
-    points; strength: mean sum of the gates; information: I(D; E) / log |D| as measured, the mean over routing points, with a 95 %
-    interval by bootstrap over lessons; shuffled: the same with domains dealt out anew; by_point: as measured at each routing point, in the
-    order in which a token meets them; pooled: of all points as if they were one; responses: of the tokens of responses alone, since the
-    words of a template come before a text has said what it is about, and with domains dealt out anew; own: share of domains whose own
-    expert (the one of the same name) is used the most, or None.
+    load: for each domain and expert, the share of tokens whose first choice is that expert, averaged over routing points.
+    strength: mean sum of the gates.
+    information: I(D; E) / log |D|, the mean over routing points. interval: 95 %, by bootstrap over lessons. shuffled: the mean
+    information with shuffled domains. by_point: the information at each routing point, in the order of the model.
+    pooled: the information if all points are counted as one.
+    responses, responses_shuffled: as information and shuffled, for the tokens of responses only. (Words of the prompt template come
+    before the text shows its domain.)
+    own: share of domains that use the expert of the same name the most; None if no expert has the name of a domain.
     """
 
     domains: tuple[str, ...]
@@ -58,12 +61,12 @@ class Usage:
 
     @property
     def corrected(self) -> float:
-        """I(D; E) / log |D| less what the same lessons give by chance."""
+        """The information minus what the same lessons give by chance."""
         return self.information - self.shuffled
 
     @property
     def responses_corrected(self) -> float:
-        """The same of the tokens of responses alone."""
+        """The same, for the tokens of responses only."""
         return self.responses - self.responses_shuffled
 
     def as_json(self) -> dict[str, Any]:
@@ -75,7 +78,10 @@ class Usage:
 def first_choices(
     mixture: Mixture, tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson], max_length: int, batch_tokens: int = 2048
 ) -> tuple[Counts, Counts, float]:
-    """For each lesson and routing point, the share of tokens whose first expert each is; of its response's; the mean sum of gates."""
+    """First choices of the tokens: for each lesson and routing point, the share that each expert has; the same for responses only.
+
+    The third value is the mean sum of the gates.
+    """
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
     shape = (len(tokens), len(mixture.points), len(mixture.experts))
@@ -84,14 +90,14 @@ def first_choices(
         inputs = collate([tokens[index] for index in batch])
         ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
         response = (inputs["labels"] != IGNORED).long().to(mixture.model.device)
-        # not `router_logits`: a base that is a mixture itself puts those of its own routers between
-        with mixture.record_logits() as heard:
+        # not `router_logits`: a base that is a mixture itself adds those of its own routers
+        with mixture.record_logits() as recorded:
             mixture.body(input_ids=ids, attention_mask=real, use_cache=False)
-        for place, scores in enumerate(heard):
+        for place, scores in enumerate(recorded):
             first = torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.shape[-1])
-            for found, counted in ((everywhere, real), (answering, response)):
+            for counts, counted in ((everywhere, real), (answering, response)):
                 shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)
-                found[batch, place] = shares.double().cpu().numpy()
+                counts[batch, place] = shares.double().cpu().numpy()
             strengths.append(float(gates(scores, mixture.routing).sum(dim=-1)[real.bool()].mean()))
     return everywhere, answering, float(np.mean(strengths))
 
@@ -103,13 +109,13 @@ def measure_usage(
     max_length: int = 512,
     seed: int = 0,
 ) -> Usage:
-    """Route the lessons of each domain and count. Raises UnmaskError for a lesson that does not fit."""
+    """Route the lessons of each domain and count. Raises UnmaskError for a lesson that is too long."""
     lessons = [lesson for some in domains.values() for lesson in some]
     labels = np.repeat(np.arange(len(domains)), [len(some) for some in domains.values()])
     counts, answering, strength = first_choices(mixture, tokenizer, lessons, max_length)
     random = np.random.default_rng(seed)
     by_point = information(counts, labels)
-    dealt = [random.permutation(labels) for _ in range(_SHUFFLES)]
+    shuffled = [random.permutation(labels) for _ in range(_SHUFFLES)]
     resampled = [information(*_resample(counts, labels, random)).mean() for _ in range(_RESAMPLES)]
     low, high = np.percentile(resampled, [2.5, 97.5])
     load = np.stack([counts[labels == domain].mean(axis=(0, 1)) for domain in range(len(domains))])
@@ -122,17 +128,17 @@ def measure_usage(
         strength,
         float(by_point.mean()),
         (float(low), float(high)),
-        _by_chance(counts, dealt),
+        _by_chance(counts, shuffled),
         tuple(by_point.tolist()),
         float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
         float(information(answering, labels).mean()),
-        _by_chance(answering, dealt),
+        _by_chance(answering, shuffled),
         float(np.mean([load[row].argmax() == place for row, place in known])) if known else None,
     )
 
 
 def information(counts: Counts, labels: NDArray[np.int64]) -> Float[NDArray[np.float64], " point"]:
-    """I(D; E) / log |D| of each lesson's expert shares and its domain, at each routing point, every domain with the same weight."""
+    """I(D; E) / log |D| at each routing point, from each lesson's expert shares and its domain. Every domain has the same weight."""
     domains = np.unique(labels)
     if len(domains) < 2:
         return np.zeros(counts.shape[1])
@@ -142,9 +148,9 @@ def information(counts: Counts, labels: NDArray[np.int64]) -> Float[NDArray[np.f
     return terms.sum(axis=(1, 2)) / np.log(len(domains))  # type: ignore[no-any-return]
 
 
-def _by_chance(counts: Counts, dealt: Sequence[NDArray[np.int64]]) -> float:
-    """What is left of the information where domains were dealt out anew, on average."""
-    return float(np.mean([information(counts, labels).mean() for labels in dealt]))
+def _by_chance(counts: Counts, shuffled: Sequence[NDArray[np.int64]]) -> float:
+    """The mean information under shuffled domains."""
+    return float(np.mean([information(counts, labels).mean() for labels in shuffled]))
 
 
 def _resample(counts: Counts, labels: NDArray[np.int64], random: np.random.Generator) -> tuple[Counts, NDArray[np.int64]]:

@@ -1,6 +1,6 @@
-"""Joint training: experts and router learn at once, on the lessons of all domains (the ablation of Self-MoE, arXiv 2406.12034, table 3).
+"""Joint training: experts and router train together on the lessons of all domains (an ablation of Self-MoE, arXiv 2406.12034, table 3).
 
-The experts are new: A random, B zero, so that the model begins as its base. Nothing gives an expert a domain of its own.
+The experts are new: A is random and B is zero, so the model starts as its base. No expert is tied to a domain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unmask.training.lora import LoraOptions, weight_kinds
 
 
 def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: LoraOptions, seed: int) -> tuple[Mixture, Any]:
-    """A mixture whose experts have learned nothing, their weights in fp32 to be trained; and its tokenizer."""
+    """A mixture with untrained experts, their weights in fp32 for training; and its tokenizer."""
     model, tokenizer = load_language_model(source)
     layers = find_layers(body_of(model))
     kinds = weight_kinds(model, layers)

@@ -1,7 +1,7 @@
-"""Learning: the loop that trains an expert or a router on lessons. Only responses count.
+"""Lesson training: the loop that trains an expert or a router on lessons. Only the responses count.
 
-The loss is the mean over examples of each one's mean over its tokens. A mean over all tokens of mixed domains starves those with short
-answers, and a router then collapses onto the experts of the others.
+The loss of an example is the mean over its tokens; the loss of a step is the mean over its examples. A mean over all tokens would give
+little weight to domains with short answers, and a router would then collapse onto the experts of the other domains.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
 
 Penalty = Callable[[Tensor], Tensor]
-"""From the mask of real tokens of a pass that was just made, what is added to the loss of the step."""
+"""Takes the mask of real tokens of the latest pass. Returns what is added to the loss of the step."""
 
 
 @dataclass(frozen=True)
 class Learning:
-    """How lessons are learned: steps of `batch` examples, `accumulate` passes each; `average`, what the loss is a mean of."""
+    """How to train on lessons: steps of `batch` examples, in `accumulate` passes each. average: what the loss is a mean of."""
 
     steps: int
     lr: float
@@ -40,15 +40,15 @@ class Learning:
     save_every: int = 50
 
     def __post_init__(self) -> None:
-        """Raise UnmaskError for numbers that are no training. No step at all is one: the model stays as it begins."""
+        """Raise UnmaskError for numbers that cannot train. Zero steps are allowed: the model stays as it starts."""
         if self.steps:
             self.stage  # noqa: B018 (it checks)
         if not 0 <= self.seed < 2**32:
-            raise UnmaskError(f"seed is from 0 to {2**32 - 1}, not {self.seed}.")
+            raise UnmaskError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}.")
 
     @property
     def stage(self) -> StageOptions:
-        """The same, as the loop of every training wants it. Raises UnmaskError for what is no training."""
+        """The same as a stage, for the common training loop. Raises UnmaskError for numbers that cannot train."""
         values = {
             name: getattr(self, name) for name in ("steps", "lr", "batch", "accumulate", "warmup", "max_length", "save_every")
         }
@@ -61,7 +61,7 @@ def share_of(batch: int, domains: Collection[str]) -> int:
     share, rest = divmod(batch, len(domains))
     if rest or not share:
         raise UnmaskError(
-            f"A batch of {batch} cannot hold the same number of examples of {len(domains)} domains: choose a multiple of {len(domains)}."
+            f"A batch of {batch} cannot hold equally many examples of {len(domains)} domains. Choose a multiple of {len(domains)}."
         )
     return share
 
@@ -76,16 +76,16 @@ def schedule(domains: Mapping[str, Sequence[LessonTokens]], steps: int, batch: i
     for name, lessons in domains.items():
         if not lessons:
             raise UnmaskError(f"The domain '{name}' has no lessons.")
-        draw = random.Random(f"{seed}:{name}")
+        generator = random.Random(f"{seed}:{name}")
         order: list[LessonTokens] = []
         while len(order) < steps * share:
-            order += draw.sample(list(lessons), len(lessons))
+            order += generator.sample(list(lessons), len(lessons))
         streams[name] = order
     return [lesson for step in range(steps) for name in domains for lesson in streams[name][step * share : (step + 1) * share]]
 
 
 class LessonCollator:
-    """Lessons -> ids and labels, the prompts without labels."""
+    """Makes a batch of lessons: ids and labels. Tokens of prompts have no label."""
 
     def __init__(self, pad_id: int) -> None:
         self.pad_id = pad_id
@@ -106,7 +106,7 @@ class LessonCollator:
 def response_loss(
     learning: Learning, computing: Callable[[], Any], penalty: Penalty | None = None
 ) -> Callable[[nn.Module, dict[str, Any], Any], Tensor]:
-    """The loss of a part of a step, such that its parts add up to the loss of the whole."""
+    """The loss of one pass. The losses of all passes of a step add up to the loss of the step."""
 
     def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         labels = inputs.pop("labels")
@@ -133,16 +133,17 @@ def learn(
     callbacks: Sequence[Any] = (),
     penalty: Penalty | None = None,
 ) -> list[dict[str, Any]]:
-    """Train what is free to train, with checkpoints in `folder`, from which a run that was stopped goes on; the log of each step.
+    """Train all weights that are not frozen. Returns the log of each step.
 
-    Raises UnmaskError if nothing trains, and as the loop does for a loss that explodes.
+    Checkpoints go to `folder`; a run that was stopped continues from them. Raises UnmaskError if nothing trains, and for a loss that
+    explodes.
     """
     from transformers.trainer_callback import PrinterCallback
 
     from unmask.training.loop import Loop, arguments, resumable
 
     if not any(weight.requires_grad for weight in model.parameters()):
-        raise UnmaskError("Nothing is free to train.")
+        raise UnmaskError("All weights are frozen, so there is nothing to train.")
     stage = learning.stage
     cpu = next(model.parameters()).device.type == "cpu"
     rows = schedule(domains, learning.steps, learning.batch, learning.seed)

@@ -1,6 +1,7 @@
-"""Likelihood: how well a model foresees held-out responses, the measure that speaks where accuracies are at chance.
+"""Likelihood: how well a model predicts held-out responses. It tells models apart even where their accuracies are at chance.
 
-Negative log-likelihood of each response, teacher-forced, as the mean over its tokens in nats. Two models are compared lesson by lesson.
+It is the negative log-likelihood of each response given its prompt, the mean over its tokens, in nats. Two models are compared lesson by
+lesson.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ def response_likelihood(
     """Mean negative log-likelihood per response token of each lesson, in nats, shape (lesson,)."""
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
-    found = np.zeros(len(tokens))
+    losses = np.zeros(len(tokens))
     for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
         inputs = collate([tokens[index] for index in batch])
         inputs = {name: value.to(model.device) for name, value in inputs.items() if name != "rows"}
         labels = inputs.pop("labels")
-        found[batch] = mean_by_text(*target_logits(model, inputs, labels)).double().cpu().numpy()
+        losses[batch] = mean_by_text(*target_logits(model, inputs, labels)).double().cpu().numpy()
         if progress:
             progress(len(batch))
-    return found
+    return losses

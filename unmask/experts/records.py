@@ -51,22 +51,22 @@ def require_same_weights(before: Mapping[str, Any], record: Mapping[str, Any], f
 def claim(work: Path, name: str, record: dict[str, Any]) -> None:
     """Write the record of a run into its working folder, before its first step.
 
-    Raises UnmaskError if the folder holds steps of a run that was started with something else. Steps that no record belongs to are
-    removed; the record of a run that made no step is replaced.
+    Raises UnmaskError if the folder holds steps of a run with other settings. Steps without a record are removed. The record of a run
+    without steps is replaced.
     """
-    file, said = work / name, plain(record)
+    file, ours = work / name, plain(record)
     if any(work.glob(STEPS)):
         before = read_record(file)
         if before is None:
-            warnings.warn(f"Nothing says what the steps in '{work}' belong to, so they are made anew.", stacklevel=2)
+            warnings.warn(f"The record of the steps in '{work}' is missing, so training starts anew.", stacklevel=2)
             remove(work)
         else:
-            require_same(before, said, work)
-    write_record(file, said)
+            require_same(before, ours, work)
+    write_record(file, ours)
 
 
 def write_or_check(file: Path, record: dict[str, Any]) -> None:
-    """Write what a folder is of, or raise UnmaskError if it is of something else."""
+    """Write the record of a folder. Raises UnmaskError if the folder has a record of something else."""
     before = read_record(file)
     if before is not None:
         require_same(before, record, file.parent)
@@ -74,33 +74,35 @@ def write_or_check(file: Path, record: dict[str, Any]) -> None:
 
 
 def require_same(before: dict[str, Any], record: dict[str, Any], folder: Path) -> None:
-    """Raise UnmaskError if a run that was begun was started with something else."""
+    """Raise UnmaskError if an unfinished run was started with something else."""
     if require_same_weights(before, plain(record), folder) != plain(record):
         raise another_run(folder)
 
 
 def another_run(folder: Path) -> UnmaskError:
-    """Error for a folder whose steps were made with something else."""
+    """The error for a folder with an unfinished run of something else."""
     return UnmaskError(
-        f"'{folder}' holds a run of other lessons or settings that was not finished: remove it, or use its settings again."
+        f"'{folder}' holds an unfinished run with other lessons or settings. Remove the folder, or use the same settings again."
     )
 
 
 def finished(folder: Path, name: str, record: dict[str, Any], what: str) -> dict[str, Any] | None:
-    """The record of what was made in a folder before; None if it is to be made, because nothing is there or its files are damaged.
+    """The record of a finished run in a folder. None if there is none, or if its files are damaged.
 
-    what: for errors, "expert" or "mixture". Raises UnmaskError if the folder holds something else.
+    what: "expert" or "mixture", for errors. Raises UnmaskError if the folder holds something else.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not (folder / name).is_file():
-        raise UnmaskError(f"'{folder}' exists and is no {what} that was trained here, so it is not overwritten.")
+        raise UnmaskError(f"'{folder}' exists and holds no {what} of unmask, so it is not overwritten. Give another folder.")
     done = read_record(folder / name)
     if done is None:
-        raise UnmaskError(f"'{folder / name}' is damaged, so nothing says what '{folder}' is: remove it to train it again.")
+        raise UnmaskError(
+            f"'{folder / name}' is damaged, so the settings of '{folder}' are unknown. Remove the folder to train again."
+        )
     before = require_same_weights(done, plain(record), folder)
     if {key: before.get(key) for key in record} != plain(record):
-        raise UnmaskError(f"'{folder}' holds {_OTHER[what]} or settings: give another folder.")
+        raise UnmaskError(f"'{folder}' holds {_OTHER[what]} or settings. Give another folder.")
     try:
         check_seal(folder)
     except Damaged as error:
@@ -110,17 +112,17 @@ def finished(folder: Path, name: str, record: dict[str, Any], what: str) -> dict
 
 
 def is_own(name: str) -> Callable[[Path], bool]:
-    """Whether a folder that is in the way holds a record of this name: what is there is then made again."""
+    """Whether an existing folder holds a record of this name, so that it may be replaced."""
     return lambda folder: (folder / name).is_file()
 
 
 def working_folder(folder: Path, what: str) -> Path:
-    """Where a run works until its result is whole: beside the folder of the result."""
+    """The folder that a run works in until its result is complete. It lies beside the folder of the result."""
     return folder.with_name(f".{folder.name}-{what}")
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as it is after it was written and read."""
+    """A record as JSON gives it back."""
     return json.loads(json.dumps(record))  # type: ignore[no-any-return]
 
 

@@ -40,7 +40,7 @@ class Routing:
     def __post_init__(self) -> None:
         """Check the number of experts."""
         if self.top_k < 1:
-            raise UnmaskError(f"top_k is at least 1, not {self.top_k}.")
+            raise UnmaskError(f"top_k must be at least 1, not {self.top_k}.")
 
     def require_gradient(self) -> None:
         """Raise UnmaskError if a router would learn nothing under this routing."""

@@ -67,17 +67,17 @@ def test_a_fleet_writes_what_one_writes(base: Path, tmp_path: Path) -> None:
     """Two processes under Ray: the same lessons, in the same files, as one."""
     from tests.experts.conftest import SUMS
     from tests.experts.lessons.test_specialise import FREE
-    from unmask.experts.lessons.pool import Fleet
+    from unmask.experts.lessons.pool import WriterPool
     from unmask.experts.lessons.specialise import SpecialisePlan, specialise
 
     source = Source(str(base), dtype="float32")
     plan = SpecialisePlan(number=5, batch=2, instruction_tokens=8, response_tokens=8, patience=2)
     specialise(Writer(*load_any_language_model(source)), "base", FREE, SUMS, tmp_path / "one", plan)
-    fleet = Fleet(source, 2)
+    pool = WriterPool(source, 2)
     try:
-        specialise(fleet, "base", FREE, SUMS, tmp_path / "two", plan)
+        specialise(pool, "base", FREE, SUMS, tmp_path / "two", plan)
     finally:
-        fleet.close()
+        pool.close()
         __import__("ray").shutdown()
     for file in ("instructions.jsonl", "lessons.jsonl", "report.json"):
         assert (tmp_path / "two" / file).read_bytes() == (tmp_path / "one" / file).read_bytes()

@@ -51,7 +51,7 @@ def test_a_batch_holds_as_many_of_each_domain(tokenizer: Any) -> None:
         assert sum(row in tokens["sums"] for row in part) == 2
     assert len({row.where for row in rows[:24]}) == 24, "every lesson once before any comes again"
     assert schedule(tokens, 9, 4, 1) != rows
-    with pytest.raises(UnmaskError, match="cannot hold the same number of examples of 2 domains"):
+    with pytest.raises(UnmaskError, match="cannot hold equally many examples of 2 domains"):
         schedule(tokens, 1, 3, 0)
     with pytest.raises(UnmaskError, match="'none' has no lessons"):
         schedule({**tokens, "none": []}, 1, 3, 0)

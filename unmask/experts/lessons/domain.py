@@ -1,7 +1,8 @@
-"""Domain: what lessons are to be about, and the prompts by which a base model writes them.
+"""Domain: the topic of lessons, and the prompts with which a base model writes them.
 
-A base model follows examples, not orders; so instructions are asked for behind a list of requirements and three seeds, responses
-behind the role of an expert and five solved seeds (Self-MoE, arXiv 2406.12034, section 2.1). The words are our own, after the paper's.
+A base model follows examples, not orders. So the prompt for an instruction shows a list of requirements and three seed lessons. The prompt
+for a response shows the role of an expert and five seed lessons with their responses (Self-MoE, arXiv 2406.12034, section 2.1). The
+wording is our own.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from unmask.errors import UnmaskError, unknown
 from unmask.experts.lessons.lessons import Lesson
 
 _SHIPPED = Path(__file__).parent / "domains"
-STOP = "\n\nTask"  # what a base model writes when it goes on to the next one
-BLANK = "\n\n"  # where an instruction ends, whatever it then goes on to
+STOP = "\n\nTask"  # what a base model writes when it goes on to the next task
+BLANK = "\n\n"  # the end of an instruction
 
 
 class Domain(BaseModel):
-    """What a domain file says.
+    """The content of a domain file.
 
-    form: "choice" wants four choices and a letter, "code" a response that parses as Python with a function, "free" neither. ask: the
-    first line; requirements: numbered below it; role: who responds. answer: a pattern that every response has to contain.
+    form: "choice" needs four choices and a letter, "code" needs a response that parses as Python with a function, "free" needs neither.
+    ask: first line of the prompt. requirements: numbered below it. role: who responds. answer: a pattern that every response must match.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,23 +46,23 @@ class Domain(BaseModel):
             try:
                 re.compile(answer)
             except re.error as error:
-                raise ValueError(f"'{answer}' is no pattern: {error}") from error
+                raise ValueError(f"'{answer}' is not a regular expression: {error}") from error
         return answer
 
     def brainstorm(self, seeds: Sequence[Lesson]) -> str:
-        """The prompt behind which a new instruction is written."""
+        """The prompt for a new instruction."""
         rules = "\n".join(f"{place}. {rule}" for place, rule in enumerate(self.requirements, start=1))
         tasks = [f"Task {place}\n{_question(seed)}" for place, seed in enumerate(seeds, start=1)]
         return f"{self.ask}\n\nRequirements:\n{rules}\n\n" + "\n\n".join([*tasks, f"Task {len(seeds) + 1}\nInstruction:"])
 
     def respond(self, seeds: Sequence[Lesson]) -> str:
-        """The prompt that all instructions share, up to the one that is to be answered."""
+        """The shared beginning of the prompts for responses, up to the instruction to be answered."""
         tasks = [f"Task {place}\n{_question(seed)}\nResponse: {seed.output}" for place, seed in enumerate(seeds, start=1)]
         return f"{self.role}\n\n" + "\n\n".join(tasks) + f"\n\nTask {len(seeds) + 1}\n"
 
     @staticmethod
     def question(lesson: Lesson) -> str:
-        """What follows the shared prompt, for one instruction."""
+        """The end of the prompt, for one instruction."""
         return f"{_question(lesson)}\nResponse:"
 
 
@@ -75,14 +76,14 @@ def shipped_domains() -> dict[str, Path]:
 
 
 def load_domain(name: str) -> Domain:
-    """A domain of this package or of a TOML file. Raises UnmaskError, saying what is wrong with it."""
+    """A domain of this package, or of a TOML file. Raises UnmaskError with the mistake in the file."""
     file = shipped_domains().get(name, Path(name).expanduser())
     if not file.is_file():
         raise unknown("domain", name, [*shipped_domains(), "a TOML file"])
     try:
         return Domain.model_validate({"name": file.stem} | tomllib.loads(file.read_text(encoding="utf-8")))
     except tomllib.TOMLDecodeError as error:
-        raise UnmaskError(f"{file} is no TOML: {error}.") from error
+        raise UnmaskError(f"{file} is not valid TOML: {error}.") from error
     except ValidationError as error:
         problem = error.errors()[0]
         raise UnmaskError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}.") from error

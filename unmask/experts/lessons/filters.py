@@ -1,4 +1,4 @@
-"""Filters: which written lessons are kept, and why each of the others was not. The reasons are Self-Instruct's (arXiv 2212.10560)."""
+"""Filters: decide which written lessons are kept, and give the reason for each that is not. After Self-Instruct (arXiv 2212.10560)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from unmask.experts.lessons.domain import Domain
 from unmask.experts.lessons.lessons import Lesson
 
-SIMILAR = 0.7  # ROUGE-L from which two instructions are the same one
+SIMILAR = 0.7  # ROUGE-L above which two instructions count as the same
 _WORD = re.compile(r"\w+")
 _WORDS = (3, 150)
 _INPUT = re.compile(r"\n\s*Input:\s*", re.IGNORECASE)
@@ -18,29 +18,29 @@ _CHOICES = re.compile(r"^\s*A[.)].+\n\s*B[.)].+\n\s*C[.)].+\n\s*D[.)].+", re.MUL
 
 
 def parse_instruction(text: str) -> Lesson | None:
-    """Instruction and input of what was written behind "Instruction:"; None for what is none."""
+    """The instruction and input in a text that follows "Instruction:". None if the text holds no instruction."""
     instruction, *rest = _INPUT.split(text, maxsplit=1)
-    instruction, given = instruction.strip(), "".join(rest).strip()
+    instruction, input_ = instruction.strip(), "".join(rest).strip()
     if not instruction or "Instruction:" in text or "Response:" in text:
         return None
-    return Lesson(instruction, "", "" if given.lower() in ("none", "n/a", "<noinput>") else given)
+    return Lesson(instruction, "", "" if input_.lower() in ("none", "n/a", "<noinput>") else input_)
 
 
 class Novelty:
-    """Remembers texts, and says whether another is one of them in other words: ROUGE-L, F of the longest common subsequence of words."""
+    """Remembers texts, and measures how near another text is to them by ROUGE-L (F1 of the longest common subsequence of words)."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.known = [words(text) for text in texts]
 
     def nearest(self, text: str) -> float:
-        """The highest ROUGE-L to what is known."""
+        """The highest ROUGE-L to a remembered text."""
         from rapidfuzz.distance import LCSseq
 
         own = words(text)
         most = 0.0
         for other in self.known:
             total = len(own) + len(other)
-            # no common part is longer than the shorter text
+            # skip texts that cannot win: a common part is at most as long as the shorter text
             if total and 2 * min(len(own), len(other)) / total > most:
                 most = max(most, 2 * LCSseq.similarity(own, other) / total)
         return most
@@ -56,23 +56,23 @@ def words(text: str) -> list[str]:
 
 
 def refuse_instruction(lesson: Lesson | None, domain: Domain, novelty: Novelty, forbidden: Novelty) -> str | None:
-    """Why an instruction is not kept, or None."""
+    """The reason to drop an instruction, or None."""
     if lesson is None:
         return "unparsable"
-    asked = f"{lesson.instruction} {lesson.input}".strip()
-    if not _WORDS[0] <= len(words(asked)) <= _WORDS[1]:
+    question = f"{lesson.instruction} {lesson.input}".strip()
+    if not _WORDS[0] <= len(words(question)) <= _WORDS[1]:
         return "length"
     if domain.form == "choice" and not _CHOICES.search(f"{lesson.instruction}\n{lesson.input}"):
         return "no four choices"
-    if forbidden.nearest(asked) > SIMILAR:
+    if forbidden.nearest(question) > SIMILAR:
         return "in an evaluation"
-    if novelty.nearest(asked) > SIMILAR:
+    if novelty.nearest(question) > SIMILAR:
         return "repeated"
     return None
 
 
 def refuse_response(text: str, domain: Domain) -> str | None:
-    """Why a response is not kept, or None."""
+    """The reason to drop a response, or None."""
     if not text.strip():
         return "no response"
     if domain.form == "choice" and not re.match(r"\s*[A-D]\b", text):
@@ -95,11 +95,11 @@ def _is_function(text: str) -> bool:
     return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
 
 
-def _loops(found: Sequence[str], span: int = 8, times: int = 3) -> bool:
-    """Whether the same `span` words come `times` times: greedy text of a small model that does not end."""
+def _loops(text: Sequence[str], span: int = 8, times: int = 3) -> bool:
+    """Whether the same `span` words occur `times` times, as when a small model repeats itself without end."""
     seen: dict[tuple[str, ...], int] = {}
-    for start in range(len(found) - span + 1):
-        key = tuple(found[start : start + span])
+    for start in range(len(text) - span + 1):
+        key = tuple(text[start : start + span])
         seen[key] = seen.get(key, 0) + 1
         if seen[key] >= times:
             return True

@@ -1,8 +1,8 @@
-"""Generation: many continuations of prompts that begin alike, the common beginning computed once.
+"""Generation: many continuations of prompts with a common beginning, which is computed once.
 
-The prefix's key-value cache is made once and repeated for every row; what differs is padded between prefix and row, and masked there.
-A sliding window counts padding as well, so under one, rows of different lengths are padded on the left and computed whole; so are all rows
-of a mixture that decides by a first pass.
+The key-value cache of the prefix is computed once and repeated for every row. Rows of different lengths have masked padding between
+prefix and row. A sliding window would count that padding. So under one, rows of different lengths are padded on the left and computed
+as a whole. The same is done for a mixture with a final router.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen: greedily at temperature 0, else from the likeliest that make up `top_p`."""
+    """How tokens are chosen: greedily at temperature 0, else from the most likely tokens that make up `top_p`."""
 
     max_new_tokens: int
     temperature: float = 0.0
@@ -30,7 +30,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Text:
-    """What was written, and whether it came to an end of its own (a stop or the end-of-sequence token)."""
+    """A written text, and whether it ended by itself: with a stop string or the end-of-sequence token."""
 
     text: str
     ended: bool
@@ -38,7 +38,7 @@ class Text:
 
 @dataclass(frozen=True)
 class GenerationJob:
-    """A batch that is to be written: see `Writer.write`."""
+    """A batch to be written. The fields are the arguments of `Writer.write`."""
 
     prefix: str
     rows: tuple[str, ...]
@@ -48,16 +48,16 @@ class GenerationJob:
 
 
 class Writers(Protocol):
-    """Whoever continues texts: a model, or several of them that write `width` batches at a time.
+    """What continues texts: one model, or several that write `width` batches at a time.
 
-    engine: what computes; two of one engine write the same.
+    engine: the library that computes. Two writers of one engine write the same texts.
     """
 
     width: int
     engine: str
 
     def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
-        """What follows each job's prompts, in the order of the jobs."""
+        """The texts that follow the prompts of each job, in the order of the jobs."""
         ...
 
 
@@ -69,17 +69,19 @@ class Writer:
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
         if tokenizer.eos_token_id is None:
-            raise UnmaskError("This tokenizer has no end-of-sequence token, so a text would never end.")
+            raise UnmaskError(
+                "The tokenizer of this model has no end-of-sequence token, so a text would never end. Use another model."
+            )
 
     def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
-        """What follows each job's prompts, in the order of the jobs."""
+        """The texts that follow the prompts of each job, in the order of the jobs."""
         return [self.write(job.prefix, job.rows, job.sampling, job.stop, job.seed) for job in jobs]
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def write(self, prefix: str, rows: Sequence[str], sampling: Sampling, stop: str, seed: int) -> list[Text]:
-        """What follows prefix + row for each row, up to `stop`; the same for the same seed, whatever was written before.
+        """The text that follows prefix + row, for each row, up to `stop`. Equal seeds give equal texts.
 
-        Raises UnmaskError for a prompt that leaves the model no positions to write in.
+        Raises UnmaskError for a prompt that leaves no positions for the new tokens.
         """
         start = self.tokenizer(prefix)["input_ids"]
         ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
@@ -113,7 +115,7 @@ class Writer:
 
     @property
     def _decides_first(self) -> bool:
-        """Whether a mixture keeps a second cache, of its base model, which is not repeated with the first."""
+        """Whether the model is a mixture with a final router. Its second cache, of the base, cannot be repeated for every row."""
         mixture = getattr(self.model.base_model, "mixture", None)
         return mixture is not None and mixture.routing.router == "final"
 

@@ -1,6 +1,6 @@
-"""Lessons: an instruction, perhaps its input, and the response that an expert learns to give.
+"""Lessons: an instruction, optionally with an input, and the response that an expert learns.
 
-Only the response is learned; the prompt is the template of Alpaca, as in Self-MoE (arXiv 2406.12034, section 2.1).
+Only the response is learned. The prompt is Alpaca's template, as in Self-MoE (arXiv 2406.12034, section 2.1).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Lesson:
 
     @property
     def prompt(self) -> str:
-        """What stands before the response."""
+        """The text before the response."""
         if self.input:
             return WITH_INPUT.format(instruction=self.instruction, input=self.input)
         return WITHOUT_INPUT.format(instruction=self.instruction)
@@ -46,7 +46,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class LessonTokens:
-    """Token ids of a lesson, the response from `start` on, with the end-of-sequence token behind it."""
+    """Token ids of a lesson. The response begins at `start` and ends with the end-of-sequence token."""
 
     ids: tuple[int, ...]
     start: int
@@ -54,7 +54,7 @@ class LessonTokens:
 
 
 def read_lessons(file: Path) -> list[Lesson]:
-    """Rows of instruction, output and perhaps input. Raises UnmaskError with file and line for a row without, or for no row."""
+    """Lessons from rows with instruction, output and optionally input. Raises UnmaskError with file and line for a bad row."""
     lessons = []
     for line, row in read_rows(file):
         instruction, output = (field(file, line, row, column) for column in ("instruction", "output"))
@@ -68,23 +68,25 @@ def read_lessons(file: Path) -> list[Lesson]:
 
 
 def tokenize_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesson], max_length: int) -> list[LessonTokens]:
-    """Prompt and response in ONE tokenization, so that their border is where it is in a text that is written on.
+    """Tokenize prompt and response together, so that the border between them is the same as in generated text.
 
-    A token across the border counts as response. A response that is too long loses its end, and then no end-of-sequence token is
-    learned. Raises UnmaskError for a prompt that leaves no room for a response, and for a tokenizer without that token.
+    A token across the border counts as response. A response that is too long is cut, and then has no end-of-sequence token. Raises
+    UnmaskError for a prompt that leaves no room for a response, and for a tokenizer without an end-of-sequence token.
     """
     if tokenizer.eos_token_id is None:
-        raise UnmaskError("This tokenizer has no end-of-sequence token, so a response would never end.")
+        raise UnmaskError("The tokenizer has no end-of-sequence token, so a response would never end. Use another model.")
     texts = [lesson.prompt + lesson.output for lesson in lessons]
     encoded = tokenizer(texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
-    found = []
-    parts = zip(lessons, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
-    for lesson, ids, offsets, special in parts:
+    tokenized = []
+    rows = zip(lessons, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
+    for lesson, ids, offsets, special in rows:
         border = len(lesson.prompt)
         real = [place for place, mark in enumerate(special) if not mark]
         start = next(place for place in real if offsets[place][1] > border)
         whole = (*ids[: real[-1] + 1], int(tokenizer.eos_token_id))
         if start >= max_length:
-            raise UnmaskError(f"{lesson.where}: the prompt has {start} tokens, so {max_length} leave no room for the response.")
-        found.append(LessonTokens(whole[:max_length], start, lesson.where))
-    return found
+            raise UnmaskError(
+                f"{lesson.where}: the prompt has {start} tokens, so {max_length} leave no room for the response. Raise --max-length."
+            )
+        tokenized.append(LessonTokens(whole[:max_length], start, lesson.where))
+    return tokenized

@@ -1,6 +1,6 @@
-"""Fleet: several writers at once, on the GPUs or machines of a Ray cluster. What they write is what one of them would write.
+"""Writer pool: several writers at once, on the GPUs or machines of a Ray cluster. They write what a single writer would write.
 
-A batch depends on its prompt and its seed alone, so it does not matter who writes it, nor when.
+A batch depends only on its prompt and its seed. So it does not matter which writer writes it, or when.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 
 
-class Fleet:
+class WriterPool:
     """Writers of one model, each in a process of its own.
 
-    writers: how many; address: of a Ray cluster, or None for this machine; gpus: that each is given. Raises UnmaskError without Ray.
+    writers: their number. address: of a Ray cluster, or None for this machine. gpus: of each writer. Raises UnmaskError without Ray.
     """
 
     engine = Writer.engine
@@ -35,18 +35,18 @@ class Fleet:
         _require_gpus(ray, writers, gpus)
         actor: Any = ray.remote(num_gpus=gpus, max_restarts=2, max_task_retries=2)(_Member)
         self._members = [actor.remote(source) for _ in range(writers)]
-        with self._failures():  # now, and not when the first text is asked for
+        with self._failures():  # fail now, and not at the first text
             ray.get([member.ready.remote() for member in self._members])
 
     def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
-        """What follows each job's prompts, in the order of the jobs. Raises UnmaskError with the cause if a writer fails."""
+        """The texts that follow the prompts of each job, in the order of the jobs. Raises UnmaskError with the cause if a writer fails."""
         with self._failures():
             waiting = [self._members[place % self.width].write.remote(job) for place, job in enumerate(jobs)]
             return list(self._ray.get(waiting))
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Say in one sentence why a writer failed; Ray tells it by the traceback of another process."""
+        """Turn a failure of a writer into one sentence. Ray reports it by the traceback of another process."""
         from ray.exceptions import RayError
 
         try:
@@ -55,7 +55,7 @@ class Fleet:
             raise UnmaskError(f"A writer in another process failed: {_cause(error)}") from error
 
     def close(self) -> None:
-        """Let the writers go."""
+        """Stop the writers."""
         for member in self._members:
             self._ray.kill(member)
 
@@ -74,7 +74,7 @@ class _Member:
 
 
 def _require_gpus(ray: Any, writers: int, gpus: float) -> None:
-    """Raise UnmaskError if the cluster cannot give every writer its GPUs: Ray would wait for them for ever."""
+    """Raise UnmaskError if the cluster has too few GPUs for the writers. Ray would wait for them without end."""
     wanted, free = writers * gpus, float(ray.available_resources().get("GPU", 0))
     if wanted > free:
         raise UnmaskError(

@@ -1,8 +1,8 @@
-"""Specialise: a base model writes its own lessons for a domain, from a few seeds. Two passes, each batch kept as soon as it is written.
+"""Specialise: a base model writes its own lessons for a domain, from a few seed lessons (Self-MoE, arXiv 2406.12034, section 2.1).
 
-Instructions are brainstormed (3 seeds in context, temperature 1.0, top-p 0.98), then answered (5 seeds, greedily); Self-MoE, arXiv
-2406.12034, section 2.1. What a batch holds depends on the run's seed and the batch's number alone, so that a run that was stopped goes
-on to the same lessons.
+First it invents instructions: it sees three seed lessons and samples a new instruction (temperature 1, top-p 0.98). Then it answers each
+instruction: it sees five seed lessons and answers greedily. Each batch is saved as soon as it is written. A batch depends only on the seed
+of the run and its own number, so a run that was stopped continues to the same lessons.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _IN_CONTEXT, _SOLVED = 3, 5
 
 @dataclass(frozen=True)
 class SpecialisePlan:
-    """How many lessons are wanted and how they are written.
+    """How many lessons are wanted, and how they are written.
 
-    number: instructions to keep; batch: texts of one pass; patience: batches of instructions that may be written for each that would do if
-    nothing were dropped, before the run ends with fewer.
+    number: instructions to keep. batch: texts of one pass. patience: the run gives up after this many times the batches that it would
+    need if it kept every instruction.
     """
 
     number: int = 100
@@ -58,17 +58,21 @@ class SpecialisePlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise UnmaskError for numbers that write nothing."""
+        """Raise UnmaskError for numbers that make no sense."""
         for name in ("number", "batch", "instruction_tokens", "response_tokens", "patience"):
             if getattr(self, name) < 1:
-                raise UnmaskError(f"{name} is at least 1, not {getattr(self, name)}.")
+                raise UnmaskError(f"{name} must be at least 1, not {getattr(self, name)}.")
         if not (0 <= self.temperature < math.inf and 0 < self.top_p <= 1 and self.seed >= 0):
-            raise UnmaskError("temperature and seed are at least 0, and top_p is above 0 and at most 1.")
+            raise UnmaskError("temperature and seed must be at least 0, and top_p above 0 and at most 1.")
 
 
 @dataclass(frozen=True)
 class Yield:
-    """What came of it. dropped: by reason; kept: lessons; nearest: mean ROUGE-L of a kept instruction to the nearest other or seed."""
+    """The outcome of a run.
+
+    kept: number of lessons. dropped: number of texts by reason. nearest: for each kept instruction the highest ROUGE-L to any other or to
+    a seed, averaged. words: mean length of a response.
+    """
 
     written: int
     instructions: int
@@ -93,11 +97,10 @@ def specialise(
     progress: Callable[[str, int, int], None] = lambda *_: None,
     weights: Mapping[str, str] | None = None,
 ) -> Yield:
-    """Write lessons of a domain into a folder; go on where that was stopped.
+    """Write lessons of a domain into a folder. A run that was stopped there continues.
 
-    weights: of the model, as `bases.weights_of` names them.
-    forbidden: texts of evaluations, which no instruction may be near to. Raises UnmaskError for fewer than five seeds, and for a
-    folder that holds another run.
+    weights: the entry of `weights_of` for the model. forbidden: texts of evaluations; instructions that are near to one are dropped.
+    Raises UnmaskError for fewer than five seeds, and for a folder that holds another run.
     """
     record = record_of(model, writer.engine, domain, seeds, plan, forbidden, weights)
     with only_run_in(folder):
@@ -108,9 +111,9 @@ def specialise(
         wanted, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped, progress)
         lessons = _responses(writer, domain, seeds, wanted, batches, plan, dropped, progress)
         write_lessons(lessons, folder / LESSONS)
-        found = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
-        write_json(folder / REPORT, {**record, **found.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]})
-    return found
+        outcome = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
+        write_json(folder / REPORT, {**record, **outcome.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]})
+    return outcome
 
 
 def record_of(
@@ -122,9 +125,9 @@ def record_of(
     forbidden: Sequence[str],
     weights: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What a run is started with. Raises UnmaskError for fewer than five seeds."""
+    """The record of a run: all that its lessons depend on. Raises UnmaskError for fewer than five seeds."""
     if len(seeds) < _SOLVED:
-        raise UnmaskError(f"{_SOLVED} seeds stand in each prompt, and there are {len(seeds)}.")
+        raise UnmaskError(f"Each prompt shows {_SOLVED} seed lessons, but only {len(seeds)} were given. Add seed lessons.")
     return {
         "model": model,
         **(weights or {}),
@@ -140,30 +143,30 @@ def check_run(folder: Path, record: dict[str, Any]) -> None:
     """Raise UnmaskError if a folder holds batches of another run. Changes nothing."""
     file, before = folder / INSTRUCTIONS, read_record(folder / RECORD)
     if not file.is_file() or not file.stat().st_size:
-        return  # it wrote nothing, so nothing of it could be mixed up with this one
+        return  # the earlier run wrote nothing, so nothing can be mixed up
     if before is not None:
         require_same(before, record, folder)
     next(Batches(folder, _digest(record)).read(INSTRUCTIONS, repair=False), None)
 
 
 def _digest(record: dict[str, Any]) -> str:
-    # weights name a model better than its name does, which may be typed in several ways
+    # the weights identify a model; its name can be typed in several ways
     named = {key: value for key, value in plain(record).items() if key != "model" or WEIGHTS not in record}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Batches:
-    """The batches that a run has written, one a line, each with its checksum and the run that it belongs to."""
+    """The batches that a run has written: one on each line, with its checksum and the run that it belongs to."""
 
     folder: Path
     run: str
 
     def read(self, name: str, answered: str = "", repair: bool = True) -> Iterator[list[Text]]:
-        """Batches that were written to their end. From a damaged one on, they are cut off and written anew.
+        """The complete batches. A damaged batch and those after it are removed, to be written anew.
 
-        answered: what instructions the batches respond to; responses to others are written anew as well. Raises UnmaskError for
-        batches of another run.
+        answered: identifies the instructions that the batches respond to. Responses to other instructions are removed as well. Raises
+        UnmaskError for batches of another run.
         """
         file = self.folder / name
         lines = file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
@@ -179,9 +182,9 @@ class Batches:
             yield texts
 
     def add(self, name: str, texts: Sequence[Text], answered: str = "") -> None:
-        """Write a batch, durably."""
-        said = {"run": self.run, "answered": answered, "texts": [asdict(text) for text in texts]}
-        append_line(self.folder / name, sealed_line(said))
+        """Append a batch, durably."""
+        content = {"run": self.run, "answered": answered, "texts": [asdict(text) for text in texts]}
+        append_line(self.folder / name, sealed_line(content))
 
     def _texts(self, line: bytes, answered: str) -> list[Text]:
         try:
@@ -210,7 +213,7 @@ def _instructions(
     dropped: Counter[str],
     progress: Callable[[str, int, int], None],
 ) -> tuple[list[Lesson], int]:
-    novelty, never = Novelty(_asked(seed) for seed in seeds), Novelty(forbidden)
+    novelty, never = Novelty(_question_of(seed) for seed in seeds), Novelty(forbidden)
     known = list(batches.read(INSTRUCTIONS))
     kept: list[Lesson] = []
     limit = plan.patience * -(-plan.number // plan.batch)
@@ -227,7 +230,7 @@ def _instructions(
             if why is not None or lesson is None:
                 dropped[why or "unparsable"] += 1
             elif len(kept) < plan.number:
-                novelty.add(_asked(lesson))
+                novelty.add(_question_of(lesson))
                 kept.append(replace(lesson, where=f"{domain.name}:{batch}.{place}"))
         batch += 1
         progress("instructions", len(kept), plan.number)
@@ -249,13 +252,13 @@ def _responses(
     kept: list[Lesson] = []
     count = -(-len(wanted) // plan.batch)
     for batch in range(count):
-        part = _part(wanted, plan, batch)
+        asked = _instructions_of(wanted, plan, batch)
         if batch >= len(known):
             wave = range(batch, min(count, batch + writer.width))
             for texts in writer.write_all([_respond(domain, seeds, wanted, plan, number) for number in wave]):
                 known.append(texts)
                 batches.add(RESPONSES, texts, answered)
-        for lesson, text in zip(part, known[batch], strict=True):
+        for lesson, text in zip(asked, known[batch], strict=True):
             why = "cut off" if not text.ended else refuse_response(text.text, domain)
             if why is None:
                 kept.append(replace(lesson, output=text.text.strip()))
@@ -266,10 +269,10 @@ def _responses(
 
 
 def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> GenerationJob:
-    """A batch of instructions, by its number."""
+    """The job that writes a batch of instructions, by the number of the batch."""
     prompt = domain.brainstorm(_draw(seeds, _IN_CONTEXT, plan.seed, "instructions", batch))
     sampling = Sampling(plan.instruction_tokens, plan.temperature, plan.top_p)
-    # the last words belong to the rows: a prefix is what all rows share, and may not be all there is
+    # the last word goes to the rows: the prefix is shared, and no row may be empty
     rows = ("Instruction:",) * plan.batch
     return GenerationJob(
         prompt.removesuffix("Instruction:"), rows, sampling, BLANK, _number(plan.seed, domain.name, "instructions", batch)
@@ -279,13 +282,13 @@ def _brainstorm(domain: Domain, seeds: Sequence[Lesson], plan: SpecialisePlan, b
 def _respond(
     domain: Domain, seeds: Sequence[Lesson], wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int
 ) -> GenerationJob:
-    """A batch of responses, by its number."""
+    """The job that writes a batch of responses, by the number of the batch."""
     prompt = domain.respond(_draw(seeds, _SOLVED, plan.seed, "responses", batch))
-    rows = tuple(domain.question(lesson) for lesson in _part(wanted, plan, batch))
+    rows = tuple(domain.question(lesson) for lesson in _instructions_of(wanted, plan, batch))
     return GenerationJob(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed)
 
 
-def _part(wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> Sequence[Lesson]:
+def _instructions_of(wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int) -> Sequence[Lesson]:
     return wanted[batch * plan.batch : (batch + 1) * plan.batch]
 
 
@@ -297,14 +300,14 @@ def _number(seed: int, *of: object) -> int:
     return zlib.crc32(f"{seed}:{of}".encode())
 
 
-def _asked(lesson: Lesson) -> str:
+def _question_of(lesson: Lesson) -> str:
     return f"{lesson.instruction} {lesson.input}".strip()
 
 
 def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:
-    texts = [_asked(lesson) for lesson in lessons]
+    texts = [_question_of(lesson) for lesson in lessons]
     near = [
-        Novelty([*texts[:place], *texts[place + 1 :], *map(_asked, seeds)]).nearest(text)
+        Novelty([*texts[:place], *texts[place + 1 :], *map(_question_of, seeds)]).nearest(text)
         for place, text in enumerate(texts[:200])
     ]
     return sum(near) / len(near) if near else 0.0

@@ -1,7 +1,7 @@
-"""Engine: vLLM as the writer, which keeps a GPU busy with hundreds of texts at once and computes a common beginning once.
+"""vLLM as the writer. It keeps a GPU busy with hundreds of texts at once, and computes a common beginning once.
 
-It writes what transformers would, but for rounding: a text may depend on those beside it in the last bits, so that a run which was stopped
-goes on with lessons as good as before, yet not with the very same ones. Whoever needs the same bits takes the default writer.
+It writes what transformers would write, except for rounding: the last bits of a text may depend on the texts beside it. So a run that was
+stopped continues with lessons as good as before, but not with exactly the same ones. Use the default writer if you need the same ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unmask.models.source import is_mixture, require_own_code
 class Engine:
     """A base model in vLLM that continues texts. Raises UnmaskError without vLLM, and for an expert or a mixture.
 
-    source: a base model; max_model_len: tokens of a prompt and what follows it, the model's positions if None.
+    source: a base model. max_model_len: most tokens of a prompt with its continuation; None takes the positions of the model.
     """
 
     width, engine = 16, "vllm"
@@ -29,7 +29,7 @@ class Engine:
         folder = Path(resolve(source.model))
         if is_mixture(folder) or (folder / "adapter_config.json").is_file():
             raise UnmaskError(
-                f"'{source.model}' is no base model, and vLLM writes with base models only: use the default writer."
+                f"'{source.model}' is an expert or a mixture, and the vLLM writer takes base models only. Use the default writer."
             )
         require_own_code(str(folder), source)
         try:
@@ -49,7 +49,7 @@ class Engine:
         self.tokenizer: Any = self._model.get_tokenizer()
 
     def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
-        """What follows each job's prompts, in the order of the jobs. Raises UnmaskError for a prompt that leaves no room to write in."""
+        """The texts that follow the prompts of each job, in the order of the jobs. Raises UnmaskError for a prompt that is too long."""
         from vllm import SamplingParams
 
         prompts: list[Any] = []
@@ -65,7 +65,7 @@ class Engine:
             for place, row in enumerate(job.rows):
                 prompts.append({"prompt_token_ids": [*start, *self.tokenizer(row, add_special_tokens=False)["input_ids"]]})
                 way = sampled.clone()
-                way.seed = job.seed * 4096 + place  # one a row: rows of one prompt would else be the same text
+                way.seed = job.seed * 4096 + place  # a seed for each row: rows with equal prompts must differ
                 ways.append(way)
         self._refuse_long(prompts, jobs)
         written = iter(self._model.generate(prompts, ways, use_tqdm=False))
