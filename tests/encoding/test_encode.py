@@ -279,7 +279,7 @@ def test_the_error_comes_with_the_batch_and_names_the_precision(spoilt: Embedder
         encode_designs(spoilt.backbone, spoilt.prompt, fits, ["Z " * 40, *TEXTS], batch_tokens=64, progress=done.append)
     assert sum(done) < len(TEXTS)
     values = np.array([[1, np.nan], [1, 2]], np.float32)
-    for dtype, said in ((torch.float16, "float16, whose largest.*--dtype bfloat16"), (torch.bfloat16, "use --dtype float32")):
+    for dtype, said in ((torch.float16, "float16, whose largest.*--dtype bfloat16"), (torch.bfloat16, "Use --dtype float32")):
         with pytest.raises(UnmaskError, match=said):
             require_finite(values, [4, 5], dtype)
 

@@ -225,9 +225,9 @@ def test_a_balanced_alpha_makes_both_similarities_vary_alike(zscore: bool) -> No
 @pytest.mark.parametrize("value", [0.1, 1 / 3])
 def test_alpha_cannot_be_balanced_against_what_does_not_vary(texts: int, value: float) -> None:
     varied, alike = torch.randn(texts, 7), torch.full((texts, 7), value)
-    with pytest.raises(UnmaskError, match="routing weights of all reference texts are alike"):
+    with pytest.raises(UnmaskError, match="routing weights of all reference texts are the same"):
         balanced_alpha(varied, alike)
-    with pytest.raises(UnmaskError, match="hidden states of all reference texts are alike"):
+    with pytest.raises(UnmaskError, match="hidden states of all reference texts are the same"):
         balanced_alpha(alike, varied)
 
 
@@ -242,7 +242,7 @@ def test_alpha_cannot_be_balanced_against_what_does_not_vary(texts: int, value: 
 def test_a_corpus_that_is_too_small_is_refused(design: Design, least: int) -> None:
     raw = Raw(torch.randn(least, 4), torch.rand(least, 3))
     assert fit(design, raw) != Fit()
-    with pytest.raises(UnmaskError, match=f"at least {least} texts"):
+    with pytest.raises(UnmaskError, match=f"at least {least} reference texts"):
         fit(design, Raw(torch.randn(least - 1, 4), torch.rand(least - 1, 3)))
 
 

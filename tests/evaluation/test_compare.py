@@ -454,7 +454,7 @@ def test_the_weights_of_a_model_and_its_adapter_both_name_it(folder: Path, tmp_p
 @pytest.mark.parametrize(
     ("family", "designs", "message"),
     [
-        ("llama", "mean,routing", "reads routing weights, and LlamaModel has no router"),
+        ("llama", "mean,routing", "uses routing weights, but LlamaModel has no router"),
         ("llama", "mean,causal/plain/mean@4", "reads layer 4, but this model has 3 layers"),
         ("mamba", "mean,bidirectional-mean", "bidirectional"),
     ],
@@ -627,4 +627,4 @@ def test_a_disk_that_never_gives_back_what_was_written_is_told(
     monkeypatch.setattr(StoredRows, "_rows", lambda self, block: (_ for _ in ()).throw(LostRows("gone")))
     store = ResultStore(tmp_path)
     assert compare(plan_of(folder, "mean", tasks[:1]), store) == []
-    assert "the disk does not give back what was written to it" in store.failures[0].error
+    assert "files change after they were written" in store.failures[0].error

@@ -50,5 +50,5 @@ def test_a_design_whose_head_is_not_trained_cannot_be_compared(pico_folder: Call
     task = find_task(str(write_task(tmp_path / "sts", "sts")))
     design = Design.parse("causal/eos/cross-attention")
     plan = ComparisonPlan(Source(str(pico_folder())), {"head": design}, [task], 64, [])
-    with pytest.raises(UnmaskError, match="a head that has to be trained: `unmask train`"):
+    with pytest.raises(UnmaskError, match="needs a trained head"):
         compare(plan, ResultStore(tmp_path / "report"))

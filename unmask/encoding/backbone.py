@@ -1,7 +1,7 @@
-"""Backbone: a loaded decoder with a proven attention mode. Token batches in, pooled states and routing weights out.
+"""Backbone: a loaded decoder with a proven attention. Token batches in, pooled states and routing weights out.
 
-States are reduced inside forward hooks, so that reading every layer never keeps (layers, texts, tokens, dims); the language
-model head is never run, no key-value cache is built, and layers above the last one that is read are not computed.
+States are pooled inside forward hooks, so that reading every layer never holds (layers, texts, tokens, dims) in memory. The language
+model head never runs, no key-value cache is built, and layers above the last one that is read are not computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class TokenBatch:
     """Tokens of several texts, padded to one length on either side.
 
-    real: which positions hold tokens at all; embed: which of these are pooled (the embedded span).
+    real: positions that hold a token. embed: positions that are pooled (the embedded span).
     """
 
     ids: Int[Tensor, "text token"]
@@ -46,7 +46,7 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class HiddenRead:
-    """Read the states that leave layer k (1..L; L is taken after the final norm), reduced by a pooling."""
+    """Read the pooled output of layer k (1..L; layer L after the final norm)."""
 
     layer: int
     pool: Pool
@@ -54,7 +54,7 @@ class HiddenRead:
 
 @dataclass(frozen=True)
 class RoutingRead:
-    """Read the routing weights of every MoE layer, reduced by a pooling and concatenated over the layers."""
+    """Read the pooled routing weights of every MoE layer, concatenated over the layers."""
 
     kind: str
     pool: Pool
@@ -64,21 +64,21 @@ Read = HiddenRead | RoutingRead
 
 
 class _DeepEnough(Exception):
-    """Raised inside the last layer that is read, to leave the forward pass there."""
+    """Raised in the last layer that is read, to end the forward pass there."""
 
 
 class Backbone:
-    """A decoder whose attention is what was asked for, whatever else reads the same model, before, between or in other threads.
+    """A decoder under a proven attention. It keeps that attention even if other backbones or threads use the same model.
 
-    model: the decoder without its language-model head, in evaluation mode; attention: as set and proven; proof: what was seen;
-    head: the trained pooling of a design that has one; autocast: precision of the products while weights of another precision train.
+    model: the decoder without its language-model head, in evaluation mode. attention: as set and proven. proof: the measurements.
+    head: the trained pooling, if the design has one. autocast: precision of products while weights of another precision train.
     """
 
     head: Head | None = None
     autocast: torch.dtype | None = None
 
     def __init__(self, model: PreTrainedModel, attention: Attention) -> None:
-        """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the model does not obey."""
+        """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the proof fails."""
         self.model = model.eval()
         self.layers = find_layers(model)
         with model_lock(model):
@@ -87,7 +87,7 @@ class Backbone:
         self.set_attention(attention)
 
     def set_attention(self, attention: Attention) -> None:
-        """Switch the attention and prove it again. Raises AttentionError, and then leaves the model as it was."""
+        """Switch the attention and prove it again. Raises AttentionError, which leaves the model as it was."""
         with model_lock(self.model):
             with attention_kept(self.model):
                 set_attention(self.model, attention)
@@ -107,17 +107,17 @@ class Backbone:
         return other
 
     def with_head(self, head: Head) -> Backbone:
-        """The same model with a trained head, beside this backbone, which stays as it is."""
+        """A new backbone of the same model with a trained head. This backbone does not change."""
         other = copy(self)
         other.head = head.to(self.device)
         return other
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Have the model alone, in the attention that this backbone was proven for: what every pass runs in.
+        """Have the model alone, under the attention of this backbone. Every forward pass runs inside a turn.
 
-        Backbones may share a model. Its attention and its hooks are state of the model, so passes of several threads take turns,
-        and leave the attention as they found it.
+        Several backbones may share a model, and attention and hooks are state of the model. So threads take turns, and each turn
+        restores the attention.
         """
         with model_lock(self.model), attention_kept(self.model):
             set_attention(self.model, self.attention)
@@ -125,7 +125,7 @@ class Backbone:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @property
@@ -139,7 +139,7 @@ class Backbone:
         return len(self.layers)
 
     def within_positions(self, max_length: int) -> int:
-        """The limit itself, or the number of positions that the model has if that is less."""
+        """The limit, or the number of positions of the model if that is smaller."""
         positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         return min(max_length, positions) if positions else max_length
 
@@ -149,13 +149,13 @@ class Backbone:
         return getattr(self.model.config, "_commit_hash", None)
 
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
-        """What has to be read of a pass for a design. Raises UnmaskError for a layer or router that the model lacks."""
+        """What a design reads in a forward pass. Raises UnmaskError if the model lacks the layer or the routers."""
         if design.needs_head:
-            raise UnmaskError(f"'{design.name}' pools by a head that has to be trained: `unmask train` makes such an embedder.")
+            raise UnmaskError(f"'{design.name}' needs a trained head. Train an embedder with it: `unmask train`.")
         pool = POOLINGS[design.pooling]
         if design.uses_routing and not self.routers:
             raise UnmaskError(
-                f"'{design.name}' reads routing weights, and {type(self.model).__name__} {why_no_routers(self.model)}. "
+                f"'{design.name}' uses routing weights, but {type(self.model).__name__} {why_no_routers(self.model)}. "
                 "Features 'hidden' work on every model."
             )
         self._refuse_depth(design)
@@ -164,7 +164,7 @@ class Backbone:
         return hidden, RoutingRead(design.routing or "softmax", pool) if design.uses_routing else None
 
     def check(self, design: Design) -> None:
-        """Raise UnmaskError for a design that this model (and its head, if it has one) cannot serve."""
+        """Raise UnmaskError for a design that this model, with its head, cannot serve."""
         if self.head is not None and design.pooling == self.head.kind:
             self._refuse_depth(design)
         else:
@@ -175,9 +175,9 @@ class Backbone:
             raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
 
     def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
-        """What each design takes from ONE pass over a batch: designs may differ in pooling, layer and features.
+        """The features of each design, from ONE pass over a batch. Designs may differ in pooling, layer and features.
 
-        `@all` is every layer's vector at unit length, concatenated: its cosine is the mean of the layers' cosines.
+        `@all` concatenates the vectors of all layers at unit length. Its cosine is the mean of the layers' cosines.
         """
         designs = list(designs)
         headed = {design: self._head_reads(design, batch) for design in designs if self._serves(design)}
@@ -196,66 +196,66 @@ class Backbone:
         return self.head is not None and design.pooling == self.head.kind
 
     def layer_reads(self) -> list[HiddenRead]:
-        """What a head over layers reads: each layer, pooled as its paper does.
+        """What a head over layers reads: every layer, pooled as in Pooling and Attention (designs 3 and 5).
 
-        The last token under causal attention, the mean under bidirectional (Pooling and Attention, designs 3 and 5).
+        That is the last token under causal attention, and the mean under bidirectional attention.
         """
         pool = POOLINGS["last" if self.attention == "causal" else "mean"]
         return [HiddenRead(layer, pool) for layer in range(1, self.depth + 1)]
 
     def _head_reads(self, design: Design, batch: TokenBatch) -> tuple[list[Read], Callable[[dict[Read, Tensor]], Tensor]]:
-        """What the head needs of a pass, and how it makes the vectors of it.
+        """What the head reads in a pass, and the function that turns the values into vectors.
 
-        Heads over tokens run inside the read, so that their states are not kept.
+        A head over tokens runs inside the read, so that its states are not kept in memory.
         """
         head = self.head
         assert head is not None
-        asked = (batch.real & ~batch.embed) if head.options.conditioned else None  # the tokens of the instruction
+        instruction = (batch.real & ~batch.embed) if head.options.conditioned else None  # the tokens of the instruction
         if design.pooling != "layer-attention":
 
             def pool_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
-                return head(hidden, mask, _mean_or_zero(hidden, asked))  # type: ignore[no-any-return]
+                return head(hidden, mask, _mean_or_zero(hidden, instruction))  # type: ignore[no-any-return]
 
             read = HiddenRead(design.layer if isinstance(design.layer, int) else self.depth, pool_tokens)
             return [read], lambda values: values[read]
         layers = self.layer_reads()
-        condition = HiddenRead(self.depth, lambda hidden, _: _mean_or_zero(hidden, asked))
+        condition = HiddenRead(self.depth, lambda hidden, _: _mean_or_zero(hidden, instruction))
 
         def pool_layers(values: dict[Read, Tensor]) -> Tensor:
             states = torch.stack([values[layer] for layer in layers], dim=1)
             real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
             return head(states, real, values.get(condition))  # type: ignore[no-any-return]
 
-        return [*layers, *([condition] if asked is not None else [])], pool_layers
+        return [*layers, *([condition] if instruction is not None else [])], pool_layers
 
     def read(self, batch: TokenBatch, reads: Iterable[Read]) -> dict[Read, Float[Tensor, "text dim"]]:
-        """Run one pass and return what was asked for, in fp32 on the model's device, with gradients where they are enabled."""
+        """Run one pass and return the value of each read, in fp32 on the model's device, with gradients where they are enabled."""
         values: dict[Read, Tensor] = {}
-        parts: dict[RoutingRead, list[Tensor]] = {}
+        routing: dict[RoutingRead, list[Tensor]] = {}
         by_layer: dict[int, list[HiddenRead]] = {}
         for read in reads:
             if isinstance(read, HiddenRead):
                 by_layer.setdefault(read.layer, []).append(read)
             else:
-                parts[read] = []
+                routing[read] = []
         batch = TokenBatch(batch.ids.to(self.device), batch.real.to(self.device), batch.embed.to(self.device))
-        stop = None if parts else max(by_layer)
+        stop = None if routing else max(by_layer)
         with self.turn(), ExitStack() as hooks:
             for layer in by_layer.keys() - {self.depth}:
                 hook = _layer_hook(by_layer[layer], batch.embed, values, leave=layer == stop)
                 hooks.callback(self.layers[layer - 1].register_forward_hook(hook).remove)
-            for router in self.routers if parts else []:
-                hook = _router_hook(router, parts, batch)
+            for router in self.routers if routing else []:
+                hook = _router_hook(router, routing, batch)
                 hooks.callback(router.module.register_forward_hook(hook, with_kwargs=True).remove)
             final = self._forward(batch)
         for read in by_layer.get(self.depth, []):
             assert final is not None
             values[read] = read.pool(final, batch.embed)
-        return values | {read: torch.cat(pooled, dim=1) for read, pooled in parts.items()}
+        return values | {read: torch.cat(pooled, dim=1) for read, pooled in routing.items()}
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A turn in which the model computes: LoRA in fp32 beside weights in bf16 multiplies in bf16."""
+        """A turn for computing. During training, LoRA in fp32 beside weights in bf16 multiplies in bf16."""
         with self.turn(), torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             yield
 
@@ -264,7 +264,7 @@ class Backbone:
         if not batch.real.all():
             inputs["attention_mask"] = batch.real.long()
             if "position_ids" in self._parameters:
-                # GPT-2 counts positions from the left edge of the padding unless it is told where the text begins
+                # without position ids, GPT-2 counts positions from the left edge of the padding
                 inputs["position_ids"] = (batch.real.cumsum(dim=1) - 1).clamp_min(0)
         try:
             with self.computing():
@@ -276,7 +276,7 @@ class Backbone:
 def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, Tensor], leave: bool) -> Any:
     def pool(_: nn.Module, __: Any, output: Any) -> None:
         hidden = hidden_of(output)
-        with torch.autocast(hidden.device.type, enabled=False):  # poolings are computed in fp32
+        with torch.autocast(hidden.device.type, enabled=False):  # poolings compute in fp32
             for read in reads:
                 values[read] = read.pool(hidden, embed)
         if leave:
@@ -285,11 +285,11 @@ def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, T
     return pool
 
 
-def _router_hook(router: Router, parts: dict[RoutingRead, list[Tensor]], batch: TokenBatch) -> Any:
+def _router_hook(router: Router, routing: dict[RoutingRead, list[Tensor]], batch: TokenBatch) -> Any:
     def pool(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         output = router.completed((*args, *kwargs.values()), output)
-        weights = {kind: ROUTINGS[kind](router, output) for kind in {read.kind for read in parts}}
-        for read, pooled in parts.items():
+        weights = {kind: ROUTINGS[kind](router, output) for kind in {read.kind for read in routing}}
+        for read, pooled in routing.items():
             pooled.append(read.pool(weights[read.kind].reshape(*batch.ids.shape, -1), batch.embed))
 
     return pool
@@ -300,7 +300,7 @@ def _both(hidden: Sequence[Read], routing: RoutingRead | None) -> list[Read]:
 
 
 def _mean_or_zero(hidden: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Mean state of the masked-in tokens, zero for a text that has none."""
+    """Mean state of the tokens of a mask; zero for a text without such tokens."""
     if mask is None:
         return None
     weights = mask.to(hidden.device, torch.float32)

@@ -1,4 +1,4 @@
-"""Batching: texts of similar length go together, and a batch is filled by tokens, not by texts."""
+"""Batching: texts of similar length share a batch, and a batch is filled by tokens, not by texts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from unmask.encoding.backbone import Backbone, TokenBatch
 if TYPE_CHECKING:
     from unmask.encoding.tokenization import TokenizedText
 
-# A new batch costs about as much as this many tokens (kernel launches, one pass over the weights); so a text joins a batch
-# only while the padding that it brings costs less than a batch of its own would.
+# A new batch costs about as much as this many tokens (kernel launches, one pass over the weights). So a text joins a batch
+# only if the padding that it adds costs less than a new batch.
 _BATCH_OVERHEAD = 64
 
 
@@ -23,9 +23,9 @@ def default_batch_tokens(backbone: Backbone) -> int:
 
 
 def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices of texts, batch by batch, longest first, so that a batch holds at most `budget` tokens with its padding.
+    """Indices of texts, batch by batch, longest first. A batch holds at most `budget` tokens with its padding.
 
-    Longest first shows at once whether the memory suffices. A text longer than the budget makes a batch of its own.
+    The longest batch goes first, so that too little memory shows at once. A text longer than the budget is a batch of its own.
     """
     batches: list[list[int]] = []
     longest = padding = 0

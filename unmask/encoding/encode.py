@@ -1,4 +1,4 @@
-"""Encoding: many texts through one prompt and one attention, read by one design or by many in the same passes."""
+"""Encoding: many texts through one prompt and one attention. Many designs can share the same forward passes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Vectors = NDArray[np.float32]
 _NAMED = 5  # rows that an error names
 Progress = Callable[[int], None]
 GiveUp = Callable[[Design, UnmaskError], None]
-"""Told of a design that cannot be had, and why."""
-Made = TypeVar("Made")
+"""Takes a design that cannot be fitted, and the reason."""
+Value = TypeVar("Value")
 
 
 @dataclass
 class Tally:
-    """What encoding came across: texts, those cut to the limit, and the tokens that were computed and padded.
+    """Counts of encoding: texts, texts cut to the limit, tokens computed, and tokens with their padding.
 
     cut: the places of the texts that were cut, counted over all texts of the tally.
     """
@@ -62,9 +62,9 @@ def encode_designs(
 ) -> dict[Design, Vectors]:
     """Vectors of every design, each float32 of shape (text, dim), in the order of the texts.
 
-    All designs are read from the same forward passes. Equal token sequences are computed once. `progress` is called with the
-    number of texts that are done. The vector of a text does not depend on the others (in bf16: up to rounding). Raises UnmaskError
-    for a vector that is not finite, as soon as its batch is computed.
+    All designs share the same forward passes. Equal token sequences are computed once. `progress` is called with the number of texts
+    that are done. The vector of a text does not depend on other texts (in bf16, up to rounding). Raises UnmaskError for a vector that
+    is not finite, as soon as its batch is computed.
     """
     tokenized = list(tokenizer.tokenize(texts, instruction))
     return encode_tokenized(backbone, tokenizer, fits, tokenized, batch_tokens=batch_tokens, tally=tally, progress=progress)
@@ -80,7 +80,7 @@ def encode_tokenized(
     tally: Tally | None = None,
     progress: Progress | None = None,
 ) -> dict[Design, Vectors]:
-    """The same of texts that were tokenized already, by this tokenizer."""
+    """As `encode_designs`, for texts that this tokenizer has tokenized already."""
     rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for row, text in enumerate(texts):
         rows.setdefault((text.ids, text.start), []).append(row)
@@ -115,10 +115,10 @@ def fit_designs(
     batch_tokens: int,
     give_up: GiveUp | None = None,
 ) -> dict[Design, Fit]:
-    """Fit what the designs need (standardisation, alpha) on one pass over a reference corpus.
+    """Fit what the designs need (standardisation, alpha) in one pass over a reference corpus.
 
-    A corpus that is too small for a design is found out before the pass. give_up: told of a design that cannot be fitted, and why; it
-    is left out, and the others are fitted. Without it, raises UnmaskError.
+    A corpus that is too small for a design is noticed before the pass. give_up: takes a design that cannot be fitted, and the reason; the
+    other designs are still fitted. Without it, raises UnmaskError.
     """
     fits = {design: Fit() for design in designs if not design.needs_fit}
     needy = [design for design in designs if design.needs_fit]
@@ -131,8 +131,8 @@ def fit_designs(
     return fits | dict(_each(list(raws), lambda design: _fit(design, raws[design], backbone.dtype), give_up))
 
 
-def _each(designs: Sequence[Design], work: Callable[[Design], Made], give_up: GiveUp | None) -> Iterator[tuple[Design, Made]]:
-    """What the work gives of each design, without those that were given up."""
+def _each(designs: Sequence[Design], work: Callable[[Design], Value], give_up: GiveUp | None) -> Iterator[tuple[Design, Value]]:
+    """The result of the work for each design, without the designs that failed."""
     for design in designs:
         try:
             yield design, work(design)
@@ -145,38 +145,38 @@ def _each(designs: Sequence[Design], work: Callable[[Design], Made], give_up: Gi
 def _reference_pass(
     backbone: Backbone, tokenizer: PromptTokenizer, designs: list[Design], texts: list[TokenizedText], batch_tokens: int
 ) -> dict[Design, tuple[list[int], list[Raw]]]:
-    """What is read of the reference texts for each design, batch by batch, with the order in which they were read."""
-    read: dict[Design, tuple[list[int], list[Raw]]] = {design: ([], []) for design in designs}
+    """For each design, the order in which the reference texts were computed, and their features batch by batch."""
+    features: dict[Design, tuple[list[int], list[Raw]]] = {design: ([], []) for design in designs}
     for batch in plan([len(text.ids) for text in texts], batch_tokens) if designs else ():
         for design, raw in _read(backbone, [texts[index] for index in batch], designs, tokenizer).items():
-            read[design][0].extend(batch)
-            read[design][1].append(raw)
-    return read
+            features[design][0].extend(batch)
+            features[design][1].append(raw)
+    return features
 
 
-def _fit(design: Design, read: tuple[list[int], list[Raw]], dtype: torch.dtype) -> Fit:
-    order, raws = read
+def _fit(design: Design, features: tuple[list[int], list[Raw]], dtype: torch.dtype) -> Fit:
+    order, raws = features
     raw = _together(raws)
-    for part in (raw.hidden, raw.routing):
-        if part is not None:
-            require_finite(part.float().numpy(), order, dtype, "reference text")
+    for values in (raw.hidden, raw.routing):
+        if values is not None:
+            require_finite(values.float().numpy(), order, dtype, "reference text")
     return fit(design, raw)
 
 
 def require_finite(values: NDArray[np.floating], rows: Sequence[int], dtype: torch.dtype, what: str = "text") -> None:
-    """Raise UnmaskError if a vector holds NaN or infinity. rows: where the texts stand in what the caller was given, from 0."""
+    """Raise UnmaskError if a vector holds NaN or infinity. rows: the positions of the texts in the caller's list, from 0."""
     bad = sorted(rows[place] for place in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist())
     if not bad:
         return
     named = ", ".join(map(str, bad[:_NAMED])) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
-    ways = {
-        torch.float16: "whose largest number is 65504: use --dtype bfloat16 or --dtype float32",
-        torch.float32: "so its weights are damaged: load or train it again",
+    remedies = {
+        torch.float16: "whose largest number is 65504. Use --dtype bfloat16 or --dtype float32",
+        torch.float32: "so its weights are damaged. Load or train it again",
     }
-    way = ways.get(dtype, "which is coarse: use --dtype float32, and if that does not help, its weights are damaged")
+    remedy = remedies.get(dtype, "which is coarse. Use --dtype float32; if that does not help, its weights are damaged")
     precision = str(dtype).removeprefix("torch.")
     raise UnmaskError(
-        f"A vector is not finite (NaN or infinity), of {what} {named} (counted from 0). The model computes in {precision}, {way}."
+        f"A vector is not finite (NaN or infinity), of {what} {named} (counted from 0). The model computes in {precision}, {remedy}."
     )
 
 
@@ -189,7 +189,7 @@ def layer_states(
     instruction: str | None = None,
     batch_tokens: int,
 ) -> Float[Tensor, "text layer dim"]:
-    """What a head over layers gets of each text, in the order of the texts, on the model's device."""
+    """The input of a head over layers for each text: its pooled states by layer, in the order of the texts, on the model's device."""
     tokenized = list(tokenizer.tokenize(texts, instruction))
     reads = backbone.layer_reads()
     states: list[Tensor] = [torch.empty(0)] * len(texts)

@@ -1,8 +1,8 @@
-"""Features: hidden states and routing weights of a text -> its vector.
+"""Features: turn the hidden states and routing weights of a text into its vector.
 
-`sum` is MoEE's similarity as ONE vector: with v = [HS/|HS| ; sqrt(alpha) RW/|RW|], v.v' = cos(HS) + alpha cos(RW) and
-|v|^2 = 1 + alpha, so the cosine of v is the paper's similarity over (1 + alpha). It therefore serves clustering,
-classification and any vector index, which averaging cluster or class numbers does not.
+`sum` is MoEE's similarity as ONE vector. With v = [HS/|HS| ; sqrt(alpha) RW/|RW|], v.v' = cos(HS) + alpha cos(RW) and
+|v|^2 = 1 + alpha. So the cosine of v is the paper's similarity divided by (1 + alpha). Such a vector also works for clustering,
+classification and any vector index.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from unmask.designs.design import Design
 
 
-_ROUNDING = 1e-6  # below this, relative to its size, what seems to vary in fp32 does not
+_ROUNDING = 1e-6  # relative variation in fp32 below this is rounding
 
 
 @dataclass(frozen=True)
 class Raw:
-    """What was read of a batch of texts: pooled hidden states and pooled routing weights, either may be absent."""
+    """The features of a batch of texts: pooled hidden states and pooled routing weights. Either may be absent."""
 
     hidden: Float[Tensor, "text dim"] | None = None
     routing: Float[Tensor, "text expert"] | None = None
@@ -34,7 +34,7 @@ class Raw:
 
 @dataclass(frozen=True)
 class Fit:
-    """What was fitted once on a reference corpus, and is saved with the embedder."""
+    """Values that were fitted on a reference corpus. They are saved with the embedder."""
 
     alpha: float | None = None
     hidden_mean: Tensor | None = None
@@ -46,11 +46,11 @@ class Fit:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """What was fitted beside alpha, by name."""
+        """The fitted tensors by name; alpha is not among them."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def standardise(self, raw: Raw) -> Raw:
-        """(x - mean) / deviation of every dimension, or (x - mean) W; the identity where nothing was fitted."""
+        """(x - mean) / deviation of every dimension, or (x - mean) W. Without a fit, the features themselves."""
         return Raw(
             _standardise(raw.hidden, self.hidden_mean, self.hidden_std, self.hidden_whitening),
             _standardise(raw.routing, self.routing_mean, self.routing_std, self.routing_whitening),
@@ -58,10 +58,10 @@ class Fit:
 
 
 def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
-    """The vectors of a design from what was read of the texts. Raises UnmaskError if the design has not been fitted."""
+    """The vectors of a design, from the features of the texts. Raises UnmaskError if the design has to be fitted first."""
     scaled = design.zscore or design.whiten is not None
     if (scaled and fit.hidden_mean is None and fit.routing_mean is None) or (design.alpha == "auto" and fit.alpha is None):
-        raise UnmaskError(f"'{design.name}' must be fitted on a reference corpus first: Embedder.fit(texts).")
+        raise UnmaskError(f"'{design.name}' must be fitted on reference texts first: call Embedder.fit(texts).")
     raw = fit.standardise(raw)
     hidden, routing = raw.hidden, raw.routing
     if design.features == "hidden":
@@ -80,7 +80,7 @@ def weighted_sum(hidden: Tensor, routing: Tensor, alpha: float) -> Tensor:
 
 
 def fit(design: Design, raw: Raw) -> Fit:
-    """Fit what the design needs on the reference corpus that `raw` was read from. Raises UnmaskError if it is too small."""
+    """Fit what the design needs, on the features of a reference corpus. Raises UnmaskError if the corpus is too small."""
     fitted = Fit()
     if not design.needs_fit:
         return fitted
@@ -97,10 +97,10 @@ def fit(design: Design, raw: Raw) -> Fit:
 
 
 def check_corpus(design: Design, raw: Raw, texts: int) -> None:
-    """Raise UnmaskError for fewer reference texts than a design needs. raw: what was read of any text, for its width."""
+    """Raise UnmaskError if a design needs more reference texts. raw: features of any text; only their width counts."""
     least = 3 if design.alpha == "auto" else 2  # alpha is a ratio of deviations over pairs, and two texts are one pair
     if texts < least:
-        raise UnmaskError(f"A reference corpus needs at least {least} texts.")
+        raise UnmaskError(f"'{design.name}' needs at least {least} reference texts, not {texts}.")
     if design.whiten is not None:
         for part in (raw.hidden, raw.routing):
             if part is not None:
@@ -108,9 +108,9 @@ def check_corpus(design: Design, raw: Raw, texts: int) -> None:
 
 
 def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
-    """alpha that lets both similarities speak equally loud: std of cos(HS) over std of cos(RW), over all pairs of texts.
+    """The alpha that gives both similarities the same weight: std of cos(HS) over std of cos(RW), over all pairs of texts.
 
-    The paper optimises alpha on the test set; this needs no labels and no test texts, only a reference corpus.
+    The paper optimises alpha on the test set. This alpha needs no labels and no test texts, only a reference corpus.
     """
     deviations = []
     for part in (hidden, routing):
@@ -119,18 +119,18 @@ def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
         deviations.append((unit @ unit.T)[above[0], above[1]].std().item())
     for what, deviation in zip(("hidden states", "routing weights"), deviations, strict=True):
         if not deviation > _ROUNDING:
-            raise UnmaskError(f"The {what} of all reference texts are alike, so alpha cannot be balanced.")
+            raise UnmaskError(f"The {what} of all reference texts are the same, so alpha cannot be fitted. Use other texts.")
     return float(deviations[0] / deviations[1])
 
 
 def _present(part: Tensor | None) -> Tensor:
     if part is None:
-        raise UnmaskError("This design reads routing weights, and the model has no router: it is not a mixture of experts.")
+        raise UnmaskError("This design uses routing weights, but the model is not a mixture of experts and has no router.")
     return part
 
 
 def _moments(part: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    # a dimension that never varies (an expert that is never used) is centred, not divided by zero or by the mean's rounding
+    # a dimension that never varies (an expert that is never used) is only centred, not divided by zero or by rounding
     if part is None:
         return None, None
     mean, deviation = part.mean(dim=0), part.std(dim=0)
@@ -138,12 +138,12 @@ def _moments(part: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
 
 
 def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor | None, Tensor | None]:
-    """Mean, and W = U diag(1 / sqrt(lambda + eps)) of shape (dim, kept), with which (x - mean) W is uncorrelated and of variance 1.
+    """The mean, and W = U diag(1 / sqrt(lambda + eps)) of shape (dim, kept). (x - mean) W is uncorrelated, with variance 1.
 
-    U, lambda: eigenvectors and eigenvalues of the covariance, largest first (Su et al., arXiv 2103.15316); eps is a millionth of the
-    median of those that are kept, so that a direction in which nothing varies (routing weights of a layer sum to 1) is not blown
-    up from rounding. Raises UnmaskError for a corpus of no more texts than the dimensions that are kept: some of its
-    directions would have no variance at all, and whitening would set all its texts at equal distances.
+    U, lambda: eigenvectors and eigenvalues of the covariance, largest first (Su et al., arXiv 2103.15316). eps is a millionth of the
+    median of the kept eigenvalues: without it, whitening would amplify rounding in directions without variance (the routing weights of a
+    layer sum to 1). Raises UnmaskError unless the corpus has more texts than kept dimensions. With fewer, some directions have no
+    variance, and all texts would be at equal distances.
     """
     if part is None:
         return None, None
@@ -156,20 +156,22 @@ def whitening(part: Tensor | None, keep: int | Literal["all"]) -> tuple[Tensor |
     values, directions = values.flip(0)[:kept].clamp_min(0), directions.flip(1)[:, :kept]
     eps = 1e-6 * values.median()
     if not eps > 0:
-        raise UnmaskError(f"The reference texts vary in fewer than half of the {kept} dimensions that whitening would keep.")
-    # rows side by side, as they will be when read from a file: products of another layout have other bits
+        raise UnmaskError(
+            f"The reference texts vary in fewer than half of the {kept} dimensions that whitening would keep. Keep fewer (whiten:N)."
+        )
+    # contiguous, as after reading from a file: products with another memory layout have other last bits
     return mean.float(), (directions / (values + eps).sqrt()).float().contiguous()
 
 
 def _kept(texts: int, dim: int, keep: int | Literal["all"]) -> int:
-    """How many dimensions are kept. Raises UnmaskError where vectors have fewer, or where the texts are too few to fit them."""
+    """The number of kept dimensions. Raises UnmaskError if the vectors have fewer, or if there are too few texts to fit them."""
     kept = dim if keep == "all" else keep
     if kept > dim:
         raise UnmaskError(f"Whitening cannot keep {kept} dimensions of vectors that have {dim}.")
     if texts <= kept:
         raise UnmaskError(
-            f"Whitening to {kept} dimensions needs more than {kept} reference texts, not {texts}: "
-            "bring a larger corpus (--fit-on), or keep fewer dimensions (whiten:N)."
+            f"Whitening to {kept} dimensions needs more than {kept} reference texts, not {texts}. "
+            "Give a larger corpus (--fit-on), or keep fewer dimensions (whiten:N)."
         )
     return kept
 

@@ -1,7 +1,7 @@
 """Forward passes: the vectors of all designs that share one attention and prompt, each text computed once for all of them.
 
-What is computed goes to disk a chunk at a time. A chunk is filled by tokens in the order in which texts were asked for, so that a run that
-was stopped after one goes on with the same chunks, and to the same bits.
+Vectors go to disk a chunk at a time. Chunks are filled by tokens, in the order of the texts. So a run that was stopped after a chunk
+continues with the same chunks, and with identical results.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore, key_
 from unmask.errors import UnmaskError
 
 _CHUNK = 2**17
-"""Tokens of a chunk: what a kill may cost, two minutes of a small model on two cores."""
+"""Tokens of a chunk: the most work that a kill can lose, two minutes of a small model on two cores."""
 
-_ATTEMPTS = 5  # to read what lies on the disk, and to compute again what was damaged there
+_ATTEMPTS = 5  # to read the vectors, and to compute again those that were damaged on the disk
 
 ShowProgress = Callable[[int], AbstractContextManager["Callable[[int], None] | None"]]
-"""A progress bar for so many texts."""
+"""Opens a progress bar for a number of texts."""
 
 
 @dataclass
 class ComputeCost:
-    """What computing cost: seconds, for so many texts and tokens; peak memory in bytes, of the process or of the device."""
+    """The cost of computing: texts, tokens, seconds, and peak memory in bytes (of the process or of the device)."""
 
     texts: int = 0
     tokens: int = 0
@@ -43,9 +43,9 @@ class ComputeCost:
 
 @dataclass
 class ForwardPass:
-    """A model in one attention, a prompt, and the designs that read it.
+    """A model under one attention, a prompt, and the designs that share both.
 
-    name: what vectors depend on beside design and text (weights, precision, limit, reference texts); budget: tokens of a batch.
+    name: all that vectors depend on beside design and text (weights, precision, limit, reference texts). budget: tokens of a batch.
     """
 
     backbone: Backbone
@@ -56,20 +56,20 @@ class ForwardPass:
     budget: int
 
     def stored(self, design: Design) -> StoredRows:
-        """Where a design's vectors are kept."""
+        """The stored vectors of a design."""
         return self.cache.stored(f"{self.name}\0{design.name}")
 
     @property
     def sizes(self) -> StoredRows:
-        """Tokens of each text, and whether it was cut."""
+        """The stored sizes of texts: number of tokens, and whether the text was cut."""
         return self.cache.stored(f"{self.name}\0{self.prompts.prompt.name}")
 
 
 @dataclass
 class SharedVectors:
-    """Vectors of some designs of a pass for the texts of one task, computed when a text is first asked for.
+    """Vectors of designs that share a forward pass, for the texts of one task. A text is computed when it is first needed.
 
-    tally: of the task's distinct texts, wherever their vectors came from; spent: of what was computed here.
+    tally: counts the distinct texts of the task, computed here or before. spent: the cost of what was computed here.
     """
 
     source: ForwardPass
@@ -88,12 +88,14 @@ class SharedVectors:
         for _ in range(_ATTEMPTS):
             with suppress(LostRows):
                 return self._read(design, keys, distinct, instruction)
-        raise UnmaskError(f"'{self.source.cache.folder}': the disk does not give back what was written to it.")
+        raise UnmaskError(
+            f"'{self.source.cache.folder}': files change after they were written. Check the disk, or use another folder."
+        )
 
     def _read(self, design: Design, keys: Sequence[bytes], distinct: Mapping[bytes, str], instruction: str | None) -> Vectors:
-        """Vectors from the disk, where missing ones are put first. Raises LostRows if a block was damaged since."""
-        shelves = [self.source.sizes, *(self.source.stored(one) for one in self.designs)]
-        missing = {key: text for key, text in distinct.items() if any(key not in shelf for shelf in shelves)}
+        """Vectors from the disk; missing ones are computed and stored first. Raises LostRows if a block was damaged since."""
+        stores = [self.source.sizes, *(self.source.stored(design) for design in self.designs)]
+        missing = {key: text for key, text in distinct.items() if any(key not in store for store in stores)}
         if missing:
             self._compute(missing, instruction)
         self._count([key for key in distinct if key not in self._seen])
@@ -105,18 +107,18 @@ class SharedVectors:
         fits = {design: source.fits[design] for design in self.designs}
         with self.show_progress(len(keys)) as advance:
             for start, end in chunks([len(text.ids) for text in tokenized]):
-                part, began = tokenized[start:end], time.perf_counter()
-                found = encode_tokenized(
-                    source.backbone, source.prompts, fits, part, batch_tokens=source.budget, progress=advance
+                chunk, began = tokenized[start:end], time.perf_counter()
+                by_design = encode_tokenized(
+                    source.backbone, source.prompts, fits, chunk, batch_tokens=source.budget, progress=advance
                 )
-                self._spend(part, time.perf_counter() - began)
-                source.sizes.add(keys[start:end], np.array([(len(text.ids), text.truncated) for text in part], np.int64))
-                for design, vectors in found.items():
+                self._spend(chunk, time.perf_counter() - began)
+                source.sizes.add(keys[start:end], np.array([(len(text.ids), text.truncated) for text in chunk], np.int64))
+                for design, vectors in by_design.items():
                     source.stored(design).add(keys[start:end], vectors)
 
-    def _spend(self, part: Sequence[TokenizedText], seconds: float) -> None:
-        self.spent.texts += len(part)
-        self.spent.tokens += sum(len(text.ids) for text in part)
+    def _spend(self, chunk: Sequence[TokenizedText], seconds: float) -> None:
+        self.spent.texts += len(chunk)
+        self.spent.tokens += sum(len(text.ids) for text in chunk)
         self.spent.seconds += seconds
         self.spent.peak_memory = peak_memory(self.source.backbone.device)
 
@@ -130,7 +132,7 @@ class SharedVectors:
 
 
 def chunks(lengths: Sequence[int], most: int = _CHUNK) -> Iterator[tuple[int, int]]:
-    """Bounds of runs of texts of at most so many tokens, or of one text that is longer. Where one ends depends on what is in it alone."""
+    """Bounds of chunks of texts: each has at most `most` tokens, or is one longer text. A bound depends only on the texts before it."""
     start = total = 0
     for place, length in enumerate(lengths):
         if place > start and total + length > most:
@@ -142,7 +144,7 @@ def chunks(lengths: Sequence[int], most: int = _CHUNK) -> Iterator[tuple[int, in
 
 
 def peak_memory(device: torch.device) -> int:
-    """Most bytes that were held so far: by tensors on a CUDA device, else by the process."""
+    """The peak memory so far, in bytes: of tensors on a CUDA device, else of the process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     import resource

@@ -1,9 +1,8 @@
-"""Tokens: texts inside their prompt, from ONE tokenization, with the embedded span exact under truncation.
+"""Tokenization: texts inside their prompt. The embedded span is exact, also after truncation.
 
-The rendered prompt is tokenized once, and character offsets say which tokens are the text's: so a token that spans the
-border of prompt and text counts as text, and nothing is tokenized twice to be counted. A text that is too long loses
-tokens of its own, never of the prompt, and each copy of an echo loses the same number. A fast tokenizer keeps the options of the last
-call inside, so threads that share one take turns with it.
+The rendered prompt is tokenized once, and character offsets say which tokens belong to the text. A token across the border of prompt and
+text counts as text. A text that is too long loses tokens of its own and never of the prompt; each copy of an echo loses the same number.
+A fast tokenizer stores the options of its last call, so threads that share one take turns.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _TOKENIZE_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """Token ids of one text in its prompt; the embedded span runs from `start` to the end."""
+    """Token ids of one text in its prompt. The embedded span runs from `start` to the end."""
 
     ids: tuple[int, ...]
     start: int
@@ -36,7 +35,7 @@ class TokenizedText:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A bare text's token ids, where in the text each begins and ends (in characters), and which of them are special."""
+    """Token ids of a text without a prompt; where each begins and ends, in characters; and which of them are special."""
 
     ids: tuple[int, ...]
     offsets: tuple[tuple[int, int], ...]
@@ -44,7 +43,7 @@ class Tokens:
 
 
 def tokenize_bare(tokenizer: PreTrainedTokenizerBase, text: str) -> Tokens:
-    """Tokenize a text outside any prompt, without the EOS that some tokenizers append: it is no part of the text."""
+    """Tokenize a text without a prompt, and without the EOS that some tokenizers append."""
     with lock_of(tokenizer):
         encoded = tokenizer(
             text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
@@ -55,28 +54,28 @@ def tokenize_bare(tokenizer: PreTrainedTokenizerBase, text: str) -> Tokens:
 
 
 def mask_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
-    """The id of a token that stands for masked ones: the vocabulary's entry, else what the tokenizer makes of it.
+    """The id of the mask token: its entry in the vocabulary, else the token that the tokenizer makes of it.
 
-    The entry goes first, as in LLM2Vec: SentencePiece cuts a bare `_` into "▁_", which is a space and an underscore. Raises
-    UnmaskError if it is not one token.
+    The entry goes first, as in LLM2Vec: SentencePiece turns a lone `_` into "▁_", which is a space and an underscore. Raises
+    UnmaskError if it is not a single token.
     """
     known = tokenizer.get_vocab()
     with lock_of(tokenizer):
         ids = [known[token]] if token in known else tokenizer(token, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
-        raise UnmaskError(f"'{token}' is {len(ids)} tokens to this tokenizer, and a mask is one; give another mask token.")
+        raise UnmaskError(f"'{token}' is {len(ids)} tokens for this tokenizer. A mask is a single token: give another one.")
     return int(ids[0])
 
 
 class PromptTokenizer:
     """Turns texts into the tokens of one prompt.
 
-    max_length: most tokens of one text with its prompt. Raises UnmaskError where the tokenizer lacks a chat template that is
-    asked for, or an end-of-sequence token that the prompt needs.
+    max_length: most tokens of one text with its prompt. Raises UnmaskError if the prompt needs a chat template or an end-of-sequence
+    token, and the tokenizer has none.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str, max_length: int) -> None:
-        """Look the prompt up and, for `chat:`, wrap it in the tokenizer's chat template."""
+        """Find the prompt and, for `chat:`, wrap it in the tokenizer's chat template."""
         self.tokenizer = tokenizer
         self.chat = prompt.startswith(CHAT)
         self.max_length = max_length
@@ -88,16 +87,16 @@ class PromptTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """What fills a batch up; any id serves, since padding is masked."""
+        """The id that pads a batch. Any id works, since padding is masked."""
         pad = self.tokenizer.pad_token_id
         return 0 if pad is None else int(pad)
 
     def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
         """Yield the tokens of each text, in order.
 
-        An empty text (no token left to embed) is embedded as the end-of-sequence token: the model's own sign for nothing
-        more to say. Lone surrogates, which no encoding can hold, become U+FFFD. Raises UnmaskError for what is no string, for an
-        instruction that the prompt does not take, and for a limit that leaves no room for the text.
+        An empty text (no token left to embed) is embedded as the end-of-sequence token. Lone surrogates, which no encoding can hold,
+        become U+FFFD. Raises UnmaskError for anything but a string, for an instruction that the prompt does not take, and for a limit
+        that leaves no room for the text.
         """
         if instruction is not None:
             instruction = _clean(instruction, "The instruction")
@@ -122,7 +121,7 @@ class PromptTokenizer:
                 yield self._span(ids, offsets, copies)
 
     def _span(self, ids: list[int], offsets: list[tuple[int, int]], copies: list[tuple[int, int]]) -> TokenizedText:
-        # what the tokenizer itself put before the prompt (BOS) is kept; what it put after it goes, since {eos} asks for that
+        # special tokens that the tokenizer put before the prompt (BOS) stay; those after it go, since {eos} is explicit
         ids, offsets = ids[: len(ids) - self._appended], offsets[: len(offsets) - self._appended]
         spans = [_token_range(offsets, *copy) for copy in copies]
         start = spans[-1][0]
@@ -137,7 +136,9 @@ class PromptTokenizer:
     def _truncate(self, ids: list[int], spans: list[tuple[int, int]]) -> TokenizedText:
         kept = (self.max_length - len(ids) + sum(stop - start for start, stop in spans)) // len(spans)
         if kept < 1:
-            raise UnmaskError(f"max_length {self.max_length} leaves no room for a text in the prompt '{self.prompt.name}'.")
+            raise UnmaskError(
+                f"max_length {self.max_length} leaves no room for a text in the prompt '{self.prompt.name}'. Raise it."
+            )
         result: list[int] = []
         at = first = 0
         for start, stop in spans:
@@ -150,14 +151,18 @@ class PromptTokenizer:
         for token in (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id):
             if token is not None:
                 return int(token)
-        raise UnmaskError("A text is empty, and this tokenizer has no end-of-sequence token to stand for it.")
+        raise UnmaskError(
+            "A text is empty, and this tokenizer has no end-of-sequence token to embed instead. Leave out empty texts."
+        )
 
     def _wrapped(self, prompt: Prompt) -> Prompt:
         if not self.chat:
             return prompt
         if not self.tokenizer.chat_template:
-            raise UnmaskError("A 'chat:' prompt was asked for, but this tokenizer has no chat template.")
-        # private-use characters that occur nowhere stand for the fields; a chat template may not touch them
+            raise UnmaskError(
+                "A 'chat:' prompt needs a chat template, and this tokenizer has none. Use a prompt without 'chat:'."
+            )
+        # private-use characters that occur nowhere else mark the fields; a chat template does not change them
         taken = prompt.template + str(self.tokenizer.chat_template)
         free = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in taken)
         marks = {"text": next(free), "instruction": next(free)}
@@ -177,20 +182,20 @@ def _swap(text: str, table: dict[str, str]) -> str:
 
 
 def _token_range(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
-    """The tokens [first, stop) that hold the characters [start, end). Tokens without characters (BOS) lie before them."""
+    """The tokens [first, stop) of the characters [start, end). Tokens without characters (BOS) come before them."""
     first = next((k for k, (_, stop) in enumerate(offsets) if stop > start), len(offsets))
     stop = next((k for k in range(first, len(offsets)) if offsets[k][0] >= end and offsets[k][1] > start), len(offsets))
     return first, max(first, stop)
 
 
 def _inside(offsets: Sequence[tuple[int, int]], span: tuple[int, int], end: int) -> tuple[int, int]:
-    """The span without a last token that also holds what follows the text, such as `."`: a cut may not take that."""
+    """The span without a last token that also holds characters after the text, such as `."`. Truncation must not remove those."""
     start, stop = span
     return start, stop - (stop > start and offsets[stop - 1][1] > end)
 
 
 def _appended(tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many special tokens (EOS) the tokenizer puts after a text of its own accord."""
+    """The number of special tokens (EOS) that the tokenizer itself puts after a text."""
     with lock_of(tokenizer):
         special = tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
     return next(count for count, mark in enumerate([*reversed(special), 0]) if not mark)

@@ -1,8 +1,7 @@
-"""Vectors on disk, by the text that they are of, so that a run which was stopped goes on and memory holds one block at a time.
+"""Vector store: vectors on disk, found by their text. A run that was stopped can continue, and memory holds one block at a time.
 
-A shelf holds one design's vectors as blocks, each a file that is written whole and carries its checksum. A block that was damaged is
-noticed whenever it is read: it goes, and its texts are computed again. What is on a shelf is never changed: the first vector of a
-text stays.
+The vectors of one design are stored as blocks. A block is a file that is written whole and has a checksum. A damaged block is noticed
+when it is read; it is removed, and its texts are computed again. Stored vectors never change: the first vector of a text stays.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ _FOLDER = ".unmask-vectors"
 
 
 def key_of(text: str, instruction: str | None) -> bytes:
-    """What a text is found by: a hash of it and of the instruction that it is read under."""
+    """The key of a text: a hash of the text and of its instruction."""
     content = repr((instruction, text)).encode("utf-8", "surrogatepass")
     return hashlib.sha256(content).digest()[:_KEY]
 
 
 class LostRows(Exception):
-    """A block was damaged or removed since it was put on its shelf; its rows are no longer there."""
+    """A block was damaged or removed after it was stored. Its rows are no longer there."""
 
 
 class StoredRows:
-    """Rows of one width by key. damaged: blocks that could not be read, and are gone."""
+    """Rows of one width, by key. damaged: number of blocks that could not be read and were removed."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the shelf; every block is read once and checked."""
+        """Open the folder. Every block in it is read once and checked."""
         self.folder, self.damaged = folder, 0
         self._places: dict[bytes, tuple[Path, int]] = {}
         self._last = -1
@@ -51,11 +50,11 @@ class StoredRows:
             self._note(file, keys)
 
     def __contains__(self, key: bytes) -> bool:
-        """Whether a row of that key is on the shelf."""
+        """Whether the row of a key is stored."""
         return key in self._places
 
     def add(self, keys: Sequence[bytes], rows: NDArray[Any]) -> None:
-        """Put rows of new keys on the shelf, as one block."""
+        """Store the rows of new keys as one block."""
         new = [place for place, key in enumerate(keys) if key not in self._places]
         if not new:
             return
@@ -67,8 +66,7 @@ class StoredRows:
     def get(self, keys: Sequence[bytes]) -> NDArray[Any]:
         """Rows of these keys, in their order.
 
-        Raises KeyError for one that is not on the shelf, and LostRows if a block was damaged since: its keys are then no longer on the
-        shelf, and can be added again.
+        Raises KeyError for a key that is not stored, and LostRows if a block was damaged since. Its keys can then be added again.
         """
         wanted: dict[Path, list[tuple[int, int]]] = {}
         for at, key in enumerate(keys):
@@ -108,35 +106,35 @@ class StoredRows:
 
 
 class VectorStore:
-    """Shelves by name, in a folder of their own."""
+    """Stored rows by name, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the folder, which the first vector creates. Raises UnmaskError for one that holds anything else."""
+        """Open the folder; the first vector creates it. Raises UnmaskError for a folder with other files in it."""
         if not is_own(folder):
-            raise UnmaskError(f"'{folder}' holds files that unmask did not make, and it keeps vectors there: move it away.")
+            raise UnmaskError(f"unmask keeps vectors in '{folder}', but the folder holds other files. Move them away.")
         self.folder = folder
-        self._shelves: dict[str, StoredRows] = {}
+        self._stored: dict[str, StoredRows] = {}
 
     @classmethod
     def beside(cls, results: Path) -> VectorStore:
-        """The vectors of a run that writes its results to a folder. They are removed when the run has ended well."""
+        """The vectors of a run, beside its results. They are removed when the run has finished."""
         return cls(results / _FOLDER)
 
     def stored(self, name: str) -> StoredRows:
-        """The shelf of that name, opened once."""
-        if name not in self._shelves:
+        """The rows of a name, opened once."""
+        if name not in self._stored:
             make_own(self.folder)
-            self._shelves[name] = StoredRows(self.folder / hashlib.sha256(name.encode()).hexdigest()[:20])
-        return self._shelves[name]
+            self._stored[name] = StoredRows(self.folder / hashlib.sha256(name.encode()).hexdigest()[:20])
+        return self._stored[name]
 
     @property
     def damaged(self) -> int:
-        """Blocks that were damaged, on the shelves that were opened."""
-        return sum(shelf.damaged for shelf in self._shelves.values())
+        """Number of damaged blocks, under the names that were opened."""
+        return sum(rows.damaged for rows in self._stored.values())
 
     def forget(self) -> None:
-        """Remove all shelves from the disk."""
-        self._shelves.clear()
+        """Remove everything from the disk."""
+        self._stored.clear()
         remove_own(self.folder)
 
 
