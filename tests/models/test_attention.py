@@ -175,7 +175,7 @@ def only_back_without_padding(length: int, real: int) -> Tensor:
         ("bidirectional", only_back, "its attention in layers 2 ignores that and stays causal"),
         ("bidirectional", only_back_without_padding, "attends differently with and without padding in layers 2,"),
         ("bidirectional", padding_too, r"lets padding change real tokens in layers 2\."),
-        ("causal", everything, "was asked to be causal, but layers 2 look ahead"),
+        ("causal", everything, "was set to causal, but layers 2 look ahead"),
     ],
 )
 @pytest.mark.parametrize("name", ["llama", "qwen3", "olmoe"])

@@ -164,7 +164,7 @@ def test_code_of_a_base_that_a_file_names_is_not_run(
     folder, proof = coded
     adapter = folder_naming(str(folder), tmp_path / "adapter")
     with pytest.raises(
-        UnmaskError, match=rf"names '{folder}' as its base model, which comes with Python code .* --model {folder} "
+        UnmaskError, match=rf"names the base model '{folder}', which comes with Python code .* --model {folder} "
     ):
         load_any_decoder(Source(str(adapter), trust_remote_code=True))
     assert not proof.exists()
@@ -189,7 +189,7 @@ def test_code_of_another_repository_is_not_run(coded: tuple[Path, Path], monkeyp
     said = json.loads((folder / "config.json").read_text())
     said["auto_map"]["AutoModel"] = "someone/else--modeling.Theirs"
     (folder / "config.json").write_text(json.dumps(said))
-    with pytest.raises(UnmaskError, match=rf"asks to run Python code of 'someone/else'.* set {TRUSTED}=someone/else"):
+    with pytest.raises(UnmaskError, match=rf"needs to run Python code of 'someone/else'.* set {TRUSTED}=someone/else"):
         load_any_decoder(Source(str(folder), trust_remote_code=True))
     assert not proof.exists()
     monkeypatch.setenv(TRUSTED, "someone/else")

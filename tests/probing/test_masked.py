@@ -164,7 +164,7 @@ def test_a_head_that_was_not_saved_is_not_made_up(tokenizer: Any, tmp_path: Path
     base = saved_language_model(tmp_path / "base", tokenizer, tied=False)
     assert isinstance(load_predicting_model(Source(str(base)), "causal"), LoadedModel)  # untied, but there
     Embedder.from_pretrained(base, "bidirectional/plain/mean").save_pretrained(tmp_path / "saved")
-    with pytest.raises(UnmaskError, match="without its language-model head"):
+    with pytest.raises(UnmaskError, match="saved without its language-model head"):
         load_predicting_model(Source(str(tmp_path / "saved")))
 
 

@@ -1,9 +1,8 @@
 """Attention: set causal or bidirectional on the config of a loaded decoder, and prove that the model obeys.
 
-`config.is_causal = False` makes most decoders bidirectional, but some silently stay causal, in some layers, or only with or
-without padding. So nothing is believed: the state that enters layer k is disturbed at the last token, and the states
-that leave it are watched at the tokens before. One row of a batch serves one layer, so two passes of a short batch
-prove every layer on its own.
+`config.is_causal = False` makes most decoders bidirectional. Some silently stay causal, in some layers, or only with or without
+padding. So it is measured: the input of layer k is changed at the last token, and its output is compared at the earlier tokens. Each
+row of a batch tests one layer, so two passes of a short batch prove all layers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _LOW_PRECISION_THRESHOLD = 3e-2
 
 @dataclass(frozen=True)
 class AttentionProof:
-    """What was seen on the loaded model: for each layer, the relative change of earlier states, without and with padding."""
+    """Measurements on the loaded model: for each layer, the relative change of earlier states, without and with padding."""
 
     attention: Attention
     unpadded: tuple[float, ...]
@@ -39,7 +38,7 @@ class AttentionProof:
 
     @property
     def summary(self) -> str:
-        """One line for a manifest."""
+        """One line for a report."""
         kept = f"; layers {_ranges(self.causal_layers)} have no attention to set and stay causal" if self.hybrid else ""
         return f"{self.attention}, proven in {len(self.unpadded)} layers with and without padding{kept}"
 
@@ -56,30 +55,30 @@ def set_attention(model: nn.Module, attention: Attention) -> None:
 
 
 def attention_configs(model: nn.Module) -> list[Any]:
-    """The config of a model, and that of its text decoder where it is another one."""
+    """The config of a model, and that of its text decoder if it is another one."""
     config: Any = model.config
     return list({id(one): one for one in (config, config.get_text_config(decoder=True))}.values())
 
 
 @contextmanager
 def attention_kept(model: nn.Module) -> Iterator[None]:
-    """Give a model back the attention that it had, at the end of the `with`."""
+    """Restore the attention of a model at the end of a `with` block."""
     before = [(config, vars(config).get("is_causal")) for config in attention_configs(model)]
     try:
         yield
     finally:
         for config, causal in before:
-            if causal is None:  # never set: models then take themselves for causal
+            if causal is None:  # never set: models are causal by default
                 vars(config).pop("is_causal", None)
             else:
                 config.is_causal = causal
 
 
 def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: Attention) -> AttentionProof:
-    """Prove that every layer attends as asked, with and without padding, and that no real token sees padding.
+    """Prove that every layer attends as requested, with and without padding, and that no real token sees padding.
 
-    Raises AttentionError, naming the layers, if a layer looks ahead that should not, if none does that should, if
-    padding changes what a layer sees, or if it leaks into real tokens.
+    Raises AttentionError with the layers if a causal layer looks ahead, if no bidirectional layer does, if padding changes what a layer
+    sees, or if padding leaks into real tokens.
     """
     unpadded = _dependence(model, layers, pads=0, disturbed=_TOKENS - 1)
     padded = _dependence(model, layers, pads=_PADS, disturbed=_TOKENS - 1)
@@ -93,31 +92,33 @@ def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: At
 
 
 def _refuse(model: nn.Module, proof: AttentionProof, ahead: list[bool], padded: list[bool], leak: list[bool]) -> None:
-    name, asked = type(model).__name__, proof.attention
+    name, wanted = type(model).__name__, proof.attention
     looking = [k for k, sees in enumerate(ahead, start=1) if sees]
     differ = [k for k, (one, other) in enumerate(zip(ahead, padded, strict=True), start=1) if one != other]
-    if asked == "causal" and all(padded):
+    if wanted == "causal" and all(padded):
         raise AttentionError(f"This model ({name}) is an encoder: every layer looks ahead, and cannot be made causal. To compare with "
-                             "it, give it to `unmask compare` with -r; or read it by a bidirectional design.")  # fmt: skip
+                             "it, give it to `unmask compare` with -r. To embed with it, use a bidirectional design.")  # fmt: skip
     if differ:
-        raise AttentionError(f"{name} attends differently with and without padding in layers {_ranges(differ)}, so {asked} "
-                             "embeddings of it would depend on the batch.")  # fmt: skip
+        raise AttentionError(f"{name} attends differently with and without padding in layers {_ranges(differ)}, so {wanted} "
+                             "embeddings of it would depend on the batch. Use the other attention, or another model.")  # fmt: skip
     if any(leak):
         leaking = [k for k, leaks in enumerate(leak, start=1) if leaks]
-        raise AttentionError(f"{name} lets padding change real tokens in layers {_ranges(leaking)}.")
-    if asked == "causal" and looking:
-        raise AttentionError(f"{name} was asked to be causal, but layers {_ranges(looking)} look ahead.")
-    if asked == "bidirectional" and not looking:
+        raise AttentionError(
+            f"{name} lets padding change real tokens in layers {_ranges(leaking)}, so it cannot be used in batches."
+        )
+    if wanted == "causal" and looking:
+        raise AttentionError(f"{name} was set to causal, but layers {_ranges(looking)} look ahead. Use a bidirectional design.")
+    if wanted == "bidirectional" and not looking:
         raise AttentionError(f"{name} stays causal in every layer: it has no attention that can be made bidirectional. "
                              "Use a causal design.")  # fmt: skip
-    deaf = [k for k in proof.causal_layers if asked == "bidirectional" and _has_softmax_attention(model, k)]
-    if deaf:
-        raise AttentionError(f"{name} was asked to be bidirectional, but its attention in layers {_ranges(deaf)} ignores "
-                             "that and stays causal. Use a causal design.")  # fmt: skip
+    stubborn = [k for k in proof.causal_layers if wanted == "bidirectional" and _has_softmax_attention(model, k)]
+    if stubborn:
+        raise AttentionError(f"{name} was set to bidirectional, but its attention in layers {_ranges(stubborn)} "
+                             "stays causal. Use a causal design.")  # fmt: skip
 
 
 def _has_softmax_attention(model: nn.Module, layer: int) -> bool:
-    """Whether a layer has attention that ought to obey (Llama 4's chunked attention does not): unless the config says otherwise."""
+    """Whether the config says that a layer has softmax attention, which should obey. (Llama 4's chunked attention does not obey.)"""
     config: Any = model.config
     kinds = getattr(config.get_text_config(decoder=True), "layer_types", None)
     kind = str(kinds[layer - 1]) if kinds else "full_attention"
@@ -125,7 +126,7 @@ def _has_softmax_attention(model: nn.Module, layer: int) -> bool:
 
 
 def _dependence(model: nn.Module, layers: Sequence[nn.Module], pads: int, disturbed: int | slice) -> tuple[float, ...]:
-    """Relative change of what leaves layer k at the undisturbed real tokens when what enters it is disturbed elsewhere."""
+    """For each layer, the relative change of its output at the earlier tokens when its input is changed at the `disturbed` positions."""
     device = next(model.parameters()).device
     vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     ids = (torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary
@@ -139,20 +140,20 @@ def _dependence(model: nn.Module, layers: Sequence[nn.Module], pads: int, distur
             model(**inputs)
         outputs.append(torch.stack(states)[:, : _TOKENS - 1].float())
     clean, moved = (states.flatten(1) for states in outputs)
-    # the median, not the largest: trained models carry a few enormous values, beside which every change looks small
+    # the median, not the largest: trained models have a few enormous values, beside which every change looks small
     typical = clean.abs().median(dim=1, keepdim=True).values.clamp_min(1e-12)
     if not clean.isfinite().all():
         precision = str(next(model.parameters()).dtype).removeprefix("torch.")
         raise AttentionError(f"The states of {type(model).__name__} are not finite (NaN or infinity) in {precision}, so nothing can be "
                              "read from them. Use another --dtype: bfloat16 or float32.")  # fmt: skip
-    # a state that stops being a number has changed
+    # a state that turns into NaN has changed
     change = ((moved - clean).abs() / clean.abs().maximum(typical)).nan_to_num(nan=float("inf"))
     return tuple(change.amax(dim=1).tolist())
 
 
 @contextmanager
 def _watched(layers: Sequence[nn.Module], disturbed: int | slice | None) -> Iterator[list[Tensor]]:
-    """Collect row k of what leaves layer k; if asked, disturb row k of what enters it."""
+    """Collect row k of the output of layer k. With `disturbed`, also change row k of its input there."""
     states: list[Tensor] = []
     with ExitStack() as stack:
         for row, layer in enumerate(layers):
@@ -174,7 +175,7 @@ def _disturber(row: int, where: int | slice) -> Any:
 
 
 def hidden_of(output: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """The hidden states in what a decoder layer returns: the output itself, or the first of a tuple."""
+    """The hidden states in the output of a decoder layer: the output itself, or the first of a tuple."""
     return output[0] if isinstance(output, tuple) else output
 
 

@@ -1,7 +1,7 @@
-"""Digests: what is in a model folder, byte by byte, so that no change of a weight goes unnoticed.
+"""Digests: hashes of the files in a model folder, so that no change of a weight goes unnoticed.
 
-Every byte is read: samples of a file can miss what training changed. A digest of a large file is remembered in the user's cache, by
-place, size and times of the file, so that the next command does not read it again.
+Every byte is read, since samples of a file can miss what training changed. The digest of a large file is kept in the user's cache, by
+path, size and times of the file. So the next command does not read the file again.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from unmask.models.bundled import cache_folder
 _SETTINGS = (".json", ".jinja", ".txt", ".model", ".py", ".tiktoken", ".spm", ".vocab", ".bpe")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".npz")
 _LARGE = 2**26
-"""Bytes of a file whose digest is remembered: a smaller one is read in less time than it takes to look that up."""
+"""Bytes from which the digest of a file is kept. A smaller file is read faster than its digest is looked up."""
 
 _SETTLED = 3.0
-"""Seconds after which a file system's clock tells two changes of a file apart."""
+"""Seconds after which the clock of a file system surely tells two changes apart."""
 
 
 def digest_of_folder(folder: Path) -> str:
-    """A short hash of everything in a model folder that a load of it depends on: weights in any format, settings, tokenizer and code.
+    """A short hash of everything in a model folder that a load depends on: weights in any format, settings, tokenizer and code.
 
-    Hidden files, pictures, and texts about the model (.md) are left out. Raises UnmaskError for a file that cannot be read.
+    Hidden files, pictures and texts about the model (.md) are left out. Raises UnmaskError for a file that cannot be read.
     """
     digest = hashlib.sha256(b"unmask identity 1")
     for file in sorted(folder.rglob("*")):
@@ -51,53 +51,53 @@ def digest_of_file(file: Path) -> str:
         state = real.stat()
         if state.st_size < _LARGE:
             return _read(real)
-        said = {
+        noted = {
             "file": str(real),
             "size": state.st_size,
             "modified": state.st_mtime_ns,
             "changed": state.st_ctime_ns,
             "inode": [state.st_dev, state.st_ino],
         }
-        return _remembered(said) or _remember(said, _read(real), real)
+        return _remembered(noted) or _remember(noted, _read(real), real)
     except OSError as error:
         raise UnmaskError(f"'{file}' cannot be read: {error.strerror or error}.") from error
 
 
 def _read(file: Path) -> str:
-    # not cryptographic: it tells apart what training, copying or a damaged disk makes of a file, five times faster than SHA-256
+    # not cryptographic, but five times faster than SHA-256: it detects training, bad copies and damaged disks
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
 
 
-def _note(said: dict[str, object]) -> Path:
+def _note(noted: dict[str, object]) -> Path:
     return (
         cache_folder()
         / "digests"
-        / f"{hashlib.sha256(str(said['file']).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
+        / f"{hashlib.sha256(str(noted['file']).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
     )
 
 
-def _remembered(said: dict[str, object]) -> str | None:
+def _remembered(noted: dict[str, object]) -> str | None:
     try:
-        known = json.loads(_note(said).read_text(encoding="utf-8"))
+        known = json.loads(_note(noted).read_text(encoding="utf-8"))
         digest = known.pop("digest")
         whole = known.pop("checksum") == _checksum(known, digest)
     except (OSError, ValueError, KeyError, AttributeError, RecursionError):
         return None
-    return str(digest) if whole and known == said else None
+    return str(digest) if whole and known == noted else None
 
 
-def _remember(said: dict[str, object], digest: str, file: Path) -> str:
-    """Keep a digest, unless the file may have changed while it was read, or since, within one tick of its file system's clock."""
+def _remember(noted: dict[str, object], digest: str, file: Path) -> str:
+    """Keep a digest, unless the file may have changed during or just after reading, within one tick of the file system's clock."""
     state = file.stat()
     last = max(state.st_mtime, state.st_ctime)
-    if [state.st_mtime_ns, state.st_ctime_ns, state.st_size] == [said["modified"], said["changed"], said["size"]] and (
+    if [state.st_mtime_ns, state.st_ctime_ns, state.st_size] == [noted["modified"], noted["changed"], noted["size"]] and (
         time.time() - last > _SETTLED
     ):
-        with suppress(OSError):  # a cache that cannot be written costs time only
-            write_json(_note(said), {**said, "digest": digest, "checksum": _checksum(said, digest)})
+        with suppress(OSError):  # without a writable cache the digest is computed again
+            write_json(_note(noted), {**noted, "digest": digest, "checksum": _checksum(noted, digest)})
     return digest
 
 
-def _checksum(said: dict[str, object], digest: str) -> str:
-    return hashlib.sha256(f"{json.dumps(said, sort_keys=True)} {digest}".encode()).hexdigest()[:16]
+def _checksum(noted: dict[str, object], digest: str) -> str:
+    return hashlib.sha256(f"{json.dumps(noted, sort_keys=True)} {digest}".encode()).hexdigest()[:16]

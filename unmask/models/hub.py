@@ -1,7 +1,7 @@
-"""The hub: what is there under a name, and no long wait where no hub can be reached.
+"""The hub: files of a model on the model hub, without a long wait if the hub cannot be reached.
 
-The hub's client tries each file six times, with pauses that add up to a minute. So one short request asks first whether the hub
-answers. If it does not, only the files that were downloaded before are used.
+The client of the hub tries each file six times, with pauses of up to a minute in all. So one short request first checks whether the hub
+answers. If it does not, only files that were downloaded before are used.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from unmask.errors import UnmaskError
 from unmask.models.bundled import BUNDLED
 
 _PATIENCE = 5.0
-"""Seconds that a hub has to answer in."""
+"""Seconds to wait for an answer of the hub."""
 
 _ADAPTER = "adapter_config.json"
 
 
 _ASKED_AGAIN = 60.0
-"""Seconds for which an answer, or none, is believed."""
+"""Seconds for which the outcome of a check is kept."""
 
 
 class _Asked:
-    """Whether the hub answered when it was last asked, and how many blocks rely on that now."""
+    """Whether the hub answered the last check, and the number of blocks that rely on it now."""
 
     def __init__(self) -> None:
         self.lock, self.blocks, self.before = Lock(), 0, False
@@ -41,10 +41,10 @@ _asked = _Asked()
 
 @contextmanager
 def no_long_wait() -> Iterator[None]:
-    """Use only what was downloaded before, for as long as the block runs, if the hub does not answer."""
+    """Inside a `with` block, use only downloaded files if the hub does not answer."""
     from huggingface_hub import constants
 
-    with _asked.lock:  # threads share the client's switch: the first one sets it, the last one puts it back
+    with _asked.lock:  # threads share the client's switch: the first one sets it, the last one restores it
         if not _asked.blocks:
             _asked.before = constants.HF_HUB_OFFLINE
             constants.HF_HUB_OFFLINE = _asked.before or not _answers()
@@ -73,9 +73,9 @@ def _answers() -> bool:
 
 
 def hub_file(name: str, file: str, revision: str | None) -> Path | None:
-    """A file of a model on the hub, downloaded or from the cache; None if the model has no such file.
+    """A file of a model on the hub, downloaded or from the cache. None if the model has no such file.
 
-    Raises UnmaskError if the hub does not give the model.
+    Raises UnmaskError if the hub does not have the model, or does not answer.
     """
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
@@ -90,7 +90,7 @@ def hub_file(name: str, file: str, revision: str | None) -> Path | None:
 
 
 def hub_commit(name: str, revision: str | None) -> str:
-    """The commit on the hub that a model or adapter comes from. Raises UnmaskError if the hub does not give it."""
+    """The commit of a model or adapter on the hub. Raises UnmaskError if the hub does not have it, or does not answer."""
     for config in ("config.json", _ADAPTER):
         if (file := hub_file(name, config, revision)) is not None:
             return file.parent.name
@@ -98,7 +98,7 @@ def hub_commit(name: str, revision: str | None) -> str:
 
 
 def hub_failure(name: str, error: Exception) -> str:
-    """Say that a name was looked for as a folder, as a bundled name and on the hub, and what the hub said."""
+    """The error for a name that is no folder, no bundled name and not on the hub, with the answer of the hub."""
     nearest = get_close_matches(name, BUNDLED, n=1)
     hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
     offline = " HF_HUB_OFFLINE is set, so only its cache was tried." if os.environ.get("HF_HUB_OFFLINE") == "1" else ""

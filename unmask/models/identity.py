@@ -1,7 +1,8 @@
-"""Identity: what makes two loads of a model the same. Every key, record and manifest takes it from here.
+"""Identity: what makes two loads of a model the same. Every key, record and report takes it from here.
 
-The weights count by content, every byte of them; below an adapter or a mixture the base model's count too. A model on the hub is its
-commit. Library versions are kept beside results, but do not make another model: a patch release must not void what was measured.
+Weights are identified by their content, every byte of it, including the base model below an adapter or a mixture. A model on the hub is
+identified by its commit. Library versions are recorded beside results, but are no part of the identity: a patch release must not make
+results invalid.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from unmask.models.source import Source, adapter_folder, below, is_adapter, is_m
 
 Model = TypeVar("Model", bound=Any)
 RECORDS = {"unmask.json": "base_weights", "mixture.json": "base_weights", "expert.json": "base_weights"}
-"""Files that record what the base model was when a folder was made, and under which name."""
+"""Files that record the base model of a folder, and the key under which they do."""
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What a model is made of.
+    """The parts that identify a model.
 
-    weights: content of its folder, or its commit on the hub; base: of the model below an adapter or a mixture; adapter: content of what
-    was put on it; merged: whether an adapter was folded into the weights, which rounds them.
+    weights: content of its folder, or its commit on the hub. base: the model below an adapter or a mixture. adapter: its content.
+    merged: whether the adapter was merged into the weights, which rounds them.
     """
 
     weights: str
@@ -41,13 +42,13 @@ class ModelIdentity:
 
     @property
     def revision(self) -> str:
-        """One short name for all of it; of a plain model, that of its weights."""
+        """One short name for all parts. For a plain model it is that of its weights."""
         if self.base is None and self.adapter is None:
             return self.weights
         return hashlib.sha256(json.dumps(self.as_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     def as_json(self) -> dict[str, Any]:
-        """Its parts, those that it has."""
+        """The parts that are not empty."""
         parts = {
             "weights": self.weights,
             "base": self.base and self.base.as_json(),
@@ -58,7 +59,7 @@ class ModelIdentity:
 
 
 def identity_of(source: Source) -> ModelIdentity:
-    """The identity of what a source loads. Raises UnmaskError for a model that is not there."""
+    """The identity of the model that a source loads. Raises UnmaskError for a missing model."""
     place, adapter = Path(place_of(source)), source.adapter
     if adapter and is_mixture(Path(resolve(adapter))):  # its base is the model, named by the user
         return ModelIdentity(_content(adapter_folder(adapter), None), base=ModelIdentity(_content(str(place), source.revision)))
@@ -73,9 +74,9 @@ def _content(place: str, revision: str | None) -> str:
 
 
 def older_revision(source: Source) -> str | None:
-    """How versions before this one named the same weights; None where they left something out, so that their name proves nothing.
+    """The name that earlier versions gave to the same weights. None if that name would prove nothing.
 
-    They sampled the weights, in safetensors only, and did not look below an adapter or a mixture.
+    Earlier versions sampled the weights, of safetensors only, and ignored the base of an adapter or a mixture.
     """
     place = Path(place_of(source))
     if not place.is_dir() or source.adapter or is_adapter(place) or is_mixture(place):
@@ -85,25 +86,25 @@ def older_revision(source: Source) -> str | None:
 
 
 def note_source(model: Model, source: Source, base: Source | None = None) -> Model:
-    """Keep with a loaded decoder where it and the base model below it came from, for whoever asks for its identity or saves it."""
+    """Note on a loaded decoder where it and its base model came from. Its identity and its saving need that."""
     model.unmask_source, model.unmask_base = source, base or replace(source, adapter=None, merge=False)
     return model
 
 
 def source_of(model: nn.Module) -> Source | None:
-    """Where a loaded decoder came from; None for one that was not loaded here."""
-    found = getattr(model, "unmask_source", None)
-    return found if isinstance(found, Source) else None
+    """Where a loaded decoder came from; None if it was not loaded here."""
+    source = getattr(model, "unmask_source", None)
+    return source if isinstance(source, Source) else None
 
 
 def base_of_loaded(model: nn.Module) -> Source | None:
-    """The model below the adapter of a loaded decoder; None for one that was not loaded here."""
-    found = getattr(model, "unmask_base", None)
-    return found if isinstance(found, Source) else None
+    """The base model of a loaded decoder; None if it was not loaded here."""
+    base = getattr(model, "unmask_base", None)
+    return base if isinstance(base, Source) else None
 
 
 def identity_of_loaded(model: nn.Module) -> ModelIdentity:
-    """The identity of a loaded decoder; of one that was not loaded here, the content of its weights in memory."""
+    """The identity of a loaded decoder. If it was not loaded here, it is the content of its weights in memory."""
     source = source_of(model)
     return identity_of(source) if source else ModelIdentity(f"memory-{_in_memory(model)}")
 
@@ -125,7 +126,7 @@ def attention_implementation(model: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Pinned:
-    """A base model as a record keeps it: an absolute path or a hub id, its commit on the hub, and the name of its weights."""
+    """A base model in a record: an absolute path or a hub id, its commit on the hub, and the name of its weights."""
 
     base: str
     revision: str | None
@@ -133,9 +134,9 @@ class Pinned:
 
 
 def pinned(base: Source, model: Any = None) -> Pinned:
-    """A base model with all that a later load needs to find it again, and to notice that it has changed.
+    """A base model with all that a later load needs to find it and to notice a change.
 
-    model: as it was loaded; it knows its commit on the hub. A model that was only ever in memory has no weights to be named by.
+    model: the loaded model, which knows its commit on the hub. A model that exists in memory only has no name of its weights.
     """
     name = lasting_name(base.model)
     if not name or (is_path(name) and not Path(name).is_dir()):
@@ -150,20 +151,20 @@ def pinned(base: Source, model: Any = None) -> Pinned:
 
 
 def recorded_base(folder: Path) -> str | None:
-    """What the base model's weights were when an adapter or a mixture was made; None if nothing says so."""
+    """The recorded name of the base model's weights, in the folder of an adapter or a mixture. None without a record."""
     for name, key in RECORDS.items():
         if (folder / name).is_file():
             try:
-                said = json.loads((folder / name).read_text(encoding="utf-8"))
+                record = json.loads((folder / name).read_text(encoding="utf-8"))
             except ValueError:
-                continue  # whoever needs that file says that it is damaged
-            if isinstance(said, dict) and said.get(key):
-                return str(said[key])
+                continue  # the code that needs this file reports the damage
+            if isinstance(record, dict) and record.get(key):
+                return str(record[key])
     return None
 
 
 def require_same_base(folder: Path, base: Source) -> None:
-    """Raise UnmaskError if the base model below an adapter or a mixture is not the one that it was made on."""
+    """Raise UnmaskError if an adapter or a mixture was made on another base model."""
     before = recorded_base(folder)
     if before is None or base.revision == before:
         return
@@ -171,5 +172,5 @@ def require_same_base(folder: Path, base: Source) -> None:
     if now != before:
         raise UnmaskError(
             f"'{base.model}', the base model of '{folder}', has changed since that was made: its weights were {before} and are "
-            f"{now} now. Bring the old base back. To use the new one all the same, name both: --model {base.model} --adapter {folder}."
+            f"{now} now. Restore the old base. To use the new one all the same, name both: --model {base.model} --adapter {folder}."
         )

@@ -1,4 +1,4 @@
-"""Loading: a hub id, a local folder or a bundled name -> a decoder without its head, and its tokenizer."""
+"""Loading: from a hub id, a local folder or a bundled name to a decoder without its head, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     base = source
     if is_adapter(folder):
         if adapter:
-            raise UnmaskError(f"'{source.model}' is an adapter itself, so --adapter cannot be given with it.")
+            raise UnmaskError(f"'{source.model}' is an adapter itself. Leave --adapter out, or name a base model.")
         base, adapter = base_of(folder, source), str(folder)
     path = str(folder) if base is source else _intact(resolve(base.model))
     device = pick_device(source.device)
     tokenizer = _load(path, base, "tokenizer")
     if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token  # sentence-transformers cannot do without one
+        tokenizer.pad_token = tokenizer.eos_token  # sentence-transformers needs one
     model = _load(path, base, "adapted" if adapter else "decoder", pick_dtype(source.dtype, device))
     if adapter:
         model = _adapt(model, adapter, source.merge)
@@ -49,33 +49,33 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
 
 def places_of(source: Source) -> tuple[Path, str | None]:
-    """Folders of a model and of its adapter, if it has one, neither of them damaged. Raises UnmaskError."""
+    """The folders of a model and of its adapter, if it has one. Raises UnmaskError if one of them is damaged."""
     return Path(_intact(place_of(source))), _intact(adapter_folder(source.adapter)) if source.adapter else None
 
 
 def base_of(folder: Path, source: Source) -> Source:
-    """The base model below an adapter or a mixture. Raises UnmaskError, also if its weights are not those of when that was made."""
+    """The base model below an adapter or a mixture. Raises UnmaskError, also if the weights of the base have changed since."""
     base = below(folder, source)
     if base is None:
-        raise UnmaskError(f"'{folder}' names no base model: it is no adapter and no mixture.")
+        raise UnmaskError(f"'{folder}' has no base model: it is neither an adapter nor a mixture.")
     require_same_base(folder, base)
     return base
 
 
 def _intact(path: str) -> str:
-    """The path itself. Raises Damaged for a folder with a seal, such as a saved embedder, in which a file has changed since."""
+    """The path itself. Raises Damaged for a sealed folder, such as a saved embedder, if a file in it has changed."""
     check_seal(Path(path).expanduser())
     return path
 
 
 def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The decoder WITH its language-model head, on its device, and its tokenizer; `body_of` finds the decoder inside.
+    """The decoder WITH its language-model head, on its device, and its tokenizer. `body_of` finds the decoder inside.
 
-    Raises UnmaskError, also for a model whose head was not saved with it and is not tied to its input embeddings.
+    Raises UnmaskError, also for a model that was saved without its head, unless the head is tied to the input embeddings.
     """
     path = _intact(place_of(source))
     if source.adapter or is_adapter(Path(path)):
-        raise UnmaskError("A language model is read without an adapter: merge the adapter first.")
+        raise UnmaskError("A language model is loaded without an adapter. Merge the adapter first.")
     device = pick_device(source.device)
     tokenizer = _load(path, source, "tokenizer")
     if tokenizer.pad_token is None:
@@ -86,18 +86,18 @@ def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
 
 
 def pick_device(device: str) -> torch.device:
-    """The device of a name; "auto" is a GPU where there is one. Raises UnmaskError for a name that torch does not know."""
+    """The device of a name; "auto" is a GPU if there is one. Raises UnmaskError for a device that this machine does not have."""
     if device == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return accelerator or torch.device("cpu")
     try:
-        return torch.empty(0, device=device).device  # torch.device(...) alone also takes devices that this machine lacks
+        return torch.empty(0, device=device).device  # torch.device(...) would also accept devices that this machine lacks
     except (RuntimeError, AssertionError) as error:
         raise UnmaskError(f"'{device}' is not a device of this machine: try auto, cpu, cuda or cuda:1.") from error
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The precision of a name; "auto" is bf16 where the device computes it natively, else fp32. Raises UnmaskError."""
+    """The precision of a name; "auto" is bf16 if the device computes it natively, else fp32. Raises UnmaskError."""
     if dtype != "auto":
         if dtype not in DTYPES:
             raise UnmaskError(f"'{dtype}' is not a dtype: auto, {', '.join(DTYPES)}.")
@@ -121,13 +121,15 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
             if what == "tokenizer":
                 loaded, report = AutoTokenizer.from_pretrained(path, **common), {}
             else:
-                # an adapter names its modules as the causal language model does, so it is loaded on that and the head dropped
+                # an adapter uses the module names of the causal language model; its head is dropped later
                 auto = AutoModel if what == "decoder" else AutoModelForCausalLM
                 loaded, report = auto.from_pretrained(path, **common, **model_options, output_loading_info=True)
     except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
         raise UnmaskError(_why(source.model, path, what, error)) from error
     if what == "tokenizer" and not loaded.is_fast:
-        raise UnmaskError(f"The tokenizer of '{source.model}' has no character offsets (it is not a fast one).")
+        raise UnmaskError(
+            f"The tokenizer of '{source.model}' is not a fast one, so it has no character offsets. unmask needs them."
+        )
     if what == "language model":
         _refuse_random_head(source.model, loaded, report["missing_keys"])
     if what != "tokenizer":
@@ -136,31 +138,30 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
 
 
 def _refuse_random_head(name: str, model: Any, missing: Iterable[str]) -> None:
-    """Raise UnmaskError if the checkpoint lacks the head that predicts tokens and it is not tied to the input embeddings."""
+    """Raise UnmaskError if the checkpoint lacks the language-model head, and the head is not tied to the input embeddings."""
     head = model.get_output_embeddings()
     names = {
         f"{path}.{leaf}" for path, module in model.named_modules() if module is head for leaf, _ in module.named_parameters()
     }
     if names & set(missing):
         raise UnmaskError(
-            f"'{name}' holds the decoder without its language-model head, and the head of this model is not tied to its input "
-            "embeddings, so it predicts no tokens; give the model that the head was trained with."
+            f"'{name}' was saved without its language-model head, so it cannot predict tokens. Give the complete model."
         )
 
 
 def _refuse_random_weights(name: str, model: Any, missing: Iterable[str], headed: bool) -> None:
-    """Raise UnmaskError if the checkpoint lacks weights of the decoder: transformers gives those random values and goes on."""
-    body = body_of(model) if headed else model  # a head may be lacking, it is dropped
+    """Raise UnmaskError if the checkpoint lacks weights of the decoder. transformers would give them random values."""
+    body = body_of(model) if headed else model  # a missing head does not matter: it is dropped
     ours = {id(parameter) for parameter in body.parameters()}
     lacking = sorted(
         set(missing) & {key for key, weight in model.named_parameters(remove_duplicate=False) if id(weight) in ours}
     )
     if lacking:
-        raise UnmaskError(f"'{name}' holds no weights for {lacking[0]} ({len(lacking)} are missing in all).")
+        raise UnmaskError(f"'{name}' is not complete: it has no weights for {lacking[0]} ({len(lacking)} are missing in all).")
 
 
 def _aligned(model: Any) -> Any:
-    """Weights that are mapped from a file begin anywhere in memory, and the bits of a product depend on it on some processors."""
+    """The model, with its weights aligned in memory. On some processors the last bits of a product depend on the alignment."""
     for weight in (*model.parameters(), *model.buffers()):
         if weight.data_ptr() % 64:
             weight.data = weight.data.clone()
@@ -173,8 +174,8 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
 
     body = body_of(model)
     try:
-        PeftConfig.from_pretrained(adapter)  # says plainly what is wrong with a folder that is no adapter
-        # most adapters were trained on a model with its head, and name its modules so; those of embedding models were not
+        PeftConfig.from_pretrained(adapter)  # a clear error for a folder that is no adapter
+        # most adapters use the module names of a model with its head; those of embedding models do not
         inside = next(f"base_model.model.{name}." for name, module in model.named_modules() if module is body)
         names = [name for name in load_peft_weights(adapter, device="cpu") if name.startswith("base_model.model.")]
         headless = bool(names) and not any(name.startswith(inside) for name in names)
@@ -183,26 +184,28 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
     except (OSError, ValueError, RuntimeError) as error:
         raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error
     if report.missing_keys or any("lora_" in name for name in report.unexpected_keys):
-        # peft leaves the layers that it finds no weights for as they are, or random, and goes on
-        raise UnmaskError(f"The adapter '{adapter}' belongs to another model: its layers are not those of this one.")
+        # peft would leave layers without weights unchanged or random
+        raise UnmaskError(f"The adapter '{adapter}' belongs to another model: its layers do not match this model's.")
     if not any("lora_" in name or "modules_to_save" in name for name, _ in body.named_parameters()):
-        # prompt tuning and its kin live in the wrapper, which has no decoder to read
-        raise UnmaskError(f"The adapter '{adapter}' changes no layer of the decoder; only LoRA-like adapters can be read.")
+        # prompt tuning and similar methods change the wrapper, not the decoder
+        raise UnmaskError(
+            f"The adapter '{adapter}' changes no layer of the decoder. Only LoRA and similar adapters can be loaded."
+        )
     if merge:
         adapted.merge_and_unload()  # in place
     else:
-        body.peft_config = adapted.peft_config  # saving looks for it there, and peft keeps it with the whole model
+        body.peft_config = adapted.peft_config  # peft keeps it with the whole model; saving looks for it in the body
     return body  # type: ignore[no-any-return]
 
 
 def _why(name: str, path: str, what: str, error: Exception) -> str:
-    """Say what was tried: a file that is missing, weights that are not safetensors, or a hub that cannot be reached."""
+    """The reason of a failed load: a missing file, weights that are not safetensors, or a hub that cannot be reached."""
     folder = Path(path)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            return f"'{name}' is a folder without a config.json, so it is no model."
+            return f"'{name}' is no model: the folder has no config.json."
         if not any(folder.glob("*.safetensors")):
-            return f"'{name}' holds no *.safetensors file, and weights of another format are never loaded."
+            return f"'{name}' has no *.safetensors file. Weights of other formats are not loaded, since they can run code."
     if folder.is_dir() or not isinstance(error, OSError):
         failed = f"The tokenizer of '{name}'" if what == "tokenizer" else f"'{name}'"
         return f"{failed} could not be loaded: {first_line(error)}"

@@ -1,12 +1,11 @@
-"""Routers: which modules of a model share tokens out among experts, and what their outputs are, seen on the loaded model.
+"""Routers: finds the modules of a model that give tokens to experts, and what they output, on the loaded model.
 
-transformers declares, for every family of its own, which module produces `router_logits` and at which place of its output
-(`_can_record_outputs`). Reading that declaration is architecture-independent and gives exactly what `output_router_logits=True`
-gives. Shared experts and dense layers have no router and so never appear.
+transformers declares for each of its families which module produces `router_logits`, and at which place of its output
+(`_can_record_outputs`). Reading that declaration works for every architecture, and gives exactly what `output_router_logits=True`
+gives. Shared experts and dense layers have no router, so they never appear.
 
-Code that comes with a model declares nothing. There a router is what stands beside n experts of one shape in a decoder layer and has a
-weight with a row for each of them. What it returns is looked at in one pass, and a module that does not do as a router does is not taken
-for one.
+Code that comes with a model declares nothing. There, a router is a module beside n experts of one shape in a decoder layer, with a weight
+that has a row for each expert. One pass checks what it returns. A module that does not behave like a router is not used.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _TEXTS, _TOKENS = 8, 8
-_AGREE = 0.9  # share of tokens for which a product has to rank the experts as the router does: in bf16 a few change places
-_ROUNDING = 1e-2  # what rounding to bf16 may take from a sum of 1
+_AGREE = 0.9  # share of tokens for which the product must rank the experts as the router does: in bf16 a few ranks change
+_ROUNDING = 1e-2  # rounding error of a sum of 1 in bf16
 Seen = dict[nn.Module, tuple[tuple[Any, ...], Any]]
-"""What a module was called with, and what it returned."""
+"""Arguments and output of modules in one pass."""
 
 
 def find_routers(model: PreTrainedModel) -> list[Router]:
@@ -37,20 +36,20 @@ def find_routers(model: PreTrainedModel) -> list[Router]:
     declared: dict[type, int] = {}
     for module in model.modules():
         recorder = (getattr(module, "_can_record_outputs", None) or {}).get("router_logits")
-        for one in recorder if isinstance(recorder, list) else [recorder]:
-            if one is not None:
-                declared[getattr(one, "target_class", one)] = getattr(one, "index", 0)
-    found = [Router(module, declared[type(module)]) for module in model.modules() if type(module) in declared]
-    return found or [
+        for target in recorder if isinstance(recorder, list) else [recorder]:
+            if target is not None:
+                declared[getattr(target, "target_class", target)] = getattr(target, "index", 0)
+    routers = [Router(module, declared[type(module)]) for module in model.modules() if type(module) in declared]
+    return routers or [
         Router(gate, weight=weight) for _, gate, weight in expert_blocks(model) if gate is not None and weight is not None
     ]
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def proven_routers(model: PreTrainedModel) -> list[Router]:
-    """The routers of a model as one pass shows them, decided once: a score must not depend on what else is in a batch.
+    """The routers of a model, checked by one pass. This is decided once: a score must not depend on the rest of a batch.
 
-    Empty also if a module that stands where a router does was not seen to be one; `why_no_routers` tells.
+    Empty also if a module in the place of a router does not behave like one. `why_no_routers` gives the reason.
     """
     routers = find_routers(model)
     seen = _watch(model, routers) if routers else {}
@@ -77,12 +76,12 @@ def why_no_routers(model: PreTrainedModel) -> str:
         return "has no router: it is dense"
     return (
         f"has experts ({blocks[0]}{' and others' if len(blocks) > 1 else ''}), but no router that can be read: transformers declares none, "
-        "and no module beside the experts was seen to score all of them"
+        "and no module beside the experts scores all of them"
     )
 
 
 def expert_blocks(model: PreTrainedModel) -> Iterator[tuple[nn.Module, nn.Module | None, Tensor | None]]:
-    """Modules of decoder layers that hold experts of one shape; with the one child that has a row of weights for each, if there is one."""
+    """Modules of decoder layers that hold experts of one shape. With each, the one child that has a row of weights for every expert."""
     size = model.config.get_text_config(decoder=True).hidden_size
     for layer in find_layers(model):
         for block in layer.modules():
@@ -92,7 +91,7 @@ def expert_blocks(model: PreTrainedModel) -> Iterator[tuple[nn.Module, nn.Module
 
 
 def _experts_of(block: nn.Module, size: int) -> int:
-    """How many experts a module holds: in a list of modules alike, or as a stack of matrices in a child; 0 if it holds none."""
+    """The number of experts in a module: a list of equal modules, or a stack of matrices in a child. 0 if it has none."""
     for child in block.children():
         if isinstance(child, nn.ModuleList) and len(child) > 1:
             shapes = [(type(one), [tuple(weight.shape) for weight in one.parameters()]) for one in child]
@@ -110,7 +109,7 @@ def _rows(module: nn.Module, shape: tuple[int, int]) -> list[Tensor]:
 
 
 def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
-    """What each router gets and gives in a pass over a few tokens."""
+    """The arguments and the output of each router in a pass over a few tokens."""
     seen: Seen = {}
 
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -126,7 +125,7 @@ def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
 
 
 def _placed(router: Router, seen: Seen) -> Router | None:
-    """A router with the place of its scores. None if its output was not seen to be a router's."""
+    """A router with the place of its scores in its output. None if the output is not that of a router."""
     if router.weight is None:  # declared
         return router
     if router.module not in seen:
@@ -151,5 +150,5 @@ def _is_float(part: Any) -> bool:
 
 
 def _like_probabilities(scores: Tensor) -> Tensor:
-    """Which tokens' scores look like probabilities: Gemma 4's router returns those, where others return logits."""
+    """For each token, whether its scores look like probabilities. Gemma 4's router returns those; others return logits."""
     return (scores >= 0).all(dim=-1) & ((scores.sum(dim=-1) - 1).abs() < _ROUNDING)

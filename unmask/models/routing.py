@@ -1,4 +1,4 @@
-"""Routing weights: what the routers of a mixture-of-experts model say about each token. `unmask.models.routers` finds them."""
+"""Routing weights: the scores that the routers of a mixture-of-experts model give to each token. `unmask.models.routers` finds routers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from unmask.errors import UnmaskError
 class Router:
     """One router of a model.
 
-    index: where the module's output holds the scores of all experts. weight: set if it holds none of them (DeepSeekMoE's gate returns the
-    chosen experts only): the scores are then the product of the module's input with this weight, and `completed` puts them first.
-    probabilities: whether the scores have been through a softmax already.
+    index: the place of the scores of all experts in the module's output. weight: set if the output does not hold them (DeepSeekMoE's gate
+    returns the chosen experts only). The scores are then the product of the module's input with this weight, and `completed` adds them.
+    probabilities: whether the scores are probabilities, after a softmax.
     """
 
     module: nn.Module
@@ -28,20 +28,20 @@ class Router:
     probabilities: bool = False
 
     def completed(self, inputs: Iterable[Any], output: Any) -> Any:
-        """What the module returned for some inputs, with the scores of all experts in it."""
+        """The output of the module, with the scores of all experts in it."""
         if self.weight is None:
             return output
-        given = next(one for one in inputs if isinstance(one, Tensor))
-        scores = nn.functional.linear(given.reshape(-1, given.shape[-1]).float(), self.weight.float())
+        hidden = next(value for value in inputs if isinstance(value, Tensor))
+        scores = nn.functional.linear(hidden.reshape(-1, hidden.shape[-1]).float(), self.weight.float())
         return (scores, *(output if isinstance(output, tuple) else (output,)))
 
     def scores(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
-        """Scores of all experts, before any selection, one row a token."""
+        """Scores of all experts, before any selection, with a row for each token."""
         scores = output[self.index] if isinstance(output, tuple) else output
         return scores.reshape(-1, scores.shape[-1])
 
     def chosen(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
-        """The weights that the model itself applies: zero outside the chosen experts. Raises UnmaskError if not exposed."""
+        """The weights that the model itself applies: zero outside the chosen experts. Raises UnmaskError if it does not expose them."""
         scores = self.scores(output)
         parts = list(enumerate(output)) if isinstance(output, tuple) else []
         others = [part for at, part in parts if at != self.index and isinstance(part, Tensor)]
@@ -71,7 +71,7 @@ def logits(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
 
 
 def sigmoid(router: Router, output: Tensor | tuple[Any, ...]) -> Tensor:
-    """Each expert's score on its own, as DeepSeek-V3 and GLM-4 gate; their selection bias is left out."""
+    """The sigmoid of each score, as DeepSeek-V3 and GLM-4 compute gates. Their selection bias is left out."""
     return router.scores(output).float().sigmoid()
 
 

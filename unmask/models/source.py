@@ -1,6 +1,6 @@
-"""Source: which model is meant, which one lies below it, and whose code may run.
+"""Source: where a model comes from, which base model lies below it, and whose code may run.
 
-An adapter and a mixture name their base model in a file. That name is read here and nowhere else.
+An adapter and a mixture name their base model in a file. Only this module reads that name.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from unmask.models.bundled import BUNDLED, HUB, is_path, resolve
 from unmask.models.hub import hub_file, no_long_wait
 
 TRUSTED = "UNMASK_TRUST_CODE_OF"
-"""Environment variable: other repositories and folders whose code may run with `--trust-remote-code`, commas between."""
+"""Environment variable: more repositories and folders whose code may run with `--trust-remote-code`, separated by commas."""
 
 _ADAPTER, _MIXTURE, _EMBEDDER = "adapter_config.json", "mixture.json", "unmask.json"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from and how it is loaded: everything that decides its weights.
+    """Where a model comes from and how to load it: everything that decides its weights.
 
-    model: hub id, folder or bundled name; adapter: a PEFT folder or hub id (or the folder of a mixture, whose base is `model` then);
-    merge: fold the adapter into the weights.
-    dtype, device: a name or "auto"; attn_implementation: None lets transformers choose (sdpa where it exists, never flash,
-    whose sliding window sees one token less); trust_remote_code: run code that comes with `model`, and with no other model that a
-    file names.
+    model: hub id, folder or bundled name. adapter: a PEFT folder or hub id, or the folder of a mixture (`model` is then its base).
+    merge: add the adapter to the weights. dtype, device: a name or "auto". attn_implementation: None lets transformers choose: sdpa
+    where it exists, and never flash, whose sliding window is one token shorter. trust_remote_code: run the code that comes with `model`,
+    but no code of another model that a file names.
     """
 
     model: str
@@ -71,7 +70,7 @@ def adapter_folder(name: str) -> str:
 
 
 def _hub_adapter(name: str, revision: str | None) -> Path | None:
-    """The downloaded files of an adapter on the hub; None for anything else, which loading gives the reason for."""
+    """The downloaded files of an adapter on the hub. None for anything else; loading then gives the reason."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -84,24 +83,26 @@ def _hub_adapter(name: str, revision: str | None) -> Path | None:
 
 
 def below(folder: Path, source: Source) -> Source | None:
-    """The base model that an adapter or a mixture in a folder names; None for a folder that is neither.
+    """The base model that an adapter or a mixture in a folder names. None for any other folder.
 
-    A revision that `source` gives for a local folder is the base's. Raises UnmaskError for a base that is not named, is not there, or
-    comes with code that nobody named.
+    If `source` names a local folder, its revision is that of the base. Raises UnmaskError if the base is not named or missing, or if it
+    comes with code that the user did not allow.
     """
     if is_mixture(folder):
-        said = _read(folder / _MIXTURE)
-        name, revision = said.get("base"), said.get("revision")
+        settings = _read(folder / _MIXTURE)
+        name, revision = settings.get("base"), settings.get("revision")
     elif is_adapter(folder):
-        said = _read(folder / _ADAPTER)
-        name, revision = said.get("base_model_name_or_path"), said.get("revision")
-        if revision is None and (folder / _EMBEDDER).is_file():  # older versions kept it there only
+        settings = _read(folder / _ADAPTER)
+        name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
+        if revision is None and (folder / _EMBEDDER).is_file():  # older versions wrote it there only
             revision = _read(folder / _EMBEDDER).get("revision")
     else:
         return None
     if not name:
-        raise UnmaskError(f"The adapter in '{folder}' does not say which base model it belongs to; give --model and --adapter.")
-    named = lasting_name(source.model) == str(folder.resolve())  # else its revision is not meant for the base
+        raise UnmaskError(
+            f"The adapter in '{folder}' does not name its base model. Give both: --model BASE --adapter {folder}."
+        )
+    named = lasting_name(source.model) == str(folder.resolve())  # else the revision of `source` is not the base's
     base = replace(
         source,
         model=base_name(str(name), folder),
@@ -113,7 +114,7 @@ def below(folder: Path, source: Source) -> Source | None:
 
 
 def base_name(name: str, folder: Path) -> str:
-    """A base as a file in a folder names it: a path as absolute, beside that folder or in the working directory; else the name."""
+    """The base that a file in a folder names. A path becomes absolute; it is looked up in that folder, then in the working directory."""
     if name in BUNDLED or name.startswith(HUB):
         return name
     path = Path(name).expanduser()
@@ -129,23 +130,23 @@ def base_name(name: str, folder: Path) -> str:
 
 
 def lasting_name(model: str) -> str:
-    """A model's name as a record keeps it, so that it means the same in another working directory."""
+    """The name of a model for a record: a path becomes absolute, so that it works from any directory."""
     path = Path(model).expanduser()
     return str(path.resolve()) if model and model not in BUNDLED and path.is_dir() else model
 
 
-def same_place(one: str, other: str) -> bool:
-    """Whether two names lead to one model."""
-    return one == other or lasting_name(resolve(one)) == lasting_name(resolve(other))
+def same_place(first: str, second: str) -> bool:
+    """Whether two names mean the same model."""
+    return first == second or lasting_name(resolve(first)) == lasting_name(resolve(second))
 
 
 def _without_its_code(base: Source, folder: Path) -> Source:
-    """A base whose code is not run. Raises UnmaskError if the user allows code, and the base has some that nobody named."""
+    """The base, with its code switched off. Raises UnmaskError if the user allows code, but did not allow that of the base."""
     if not base.trust_remote_code or _is_trusted(base.model):
         return base
     if code_of(resolve(base.model), base.revision):
         raise UnmaskError(
-            f"'{folder}' names '{base.model}' as its base model, which comes with Python code of its own. --trust-remote-code covers "
+            f"'{folder}' names the base model '{base.model}', which comes with Python code of its own. --trust-remote-code covers "
             f"only the model that you name. To run that code, name the base: --model {base.model} --adapter {folder} "
             f"--trust-remote-code, or set {TRUSTED}={base.model}."
         )
@@ -153,41 +154,41 @@ def _without_its_code(base: Source, folder: Path) -> Source:
 
 
 def require_own_code(path: str, source: Source) -> None:
-    """Raise UnmaskError if a model asks to run code of another repository, which the user did not name."""
+    """Raise UnmaskError if a model needs code of another repository that the user did not allow."""
     if not source.trust_remote_code:
         return
     for other in sorted(code_of(path, source.revision) - {path}):
         if not _is_trusted(other):
             raise UnmaskError(
-                f"'{source.model}' asks to run Python code of '{other}'. --trust-remote-code covers only the model that you name. "
+                f"'{source.model}' needs to run Python code of '{other}'. --trust-remote-code covers only the model that you name. "
                 f"To run that code, set {TRUSTED}={other}."
             )
 
 
 def code_of(path: str, revision: str | None) -> set[str]:
-    """The repositories and folders whose Python code a load of this model would run."""
-    found: set[str] = set()
+    """The repositories and folders whose Python code runs when this model is loaded."""
+    places: set[str] = set()
     for name in ("config.json", "tokenizer_config.json"):
         file = Path(path) / name if Path(path).is_dir() else _file_on_hub(path, name, revision)
         if file is not None and file.is_file():
             mapped = _read(file).get("auto_map") or {}
-            found |= {one.split("--")[0] if "--" in one else path for one in _leaves(mapped)}
-    return found
+            places |= {name.split("--")[0] if "--" in name else path for name in _leaves(mapped)}
+    return places
 
 
 def _file_on_hub(name: str, file: str, revision: str | None) -> Path | None:
     try:
         return hub_file(name, file, revision)
     except UnmaskError:
-        return None  # loading says why the model cannot be had
+        return None  # loading gives the reason
 
 
 def _leaves(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(one)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
 
 
 def _is_trusted(model: str) -> bool:

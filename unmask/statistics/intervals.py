@@ -1,8 +1,8 @@
-"""Intervals: how sure a score is, also where a bootstrap would say "quite sure" because every item came out the same.
+"""Intervals: how sure a score is, also where every item came out the same.
 
-A bootstrap draws from the outcomes that were seen. Twenty texts that are all classified rightly give twenty more of the same on every
-resample, and an interval of no width. What was not seen may still happen: in three items of a hundred, say, where none of a hundred did
-(the rule of three; Hanley and Lippman-Hand, 1983).
+A bootstrap draws from the observed outcomes. If twenty texts of twenty are classified correctly, every resample is all correct, and the
+interval has no width. Yet other outcomes can happen: if none of a hundred items failed, up to three of a hundred others may fail (the
+rule of three; Hanley and Lippman-Hand, 1983).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class Estimate:
 
 
 NO_WIDTH = 1e-12
-"""Width from which an interval counts as one: less is floating point."""
+"""The smallest width that counts: anything less is floating-point error."""
 
 _DRAWN = 0.95
-"""The highest level that a thousand resamples are asked for."""
+"""The highest level that is read off a thousand resamples."""
 
 _LOWEST = {"spearman": -1.0}
 """The lowest score of a metric, where that is not 0; the highest is 1."""
@@ -46,18 +46,18 @@ def wilson(successes: float, n: int, level: float = 0.95) -> Bounds:
 
 
 def unseen(n: int, level: float = 0.95) -> float:
-    """The largest share that something may have which none of n items showed: the upper bound of Wilson's interval of 0 in n."""
+    """The largest plausible share of an outcome that none of n items showed: the upper bound of Wilson's interval for 0 of n."""
     z2 = _z(level) ** 2
     return z2 / (n + z2)
 
 
 def score_interval(items: Items, level: float = 0.95, resamples: int = 1000) -> Bounds | None:
-    """The interval of a score from the items behind it, which are at least two; None if no resample of them has a score.
+    """The interval of a score, from two items or more. None if no resample of them has a score.
 
     - Items that are right or wrong (0 or 1): Wilson's interval.
-    - Others: percentile bootstrap over the items; for V-measure around the score, since repeats inflate it.
-    - Where the bootstrap has no width, since every item came out alike: a share `unseen` of other items may have come out as badly, or
-      as well, as an item can.
+    - Other items: percentile bootstrap over the items. For V-measure it is centred on the score, since repeated items inflate it.
+    - If the bootstrap has no width, since all items came out the same: a share `unseen` of other items may be as bad, or as good, as an
+      item can be.
     """
     value = items.columns.get("value")
     if items.metric == "mean" and value is not None and np.isin(value, (0, 1)).all():
@@ -85,7 +85,7 @@ def mean_interval(scores: Sequence[float], intervals: Sequence[Bounds]) -> Bound
 
 
 def normal_interval(differences: Scores, difference: float, n: int, level: float = 0.95) -> Bounds:
-    """The interval of a normal with the error of bootstrapped differences; where these are all alike, `difference_interval`."""
+    """A normal interval with the standard error of bootstrapped differences. If these are all equal, `difference_interval`."""
     error = float(differences.std(ddof=1))
     if error <= NO_WIDTH:
         return difference_interval(differences, difference, n, level)
@@ -94,10 +94,10 @@ def normal_interval(differences: Scores, difference: float, n: int, level: float
 
 
 def difference_interval(differences: Scores, difference: float, n: int, level: float = 0.95) -> Bounds:
-    """Percentile interval of bootstrapped differences; where these are all alike, a bound on what n items did not show.
+    """Percentile interval of bootstrapped differences. If these are all equal, a bound on what n items did not show.
 
-    Two designs with the same outcome on every item may differ on a share `unseen` of others, by 1 at most. Two that differ by the same
-    amount on every item may differ by as much the other way on that share.
+    If two designs have the same outcome on every item, they may differ by at most 1 on a share `unseen` of other items. If they differ
+    by the same amount on every item, they may differ by that amount the other way on that share.
     """
     low, high = interval(differences, level)
     if high - low > NO_WIDTH:

@@ -1,4 +1,4 @@
-"""Power: how many tasks it takes to see a difference between two designs, and what a study of a given size could see."""
+"""Power: the number of tasks needed to see a difference between two designs, and the difference that a given number can show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unmask.statistics.bootstrap import Scores
 from unmask.statistics.paired import DECIMALS, fewest_tasks, sums_under_chance
 
 MOST_TASKS = 1000
-"""Tasks beyond which no number is named: a difference that needs more is too small to be shown on any collection of tasks."""
+"""The largest number of tasks that is named. A difference that needs more is too small for any collection of tasks."""
 
 _STUDIES = 4000  # the standard error of a power of 0.8 is then 0.006
 _EXACT = 60  # tasks up to which the null distribution is counted; beyond, it is normal to three digits of p

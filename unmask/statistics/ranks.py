@@ -1,4 +1,4 @@
-"""Ranks: what a critical-difference diagram shows, many designs over many tasks and which of them cannot be told apart."""
+"""Ranks: the content of a critical-difference diagram. It ranks many designs over many tasks and shows which cannot be told apart."""
 
 from __future__ import annotations
 

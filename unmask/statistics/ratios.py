@@ -29,12 +29,12 @@ class Ratio:
 
     @property
     def value(self) -> float:
-        """The score on all sentences; 0.0 where there is nothing to score."""
+        """The score on all sentences; 0.0 if there is nothing to score."""
         total = float(self.below.sum())
         return float(self.above.sum()) / total if total else 0.0
 
     def interval(self, seed: int = 0) -> tuple[float, float] | None:
-        """95 % by bootstrap over sentences; None for fewer than two."""
+        """The 95 % interval by bootstrap over sentences; None for fewer than two."""
         return interval(_resampled(self, seed)) if len(self.above) > 1 else None
 
 
@@ -60,7 +60,7 @@ def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Diffe
     """
     if len(first.above) != len(second.above) or len(first.above) < 2:
         counts = f"{len(first.above)} and {len(second.above)}"
-        raise UnmaskError(f"A paired comparison needs two sentences or more, the same for both: {counts} were given.")
+        raise UnmaskError(f"A paired comparison needs the same sentences for both, two or more: {counts} were given.")
     samples = _resampled(first, seed) - _resampled(second, seed)
     samples = samples[~np.isnan(samples)]
     exact = sign_flip_p(first.above - second.above) if np.array_equal(first.below, second.below) else None
@@ -69,7 +69,7 @@ def difference(metric: str, first: Ratio, second: Ratio, seed: int = 0) -> Diffe
 
 
 def _resampled(ratio: Ratio, seed: int) -> NDArray[np.float64]:
-    """The score on each resample; nan for one in which there is nothing to score."""
+    """The score on each resample; nan for a resample with nothing to score."""
     n = len(ratio.above)
     random = np.random.default_rng(seed)
     rows = max(1, _DRAWS_AT_ONCE // n)

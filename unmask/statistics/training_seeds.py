@@ -1,7 +1,7 @@
-"""Seeds: comparing trained designs, of which every seed of the training gives another embedder.
+"""Training seeds: compare trained designs, where every seed of the training gives another embedder.
 
-A design is not one trained embedder. That embedders differ on tasks in general is one thing; that other trainings of the
-same designs would differ alike is another, and whoever speaks of designs needs both.
+A design is more than one trained embedder. A claim about designs needs two things: these embedders differ on tasks in general, and other
+trainings of the same designs would differ in the same way.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Components:
-    """Why scores differ, as variances.
+    """The sources of differences between scores, as variances.
 
-    run: from training to training, on all tasks alike; task: of the difference of the designs, from task to task; rest: of
-    one embedder on one task, its measurement included.
+    run: between trainings, equal on all tasks. task: of the difference of the designs, between tasks. rest: of one embedder on one task,
+    measurement included.
     """
 
     run: float
@@ -48,8 +48,8 @@ class Components:
 class SeedTest:
     """Comparison of two designs, at least one of them trained with several seeds.
 
-    p_tasks: of these embedders on other tasks; p_both: of other trainings on other tasks. test: with the larger of the
-    two. a, b: None for a design that was not trained.
+    p_tasks: for these embedders on other tasks. p_both: for other trainings on other tasks. test: has the larger of the two. a, b: None
+    for a design that was not trained.
     """
 
     test: PairedTest
