@@ -159,7 +159,7 @@ def test_options_of_masked_and_geometry_reach_the_probe(run: Run, folder: Path) 
 def test_the_attention_of_a_plain_model_has_to_be_stated(command: str, run: Run, folder: Path) -> None:
     code, out, err = run(command, "-m", folder / "base", *arguments(command, folder))
     assert (code, out) == (2, "")
-    assert err.strip().splitlines()[-1].startswith("unmask: ") and "has to be stated" in err
+    assert err.strip().splitlines()[-1].startswith("unmask: ") and "State its attention" in err
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_a_head_that_was_not_saved_is_not_made_up(tokenizer: Any, tmp_path: Path
 def test_the_attention_of_a_plain_model_has_to_be_stated(tokenizer: Any, tmp_path: Path) -> None:
     base = saved_language_model(tmp_path / "base", tokenizer)
     for load in (load_model, load_predicting_model):
-        with pytest.raises(UnmaskError, match="has to be stated: causal or bidirectional"):
+        with pytest.raises(UnmaskError, match="State its attention: causal or bidirectional"):
             load(Source(str(base)))
         with pytest.raises(UnmaskError, match=r"Unknown attention 'casual'\. Did you mean 'causal'"):
             load(Source(str(base)), "casual")  # type: ignore[arg-type]
