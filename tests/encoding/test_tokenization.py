@@ -301,7 +301,7 @@ def test_an_instruction_that_is_no_string_is_refused(tokenizers: dict[str, Any],
 def test_a_tokenizer_that_cannot_serve_the_prompt_is_refused() -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = tokenizer.eos_token = None
-    with pytest.raises(UnmaskError, match="no chat template"):
+    with pytest.raises(UnmaskError, match="needs a chat template"):
         PromptTokenizer(tokenizer, "chat:plain", 8)
     with pytest.raises(UnmaskError, match="no end-of-sequence token"):
         PromptTokenizer(tokenizer, "eos", 8)

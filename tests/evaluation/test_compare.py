@@ -479,7 +479,7 @@ def test_a_prompt_that_the_tokenizer_cannot_serve_is_refused_before_anything_is_
     own = tmp_path / "model"
     shutil.copytree(folder, own)
     (own / "chat_template.jinja").unlink()
-    with pytest.raises(UnmaskError, match="this tokenizer has no chat template"):
+    with pytest.raises(UnmaskError, match="needs a chat template, and this tokenizer has none"):
         compare(plan_of(own, "mean,causal/chat:plain/last", tasks), ResultStore(tmp_path / "report"))
     assert reads == []
 

@@ -287,7 +287,7 @@ def test_routing_points_are_read_as_routers_are(router: Any, points: int, tmp_pa
 def test_routers_of_other_experts_are_refused(tmp_path: Path) -> None:
     model = language_model()
     mixture = Mixture(model, saved_experts(tmp_path, model))
-    with pytest.raises(UnmaskError, match="it belongs to other experts"):
+    with pytest.raises(UnmaskError, match="It belongs to other experts"):
         mixture.load_routers({"router": torch.zeros(2, 64)})
     with pytest.raises(UnmaskError, match="not of the kind 'block'"):
         mixture.load_routers({"model.layers.0.mlp": torch.zeros(3, 64)})

@@ -62,7 +62,7 @@ def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
 def test_the_mask_token(tokenizer: Any) -> None:
     assert tokenizer.convert_ids_to_tokens(mask_id(tokenizer, "_")) == "_"
     assert mask_id(tokenizer, "</s>") == 2
-    with pytest.raises(UnmaskError, match=r"'a mask' is \d tokens to this tokenizer"):
+    with pytest.raises(UnmaskError, match=r"'a mask' is \d tokens for this tokenizer"):
         mask_id(tokenizer, "a mask")
 
 
