@@ -193,4 +193,4 @@ def test_a_writer_that_fails_says_why_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UnmaskError) as told:
         WriterPool(Source(str(tmp_path / "empty")), 2)
-    assert "\n" not in str(told.value) and "without a config.json" in str(told.value)
+    assert "\n" not in str(told.value) and "has no config.json" in str(told.value)
