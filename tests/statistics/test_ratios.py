@@ -30,7 +30,7 @@ def test_a_difference_is_paired() -> None:
     assert found.difference == pytest.approx(0.1) and found.interval == pytest.approx((0.1, 0.1)) and found.p < 0.01
     same = difference("accuracy", Ratio(hard, below), Ratio(hard, below))
     assert same.difference == 0 and same.p == 1
-    with pytest.raises(UnmaskError, match="two sentences or more"):
+    with pytest.raises(UnmaskError, match="the same sentences for both, two or more"):
         difference("accuracy", Ratio(hard, below), Ratio(hard[:5], below[:5]))
 
 
