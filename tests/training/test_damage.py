@@ -13,7 +13,8 @@ from tests.training.running import ROOT, At, die, killed, recipe, run, same, wei
 from unmask.errors import UnmaskError
 from unmask.io.seals import seal
 from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, last_checkpoint, resumable
-from unmask.training.run import DATA, DONE, RECIPE, RECORD, train
+from unmask.training.records import DATA, RECIPE, RUN
+from unmask.training.run import DONE, train
 
 
 def flip(file: Path) -> None:
@@ -79,10 +80,10 @@ def test_what_is_damaged_is_made_again(
 
 def test_a_finished_run_whose_record_is_damaged_is_finished_again(whole: Path, model: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "run")
-    flip(tmp_path / "run" / RECORD)
+    flip(tmp_path / "run" / RUN)
     with pytest.warns(UserWarning, match="run.json"):
         run(made(model), tmp_path / "run", None, At("1-mntp", 1, pytest.fail))
-    assert json.loads((tmp_path / "run" / RECORD).read_text())["seed"] == 0
+    assert json.loads((tmp_path / "run" / RUN).read_text())["seed"] == 0
     assert same(weights(tmp_path / "run"), weights(whole))
 
 

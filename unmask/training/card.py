@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from unmask.io.files import atomic
-from unmask.io.seals import read_record
 from unmask.training.recipe import Recipe
-from unmask.training.run import RECORD, Run
+from unmask.training.records import RUN, RunRecord, StageData
+from unmask.training.run import Run
 
 _ROWS = 12  # of a curve
 
 
 def write_card(recipe: Recipe, run: Run) -> None:
     """Write README.md (and the curves as a picture) into a trained embedder's folder, from what the run recorded."""
-    record = read_record(run.folder / RECORD)
+    record = RunRecord.read(run.folder / RUN)
     if record is None:
         return
     curves = {place.name: _log(place / "log.json") for place in stage_folders(run.folder)}
@@ -42,7 +42,7 @@ def stage_folders(folder: Path) -> list[Path]:
     return [place for place in sorted((folder / "stages").iterdir()) if (place / "log.json").is_file()]
 
 
-def card(recipe: Recipe, record: dict[str, Any], curves: dict[str, list[dict[str, Any]]], plain: bool) -> str:
+def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any]]], plain: bool) -> str:
     """The text of a model card, in markdown with the header that model hubs read. plain: sentence-transformers needs no code of ours."""
     settings = recipe.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"name", "about", "source", "data"})
     load = "" if plain else ", trust_remote_code=True"
@@ -50,34 +50,34 @@ def card(recipe: Recipe, record: dict[str, Any], curves: dict[str, list[dict[str
         f"---\nlibrary_name: sentence-transformers\npipeline_tag: sentence-similarity\nbase_model: {recipe.model}\n"
         "tags:\n- sentence-transformers\n- unmask\n---\n",
         f"# {recipe.name}: {recipe.model} as a text embedder\n",
-        f"{recipe.about}\n\nDesign `{record['design']}`, seed {record['seed']}. {recipe.source}\n",
+        f"{recipe.about}\n\nDesign `{record.design}`, seed {record.seed}. {recipe.source}\n",
         '```python\nfrom unmask import Embedder\n\nembedder = Embedder.from_pretrained("FOLDER")\n'
         f'# or: from sentence_transformers import SentenceTransformer; SentenceTransformer("FOLDER"{load})\n'
         'vectors = embedder.encode(["A man plays a guitar."])\n```\n',
-        "## Scores\n" if record["scores"] else "",
-        "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record["scores"].items() if name != "score"),
-        "These tasks chose the best checkpoint, so they flatter it.\n" if record["scores"] else "",
+        "## Scores\n" if record.scores else "",
+        "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
+        "These tasks chose the best checkpoint, so they flatter it.\n" if record.scores else "",
         "## Data\n",
-        "\n".join(_data(stage, sets) for stage, sets in record["data"].items()),
+        "\n".join(_data(stage, sets) for stage, sets in record.data.items()),
         "\n## Training\n![loss](training.png)\n",
         *(_curve(name, log) for name, log in curves.items()),
         "## Trainable parameters\n",
-        "\n".join(f"- {stage}: {sum(kinds.values()):,}" for stage, kinds in record["trains"].items()),
+        "\n".join(f"- {stage}: {sum(kinds.values()):,}" for stage, kinds in record.trains.items()),
         f"\n\n## Recipe\n```json\n{json.dumps(settings, indent=2)}\n```\n",
-        f"Trained on {record['hardware']}, with "
-        + ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+        f"Trained on {record.hardware}, with "
+        + ", ".join(f"{name} {version}" for name, version in record.versions.items())
         + ".\n",
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _data(stage: str, sets: dict[str, Any]) -> str:
+def _data(stage: str, sets: StageData) -> str:
     lines = []
     for name, data in sets.items():
-        left = ", ".join(f"{count} {why}" for why, count in data["left out"].items()) or "none"
-        leaks = "; ".join(f"{task}: {leak['exact']} exact, {leak['near']} near" for task, leak in data["leaks"].items())
+        left = ", ".join(f"{count} {why}" for why, count in data.left_out.items()) or "none"
+        leaks = "; ".join(f"{task}: {leak.exact} exact, {leak.near} near" for task, leak in data.leaks.items())
         lines.append(
-            f"- {stage}: `{name}` ({data['path']}), {data['examples']} examples, revision {data['revision']}; left out: {left}"
+            f"- {stage}: `{name}` ({data.path}), {data.examples} examples, revision {data.revision}; left out: {left}"
             + (f"; texts shared with held-out tasks, all left out: {leaks}" if leaks else "")
         )
     return "\n".join(lines)

@@ -25,6 +25,18 @@ from unmask.training.data import DataSet
 from unmask.training.leakage import find_leaks, without_leaks
 from unmask.training.lora import Coverage
 from unmask.training.recipe import Recipe, read_sets
+from unmask.training.records import (
+    BASE,
+    DATA,
+    RECIPE,
+    RUN,
+    BaseRecord,
+    DataRecord,
+    DataSetRecord,
+    LeakCounts,
+    RunRecord,
+    StageData,
+)
 from unmask.training.sharding import shard
 from unmask.training.stages import STAGES
 from unmask.training.stages.stage import Prepared, StageOptions
@@ -33,7 +45,6 @@ from unmask.training.trainee import Trainee, require_shardable
 Scored = tuple[Sequence[str], Sequence[tuple[int, int]]]  # texts of a task, and the places of those that it compares
 Score = Callable[[Embedder], dict[str, float]]
 DONE = "done.safetensors"
-DATA, RECORD, RECIPE, BASE = "data.json", "run.json", "recipe.json", "base.json"
 
 
 @dataclass(frozen=True)
@@ -114,16 +125,16 @@ def _is(recipe: Recipe, saved: dict[str, Any]) -> bool:
 
 def _claim(recipe: Recipe, folder: Path) -> None:
     """Write the recipe into its folder. Raises UnmaskError if steps were made there with another one."""
-    saved, said = read_record(folder / RECIPE), json.loads(recipe.model_dump_json(by_alias=True))
+    saved, settings = read_record(folder / RECIPE), json.loads(recipe.model_dump_json(by_alias=True))
     if _is_begun(folder):
         if saved is not None:
             same = _is(recipe, saved)
         else:  # damaged, or lost: each run has noted which recipe it is of
-            notes = [read_record(file) or {} for file in folder.glob(f"**/{DATA}")]
-            same = all(note.get("recipe") == _digest(recipe) for note in notes)
+            notes = [DataRecord.read(file) for file in folder.glob(f"**/{DATA}")]
+            same = all(note is not None and note.recipe == _digest(recipe) for note in notes)
         if not same:
             raise UnmaskError(f"'{folder}' holds a run of another recipe or other settings: give another folder.")
-    write_record(folder / RECIPE, said)
+    write_record(folder / RECIPE, settings)
 
 
 def _is_begun(folder: Path) -> bool:
@@ -145,7 +156,7 @@ def _is_done(run: Run) -> bool:
     except Damaged as error:
         warnings.warn(f"The result is made again: {error}", stacklevel=2)
         return False
-    return read_record(run.folder / RECORD) is not None
+    return RunRecord.read(run.folder / RUN) is not None
 
 
 def _train_one(
@@ -163,13 +174,20 @@ def _train_one(
     _require_same_data(run.folder, seen, recipe)
     base = _require_same_base(recipe, run.folder)
     trainee, trains = _through_stages(recipe, run, sets, score, listener)
-    record: dict[str, Any] = {"design": run.design.name, "seed": run.seed, "base": base, "data": seen, "trains": trains}
     trainee.backbone.set_attention(run.design.attention)
     trainee.rest()
-    record |= {"hardware": hardware(trainee.backbone.device), "versions": versions()}
-    record["scores"] = score(trainee.embedder) if score else {}
+    record = RunRecord(
+        design=run.design.name,
+        seed=run.seed,
+        base=base,
+        data=seen,
+        trains=trains,
+        hardware=hardware(trainee.backbone.device),
+        versions=versions(),
+        scores=score(trainee.embedder) if score else {},
+    )
     if processes.is_first():
-        write_record(run.folder / RECORD, record)
+        record.write(run.folder / RUN)
         trainee.save(run.result)  # the last of all: where it lies, the run is done
 
 
@@ -193,9 +211,9 @@ def _through_stages(
 
 def require_same_tasks(folder: Path, held_out: Mapping[str, Scored]) -> None:
     """Raise UnmaskError if steps were made on data that were checked for leaks into other tasks."""
-    record = read_record(folder / DATA) if _is_begun(folder) else None
-    sets = [one for stage in (record or {}).values() if isinstance(stage, dict) for one in stage.values()]
-    before = {task for one in sets for task in one["leaks"]}
+    record = DataRecord.read(folder / DATA) if _is_begun(folder) else None
+    sets = [data for stage in record.stages.values() for data in stage.values()] if record else []
+    before = {task for data in sets for task in data.leaks}
     if sets and before != set(held_out):
         then, now = (", ".join(sorted(tasks)) or "no task" for tasks in (before, held_out))
         raise UnmaskError(
@@ -204,15 +222,19 @@ def require_same_tasks(folder: Path, held_out: Mapping[str, Scored]) -> None:
         )
 
 
-def _require_same_data(folder: Path, seen: dict[str, Any], recipe: Recipe) -> None:
-    """Raise UnmaskError if steps were made with other rows: the schedule would not be the one that the run goes on with.
+def _require_same_data(folder: Path, seen: dict[str, StageData], recipe: Recipe) -> None:
+    """Raise UnmaskError if steps were made with other rows, because the run could not continue with the same schedule.
 
-    If the note of the rows is damaged, nothing says which rows the steps saw, and the stages are begun anew.
+    If the record of the rows is damaged, nothing says which rows the steps saw, so the stages begin anew.
     """
     file = folder / DATA
-    before = read_record(file) if _is_begun(folder) else seen
+    record = DataRecord(stages=seen, recipe=_digest(recipe))
+    before = DataRecord.read(file) if _is_begun(folder) else record
     changed = [
-        f"{stage}: {name}" for stage, sets in seen.items() for name in sets if before and before[stage].get(name) != sets[name]
+        f"{stage}: {name}"
+        for stage, sets in seen.items()
+        for name in sets
+        if before and before.stages[stage].get(name) != sets[name]
     ]
     if changed:
         raise UnmaskError(f"The data changed since the run in '{folder}' began ({', '.join(changed)}): give another folder.")
@@ -221,41 +243,46 @@ def _require_same_data(folder: Path, seen: dict[str, Any], recipe: Recipe) -> No
         if before is None:
             warnings.warn(f"Nothing says which rows the stages in '{folder}' saw, so they are begun anew.", stacklevel=2)
             remove(folder / "stages")
-        write_record(file, {**seen, "recipe": _digest(recipe)})
+        record.write(file)
     processes.wait()
 
 
-def _require_same_base(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def _require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:
     """The base model of a run by the content of its weights. Raises UnmaskError if they have changed since the run began."""
     file = folder / BASE
-    said = {"model": lasting_name(recipe.model), "weights": identity_of(Source(recipe.model)).revision}
-    before = (read_record(file) if _is_begun(folder) else None) or said
-    if before["weights"] != said["weights"]:
+    base = BaseRecord(model=lasting_name(recipe.model), weights=identity_of(Source(recipe.model)).revision)
+    before = (BaseRecord.read(file) if _is_begun(folder) else None) or base
+    if before.weights != base.weights:
         raise UnmaskError(
-            f"The base model '{recipe.model}' has changed since the run in '{folder}' began: its weights were {before['weights']} "
-            f"and are {said['weights']} now. Bring the old base back, or give another folder."
+            f"The base model '{recipe.model}' has changed since the run in '{folder}' began: its weights were {before.weights} "
+            f"and are {base.weights} now. Bring the old base back, or give another folder."
         )
     processes.wait()
     if processes.is_first():
-        write_record(file, said)
-    return said
+        base.write(file)
+    return base
 
 
-def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Listener) -> tuple[list[DataSet], dict[str, Any]]:
-    """Data sets without the rows that occur in held-out tasks, and what is to be known of each."""
+def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Listener) -> tuple[list[DataSet], StageData]:
+    """Data sets without the rows that occur in held-out tasks, and a record of each."""
     kept, seen = [], {}
     for data in sets:
-        texts = {task: found for task, (found, _) in held_out.items()}
+        texts = {task: of_task for task, (of_task, _) in held_out.items()}
         report = find_leaks(data, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
-        one = without_leaks(data, report)
-        leaks = {task.task: {"exact": task.exact, "near": task.near, "pairs": len(task.both)} for task in report.tasks}
+        rest = without_leaks(data, report)
+        leaks = {task.task: LeakCounts(exact=task.exact, near=task.near, pairs=len(task.both)) for task in report.tasks}
         listener.say(
-            f"  {data.name}: {len(one.examples)} {data.kind}"
-            + "".join(f", {n} {why} left out" for why, n in one.skipped.items())
+            f"  {data.name}: {len(rest.examples)} {data.kind}"
+            + "".join(f", {n} {why} left out" for why, n in rest.skipped.items())
         )
-        kept.append(one)
-        said = {"path": data.source.path, "examples": len(one.examples), "revision": one.revision}
-        seen[data.name] = {**said, "left out": one.skipped, "leaks": leaks}
+        kept.append(rest)
+        seen[data.name] = DataSetRecord(
+            path=data.source.path,
+            examples=len(rest.examples),
+            revision=rest.revision,
+            left_out=rest.skipped,
+            leaks=leaks,
+        )
     return kept, seen
 
 
@@ -334,11 +361,11 @@ def _loop(
     evaluates = score is not None and same
     if stage.checkpointing:
         trainee.backbone.model.gradient_checkpointing_enable({"use_reentrant": False})
-    said = arguments(stage, folder, seed, trainee.backbone.device.type == "cpu", evaluates, not trainee.recipe.shard)
+    settings = arguments(stage, folder, seed, trainee.backbone.device.type == "cpu", evaluates, not trainee.recipe.shard)
     curves = [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))] if processes.is_first() else []
     loop = Loop(
         ready.module,
-        said,
+        settings,
         ready.rows,
         ready.collate,
         ready.objective,

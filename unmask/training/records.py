@@ -1,0 +1,104 @@
+"""Records of a run: what it was trained on, and what came of it. Each is a JSON file in the folder of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from unmask.errors import UnmaskError
+from unmask.io.seals import read_record, write_record
+
+DATA: Final = "data.json"
+RUN: Final = "run.json"
+RECIPE: Final = "recipe.json"
+BASE: Final = "base.json"
+
+
+class Record(BaseModel):
+    """A record with a checksum. Keys that another version wrote are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def read(cls, file: Path) -> Self | None:
+        """The record in a file; None if there is no such file, and None with a warning if it is damaged."""
+        content = read_record(file)
+        try:
+            return None if content is None else cls.model_validate(content)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            place = ".".join(map(str, problem["loc"])) or "the file"
+            raise UnmaskError(f"'{file}' is not a record of `unmask train`: {place}: {problem['msg']}.") from error
+
+    def write(self, file: Path) -> None:
+        """Write the record, whole and durable."""
+        write_record(file, self.model_dump(mode="json", by_alias=True))
+
+
+class LeakCounts(Record):
+    """Training texts that are in a held-out task: exact, nearly, and pairs of which both texts are."""
+
+    exact: int
+    near: int
+    pairs: int = 0
+
+
+class DataSetRecord(Record):
+    """A data set as a stage saw it. left_out: rows by the reason why they were left out. leaks: by held-out task."""
+
+    path: str
+    examples: int
+    revision: str
+    left_out: dict[str, int] = Field(validation_alias=AliasChoices("left out", "left_out"), serialization_alias="left out")
+    leaks: dict[str, LeakCounts]
+
+
+StageData = dict[str, DataSetRecord]
+"""The data sets of a stage, by name."""
+
+
+class DataRecord(Record):
+    """The data sets of each stage, and the recipe that they were read for (a hash)."""
+
+    stages: dict[str, StageData]
+    recipe: str | None = None
+
+    @classmethod
+    def read(cls, file: Path) -> Self | None:
+        """The record in a file, where the stages stand beside the key `recipe`."""
+        flat = _FlatDataRecord.read(file)
+        return None if flat is None else cls(stages=flat.model_extra or {}, recipe=flat.recipe)
+
+    def write(self, file: Path) -> None:
+        """Write the record, with the stages beside the key `recipe`."""
+        stages: dict[str, Any] = self.model_dump(mode="json", by_alias=True)["stages"]
+        write_record(file, {**stages, "recipe": self.recipe})
+
+
+class _FlatDataRecord(Record):
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, StageData]
+
+    recipe: str | None = None
+
+
+class BaseRecord(Record):
+    """The base model of a run: its name and a hash of its weights."""
+
+    model: str
+    weights: str
+
+
+class RunRecord(Record):
+    """What came of a run. trains: parameters that trained, by stage and kind. scores: of the tasks that were watched."""
+
+    design: str
+    seed: int
+    base: BaseRecord | None = None
+    data: dict[str, StageData]
+    trains: dict[str, dict[str, int]]
+    hardware: str
+    versions: dict[str, str]
+    scores: dict[str, float]
