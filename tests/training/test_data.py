@@ -124,7 +124,7 @@ def test_pairs_that_teach_nothing_are_left_out_and_counted(write: Write, pairs: 
     rows = [{"anchor": "a", "positive": "b"}, {"anchor": "a", "positive": " a"}, {"anchor": "a", "positive": "b"}]
     found = pairs(write(*rows))
     assert (texts(found), found.skipped) == ([("a", "b")], {"anchor equal to its positive": 1, "repeated": 1})
-    with pytest.raises(UnmaskError, match=r"data set 'set': nothing of .* left out: 1 anchor equal to its positive"):
+    with pytest.raises(UnmaskError, match=r"data set 'set': all rows of .* were left out: 1 anchor equal to its positive"):
         pairs(write(rows[1]))
     with pytest.raises(UnmaskError, match="holds no row"):
         pairs(write())

@@ -1,4 +1,4 @@
-"""Task sets: a benchmark of mteb, or the tasks that a paper was evaluated on, by one name."""
+"""Task sets: the tasks of a benchmark, or those of a paper, under one name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unmask.tasks.task import MtebTask
 
 
 class StatedSet(BaseModel):
-    """What `benchmarks.toml` says of a set: where it is from, the benchmark that it is or is a part of, its tasks by kind."""
+    """A set in `benchmarks.toml`: its source, the benchmark that it is or is a part of, and its number of tasks by kind."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,7 +29,7 @@ class StatedSet(BaseModel):
 
 @dataclass(frozen=True)
 class TaskSet:
-    """Tasks by one name. refused: why each of the others cannot be compared, by its name in mteb."""
+    """Tasks under one name. refused: why each other task of the set cannot be compared, by its name in mteb."""
 
     name: str
     source: str

@@ -1,4 +1,4 @@
-"""Training data: sentences, pairs and triples out of files as they are found, every row checked before training starts."""
+"""Training data: sentences, pairs and triples from files. Every row is checked before training starts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _ROLES: Final = ("text", "anchor", "positive", "negative", "negatives")
 
 
 class DataSource(BaseModel):
-    """One [data.NAME] table of a recipe: where rows come from, which of them, and what their columns mean.
+    """One [data.NAME] table of a recipe: where rows come from, which rows to use, and what their columns mean.
 
     path: a file (jsonl, parquet, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG], starter:reference or
-    starter:pairs. columns: our name for a column -> the file's. split: of the hub, or of a folder's judgements. negatives: most
-    negatives of an example; every column and one of a list if not given.
+    starter:pairs. columns: from our name of a column to that of the file. split: of the hub, or of a folder's judgements. where: use only
+    rows with these values. negatives: most negatives of an example; if not given, all columns, or one of a list.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -78,7 +78,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class _Roles:
-    """Which column of a file plays which part; `listed` negatives are one column that holds a list."""
+    """The columns of anchor, positive and negatives. listed: the negatives are one column that holds a list."""
 
     anchor: str
     positive: str
@@ -87,9 +87,9 @@ class _Roles:
 
 
 def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
-    """Every text of a source, once: its `text` column or, without one, all texts of its pairs.
+    """All texts of a source: its `text` column or, without one, all texts of its pairs.
 
-    Empty texts and repeated ones are left out and counted. Raises UnmaskError with file and line for a row that has no text.
+    Empty and repeated texts are left out and counted. Raises UnmaskError with file and line for a row without text.
     """
     file, table = _read_table(source, root)
     columns = _text_columns(file, source, table[0][1])
@@ -108,10 +108,10 @@ def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> Data
 
 
 def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
-    """Pairs or triples of a source, one for every positive of an anchor.
+    """Pairs or triples of a source, one for each positive of an anchor.
 
-    Left out and counted: anchors equal to their positive, repeated rows, rows whose lists hold no positive or too few negatives. Raises
-    UnmaskError with file and line for a text that is missing, empty or no string, and for a negative equal to its positive.
+    Left out and counted: anchors equal to their positive, repeated rows, and rows without a positive or with too few negatives. Raises
+    UnmaskError with file and line for a text that is missing, empty or not a string, and for a negative equal to its positive.
     """
     file, table = _read_table(source, root)
     roles = _pair_roles(file, source, table[0][1])
@@ -150,7 +150,7 @@ def _data_set(
     """A data set of at most `limit` of the examples, in the order of the file."""
     if not examples:
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.items())
-        raise UnmaskError(f"data set '{name}': nothing of {file} can be trained on; left out: {reasons}.")
+        raise UnmaskError(f"data set '{name}': all rows of {file} were left out: {reasons}.")
     if source.limit is not None and source.limit < len(examples):
         kept = random.Random(seed).sample(range(len(examples)), source.limit)
         examples = [examples[index] for index in sorted(kept)]
@@ -158,7 +158,7 @@ def _data_set(
 
 
 def content_hash(columns: tuple[str, ...], examples: Sequence[Example]) -> str:
-    """Name of what is trained on: 16 hex digits over the columns and all texts in order."""
+    """A hash of the data, 16 hex digits: the columns and all texts in their order."""
     used = (columns, [example.texts for example in examples])
     return hashlib.sha256(repr(used).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -214,8 +214,8 @@ def _pair_roles(file: Path, source: DataSource, row: Row) -> _Roles:
     if columns_of_pair is None:
         allowed = "; ".join(f"{anchor} with {' or '.join(partners)}" for anchor, partners in PARTNERS.items())
         raise UnmaskError(
-            f"{file} has the columns {', '.join(row)}, and which are anchor and positive cannot be told (known: {allowed}). "
-            'Say it: columns = {anchor = "...", positive = "..."}, or {text = "..."} for sentences.'
+            f"{file} has the columns {', '.join(row)}, and none of these pairs of columns is among them: {allowed}. "
+            'Name the columns: columns = {anchor = "...", positive = "..."}, or {text = "..."} for sentences.'
         )
     for column in ("negatives", "negative"):
         if isinstance(row.get(column), list):
@@ -226,7 +226,7 @@ def _pair_roles(file: Path, source: DataSource, row: Row) -> _Roles:
 
 
 def _wanted(source: DataSource, roles: _Roles) -> int:
-    """How many negatives an example gets."""
+    """Number of negatives of an example."""
     if roles.listed:
         return 1 if source.negatives is None else source.negatives
     there = len(roles.negatives)

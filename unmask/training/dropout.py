@@ -1,7 +1,7 @@
-"""Dropout for SimCSE, put into any decoder from outside, and proven: LLM configs have none, and call it by many names.
+"""Dropout for SimCSE, added to any decoder from outside and checked.
 
-Setting a config key does nothing on an architecture that names it otherwise; then both views of a sentence are equal, and training
-learns nothing at all.
+Configurations of LLMs have no dropout, or give it many names. A config key that an architecture does not know does nothing; then both
+views of a sentence are equal, and training learns nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""LoRA: which linear maps of a decoder get an adapter, said as a table, and refused where less than asked would train.
+"""LoRA: which linear maps of a decoder get an adapter, and a table of what trains.
 
-A list of names can miss silently: on Mixtral `gate_proj` reaches nothing, since its experts are 3-D parameters of one module.
-So targets are looked up on the loaded model, by kind, and every kind that was asked for must be there.
+A list of names can miss without a word: on Mixtral `gate_proj` reaches nothing, because its experts are 3-D parameters of one module. So
+targets are looked up on the loaded model, by kind, and every kind that the recipe names must be there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def weight_kinds(model: nn.Module, layers: nn.ModuleList, depth: int | None = No
     """Names of what "all" means in the (first `depth`) layers, by kind: linear maps, GPT-2's Conv1D, experts that are parameters.
 
     Such experts have 3 dimensions, or 2 where they are stacked on each other (DBRX). The kind is the name behind the layer's
-    number, with the experts that it belongs to. Routers are left out: adapting them is not what is asked for by "all".
+    number, with the experts that it belongs to. Routers are left out: "all" does not mean them.
     """
     from transformers.pytorch_utils import Conv1D
 
@@ -193,6 +193,6 @@ def require_asked(covered: Sequence[Coverage], options: LoraOptions) -> None:
     for kind in covered if options.targets != EVERY else []:
         if kind.kind in options.targets and kind.adapted < kind.present:
             raise UnmaskError(
-                f"'{kind.kind}' was asked for, and only {kind.adapted} of {kind.present} would train: peft does not reach the "
-                "others of this model. Leave it out of lora.targets, or train with lora = false."
+                f"lora.targets names '{kind.kind}', but only {kind.adapted} of {kind.present} would train: peft does not reach the others "
+                'in this model. Leave it out of lora.targets, or use train = "full".'
             )

@@ -1,8 +1,8 @@
-"""Processes: several that train one model together, as `torchrun` starts them. Alone, everything here does nothing.
+"""Several processes that train one model together, started by `torchrun`. With one process, everything here does nothing.
 
-Every process holds the whole model and its share of each batch. Gradients are averaged once a step, after the last backward pass:
-DistributedDataParallel would average in every backward pass, of which GradCache makes one for each part of a batch, and their
-number differs between processes when parts are cut by tokens. It also stops at an expert that no token of a batch was sent to.
+Every process holds the whole model and its share of each batch. Gradients are averaged once a step, after the last backward pass.
+DistributedDataParallel would average in every backward pass. GradCache makes one for each part of a batch, and processes may have
+different numbers of parts. It also stops at an expert that no token of a batch was sent to.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _TOGETHER = 1 << 24  # elements that are averaged in one message
 
 
 def count() -> int:
-    """How many processes train together."""
+    """Number of processes that train together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes files and speaks."""
+    """Whether this process is the one that writes files and messages."""
     return count() == 1 or os.environ.get("RANK", "0") == "0"
 
 
@@ -40,14 +40,14 @@ def meet() -> None:
 
 
 def wait() -> None:
-    """Go on when every process has come here: what the first one wrote can then be read by all."""
+    """Wait until every process is here, so that all can read what the first one wrote."""
     if count() > 1:
         torch.distributed.barrier()
 
 
 @contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Hold a folder for this run: the first process does, for all. Raises UnmaskError if another run holds it."""
+    """Lock a folder for this run; the first process does it for all. Raises UnmaskError if another run holds it."""
     if is_first():
         with only_run_in(folder):
             yield
@@ -56,7 +56,7 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 def agreed(value: Any) -> Any:
-    """What the first process says."""
+    """The value of the first process, in all processes."""
     if count() == 1:
         return value
     shared = [value]
@@ -66,9 +66,9 @@ def agreed(value: Any) -> Any:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def average_gradients(parameters: Iterable[Tensor]) -> None:
-    """Average the gradients of all processes in place; where one has none, it counts as zero, and where all have none, none is made.
+    """Average the gradients of all processes in place. A missing gradient counts as zero, unless it is missing in all.
 
-    Those of weights in shards are averaged already, where the shards are made (sharding.py).
+    Weights in shards are left out: FSDP2 averages their gradients (sharding.py).
     """
     training = [parameter for parameter in parameters if parameter.requires_grad and not hasattr(parameter, "full_tensor")]
     if count() == 1 or not training:
@@ -89,7 +89,7 @@ def average_gradients(parameters: Iterable[Tensor]) -> None:
 
 
 def _groups(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Gradients of one precision, as many together as make a message."""
+    """Groups of gradients of one precision, each small enough for one message."""
     group: list[Tensor] = []
     for gradient in sorted(gradients, key=lambda part: str(part.dtype)):
         full = sum(part.numel() for part in group) + gradient.numel() > _TOGETHER

@@ -1,4 +1,4 @@
-"""Running a recipe: design by design, seed by seed, stage by stage, each resumable where it was stopped."""
+"""Running a recipe: each design with each seed, stage by stage. A run that was stopped can be resumed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ DONE = "done.safetensors"
 
 @dataclass(frozen=True)
 class Listener:
-    """Who is told how a run goes: lines for people, and what every log of the loop holds."""
+    """Functions that are called while a run goes on. say: a line for people. covered: what trains in a stage. callbacks: of the loop."""
 
     say: Callable[[str], None] = lambda _: None
     covered: Callable[[str, Sequence[Coverage]], None] = lambda *_: None
@@ -61,7 +61,7 @@ SILENT = Listener()
 
 @dataclass(frozen=True)
 class Run:
-    """One trained embedder: where it lies and what it came from."""
+    """One trained embedder: its design, its seed and its folder."""
 
     design: Design
     seed: int
@@ -83,9 +83,9 @@ def train(
 ) -> list[Run]:
     """Train every design of a recipe with every seed.
 
-    root: where the paths of the recipe's data begin. score: gives the scores of an embedder on the recipe's tasks. held_out: texts of
-    tasks, and which of them are compared, that training must not see: rows with such a text, or a near duplicate, are left
-    out. A run that was stopped goes on from its last checkpoint, and gives the weights that it would have given. Raises UnmaskError.
+    root: the folder where paths of the recipe's data start. score: returns the scores of an embedder on the recipe's tasks. held_out:
+    texts of tasks, and which of them are compared. Rows with such a text, or with a near duplicate, are left out. A run that was stopped
+    continues from its last checkpoint, and gives the same weights as an unbroken run. Raises UnmaskError.
     """
     processes.meet()
     folder = folder.resolve()
@@ -101,7 +101,7 @@ def train(
 
 
 def runs(recipe: Recipe, folder: Path) -> list[Run]:
-    """Each run of a recipe and its folder: the folder itself if there is but one."""
+    """Each run of a recipe, with its folder: the folder itself if there is only one run."""
     many = len(recipe.designs) * len(recipe.seeds) > 1
     return [
         Run(Design.parse(design), seed, folder / f"{design.replace('/', '-')}.seed{seed}" if many else folder)
@@ -116,7 +116,7 @@ def check_data(recipe: Recipe, root: Path) -> dict[str, list[DataSet]]:
 
 
 def _is(recipe: Recipe, saved: dict[str, Any]) -> bool:
-    """Whether saved settings are this recipe's, those that a later version has added at their defaults."""
+    """Whether saved settings are those of this recipe. A setting that a later version added has its default."""
     try:
         return Recipe.model_validate(saved) == recipe
     except ValidationError:
@@ -124,7 +124,7 @@ def _is(recipe: Recipe, saved: dict[str, Any]) -> bool:
 
 
 def _claim(recipe: Recipe, folder: Path) -> None:
-    """Write the recipe into its folder. Raises UnmaskError if steps were made there with another one."""
+    """Write the recipe into its folder. Raises UnmaskError if the folder holds steps of another recipe."""
     saved, settings = read_record(folder / RECIPE), json.loads(recipe.model_dump_json(by_alias=True))
     if _is_begun(folder):
         if saved is not None:
@@ -138,7 +138,7 @@ def _claim(recipe: Recipe, folder: Path) -> None:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether a folder holds anything that training made: what only read its data left nothing to be mixed up."""
+    """Whether a folder holds results of training. A command that only read its data left none."""
     made = ("model/unmask.json", f"stages/*/{DONE}", "stages/*/checkpoint-*")
     return any(any(folder.glob(f"{depth}{pattern}")) for depth in ("", "*/") for pattern in made)
 
@@ -148,7 +148,7 @@ def _digest(recipe: Recipe) -> str:
 
 
 def _is_done(run: Run) -> bool:
-    """Whether a run is finished and its result is what was written; a damaged one is made again from what its stages left."""
+    """Whether a run is finished and its result intact. A damaged result is made again from the weights of its stages."""
     if not (run.result / "unmask.json").is_file():
         return False
     try:
@@ -194,7 +194,7 @@ def _train_one(
 def _through_stages(
     recipe: Recipe, run: Run, sets: Mapping[str, Sequence[DataSet]], score: Score | None, listener: Listener
 ) -> tuple[Trainee, dict[str, dict[str, int]]]:
-    """The trainee behind its last stage, and what trained in each."""
+    """The trainee after its last stage, and the number of parameters that trained in each."""
     trainee = Trainee.load(recipe, run.design, run.seed)
     trains = {}
     for number, name in enumerate(recipe.stages, start=1):
@@ -210,7 +210,7 @@ def _through_stages(
 
 
 def require_same_tasks(folder: Path, held_out: Mapping[str, Scored]) -> None:
-    """Raise UnmaskError if steps were made on data that were checked for leaks into other tasks."""
+    """Raise UnmaskError if the run began with other held-out tasks."""
     record = DataRecord.read(folder / DATA) if _is_begun(folder) else None
     sets = [data for stage in record.stages.values() for data in stage.values()] if record else []
     before = {task for data in sets for task in data.leaks}
@@ -296,7 +296,7 @@ def run_stage(
     score: Score | None,
     listener: Listener,
 ) -> list[Coverage]:
-    """Run one stage, or take over what it left if it is done; the trainee then holds its weights, not yet merged."""
+    """Run one stage, or load its weights if it is done. The trainee then holds these weights, not yet merged."""
     from unmask.training.loop import load_trainable, save_trainable
 
     done = _is_finished(folder)

@@ -1,4 +1,4 @@
-"""The trainee: one loaded model that goes through the stages of a recipe, and what trains of it in each."""
+"""The trainee: a loaded model that goes through the stages of a recipe, with the parts of it that train in each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Trainee:
-    """A model in training. language_model: with its head, where a stage predicts tokens; adapter: the LoRA of the stage at work."""
+    """A model in training. language_model: with its head, if a stage predicts tokens. adapter: the LoRA of the present stage."""
 
     recipe: Recipe
     embedder: Embedder
@@ -73,7 +73,7 @@ class Trainee:
         return self.recipe.shard
 
     def begin(self, stage: str, seed: int) -> list[Coverage]:
-        """Free what trains in a stage, and say what does. Raises UnmaskError if that is nothing, or less than was asked for."""
+        """Let the weights of a stage train, and list them. Raises UnmaskError if nothing would train, or less than the recipe names."""
         pools = STAGES[stage].pools
         head, body = self.backbone.head, self.backbone.model
         if self.recipe.train == "head" and not pools:
@@ -101,7 +101,7 @@ class Trainee:
         return covered
 
     def end(self, merge: bool) -> None:
-        """Fold the adapter into the weights, so that the next stage begins with a new one, or leave it beside them."""
+        """End a stage. merge: fold the adapter into the weights; otherwise it stays beside them."""
         if self.adapter is not None and merge:
             self.adapter.merge_and_unload()
             self.adapter = None
@@ -110,7 +110,7 @@ class Trainee:
         self.backbone.autocast = None
 
     def rest(self) -> None:
-        """Put the embedder in evaluation mode and in the recipe's precision: it then is what `save` writes."""
+        """Put the embedder in evaluation mode and in the precision of the recipe, as `save` writes it."""
         self.backbone.model.eval()
         if self.backbone.head is not None:
             self.backbone.head.eval()
@@ -149,9 +149,9 @@ def cast_inputs(adapter: PeftModel, cast: bool) -> None:
 
 
 def instructions(recipe: Recipe) -> dict[str, str]:
-    """The instructions of a recipe's data, by the name of their data set, for the embedder that was trained under them.
+    """The instructions that the embedder was trained with, by the name of their data set.
 
-    Documents' own are called NAME-document; if there is but one data set, they are called "query" and "document" too.
+    Instructions of documents are called NAME-document. If there is only one data set, they are also called "query" and "document".
     """
     used = {name: recipe.data[name] for stage in recipe.stages for name in recipe.stage(stage).data}
     known = {name: source.instruction for name, source in used.items()}

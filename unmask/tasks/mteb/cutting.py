@@ -1,4 +1,4 @@
-"""Cutting: the first so many items of a task of mteb, as `subsets` draws them of a local one, under the task's own protocol."""
+"""Cutting an mteb task to its first items, drawn as `subsets` draws them, under the protocol of the task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SEED = 0
 
 
 def items_of_parts(parts: Sequence[Any]) -> int | None:
-    """Items that all splits and subsets of a loaded task hold, or None for a task that cannot be cut.
+    """Number of items in all splits and subsets of a loaded task, or None for a task that cannot be cut.
 
-    That is one that is cross-validated on the split that it is scored on, or that scores several sets of texts each for itself.
+    A task cannot be cut if it is cross-validated on the split that it is scored on, or if it scores several sets of texts one by one.
     """
     sizes = [_size(part, data) for part in parts for _, split, data in _cells(part) if not _is_fitted_on(part, split)]
     cells = sum(len(list(_cells(part))) for part in parts)
@@ -31,7 +31,7 @@ def texts_of_parts(parts: Sequence[Any]) -> int:
 
 
 def cut(parts: Sequence[Any], limit: int) -> None:
-    """Leave of loaded tasks so many items in all, as many of each split and subset, and every class that each has."""
+    """Keep `limit` items of loaded tasks, equally many of each split and subset, and every class of each."""
     cells = [(part, cell) for part in parts for cell in list(_cells(part))]
     each = max(2, ceil(limit / len(cells)))
     for part, (subset, split, data) in cells:
@@ -120,7 +120,7 @@ def _cut_search(data: Any, size: int) -> Any:
 
 
 def _draw_no_more(part: Any, size: int) -> None:
-    """Clustering embeds a share of large sets and draws thousands of a set: of a small one it embeds all, and draws as many."""
+    """Let clustering embed all texts of a small set and draw as many; of a large set it embeds a share and draws thousands."""
     if hasattr(part, "max_fraction_of_documents_to_embed"):
         part.max_fraction_of_documents_to_embed = part.max_document_to_embed = None
         part.max_documents_per_cluster = min(part.max_documents_per_cluster, size)

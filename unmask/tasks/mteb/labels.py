@@ -1,7 +1,6 @@
-"""Labels of classification tasks, as lists: mteb asks `datasets` for a column, which makes a row for every look at one of its labels.
+"""Labels of classification tasks in memory, because mteb reads them one by one from `datasets`, which is slow.
 
-It looks at each training label in each of ten experiments, and at each test label for each of its scores: that was most of the time
-that scoring took.
+mteb reads each training label in each of ten experiments, and each test label for each of its scores. This took most of the time.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 
 def read_labels_once(task: Any) -> None:
-    """Let an mteb classification task draw and score as it does, with labels in memory; nothing for one that does so in another way."""
+    """Keep the labels of an mteb classification task in memory. A task with a protocol of its own stays as it is."""
     for name, wrap in (("_undersample_data", _drawing), ("_calculate_scores", _scoring)):
         if hasattr(task, name):
             setattr(task, name, wrap(task, getattr(task, name)))
@@ -54,7 +53,7 @@ def _numbered(gold: Sequence[Any], predicted: Any) -> tuple[list[int], NDArray[n
 
 
 class WithLabels:
-    """A data set one of whose columns is a list; in all else it is the data set itself."""
+    """A data set with its labels as a list. Everything else is passed to the data set."""
 
     def __init__(self, dataset: Any, column: str) -> None:
         self._dataset, self._column, self._labels = dataset, column, list(dataset[column][:])
