@@ -95,7 +95,7 @@ def test_columns_are_renamed_and_the_new_names_win(write: Write, pairs: Callable
 
 
 def test_columns_that_are_no_pair_are_refused_with_what_was_found(write: Write, pairs: Callable[..., DataSet]) -> None:
-    with pytest.raises(UnmaskError, match=r"the columns left, right, and which are anchor .* columns = \{anchor"):
+    with pytest.raises(UnmaskError, match=r"the columns left, right, and none of these pairs of columns .* columns = \{anchor"):
         pairs(write({"left": "a", "right": "b"}))
 
 

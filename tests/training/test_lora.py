@@ -241,5 +241,5 @@ def test_nothing_and_less_than_asked_are_refused() -> None:
     partly = [Coverage("q_proj", 3, 3, 100, 10), Coverage("up_proj", 3, 2, 100, 10)]
     require_asked(partly, OPTIONS)
     require_asked(partly, LoraOptions(targets=("q_proj",)))
-    with pytest.raises(UnmaskError, match="lora.targets names 'up_proj', but only 2 of 3 would train"):
+    with pytest.raises(UnmaskError, match=r"lora\.targets names 'up_proj', but only 2 of 3 would train"):
         require_asked(partly, LoraOptions(targets=("q_proj", "up_proj")))
