@@ -35,4 +35,6 @@ def model_of(given: argparse.Namespace) -> str:
 def rows(file: str, smoke: bool) -> list[dict[str, Any]]:
     """The rows of a file of a data set, such as `stsb/test.jsonl`; a bundled file of the same columns in a smoke run."""
     path = _BUNDLED[file] if smoke else DATA / file
+    if not path.is_file():
+        raise SystemExit(f"There is no {path}. Set UNMASK_DATA to a folder that holds {file}, or use --smoke.")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -22,14 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     some = texts(2 * (4 if given.smoke else given.texts), given.smoke)["sentences"]
     for dtype in ("float32", "bfloat16"):
-        for design in ("mean", "prompteol"):
+        for design in ("mean", "prompteol", "bidirectional-mean"):
             embedder = Embedder.from_pretrained(_inputs.model_of(given), design, dtype=dtype)
             together = embedder.encode(some, show_progress=False)
             alone = np.concatenate([embedder.encode([text]) for text in some])
             cosine = (together * alone).sum(1) / np.linalg.norm(together, axis=1) / np.linalg.norm(alone, axis=1)
             moved = np.abs(together - alone).max() / np.abs(alone).max()
             print(
-                f"{dtype:9} {design:10} smallest cosine {cosine.min():.6f}, largest difference {moved:.1e} of the largest value"
+                f"{dtype:9} {design:18} smallest cosine {cosine.min():.6f}, largest difference {moved:.1e} of the largest value"
             )
 
 
