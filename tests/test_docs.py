@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import itertools
 import re
@@ -148,3 +149,11 @@ def test_the_page_on_training_names_the_columns_of_pairs() -> None:
     for anchor, partners in PARTNERS.items():
         names = ", ".join(f"`{partner}`" for partner in partners)
         assert f"`{anchor}` and {'one of ' * (len(partners) > 1)}{names}" in page
+
+
+@pytest.mark.parametrize("page", ["statistics", "report"])
+def test_functions_that_pages_name_exist(page: str) -> None:
+    named = re.findall(r"`((?:statistics|evaluation)\.[\w.]+)", (DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    for module, _, function in (name.rpartition(".") for name in named):
+        assert hasattr(importlib.import_module(f"unmask.{module}"), function), f"{module}.{function}"
+    assert named
