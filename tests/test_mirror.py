@@ -1,0 +1,92 @@
+"""The tests mirror the rooms: a module is tested by the module of the same name, or by the one that is named here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "unmask"
+
+# whole rooms or parts of rooms that one test module holds to a contract, member by member or by commands
+FAMILIES = {
+    "cli/probing": "probing/test_command.py",
+    "cli": "cli/test_cli.py",
+    "experts/abilities": "experts/test_abilities.py",
+    "studies/self_moe": "studies/test_self_moe.py",
+    "tasks/kinds": "tasks/test_task.py",
+    "tasks/mteb": "tasks/test_mteb_tasks.py",
+    "training/stages": "training/test_stages.py",
+}
+
+# modules that are tested through what uses them
+ELSEWHERE = {
+    "designs/presets": "designs/test_design.py",
+    "encoding/precision": "serving/test_bulk.py",
+    "evaluation/racing": "evaluation/test_recommend.py",
+    "evaluation/reference_rows": "evaluation/test_compare.py",
+    "evaluation/word_level": "evaluation/test_word_scores.py",
+    "experts/balance": "experts/test_mixing.py",
+    "experts/expert": "experts/test_training.py",
+    "experts/joint_training": "experts/test_mixing.py",
+    "experts/lesson_training": "experts/test_training.py",
+    "experts/lessons/domain": "experts/lessons/test_specialise.py",
+    "experts/lessons/filters": "experts/lessons/test_specialise.py",
+    "experts/lessons/pool": "experts/lessons/test_generation.py",
+    "experts/likelihood": "experts/test_training.py",
+    "experts/names": "experts/test_mixing.py",
+    "experts/prototypes": "experts/test_mixing.py",
+    "experts/router": "experts/test_mixing.py",
+    "io/progress": "io/test_terminal.py",
+    "mixture/any_model": "mixture/test_mixture_folder.py",
+    "mixture/expert_folder": "mixture/test_mixture_folder.py",
+    "mixture/expert_linear": "mixture/test_mixture.py",
+    "mixture/final_router": "mixture/test_mixture.py",
+    "mixture/gating": "mixture/test_mixture.py",
+    "mixture/model": "mixture/test_mixture.py",
+    "mixture/names": "mixture/test_merging.py",
+    "mixture/overrides": "mixture/test_mixture.py",
+    "mixture/running_mean": "mixture/test_mixture.py",
+    "models/decoder": "models/test_loading.py",
+    "models/digests": "models/test_identity.py",
+    "models/hub": "models/test_source.py",
+    "models/pico": "models/test_bundled.py",
+    "models/provenance": "saving/test_folder.py",
+    "models/routing": "encoding/test_backbone.py",
+    "reporting/plotting": "reporting/test_figures.py",
+    "reporting/probe_figures": "probing/test_won_pairs.py",
+    "reporting/report": "reporting/test_page.py",
+    "reporting/svg": "reporting/test_figures.py",
+    "saving/load_model": "probing/test_masked.py",
+    "tasks/columns": "tasks/test_task.py",
+    "tasks/find": "tasks/test_task.py",
+    "tasks/folder": "tasks/test_task.py",
+    "tasks/sampling": "tasks/test_subsets.py",
+    "training/card": "training/test_run.py",
+    "training/loop": "training/test_run.py",
+    "training/processes": "training/test_distributed.py",
+    "training/progress": "training/test_train_cli.py",
+    "training/sources": "training/test_data.py",
+    "training/targets": "training/test_collate.py",
+}
+MODULES = sorted(
+    file.relative_to(PACKAGE).with_suffix("").as_posix() for file in PACKAGE.rglob("*.py") if not file.stem.startswith("__")
+)
+
+
+def mirrored(module: str) -> Path:
+    folder, _, name = module.rpartition("/")
+    return TESTS / folder / f"test_{name}.py"
+
+
+def test_a_module_is_tested_by_its_namesake_or_by_the_one_named_here() -> None:
+    own = {module for module in MODULES if mirrored(module).is_file()}
+    families = {module for module in MODULES if any(module.startswith(f"{family}/") for family in FAMILIES)}
+    untested = set(MODULES) - own - families - set(ELSEWHERE)
+    assert not untested, "add a test module of the same name, or name the one that covers it"
+    assert not own & set(ELSEWHERE), "these have tests of their own: take them out of the list"
+
+
+def test_the_list_names_modules_that_exist() -> None:
+    assert set(ELSEWHERE) <= set(MODULES)
+    assert all((PACKAGE / family).is_dir() for family in FAMILIES)
+    assert all((TESTS / file).is_file() for file in (*ELSEWHERE.values(), *FAMILIES.values()))
