@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.abuse.forking import import_everything, run
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 PRINTED = {  # a line that each script prints once it has come to its end
@@ -22,10 +24,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
 def test_script_runs(script: Path, tmp_path: Path) -> None:
-    found = subprocess.run([sys.executable, str(script), "pico"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    assert PRINTED[script.stem] in found.stdout
-    assert not list(tmp_path.iterdir()), "the script left files behind"
+    def work() -> None:
+        sys.argv = [str(script), "pico"]
+        runpy.run_path(str(script), run_name="__main__")
+
+    import_everything()
+    (here := tmp_path / "here").mkdir()
+    done = run(work, here, tmp_path / "notes")
+    assert done.code == 0, done.err
+    assert PRINTED[script.stem] in done.out
+    assert not list(here.iterdir()), "the script left files behind"
 
 
 def test_list_is_complete() -> None:

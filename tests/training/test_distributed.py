@@ -165,7 +165,7 @@ def test_the_command_runs_under_torchrun(model: Path, tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("trained embedder in") == 1
