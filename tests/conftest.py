@@ -17,25 +17,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from hypothesis import settings
-from jaxtyping import install_import_hook
 
-import tests.shapes  # noqa: F401
+from tests.shapes import check_shapes
 
-_CHECKED = (
-    "unmask.encoding.pooling",
-    "unmask.models.routing",
-    "unmask.encoding.features",
-    "unmask.encoding.heads",
-    "unmask.encoding.backbone",
-)
-with install_import_hook(list(_CHECKED), "tests.shapes.checked"):
-    import unmask.encoding.backbone
-    import unmask.encoding.features
-    import unmask.encoding.heads
-    import unmask.encoding.pooling
-    import unmask.models.routing  # noqa: F401
-
-install_import_hook("unmask.training.losses", "tests.shapes.checked")  # later, by the tests that need it: it imports much
+check_shapes()  # before anything of the package is imported
 
 import torch
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
@@ -30,7 +30,7 @@ POSITIVE = 4.0
 _T = 2.0
 _ROWS_AT_ONCE = 1024
 
-Vectors = Float[NDArray[Any], "text dim"]
+Vectors = Real[NDArray[Any], "text dim"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Geometry:
         return asdict(self) | {"better": {"alignment": "lower", "uniformity": "lower"}}
 
 
-def alignment(first: Vectors, second: Vectors) -> float:
+def alignment(first: Vectors, second: NDArray[Any]) -> float:
     """Mean of |x - y|^2 over pairs of rows at unit length: 0 if all are equal, 4 if all are opposite. Raises UnmaskError."""
     if len(first) != len(second) or not len(first):
         raise UnmaskError(

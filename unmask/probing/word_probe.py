@@ -162,7 +162,7 @@ def _probe(
     train: Sequence[Sentence],
     test: Sequence[Sentence],
     fitted: Matrix,
-    scored: Matrix,
+    scored: Float[NDArray[np.float32], "test_word dim"],
     c: float | None,
     seed: int,
     **about: Any,
