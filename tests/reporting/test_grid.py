@@ -60,6 +60,13 @@ def test_a_task_whose_data_changed_is_another_task(tmp_path: Path) -> None:
     assert list(read_grid(tmp_path).tasks) == ["sts-0 (b33d919)", "sts-0 (fedcba9)", "topics"]
 
 
+def test_two_attention_implementations_are_two_systems(tmp_path: Path) -> None:
+    for implementation in (None, "eager"):
+        TWO.write(tmp_path, attn_implementation=implementation)
+    names = " ".join(read_grid(tmp_path).names.values())
+    assert "(attention: eager)" in names and "(attention: chosen by transformers)" in names
+
+
 def test_two_models_with_one_name_are_told_apart(tmp_path: Path) -> None:
     for model in ("a/llm", "b/llm"):
         replace(TWO, model=model).write(tmp_path, model=model)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
+from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
 from unmask.encoding.precision import Precision
 from unmask.io.terminal import say
 
@@ -26,9 +26,7 @@ def embed(
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
     precision: Annotated[Precision, typer.Option(help="Of the vectors that are written.")] = "float32",
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of one text with its prompt; 512 by default.")
-    ] = None,
+    max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,
     adapter: Adapter = None,
     revision: Revision = None,

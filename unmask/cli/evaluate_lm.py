@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from unmask.cli.lesson_options import Drawn, domains_of
 from unmask.cli.options import AsJson, Device, Dtype, TrustRemoteCode
 from unmask.errors import UnmaskError
+from unmask.io.terminal import say
 
 if TYPE_CHECKING:
     from unmask.experts.abilities.harness import Items
@@ -86,7 +86,7 @@ def evaluate_lm(
                     foreseen[row] = _likelihoods(speaker, tokenizer, domains, max_length, row)
                 if asked:
                     right[row] = _accuracies(speaker, tokenizer, asked, limit, code, batch)
-            print(f"unmask: {row}: done", file=sys.stderr)
+            say(f"{row}: done")
     numbers = {name: len(some) for name, some in domains.items()}
     _tell(foreseen, right, numbers, as_json)
 
@@ -107,7 +107,7 @@ def _announce(asked: Mapping[str, Any], code: Mapping[str, bool]) -> None:
     from unmask.experts.abilities.harness import require_code_to_run
 
     if how := require_code_to_run(asked, **code):
-        print(f"unmask: {how}", file=sys.stderr)
+        say(how)
 
 
 def _require_choices(models: list[str], choices: list[str]) -> None:

@@ -25,6 +25,7 @@ from unmask.cli.lesson_options import (
     showing,
 )
 from unmask.cli.options import Device, Dtype, Model, Revision, TrustRemoteCode
+from unmask.io.terminal import say
 
 if TYPE_CHECKING:
     from unmask.experts.lessons.generation import Writers
@@ -53,7 +54,7 @@ def seeds(
             held.enter_context(only_writer_of(file))
         for file, lessons in files:
             write_lessons(lessons, file)
-            print(f"unmask: {len(lessons)} lessons in {file}", file=sys.stderr)
+            say(f"{len(lessons)} lessons in {file}")
 
 
 def specialise(
@@ -185,6 +186,4 @@ def expert(
             learning=learning,
             callbacks=callbacks,
         )
-    print(
-        f"unmask: expert in {done.folder}; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last", file=sys.stderr
-    )
+    say(f"expert in {done.folder}; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last")

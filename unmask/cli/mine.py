@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unmask.cli.lesson_options import LAST_SEED, MOST_TEXTS
-from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
+from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
+from unmask.io.terminal import say
 
 DEFAULT_DESIGN = "prompteol-z"  # a ratio of cosines means little among vectors that all point one way
 
@@ -41,9 +41,7 @@ def mine(
     seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of the sample.")] = 0,
     instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says for anchors.")] = None,
     document_instruction: Annotated[str | None, typer.Option(help="And for positives and negatives.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of one text with its prompt; 512 by default.")
-    ] = None,
+    max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,
     adapter: Adapter = None,
     revision: Revision = None,
@@ -86,11 +84,8 @@ def mine(
             row = dict(zip(found.columns, example.texts, strict=True))
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
     left = "".join(f"; {count} {reason}" for reason, count in found.skipped.items())
-    print(
-        f"unmask: {len(found.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{left}.",
-        file=sys.stderr,
-    )
+    say(f"{len(found.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{left}.")
     likes = (
         f"{mined.positive:.3f} with its positive, {mined.negative:.3f} with its negatives, {mined.anything:.3f} with any text"
     )
-    print(f"unmask: mean cosine of an anchor: {likes}.", file=sys.stderr)
+    say(f"mean cosine of an anchor: {likes}.")

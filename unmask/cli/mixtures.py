@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +22,7 @@ from unmask.cli.lesson_options import (
 from unmask.cli.options import Device, Dtype, Revision, TrustRemoteCode
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.names import Over, Start
+from unmask.io.terminal import say
 from unmask.mixture.names import Level, Method, RouterKind
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _mix(
         else:
             done = mix_jointly(*given, lora=made_of, **common)
     losses = f"; loss {done.losses[0]:.3f} at first, {done.losses[-1]:.3f} at last" if done.losses else ""
-    print(f"unmask: mixture in {done.folder}{losses}", file=sys.stderr)
+    say(f"mixture in {done.folder}{losses}")
 
 
 def merge(
@@ -171,4 +171,4 @@ def merge(
             model.save_pretrained(scratch)
             tokenizer.save_pretrained(scratch)
             seal(scratch)
-    print(f"unmask: {len(found)} experts merged ({method}) into {output}", file=sys.stderr)
+    say(f"{len(found)} experts merged ({method}) into {output}")

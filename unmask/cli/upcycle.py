@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from unmask.cli.lesson_options import LAST_SEED
 from unmask.cli.options import AsJson, Device, Dtype, Revision, TrustRemoteCode
+from unmask.io.terminal import say
 
 
 def upcycle(
@@ -57,7 +57,7 @@ def upcycle(
         counted = {"dense_parameters": before, "parameters": total, "active_parameters": active}
         print(json.dumps({**said, **counted, "difference": done.difference}, indent=2))
         return
-    print(f"unmask: proven equal: the copies' logits differ by {done.difference:.1g} of the largest (fp32).", file=sys.stderr)
+    say(f"proven equal: the copies' logits differ by {done.difference:.1g} of the largest (fp32).")
     print(
         f"{output}: {done.target.model_type}, {dtype_name(done.model)}; {before / 1e6:.0f} M parameters became {total / 1e6:.0f} M,"
     )

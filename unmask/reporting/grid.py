@@ -14,7 +14,7 @@ from unmask.evaluation.verdict import System, display_name
 from unmask.evaluation.word_level import split_word_level
 from unmask.statistics.intervals import NO_WIDTH, score_interval
 
-_SETTINGS = ("adapter", "model_revision", "dtype", "max_length")
+_SETTINGS = ("adapter", "model_revision", "dtype", "max_length", "attn_implementation")
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,8 @@ def _setting(result: Result, name: str) -> str:
         return str(value)[:7]
     if name == "adapter":
         return _last(value) if value else "no adapter"
+    if name == "attn_implementation":
+        return f"attention: {value or 'chosen by transformers'}"
     return f"{value} tokens" if name == "max_length" else str(value)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, Model, Revision, TrustRemoteCode
+from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
 from unmask.cli.probing.common import (
     AttentionChoice,
     Column,
@@ -150,7 +150,7 @@ def geometry(
         str | None, typer.Option("--design", "-d", help="A design; a saved embedder's own, else prompteol, if not given.")
     ] = None,
     positive_from: Annotated[float, typer.Option(help="Pairs of this score or more are taken for paraphrases.")] = 4.0,
-    max_length: Annotated[int | None, typer.Option(min=1, help="Most tokens of one text; 512 by default.")] = None,
+    max_length: MaxLength = None,
     batch_tokens: BatchTokens = None,
     adapter: Adapter = None,
     revision: Revision = None,
