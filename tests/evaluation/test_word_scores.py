@@ -249,7 +249,7 @@ def test_a_sentence_that_is_too_long_fails_its_task_and_no_other(folder: Path, t
     found = run(folder, "mean,last", [find_task(str(tmp_path / "long")), texts], store)
     assert set(found) == {("mean", "sts"), ("last", "sts")}
     assert {(one.label, one.applies) for one in store.failures} == {("mean", True), ("last", True)}
-    assert "positions; leave it out" in store.failures[0].error
+    assert "positions of the model. Leave it out" in store.failures[0].error
 
 
 def test_a_word_level_task_has_no_text_vectors(words: LocalTask) -> None:
