@@ -33,30 +33,30 @@ if TYPE_CHECKING:
 
 def mix(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
-    lessons: Annotated[list[str], typer.Option(help="NAME=FILE of a domain to learn the routing on; repeat.")],
+    lessons: Annotated[list[str], typer.Option(help="Lessons of a domain, as NAME=FILE; the router learns on them. Repeat for each domain.")],
     experts: Annotated[list[Path] | None, typer.Argument(help="PEFT folders of experts of one base model, in order.")] = None,
     joint: Annotated[
         bool, typer.Option("--joint", help="New experts, as many as domains, that learn together with the router.")
     ] = False,
     shared: Annotated[
-        Path | None, typer.Option(help="Expert that acts on every token at full strength, beside the routed ones.")
+        Path | None, typer.Option(help="An expert that acts on every token at full strength, beside the routed experts.")
     ] = None,
     start_from: Annotated[
-        Path | None, typer.Option(help="Mixture whose router is gone on with, for the experts that both have.")
+        Path | None, typer.Option(help="Start from this mixture's router. Rows of experts that both mixtures have are copied.")
     ] = None,
     router: Annotated[
         RouterKind,
-        typer.Option(help="One router for all blocks, one each, or one decision by the last state of a pass without experts."),
+        typer.Option(help="One router for all blocks, one for each block, or one decision from the final state of a pass without experts."),
     ] = "block",
-    level: Annotated[Level, typer.Option(help="Who is given to experts: each token, or the text so far.")] = "token",
+    level: Annotated[Level, typer.Option(help="What the router decides on: each token alone, or the text so far.")] = "token",
     top_k: Annotated[int, typer.Option(min=1, help="Experts that act on a token.")] = 1,
     renormalise: Annotated[
-        bool, typer.Option("--renormalise", help="Make the gates of those that act sum to 1: full strength.")
+        bool, typer.Option("--renormalise", help="Scale the gates of the chosen experts so that they sum to 1.")
     ] = False,
-    train_top_k: Annotated[int | None, typer.Option(min=1, help="The same while the router learns; all if not given.")] = None,
+    train_top_k: Annotated[int | None, typer.Option(min=1, help="Experts that act on a token while the router learns. Default: all.")] = None,
     start: Annotated[
         Start,
-        typer.Option(help="Router before it learns: small random weights, or the mean states of the experts' own domains."),
+        typer.Option(help="The router before training: small random weights, or the mean states of the experts' domains."),
     ] = "random",
     balance: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss.")] = 0.0,
     balance_over: Annotated[
