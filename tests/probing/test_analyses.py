@@ -41,7 +41,7 @@ SAYS = {
     "clusters": [
         "exact matching",
         "24 distinct texts, 3 clusters",
-        "AMI with 'label': causal/eol/last/routing",
+        "AMI with 'label': routing ",
         "clusters.svg",
     ],
     "prompts": ["mean over pairs of prompts, RW", "with gold: HS grammar", "20 pairs, 9 prompts"],
