@@ -4,12 +4,12 @@ The experts learn for two steps only, so that the script ends soon. Every step i
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from unmask import Embedder
+from unmask.cli import app
 
 LESSONS = {
     "math": [("What is 3 + 4?", "7"), ("What is 9 - 5?", "4"), ("What is 6 * 2?", "12"), ("What is 8 / 4?", "2")],
@@ -22,11 +22,11 @@ with tempfile.TemporaryDirectory() as folder:
     for name, lessons in LESSONS.items():
         lines = [json.dumps({"instruction": question, "output": answer}) for question, answer in lessons]
         (Path(folder) / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-        command = [sys.executable, "-m", "unmask", "expert", f"{name}.jsonl", "-m", model, "-o", f"experts/{name}", *SHORT]
-        subprocess.run(command, cwd=folder, check=True)
-    taught = ["--lessons", "math=math.jsonl", "--lessons", "code=code.jsonl"]
-    command = [sys.executable, "-m", "unmask", "mix", "experts/math", "experts/code", *taught, "-o", "mixture", *SHORT]
-    subprocess.run(command, cwd=folder, check=True)
+        command = ["expert", f"{folder}/{name}.jsonl", "-m", model, "-o", f"{folder}/experts/{name}", *SHORT]
+        app(command, standalone_mode=False)  # as `unmask expert ...` on the command line
+    experts = [f"{folder}/experts/{name}" for name in LESSONS]
+    taught = [word for name in LESSONS for word in ("--lessons", f"{name}={folder}/{name}.jsonl")]
+    app(["mix", *experts, *taught, "-o", f"{folder}/mixture", *SHORT], standalone_mode=False)
     for design in ("prompteol", "routing", "moee"):
         vectors = Embedder.from_pretrained(f"{folder}/mixture", design=design).encode(["What is 5 + 5?", "Print x."])
         print(f"{design}: {vectors.shape[1]} dimensions")

@@ -4,12 +4,12 @@ Three steps teach nothing. They show that everything is in place; `unmask recipe
 """
 
 import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from unmask import Embedder
+from unmask.cli import app
 
 PAIRS = [
     ("How do I reset my password?", "Open the settings and choose a new password."),
@@ -27,7 +27,7 @@ stages = ["contrastive"]
 r = 4
 
 [data]
-pairs = {{ path = "pairs.jsonl" }}
+pairs = {{ path = "{folder}/pairs.jsonl" }}
 
 [contrastive]
 data = ["pairs"]
@@ -41,7 +41,7 @@ model = sys.argv[1] if len(sys.argv) > 1 else "smollm2"
 with tempfile.TemporaryDirectory() as folder:
     lines = [json.dumps({"anchor": question, "positive": answer}) for question, answer in PAIRS]
     (Path(folder) / "pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    (Path(folder) / "mine.toml").write_text(RECIPE.format(model=model), encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "unmask", "train", "mine.toml", "-o", "trained"], cwd=folder, check=True)
+    (Path(folder) / "mine.toml").write_text(RECIPE.format(model=model, folder=folder), encoding="utf-8")
+    app(["train", f"{folder}/mine.toml", "-o", f"{folder}/trained"], standalone_mode=False)  # as `unmask train ...`
     embedder = Embedder.from_pretrained(f"{folder}/trained/model")
     print(embedder.design.name, embedder.encode(["Where is my order?"]).shape)

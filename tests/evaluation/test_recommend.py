@@ -294,7 +294,7 @@ def test_a_design_without_a_score_leaves_and_the_others_go_on(
         recommend(plan, ResultStore(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("name", ["STSBenchmark", "Banking77Classification", "SciFact", "AmazonCounterfactualClassification"])
+@pytest.mark.parametrize("name", ["STSBenchmark", "Banking77Classification", "SciFact"])
 def test_tasks_of_mteb_are_raced_too(
     name: str,
     offline: Any,  # noqa: F811

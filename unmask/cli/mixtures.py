@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 def mix(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
-    lessons: Annotated[list[str], typer.Option(help="Lessons of a domain, as NAME=FILE; the router learns on them. Repeat for each domain.")],
+    lessons: Annotated[
+        list[str], typer.Option(help="Lessons of a domain that the router learns on, as NAME=FILE. Repeat it.")
+    ],
     experts: Annotated[list[Path] | None, typer.Argument(help="PEFT folders of experts of one base model, in order.")] = None,
     joint: Annotated[
         bool, typer.Option("--joint", help="New experts, as many as domains, that learn together with the router.")
@@ -46,14 +48,18 @@ def mix(
     ] = None,
     router: Annotated[
         RouterKind,
-        typer.Option(help="One router for all blocks, one for each block, or one decision from the final state of a pass without experts."),
+        typer.Option(
+            help="One router for all blocks, one for each block, or one decision from the final state of a pass without experts."
+        ),
     ] = "block",
     level: Annotated[Level, typer.Option(help="What the router decides on: each token alone, or the text so far.")] = "token",
     top_k: Annotated[int, typer.Option(min=1, help="Experts that act on a token.")] = 1,
     renormalise: Annotated[
         bool, typer.Option("--renormalise", help="Scale the gates of the chosen experts so that they sum to 1.")
     ] = False,
-    train_top_k: Annotated[int | None, typer.Option(min=1, help="Experts that act on a token while the router learns. Default: all.")] = None,
+    train_top_k: Annotated[
+        int | None, typer.Option(min=1, help="The same while the router learns. Default: all experts.")
+    ] = None,
     start: Annotated[
         Start,
         typer.Option(help="The router before training: small random weights, or the mean states of the experts' domains."),
