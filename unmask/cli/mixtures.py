@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 def mix(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
-    lessons: Annotated[
-        list[str], typer.Option(help="Lessons of a domain that the router learns on, as NAME=FILE. Repeat it.")
-    ],
+    lessons: Annotated[list[str], typer.Option(help="Lessons of a domain that the router learns on, as NAME=FILE. Repeat it.")],
     experts: Annotated[list[Path] | None, typer.Argument(help="PEFT folders of experts of one base model, in order.")] = None,
     joint: Annotated[
         bool, typer.Option("--joint", help="New experts, as many as domains, that learn together with the router.")
