@@ -26,22 +26,37 @@ import torch
 
 torch.set_num_threads(1)
 
-from tests.families import FAMILIES
+from tests.families import FAMILIES, Family
 from unmask.embedder import Embedder
 
-# Files whose tests train, start processes or simulate: together four fifths of the time. `make fast` leaves them out.
+# Files whose tests train, start processes or simulate: most of the time. `make fast` leaves them out.
 SLOW = (
-    "abuse/", "experts/test_kills", "experts/test_mixing", "experts/test_training", "experts/test_generation", "studies/",
-    "training/test_resume", "training/test_run", "training/test_sharding", "training/test_distributed", "training/test_train_cli",
-    "evaluation/test_kills", "tasks/test_mteb", "evaluation/test_power", "evaluation/test_recommend",
-    "test_benchmark_scripts",
+    "abuse/", "evaluation/test_compare", "evaluation/test_damage", "evaluation/test_kills", "evaluation/test_power",
+    "evaluation/test_recommend", "experts/lessons/test_generation", "experts/test_abilities", "experts/test_kills",
+    "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training", "probing/test_analyses",
+    "probing/test_prefixes", "reporting/test_browser", "reporting/test_page", "statistics/test_power", "studies/",
+    "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmark_scripts", "training/test_damage",
+    "training/test_distributed", "training/test_resume", "training/test_run", "training/test_sharding", "training/test_train_cli",
 )  # fmt: skip
+QUICK_FAMILIES = ("llama", "olmoe")
+"""The model families of `make fast`: a dense one and a mixture of experts. All others are tested by `make test`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(SLOW):
+        if item.nodeid.removeprefix("tests/").startswith(SLOW) or _of_another_family(item):
             item.add_marker(pytest.mark.slow)
+
+
+def _of_another_family(item: pytest.Item) -> bool:
+    """Whether a test of many model families is about one that `make fast` leaves out."""
+    values = getattr(item, "callspec", None)
+    names = (
+        {getattr(value, "name", value) for value in values.params.values() if isinstance(value, (str, Family))}
+        if values
+        else set()
+    )
+    return bool(names & FAMILIES.keys() - set(QUICK_FAMILIES))
 
 
 settings.register_profile("unmask", deadline=None)  # a busy machine is no fault
