@@ -16,7 +16,7 @@ import pytest
 
 from tests.abuse.examples import EXAMPLES, Example
 from tests.abuse.forking import Ran, command, run, start, wait
-from tests.abuse.recovery import case_of
+from tests.abuse.recovery import Case, case_of
 from tests.proofs import ALL
 
 Command = tuple[str, ...]
@@ -194,12 +194,18 @@ def test_an_output_that_cannot_be_written_is_refused(path: Command, here: Path, 
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
-def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnished: Path, tmp_path: Path) -> None:
+def measured_case(path: Command, furnished: Path, tmp_path: Path) -> Case:
+    """A command that ran undisturbed; skips a slow one outside of `make proofs`."""
     if path in SLOW and not ALL:
         pytest.skip("in `make proofs`")
     case = case_of(path, furnished, tmp_path)
     case.measure()
+    return case
+
+
+@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnished: Path, tmp_path: Path) -> None:
+    case = measured_case(path, furnished, tmp_path)
     work = case.work
 
     def cramped() -> None:
@@ -221,10 +227,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnish
 
 @pytest.mark.parametrize("path", WRITERS, ids=" ".join)
 def test_two_at_once_do_not_disturb_each_other(path: Command, furnished: Path, tmp_path: Path) -> None:
-    if path in SLOW and not ALL:
-        pytest.skip("in `make proofs`")
-    case = case_of(path, furnished, tmp_path)
-    case.measure()
+    case = measured_case(path, furnished, tmp_path)
     case.begin()
     notes = [tmp_path / f"notes-{number}" for number in range(2)]
     copies = [start(case.work, case.here, place) for place in notes]

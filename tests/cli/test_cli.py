@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
@@ -20,8 +19,9 @@ import typer
 from typer.testing import CliRunner
 
 from tests.conftest import TEXTS
+from tests.in_process import run_program
 from tests.tiny import write_rows, write_task
-from unmask.cli import app, main
+from unmask.cli import app
 from unmask.designs.presets import PRESETS
 from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
@@ -82,15 +82,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
         monkeypatch.setenv(name, "error")
 
     def invoke(*arguments: str | Path) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["unmask", *map(str, arguments)])
-        capfd.readouterr()
-        with warnings.catch_warnings():
-            try:
-                main()
-                code = 0
-            except SystemExit as stop:
-                code = int(stop.code or 0)
-        return Ran(code, *capfd.readouterr())
+        return Ran(*run_program(arguments, monkeypatch, capfd))
 
     return invoke
 

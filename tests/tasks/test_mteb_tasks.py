@@ -286,9 +286,8 @@ def values(items: Items | None) -> dict[str, Any] | None:
     return None if items is None else {name: column.tolist() for name, column in items.columns.items()}
 
 
-def test_several_subsets_and_splits_are_averaged(offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch) -> None:
-    task = offline("AmazonCounterfactualClassification")
-    assert (set(task.subsets), task.splits) == ({"en", "en-ext"}, ("validation", "test"))
+def recorded_cells(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    """The outcomes of single subsets and splits, as they are scored from now on."""
     cells: list[Outcome] = []
     whole = evaluator._cell
 
@@ -297,6 +296,13 @@ def test_several_subsets_and_splits_are_averaged(offline: Callable[[str], MtebTa
         return cells[-1]
 
     monkeypatch.setattr(evaluator, "_cell", recorded)
+    return cells
+
+
+def test_several_subsets_and_splits_are_averaged(offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch) -> None:
+    task = offline("AmazonCounterfactualClassification")
+    assert (set(task.subsets), task.splits) == ({"en", "en-ext"}, ("validation", "test"))
+    cells = recorded_cells(monkeypatch)
     found = evaluate(task, "noisy", noisy)
     assert len({cell.main_score for cell in cells}) == len(cells) == 4
     assert found.main_score == pytest.approx(np.mean([cell.main_score for cell in cells]))
@@ -333,14 +339,7 @@ def test_chance_correction_is_over_the_draws_of_each_subset(
     offline: Callable[[str], MtebTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = replace(offline("StackExchangeClustering.v2"), splits=("test", "train"))
-    cells: list[Outcome] = []
-    whole = evaluator._cell
-
-    def recorded(*given: Any) -> Outcome:
-        cells.append(whole(*given))
-        return cells[-1]
-
-    monkeypatch.setattr(evaluator, "_cell", recorded)
+    cells = recorded_cells(monkeypatch)
     found = evaluate(task, "noisy", noisy)
     assert [cell.items is not None for cell in cells] == [True, True]
     assert found.items is None and found.scores["ami"] == pytest.approx(np.mean([cell.scores["ami"] for cell in cells]))

@@ -1,0 +1,27 @@
+"""Run the program in this process, as the shell would."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from unmask.cli import main
+
+
+def run_program(
+    words: Sequence[str | Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> tuple[int, str, str]:
+    """The exit code of `unmask WORDS`, and what it wrote to standard output and standard error."""
+    monkeypatch.setattr(sys, "argv", ["unmask", *map(str, words)])
+    capfd.readouterr()
+    with warnings.catch_warnings():
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return code, *capfd.readouterr()
