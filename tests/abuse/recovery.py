@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import pickle
 import random
 import shutil
@@ -49,11 +48,8 @@ class Case:
         return run(self.work, self.here, self.place / "notes", disk, cut)
 
     def measure(self) -> None:
-        """Run undisturbed, and then once more over what that left. The answer lies beside the start, for other tests.
-
-        Other tests of this process only: peft writes sets in the order of Python's hashes, which differ between processes.
-        """
-        kept = self.start.parent / f"{self.name}-{os.getpid()}.measured"
+        """Run undisturbed, and then once more over what that left. The answer lies beside the start, for other tests."""
+        kept = self.start.parent / f"{self.name}.measured"
         if not kept.is_file():
             self._measure()
             scratch = self.place / "measured"

@@ -17,6 +17,7 @@ from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import claim, content_of, finished, is_own, weights_of, working_folder
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import seal, write_record
+from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import Pinned, pinned
 from unmask.models.loading import Source, load_language_model
@@ -108,6 +109,7 @@ def _write(adapter: Any, base: Pinned, folder: Path, record: dict[str, Any]) -> 
     config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
     with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
         adapter.save_pretrained(scratch, save_embedding_layers=False)
+        sort_adapter_config(scratch)
         (scratch / "README.md").unlink(missing_ok=True)  # an empty template of peft
         write_record(scratch / RECORD, record)
         seal(scratch)

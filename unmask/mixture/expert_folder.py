@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from unmask.errors import UnmaskError
 from unmask.io.seals import Damaged, check_seal, save_tensors
 from unmask.mixture.expert_linear import Factors
+from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.source import base_name, lasting_name
 
 _PREFIX = "base_model.model."
@@ -120,10 +121,11 @@ def write_expert(expert: Expert, folder: Path, alpha: float) -> None:
     """Write an expert as a PEFT folder with the scale alpha / rank, for the base model that it names."""
     from peft import LoraConfig
 
-    config = LoraConfig(r=expert.rank, lora_alpha=alpha, target_modules=sorted(expert.factors), task_type="CAUSAL_LM")
+    config = LoraConfig(r=expert.rank, lora_alpha=alpha, target_modules=list(expert.factors), task_type="CAUSAL_LM")
     config.base_model_name_or_path = lasting_name(expert.base) if expert.base else None
     config.inference_mode = True
     config.save_pretrained(folder)
+    sort_adapter_config(folder)
     weights = {}
     for name, (down, up) in expert.factors.items():
         weights[f"{_PREFIX}{name}.lora_A.weight"] = down

@@ -24,6 +24,7 @@ from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
 from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
+from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, pinned
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
@@ -278,6 +279,7 @@ def _write_adapter(embedder: Saveable, folder: Path, base: Pinned) -> None:
     config = copy(config)
     config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
     config.save_pretrained(folder)
+    sort_adapter_config(folder)
 
 
 def _write_head(head: Head | None, file: Path) -> None:

@@ -1,0 +1,42 @@
+"""An adapter's configuration has the same bytes in every process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unmask.models.adapter_config import sort_adapter_config
+
+WRITE = """
+import sys; from peft import LoraConfig
+LoraConfig(target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"], exclude_modules=["x", "y", "z"]).save_pretrained(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
+    contents = set()
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        subprocess.run([sys.executable, "-c", WRITE, folder], env={"PYTHONHASHSEED": seed}, check=True)
+        before = json.loads((folder / "adapter_config.json").read_text())
+        sort_adapter_config(folder)
+        content = (folder / "adapter_config.json").read_bytes()
+        assert json.loads(content)["target_modules"] == sorted(before["target_modules"])
+        assert {**json.loads(content), "target_modules": 0, "exclude_modules": 0} == {
+            **before,
+            "target_modules": 0,
+            "exclude_modules": 0,
+        }
+        contents.add(content)
+    assert len(contents) == 1
+
+
+def test_one_name_or_pattern_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text('{"target_modules": "zyx.*", "exclude_modules": null}')
+    sort_adapter_config(tmp_path)
+    assert json.loads((tmp_path / "adapter_config.json").read_text()) == {"target_modules": "zyx.*", "exclude_modules": None}
