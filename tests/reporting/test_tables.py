@@ -69,6 +69,15 @@ def test_the_table_of_a_demo_breaks_no_word(width: int, tmp_path: Path) -> None:
     assert "my täsk [v2]" in printed(tmp_path / "b", Folder(EIGHT, {"my täsk [v2]": "sts"}), width)
 
 
+def test_the_task_heads_of_a_demo_stay_whole_beside_a_long_design(tmp_path: Path) -> None:
+    demo = {"starter-classification": "classification", **STARTER}
+    designs = {**dict(list(EIGHT.items())[:3]), "bidirectional-mean": ("bidirectional/plain/mean", 0.3)}
+    tasks = {name: kind for name, kind in demo.items() if name.removeprefix("starter-") != "topics"}
+    lines = printed(tmp_path, Folder(designs, tasks), 80).splitlines()
+    assert {"classification", "clustering", "retrieval", "sts"} <= {word for line in lines for word in line.split()}
+    assert max(map(len, lines)) <= 80
+
+
 def differing(folder: Path, width: int) -> list[str]:
     """The numbers of a table of differences."""
     Folder(EIGHT, {"one": "sts"}).write(folder)

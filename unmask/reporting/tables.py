@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _NAME = 44  # characters of a design that heads a row of differences, beyond which it is cut
 _DESIGN, _COLUMN = 40, 8  # characters of a design with its rank and cost, and of a score
+_FOLDED = 14  # characters that a line of a design's name needs at least, when it is folded: "bidirectional-"
 
 METRIC_NAMES = {
     "cosine_spearman": "Spearman",
@@ -48,23 +49,35 @@ def ranking(results: Sequence[Result], width: int) -> Table:
     """
     columns = _columns({result.task: result for result in results}, width)
     tables = (_ranking(results, columns, decimals) for decimals in (1, 0) if all(len(tasks) == 1 for _, tasks in columns))
-    fitting = (table for table in tables if console(width=10_000).measure(table).maximum <= width)
-    return next(fitting, None) or _ranking(results, columns, None)
+    if fitting := next((table for table in tables if _width(table) <= width), None):
+        return fitting
+    longest = min(_DESIGN, max(len(visible(display_name(result.system, results))) for result in results))
+    whole = _ranking(results, columns, None, whole_heads=True)
+    return whole if _width(whole) - longest + _FOLDED <= width else _ranking(results, columns, None)
 
 
-def _ranking(results: Sequence[Result], columns: Sequence[tuple[str, list[str]]], decimals: int | None) -> Table:
-    """The table of `ranking`. decimals: of half an interval; None for no intervals."""
+def _width(table: Table) -> int:
+    """The characters of a line, if no cell is folded."""
+    return console(width=10_000).measure(table).maximum
+
+
+def _ranking(
+    results: Sequence[Result], columns: Sequence[tuple[str, list[str]]], decimals: int | None, whole_heads: bool = False
+) -> Table:
+    """The table of `ranking`. decimals: of half an interval; None for no intervals. whole_heads: only the names of designs fold."""
     first = {result.task: result for result in results}
     with_intervals = decimals is not None
     what = "Main score x 100" if all(len(of) == 1 for _, of in columns) else "Main score x 100, means over the tasks of a kind"
     table = empty_table(what + " ± half its 95 % interval" * with_intervals + ", best design first")
+    if whole_heads:
+        table.show_edge, table.caption = False, " "  # two characters more; the caption is the empty line that the edge was
     table.add_column("", justify="right")
     table.add_column("design", overflow="fold", max_width=_DESIGN)
     for header, of in columns:
         # on a narrow terminal with many tasks there is room for a name, broken where it has to be, but not for the metric
         metric = METRIC_NAMES.get(first[of[0]].metric, first[of[0]].metric)
         head = two_lines(header, metric) if with_intervals or len(columns) < 5 else Text(header)
-        table.add_column(head, justify="right", overflow="fold", min_width=5)  # a score is never broken
+        table.add_column(head, justify="right", overflow="fold", no_wrap=whole_heads, min_width=5)  # a score is never broken
     if len(columns) > 1:
         table.add_column("mean", justify="right", no_wrap=True)
     table.add_column(two_lines("tokens", "a text"), justify="right", no_wrap=True)
