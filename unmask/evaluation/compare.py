@@ -24,6 +24,7 @@ from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.encoding.vector_store import VectorStore
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
+from unmask.evaluation.verdict import counted
 from unmask.evaluation.word_level import why_not_scored
 from unmask.io.terminal import progress_bar
 from unmask.mixture.any_model import load_any_decoder
@@ -123,7 +124,7 @@ def compare(
     cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. loaded and fits:
     give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
     """
-    say(f"{plan.source.model}: {len(plan.designs)} designs on {len(plan.tasks)} tasks")
+    say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
     planned = PlannedResults(plan, store, model_revision(plan.source), dtype, say)

@@ -12,7 +12,7 @@ from rich.text import Text
 from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result
 from unmask.evaluation.seed_means import DEVIATION
-from unmask.evaluation.verdict import Comparison, System, display_name, ranked
+from unmask.evaluation.verdict import Comparison, System, counted, display_name, ranked
 from unmask.io.terminal import console, two_lines, visible
 from unmask.io.terminal import table as empty_table
 from unmask.statistics.paired import SIGNIFICANT
@@ -132,7 +132,7 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
         ]
         table.add_row(f"{place} {display_name(system, results)}", *cells)
     unit = f"{outcome.n} {outcome.unit}" + (
-        f" of {_count(len(comparisons[0].tasks), 'task')}" if outcome.unit == "items" else ""
+        f" of {counted(len(comparisons[0].tasks), 'task')}" if outcome.unit == "items" else ""
     )
     families = ", and over ".join(dict.fromkeys(test.family for test in comparisons))
     note = f"* p < {SIGNIFICANT}: {outcome.test} on {unit}, Holm-corrected over {families}."
@@ -159,10 +159,6 @@ def shared_readings(sharing: Mapping[str, Sequence[str]]) -> RenderableType:
     note = "A score on words depends on attention and layer alone, and means nothing beside one on texts."
     lines = [f"  {name}: {', '.join(labels)}" for name, labels in sharing.items()]
     return Group(*(Text(line, style="dim") for line in [note, *lines]), "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 ResultsByCell = Mapping[tuple[System, str], Result]
