@@ -41,6 +41,19 @@ def objective_of(change: Callable[[int, Tensor], Tensor], monkeypatch: pytest.Mo
     monkeypatch.setattr(STAGES["contrastive"], "prepare", prepared)
 
 
+# ---- files of somebody else ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", ["recipe.json", "data.json", "base.json", "run.json", "model/notes.txt"])
+def test_a_file_of_somebody_else_is_not_replaced(file: str, model: Path, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text('{"recipe": "two eggs"}')
+    with pytest.raises(UnmaskError, match="is not overwritten: give another folder"):
+        run(recipe(model, "contrastive"), tmp_path)
+    assert (tmp_path / file).read_text() == '{"recipe": "two eggs"}'
+    assert not (tmp_path / "stages").exists()
+
+
 # ---- what stops a run -----------------------------------------------------------------------------------------------------------
 
 

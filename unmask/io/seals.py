@@ -18,7 +18,8 @@ from unmask.io.files import atomic, sync_tree, write_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-_KEY = "checksum"
+CHECKSUM = "checksum"
+"""Key of the checksum in every record."""
 SEAL = "checksums.json"
 _NOT_SEALED = (".md", ".lock")  # a model card is there to be edited
 
@@ -30,18 +31,18 @@ class Damaged(UnmaskError):
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content with its checksum, as the last key."""
     plain = json.loads(json.dumps(dict(content), ensure_ascii=False))
-    return {**plain, _KEY: _digest(plain)}
+    return {**plain, CHECKSUM: _digest(plain)}
 
 
 def opened(content: Any) -> dict[str, Any]:
     """The content without its checksum. Raises Damaged if it does not fit."""
     if not isinstance(content, dict):
         raise Damaged(f"expected an object, found {type(content).__name__}")
-    plain = {key: value for key, value in content.items() if key != _KEY}
-    if _KEY not in content:
+    plain = {key: value for key, value in content.items() if key != CHECKSUM}
+    if CHECKSUM not in content:
         if any(_is_nearly_the_key(key) for key in plain):
             raise Damaged("the name of its checksum was changed")
-    elif content[_KEY] != _digest(plain):
+    elif content[CHECKSUM] != _digest(plain):
         raise Damaged("its checksum does not fit its content")
     return plain
 
@@ -64,7 +65,7 @@ def open_line(line: str | bytes) -> dict[str, Any]:
 def is_sealed_line(line: str | bytes) -> bool:
     """Whether a line carries a checksum, and one that fits."""
     try:
-        return _KEY in json.loads(line) and bool(open_line(line))
+        return CHECKSUM in json.loads(line) and bool(open_line(line))
     except (ValueError, TypeError):
         return False
 
@@ -130,7 +131,7 @@ def save_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic(file) as scratch:
-        save_file(plain, scratch, {"format": "pt", **(metadata or {}), _KEY: _digest_of_tensors(plain)})
+        save_file(plain, scratch, {"format": "pt", **(metadata or {}), CHECKSUM: _digest_of_tensors(plain)})
         _order_header(scratch)
 
 
@@ -157,7 +158,7 @@ def load_tensors(file: Path) -> dict[str, Tensor]:
     except (SafetensorError, ValueError, RuntimeError, UnicodeDecodeError) as error:
         raise Damaged(f"'{file}' is damaged: {error}.") from error
     changed = any(_is_nearly_the_key(key) for key in metadata)
-    if changed or (_KEY in metadata and metadata[_KEY] != _digest_of_tensors(tensors)):
+    if changed or (CHECKSUM in metadata and metadata[CHECKSUM] != _digest_of_tensors(tensors)):
         raise Damaged(f"'{file}' is damaged: its checksum does not fit its content.")
     return tensors
 
@@ -186,4 +187,4 @@ def _to_seal(folder: Path, name: str) -> list[Path]:
 
 def _is_nearly_the_key(key: str) -> bool:
     """Whether one flipped bit may have made this of the name of the checksum."""
-    return len(key) == len(_KEY) and sum(one != other for one, other in zip(key, _KEY, strict=True)) == 1
+    return len(key) == len(CHECKSUM) and sum(one != other for one, other in zip(key, CHECKSUM, strict=True)) == 1

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.io.files import remove, write_json
-from unmask.io.seals import Damaged, check_seal, load_tensors, read_record, write_record
+from unmask.io.files import refuse_foreign, remove, write_json
+from unmask.io.seals import CHECKSUM, Damaged, check_seal, load_tensors, read_record, write_record
 from unmask.models.identity import identity_of
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import Source, lasting_name
@@ -134,7 +134,18 @@ def _claim(recipe: Recipe, folder: Path) -> None:
             same = all(note is not None and note.recipe == _digest(recipe) for note in notes)
         if not same:
             raise UnmaskError(f"'{folder}' holds a run of another recipe or other settings: give another folder.")
+    else:
+        _refuse_foreign(recipe, folder)
     write_record(folder / RECIPE, settings)
+
+
+def _refuse_foreign(recipe: Recipe, folder: Path) -> None:
+    """Raise UnmaskError if a file of somebody else stands where a run would write its own."""
+    for run in runs(recipe, folder):
+        for file in (folder / RECIPE, *(run.folder / record for record in (DATA, BASE, RUN))):
+            refuse_foreign(file, [CHECKSUM])
+        if run.result.exists() and not (run.result.is_dir() and not any(run.result.iterdir())):
+            raise UnmaskError(f"'{run.result}' exists and is not a trained embedder, so it is not overwritten: give another folder.")
 
 
 def _is_begun(folder: Path) -> bool:
