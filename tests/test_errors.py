@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from unmask.errors import UnmaskError, in_one_sentence, unknown
+from unmask.errors import UnmaskError, in_one_sentence, not_installed, require_package, unknown
 
 
 class Options(BaseModel):
@@ -39,3 +39,22 @@ def test_a_wrong_option_is_one_sentence(values: dict[str, object], sentence: str
 def test_other_errors_pass() -> None:
     with pytest.raises(KeyError), in_one_sentence():
         raise KeyError("mine")
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("mteb", "This needs mteb, which is not installed: pip install 'unmask[compare]'."),
+        ("sklearn.metrics", "This needs scikit-learn, which is not installed: pip install 'unmask[compare]'."),
+        ("lm_eval", "This needs lm-eval, which is not installed: pip install 'unmask[experts]'."),
+        ("ray", "This needs ray, which is not installed: pip install 'unmask[ray]'."),
+    ],
+)
+def test_a_missing_package_is_answered_by_the_command_that_installs_it(module: str, said: str) -> None:
+    assert str(not_installed(module)) == said
+
+
+def test_a_package_that_no_extra_installs_is_no_mistake_of_the_user() -> None:
+    assert not_installed("torch") is None
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        require_package("no_such_module")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tools.install_sizes import closure
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
@@ -41,29 +42,44 @@ def test_every_file_is_inside(wheel: Path) -> None:
     assert {file.relative_to(ROOT).as_posix() for file in files if file.suffix != ".pyc"} == kept
 
 
+def environment(folder: Path, wheel: Path, extra: str) -> Path:
+    """The programs of an environment with the wheel and what the extra brings, as they are installed here, and nothing else."""
+    run(sys.executable, "-m", "venv", "--without-pip", "env", where=folder)
+    packages = next((folder / "env" / "lib").glob("python*/site-packages"))
+    for package in closure(extra).values():
+        for name in {file.parts[0] for file in package.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            if not (packages / name).exists():
+                (packages / name).symlink_to(Path(str(package.locate_file(name))))
+    pip = (sys.executable, "-m", "pip", "--python", folder / "env" / "bin" / "python")
+    run(*pip, "install", "--no-deps", "--no-index", "--disable-pip-version-check", wheel, where=folder)
+    return folder / "env" / "bin"
+
+
 def test_installed_it_works(wheel: Path, tmp_path: Path) -> None:
-    """In an environment that has the dependencies of this one, and neither this repository nor its editable install."""
-    run(sys.executable, "-m", "venv", "--without-pip", "env", where=tmp_path)
-    python, home = tmp_path / "env" / "bin" / "python", sysconfig.get_paths()["purelib"]
-    packages = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
-    (packages / "dependencies.pth").write_text(home, "utf-8")
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-deps",
-        "--no-index",
-        "--disable-pip-version-check",
-        wheel,
-        where=tmp_path,
-    )
-    assert run(python, "-c", "import unmask; print(unmask.__file__)", where=tmp_path).startswith(str(packages))
-    unmask = tmp_path / "env" / "bin" / "unmask"
-    assert "llm2vec" in run(unmask, "recipes", "list", where=tmp_path)
-    task = f"{packages}/unmask/starter/sts#20"
+    programs = environment(tmp_path, wheel, "compare")
+    unmask = programs / "unmask"
+    home = run(programs / "python", "-c", "import unmask; print(unmask.__file__)", where=tmp_path)
+    assert home.startswith(str(tmp_path / "env"))
+    task = f"{Path(home.strip()).parent}/starter/sts#20"
     run(unmask, "compare", "-m", "pico", "-d", "mean,last", "-t", task, "-o", "report", where=tmp_path)
     run(unmask, "report", "report", where=tmp_path)
     assert (tmp_path / "report" / "report" / "report.html").is_file()
+
+
+def test_without_extras_it_embeds_and_says_what_else_is_needed(wheel: Path, tmp_path: Path) -> None:
+    programs = environment(tmp_path, wheel, "")
+    assert not list((programs.parent / "lib").glob("python*/site-packages/sklearn"))
+    (tmp_path / "texts.jsonl").write_text('{"text": "A man plays a guitar."}\n', "utf-8")
+    run(programs / "unmask", "embed", "texts.jsonl", "-m", "pico", "-o", "vectors.parquet", where=tmp_path)
+    script = "from unmask import Embedder; print(Embedder.from_pretrained('pico', 'echo').encode(['a', 'b']).shape)"
+    assert run(programs / "python", "-c", script, where=tmp_path).strip() == "(2, 32)"
+    failed = subprocess.run(
+        [programs / "unmask", "compare", "-m", "pico", "-t", "starter", "-o", "report"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert failed.returncode == 2
+    assert failed.stderr == "unmask: This needs mteb, which is not installed: pip install 'unmask[compare]'.\n"
+    assert [path.name for path in (tmp_path / "report").iterdir()] == [".lock"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+
+_DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules whose package has another name
 
 
 class UnmaskError(ValueError):
@@ -21,6 +24,34 @@ def unknown(kind: str, given: str, allowed: Iterable[str]) -> UnmaskError:
     nearest = get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
     return UnmaskError(f"Unknown {kind} '{given}'.{hint} Allowed: {', '.join(names)}.")
+
+
+def require_package(module: str) -> None:
+    """Raise UnmaskError, with the command that installs it, if a module of an optional package cannot be imported."""
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise not_installed(module) or ModuleNotFoundError(module, name=module)
+
+
+def not_installed(module: str) -> UnmaskError | None:
+    """Error for a module that is missing, with the command that installs it; None if no extra of unmask brings it."""
+    name = module.split(".")[0]
+    package = _DISTRIBUTIONS.get(name, name.replace("_", "-"))
+    extra = _extras().get(package)
+    said = f"This needs {package}, which is not installed: pip install 'unmask[{extra}]'."
+    return UnmaskError(said) if extra else None
+
+
+def _extras() -> dict[str, str]:
+    """The extra of unmask that installs each optional package, as its own metadata say; the first of several."""
+    from importlib.metadata import requires
+
+    extras: dict[str, str] = {}
+    for requirement in requires("unmask") or []:
+        if told := re.match(r"([\w.-]+)[^;]*;.*\bextra == ['\"](\w+)['\"]", requirement):
+            extras.setdefault(told[1], told[2])
+    return extras
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from unmask.cli.report import report
 from unmask.cli.reproduce import reproduce
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, not_installed
 from unmask.io.terminal import say, visible
 
 
@@ -105,6 +105,11 @@ def main() -> None:
         app()  # a mistake in the usage itself is told by typer, which exits with 2 as well
     except UnmaskError as error:
         say(str(error))
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if (lack := not_installed(error.name or "")) is None:
+            raise
+        say(str(lack))
         sys.exit(2)
     except BrokenPipeError:
         sys.stdout = None

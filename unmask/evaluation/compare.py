@@ -22,6 +22,7 @@ from unmask.encoding.forward_pass import ForwardPass, SharedVectors
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.encoding.vector_store import VectorStore
+from unmask.errors import require_package
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.verdict import counted
@@ -124,6 +125,7 @@ def compare(
     cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. loaded and fits:
     give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
     """
+    require_package("mteb")
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")

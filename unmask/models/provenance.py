@@ -19,9 +19,9 @@ def hardware(device: torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the libraries that vectors and scores depend on."""
+    """Versions of the libraries that vectors and scores depend on, as far as they are installed."""
     names = ("unmask", "torch", "transformers", "tokenizers", "peft", "sentence-transformers", "mteb", "scikit-learn")
-    return {name: metadata.version(name) for name in names}
+    return {name: package.version for name in names for package in list(metadata.distributions(name=name))[:1]}
 
 
 def fingerprint_of(parts: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, require_package
 from unmask.io.files import atomic, check_output, make_folder, only_run_in
 from unmask.io.terminal import progress_bar
 from unmask.reporting.exports import FILES, export
@@ -30,6 +30,7 @@ def write_report(folder: Path, output: Path) -> Path:
     Raises UnmaskError where there is nothing to report, while a comparison is writing to the folder, and where a file of somebody else
     would be replaced.
     """
+    require_package("matplotlib")
     require_results(folder)
     check_output(output, folder=True)
     _refuse_foreign(output)

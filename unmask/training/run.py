@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, require_package
 from unmask.io.files import refuse_foreign, remove, write_json
 from unmask.io.seals import CHECKSUM, Damaged, check_seal, load_tensors, read_record, write_record
 from unmask.models.identity import identity_of
@@ -87,6 +87,7 @@ def train(
     texts of tasks, and which of them are compared. Rows with such a text, or with a near duplicate, are left out. A run that was stopped
     continues from its last checkpoint, and gives the same weights as an unbroken run. Raises UnmaskError.
     """
+    require_package("tensorboard")
     processes.meet()
     folder = folder.resolve()
     with processes.hold(folder):
@@ -145,7 +146,9 @@ def _refuse_foreign(recipe: Recipe, folder: Path) -> None:
         for file in (folder / RECIPE, *(run.folder / record for record in (DATA, BASE, RUN))):
             refuse_foreign(file, [CHECKSUM])
         if run.result.exists() and not (run.result.is_dir() and not any(run.result.iterdir())):
-            raise UnmaskError(f"'{run.result}' exists and is not a trained embedder, so it is not overwritten: give another folder.")
+            raise UnmaskError(
+                f"'{run.result}' exists and is not a trained embedder, so it is not overwritten: give another folder."
+            )
 
 
 def _is_begun(folder: Path) -> bool:

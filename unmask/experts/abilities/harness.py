@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.errors import UnmaskError, unknown
+from unmask.errors import UnmaskError, require_package, unknown
 from unmask.experts.abilities.ability_tests import TESTS, Item, Test, is_right, read_items
 from unmask.experts.abilities.sandbox import Program, passes, require_sandbox
 from unmask.experts.lessons.lessons import Lesson
@@ -150,10 +150,9 @@ def find_test(name: str) -> Test:
 
 
 def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) -> Any:
-    try:
-        from lm_eval.models.huggingface import HFLM
-    except ImportError as error:
-        raise UnmaskError("Accuracies are measured by lm-evaluation-harness: pip install 'unmask[abilities]'.") from error
+    require_package("lm_eval")
+    from lm_eval.models.huggingface import HFLM
+
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
     if not sys.stderr.isatty():  # its bars would fill a log

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, require_package
 from unmask.experts.lessons.generation import GenerationJob, Text, Writer
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
@@ -24,10 +24,9 @@ class WriterPool:
     engine = Writer.engine
 
     def __init__(self, source: Source, writers: int, address: str | None = None, gpus: float = 0) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise UnmaskError("Several writers need Ray: pip install 'unmask[ray]'.") from error
+        require_package("ray")
+        import ray
+
         if not ray.is_initialized():
             with self._failures():
                 ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
