@@ -17,6 +17,7 @@ from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
 from unmask.cli.mixtures import merge, mix
+from unmask.cli.options import with_model_options
 from unmask.cli.outputs import Command, Group
 from unmask.cli.probing import probe
 from unmask.cli.recommend import recommend
@@ -69,7 +70,7 @@ for command, example in (
     (models, "unmask models"),
     (tasks, "unmask tasks"),
 ):
-    app.command(cls=Command, epilog=f"Example: {example}")(command)
+    app.command(cls=Command, epilog=f"Example: {example}")(with_model_options(command))
 app.add_typer(probe, name="probe")
 app.add_typer(recipes, name="recipes")
 app.add_typer(reproduce, name="reproduce")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Revision, TrustRemoteCode
+from unmask.cli.options import AsJson, ModelOptions
 from unmask.io.terminal import say
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from unmask.evaluation.compare import ComparisonPlan
     from unmask.evaluation.results import Failure, Result, ResultStore
     from unmask.evaluation.verdict import Comparison, System
-    from unmask.models.loading import Source
     from unmask.tasks.task import Task
 
     Tested = tuple[list[Result], list[Comparison]]
@@ -62,13 +61,8 @@ def compare(
     fit_on: Annotated[
         Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on (txt, jsonl, csv, parquet).")
     ] = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Compare designs on tasks: a ranked table, a paired test for each pair, a recommendation for each kind of task."""
@@ -78,14 +72,11 @@ def compare(
     from unmask.evaluation.seed_means import mean_over_seeds
     from unmask.io.files import only_run_in, write_json
     from unmask.models.bundled import resolve
-    from unmask.models.loading import Source
     from unmask.tasks.find import resolve_tasks
 
     _check_output(output)
     tasks = resolve_tasks(task, say)
-    options: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
-    sources = [Source(name, revision, adapter, dtype=dtype, **options) for name in dict.fromkeys(model)]
-    plans = [_plan(source, designs, tasks, fit_on, max_length, batch_tokens) for source in sources]
+    plans = [_plan(name, designs, tasks, fit_on, options) for name in dict.fromkeys(model)]
     baseline = _checked_baseline(baseline, plans, reference or [], tasks)
     for name in (*model, *(reference or [])):
         resolve(name)
@@ -147,12 +138,7 @@ def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> 
 
 
 def _plan(
-    source: Source,
-    designs: list[str] | None,
-    tasks: list[Task],
-    fit_on: Path | None,
-    max_length: int | None,
-    batch_tokens: int | None,
+    model: str, designs: list[str] | None, tasks: list[Task], fit_on: Path | None, options: ModelOptions
 ) -> ComparisonPlan:
     """What to compare on one model: the designs that were asked for, a saved embedder's own, or the usual ones."""
     from unmask.designs.design import parse_designs
@@ -161,11 +147,11 @@ def _plan(
     from unmask.saving.folder import read_settings
 
     texts = _reference_texts(fit_on)
-    saved = read_settings(Path(source.model).expanduser())
+    saved = read_settings(Path(model).expanduser())
     asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
     if fit_on is not None and not any(design.needs_fit for design in asked.values()):
         raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")
-    return ComparisonPlan(source, asked, tasks, max_length, texts, batch_tokens)
+    return ComparisonPlan(options.source(model), asked, tasks, options.max_length, texts, options.batch_tokens)
 
 
 def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: bool) -> list[Failure]:

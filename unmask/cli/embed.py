@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
+from unmask.cli.options import Model, ModelOptions
 from unmask.encoding.precision import Precision
 from unmask.io.terminal import say
 
@@ -26,13 +27,8 @@ def embed(
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
     precision: Annotated[Precision, typer.Option(help="Of the vectors that are written.")] = "float32",
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
 ) -> None:
     """Embed a file of texts, with ids, and a manifest of everything that the vectors depend on."""
     from unmask.embedder import Embedder
@@ -42,17 +38,7 @@ def embed(
     job = Job(texts, output, column, id_column, instruction, dim, normalize, precision)
     given = job.check()
     corpus = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
-    embedder = Embedder.from_pretrained(
-        model,
-        design,
-        adapter=adapter,
-        revision=revision,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=trust_remote_code,
-        max_length=max_length,
-        batch_tokens=batch_tokens,
-    )
+    embedder = Embedder.from_pretrained(model, design, **asdict(options))
     if corpus is not None:
         if not embedder.design.needs_fit:
             raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.lesson_options import Drawn, domains_of
-from unmask.cli.options import AsJson, Device, Dtype, TrustRemoteCode
+from unmask.cli.options import AsJson, ModelOptions
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say
 
@@ -56,14 +56,12 @@ def evaluate_lm(
     batch: Annotated[int, typer.Option(min=1, help="Items of a pass, for abilities.")] = 8,
     max_length: Annotated[int, typer.Option(min=2, help="Most tokens of a lesson.")] = 512,
     seed: Drawn = 0,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
     """What language models can do: likelihood of held-out responses (speaks at any size of model), and accuracy on public tests."""
     from unmask.mixture.any_model import load_any_language_model
-    from unmask.models.loading import Source
 
     if len(set(model)) < len(model):
         raise UnmaskError("A model was given twice.")
@@ -77,9 +75,7 @@ def evaluate_lm(
     foreseen: dict[str, dict[str, Any]] = {}
     right: dict[str, dict[str, Any]] = {}
     for name in model:
-        speaker, tokenizer = load_any_language_model(
-            Source(name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-        )
+        speaker, tokenizer = load_any_language_model(options.source(name))
         for row, using in _ways(name, speaker, choice or []):
             with using():
                 if domains:

@@ -24,7 +24,7 @@ from unmask.cli.lesson_options import (
     Steps,
     showing,
 )
-from unmask.cli.options import Device, Dtype, Model, Revision, TrustRemoteCode
+from unmask.cli.options import LoadOptions, Model
 from unmask.io.terminal import say
 
 if TYPE_CHECKING:
@@ -82,10 +82,8 @@ def specialise(
         str, typer.Option(help="transformers, or vllm: faster, but not to the same bits when resumed.")
     ] = "transformers",
     seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of what is written.")] = 0,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: LoadOptions,
 ) -> None:
     """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
     from unmask.experts.lessons.domain import load_domain
@@ -94,7 +92,6 @@ def specialise(
     from unmask.experts.lessons.specialise import specialise as run
     from unmask.experts.records import weights_of
     from unmask.io.files import check_output
-    from unmask.models.loading import Source
 
     output = output.expanduser()
     for name in FILES:
@@ -102,7 +99,7 @@ def specialise(
     plan = SpecialisePlan(number, batch, instruction_tokens, response_tokens, seed=seed)
     found, chosen = read_seeds(seeds), load_domain(domain)
     forbidden = [f"{one.instruction} {one.input}".strip() for file in avoid or [] for one in read_seeds(file)]
-    source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    source = options.source(model)
     weights = weights_of(source)
     check_run(output, record_of(model, engine, chosen, found, plan, forbidden, weights))
     begun: dict[str, tuple[float, int]] = {}
@@ -160,26 +157,22 @@ def expert(
     max_length: MaxLength = 512,
     average: Average = "example",
     seed: Seed = 0,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: LoadOptions,
 ) -> None:
     """Train one LoRA expert on the responses of one domain: a plain PEFT folder that a mixture takes, and anything else that reads PEFT."""
     from unmask.errors import in_one_sentence
     from unmask.experts.expert import train_expert
     from unmask.experts.lesson_training import Learning
     from unmask.experts.lessons.lessons import read_lessons
-    from unmask.models.loading import Source
     from unmask.training.lora import LoraOptions
 
     with in_one_sentence():
         lora = LoraOptions(r=r, alpha=alpha)
     learning = Learning(steps, lr, batch, accumulate, min(4, steps - 1), max_length, average, seed)
-    source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     with showing() as callbacks:
         done = train_expert(
-            source,
+            options.source(model),
             read_lessons(lessons),
             output.expanduser(),
             lora=lora,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unmask.cli.lesson_options import LAST_SEED, MOST_TEXTS
-from unmask.cli.options import Adapter, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
+from unmask.cli.options import Model, ModelOptions
 from unmask.io.terminal import say
 
 DEFAULT_DESIGN = "prompteol-z"  # a ratio of cosines means little among vectors that all point one way
@@ -41,13 +42,8 @@ def mine(
     seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of the sample.")] = 0,
     instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says for anchors.")] = None,
     document_instruction: Annotated[str | None, typer.Option(help="And for positives and negatives.")] = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
 ) -> None:
     """Find hard negatives for pairs: texts that the model ranks high for an anchor, and that are not right."""
     from unmask.embedder import Embedder
@@ -69,13 +65,7 @@ def mine(
     embedder = Embedder.from_pretrained(
         model,
         design or (None if read_settings(Path(model).expanduser()) else DEFAULT_DESIGN),
-        adapter=adapter,
-        revision=revision,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=trust_remote_code,
-        max_length=max_length,
-        batch_tokens=batch_tokens,
+        **asdict(options),
     )
     mined = run(embedder, data, how, [example.texts[0] for example in more])
     found = mined.dataset

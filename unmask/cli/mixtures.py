@@ -19,7 +19,7 @@ from unmask.cli.lesson_options import (
     domains_of,
     showing,
 )
-from unmask.cli.options import Device, Dtype, Revision, TrustRemoteCode
+from unmask.cli.options import LoadOptions
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.names import Over, Start
 from unmask.io.terminal import say
@@ -79,17 +79,14 @@ def mix(
     r: Annotated[int, typer.Option(min=1, help="Rank of each LoRA, with --joint.")] = 8,
     alpha: Annotated[float, typer.Option(help="Its scale is alpha / r, with --joint.")] = 16,
     base: Annotated[str | None, typer.Option(help="Base model, if no expert names it.")] = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: LoadOptions,
 ) -> None:
     """Put experts into their base model and train the router that gives tokens to them (MiXSE). The result is a model like any other."""
     from unmask.experts.balance import Balance
     from unmask.experts.mixing import Ingredients
     from unmask.experts.router import RouterOptions
     from unmask.mixture.gating import Routing
-    from unmask.models.loading import Source
     from unmask.training.lora import LoraOptions
 
     if joint and (experts or shared or start_from or not base):
@@ -98,10 +95,9 @@ def mix(
         raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
     with in_one_sentence():
         lora = LoraOptions(r=r, alpha=alpha)
-    source = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     _mix(
         lora if joint else Ingredients(tuple(experts or ()), shared, start_from),
-        (domains_of(lessons), output.expanduser(), Routing(router, top_k, renormalise, level), source),
+        (domains_of(lessons), output.expanduser(), Routing(router, top_k, renormalise, level), options.source(base or "")),
         RouterOptions(train_top_k, start, Balance(balance, balance_over)),
         {"batch": batch, "accumulate": accumulate, "max_length": max_length, "average": average, "seed": seed},
         steps,
@@ -147,10 +143,8 @@ def merge(
     density: Annotated[float, typer.Option(max=1, help="Share of each task vector that ties and dare keep.")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of what dare keeps.")] = 0,
     base: Annotated[str | None, typer.Option(help="Base model, if the experts do not name it.")] = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: LoadOptions,
 ) -> None:
     """Merge experts into the weights of their base model: one plain language model, the same for every token."""
     from unmask.io.files import atomic_folder, only_writer_of
@@ -158,14 +152,13 @@ def merge(
     from unmask.mixture.expert_folder import read_expert, require_alike
     from unmask.mixture.merging import check_merge, merge_experts
     from unmask.mixture.mixture_folder import base_of_experts
-    from unmask.models.loading import Source, load_language_model
+    from unmask.models.loading import load_language_model
 
     output = output.expanduser()
     check_merge(len(experts), method, weight, density)
     found = [read_expert(folder) for folder in experts]
     require_alike(found)
-    given = Source(base or "", revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    source = base_of_experts(found, given)
+    source = base_of_experts(found, options.source(base or ""))
     with only_writer_of(output):
         if output.exists():
             raise UnmaskError(f"'{output}' exists: give a new folder.")

@@ -2,22 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
+if TYPE_CHECKING:
+    from unmask.models.loading import Source
+
 Model = Annotated[str, typer.Option("--model", "-m", help="Hub id, folder or bundled name (see `unmask models`).")]
-Adapter = Annotated[str | None, typer.Option(help="PEFT adapter to put on the model.")]
-Revision = Annotated[str | None, typer.Option(help="Revision of a model on the hub.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: bf16 where the device is fast at it.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
-MaxLength = Annotated[
-    int | None,
-    typer.Option("--max-length", min=1, help="Most tokens of one text with its prompt: a saved embedder's own, or 512."),
-]
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Most tokens of one batch; chosen by device if not given.")]
-TrustRemoteCode = Annotated[
-    bool,
-    typer.Option("--trust-remote-code", help="Run Python code that comes with the model that you name, and with no other."),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a command loads a model and reads texts with it. The fields are named as `Embedder.from_pretrained` names them.
+
+    A command takes them as its keyword argument `options`.
+    """
+
+    max_length: Annotated[
+        int | None,
+        typer.Option("--max-length", min=1, help="Most tokens of one text with its prompt: a saved embedder's own, or 512."),
+    ] = None
+    batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of one batch; chosen by device if not given.")
+    ] = None
+    adapter: Annotated[str | None, typer.Option(help="PEFT adapter to put on the model.")] = None
+    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: bf16 where the device is fast at it.")] = (
+        "auto"
+    )
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option("--trust-remote-code", help="Run Python code that comes with the model that you name, and with no other."),
+    ] = False
+
+    def source(self, model: str) -> Source:
+        """Where a model comes from, and how to load it."""
+        from unmask.models.loading import Source
+
+        return Source(
+            model,
+            self.revision,
+            self.adapter,
+            dtype=self.dtype,
+            device=self.device,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+
+LoadOptions = Annotated[ModelOptions, "revision", "dtype", "device", "trust_remote_code"]
+"""Options of a command that loads a model without an adapter and reads no texts with it. The other fields keep their defaults."""
+
+
+def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer has to see it: in place of `options`, an option for each field that its annotation names (default: all)."""
+    signature = inspect.signature(command, eval_str=True)
+    if "options" not in signature.parameters:
+        return command
+    hints, defaults = get_type_hints(ModelOptions, include_extras=True), ModelOptions()
+    names = get_args(signature.parameters["options"].annotation)[1:] or tuple(hints)
+    fields = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(defaults, name), annotation=hints[name])
+        for name in names
+    ]
+    parameters = [new for old in signature.parameters.values() for new in (fields if old.name == "options" else [old])]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        own = {name: given.pop(name) for name in names}
+        command(**given, options=ModelOptions(**own))
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

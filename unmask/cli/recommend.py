@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
+from unmask.cli.options import AsJson, Model, ModelOptions
 from unmask.io.terminal import say, tell
 
 if TYPE_CHECKING:
@@ -42,13 +42,8 @@ def recommend(
             "--output", "-o", metavar="FOLDER", help="Folder for the results; the same command goes on if it was stopped."
         ),
     ] = Path("recommendation"),
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Recommend a design for tasks like these: all designs on few items; those that are not worse go on, on more."""
@@ -57,14 +52,19 @@ def recommend(
     from unmask.evaluation.recommend import recommend as run
     from unmask.evaluation.results import ResultStore
     from unmask.io.files import check_output, only_run_in, refuse_foreign, write_json
-    from unmask.models.loading import Source
     from unmask.starter import reference_texts
     from unmask.tasks.find import resolve_tasks
 
     check_output(output, folder=True)
     refuse_foreign(output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))
-    source = Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    plan = ComparisonPlan(source, parse_designs(designs), resolve_tasks(task), max_length, reference_texts(), batch_tokens)
+    plan = ComparisonPlan(
+        options.source(model),
+        parse_designs(designs),
+        resolve_tasks(task),
+        options.max_length,
+        reference_texts(),
+        options.batch_tokens,
+    )
     with only_run_in(output):
         choice = run(plan, ResultStore(output), say, layers=layers)
         write_json(output / "recommendation.json", choice.as_json())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from unmask.cli.lesson_options import showing
-from unmask.cli.options import Device, Dtype, TrustRemoteCode
+from unmask.cli.options import ModelOptions, with_model_options
 from unmask.cli.outputs import Command, Group
 from unmask.cli.train import Data, Settings, root_of
 
@@ -19,6 +18,7 @@ reproduce = typer.Typer(cls=Group, help="Measure a paper's tables and figures an
 @reproduce.command(
     "self-moe", cls=Command, epilog="Example: unmask reproduce self-moe --scale small -m smollm2 --data DATA -o self-moe"
 )
+@with_model_options
 def self_moe(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study; the same command goes on.")
@@ -29,22 +29,19 @@ def self_moe(
     ] = None,
     settings: Settings = None,
     data: Data = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
 ) -> None:
     """Self-MoE: main table, ablations, routing by domain, number of experts and of lessons, overhead (arXiv 2406.12034)."""
     from unmask.io.files import inside
     from unmask.io.terminal import console
     from unmask.io.terminal import say as tell
-    from unmask.models.loading import Source
     from unmask.studies.self_moe.plan import load_plan
     from unmask.studies.self_moe.report import write_report
     from unmask.studies.self_moe.run import study
     from unmask.studies.self_moe.tables import sheets
 
     plan = load_plan(scale, settings or [])
-    source = Source("", dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     for name in model or plan.models:
         folder = inside(output.expanduser(), _called(name))
 
@@ -54,7 +51,7 @@ def self_moe(
         with showing() as callbacks:
             found = study(
                 plan,
-                replace(source, model=name),
+                options.source(name),
                 root_of(data),
                 folder,
                 say,

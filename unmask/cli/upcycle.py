@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from unmask.cli.lesson_options import LAST_SEED
-from unmask.cli.options import AsJson, Device, Dtype, Revision, TrustRemoteCode
+from unmask.cli.options import AsJson, LoadOptions
 from unmask.io.terminal import say
 
 
@@ -30,27 +30,24 @@ def upcycle(
     router_std: Annotated[float, typer.Option(min=0, max=10, help="Deviation of the new routers' weights.")] = 0.02,
     aux_loss: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss in training.")] = 0.01,
     seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of routers, noise and drop.")] = 0,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: LoadOptions,
     as_json: AsJson = False,
 ) -> None:
     """Copy a dense model's MLPs into experts with a new router: a standard mixture of experts, proven equal, ready to train."""
     from unmask.io.files import only_writer_of
-    from unmask.models.loading import Source, dtype_name, load_language_model
+    from unmask.models.loading import dtype_name, load_language_model
     from unmask.models.upcycling import UpcycleOptions, check_free, save_upcycled, sizes
     from unmask.models.upcycling import upcycle as run
 
-    options = UpcycleOptions(experts, top_k, every, noise, drop, router_std, aux_loss, seed)
+    how = UpcycleOptions(experts, top_k, every, noise, drop, router_std, aux_loss, seed)
     output = output.expanduser()
     check_free(output)
-    source = Source(model, revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     with only_writer_of(output):
-        dense, tokenizer = load_language_model(source)
+        dense, tokenizer = load_language_model(options.source(model))
         before = sum(parameter.numel() for parameter in dense.parameters())
-        done = run(dense, options)
-        save_upcycled(done, tokenizer, output, model, options)
+        done = run(dense, how)
+        save_upcycled(done, tokenizer, output, model, how)
     total, active = sizes(done.model, top_k)
     if as_json:
         said = {"folder": str(output), "architecture": done.target.model_type, "dtype": dtype_name(done.model)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from unmask.cli.options import with_model_options
 from unmask.cli.outputs import Command, Group
 from unmask.cli.probing.analyses import clusters, layers, pairs, prompts, states
 from unmask.cli.probing.probes import geometry, head, masked, prefix, words
@@ -27,4 +28,4 @@ for command, example in (
     (layers, "layers -m smollm2 -d mean -t starter -o layers"),
     (states, "states -m smollm2 --texts texts.txt --limit 200 -o states"),
 ):
-    probe.command(cls=Command, epilog=f"Example: unmask probe {example}")(command)
+    probe.command(cls=Command, epilog=f"Example: unmask probe {example}")(with_model_options(command))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
-from unmask.cli.probing.common import Column, Limit, between, keep, percent, show, source_of, texts_of
+from unmask.cli.options import AsJson, Model, ModelOptions
+from unmask.cli.probing.common import Column, Limit, between, keep, percent, show, texts_of
 
 if TYPE_CHECKING:
     from unmask.designs.design import Design
@@ -39,13 +39,8 @@ def clusters(
     column: Column = "text",
     label: Annotated[str | None, typer.Option(help="Column of gold labels, for the AMI of each design with them.")] = None,
     limit: Drawn = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show whether two ways of reading a model group the same texts alike, beside what chance gives."""
@@ -55,7 +50,7 @@ def clusters(
 
     given, gold = read_texts(texts, column, label, limit)
     labels, asked = labelled(designs)
-    loaded = loaded_model(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
+    loaded = loaded_model(asked[0], model, options)
     with progress_bar("reading texts", passes_of(asked) * len(given)) as advance:
         found = probe_clusters(
             loaded,
@@ -64,8 +59,8 @@ def clusters(
             gold,
             clusters=number,
             seeds=seeds,
-            max_length=max_length,
-            batch_tokens=batch_tokens,
+            max_length=options.max_length,
+            batch_tokens=options.batch_tokens,
             progress=advance,
         )
     written = keep(found, output, "clusters", draw_clusters(found, output, labels))
@@ -104,13 +99,8 @@ def prompts(
     model: Model,
     output: Output = Path("prompts"),
     limit: Limit = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
@@ -121,10 +111,10 @@ def prompts(
     from unmask.statistics.intervals import Estimate
 
     given = read_pairs(pairs)[:limit]
-    loaded = loaded_model(designs_of(NINE, False)[0], model, adapter, revision, dtype, device, trust_remote_code)
+    loaded = loaded_model(designs_of(NINE, False)[0], model, options)
     texts = {text for pair in given for text in (pair.one, pair.other)}
     with progress_bar("reading texts", len(NINE) * len(texts)) as advance:
-        found = probe_prompts(loaded, given, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+        found = probe_prompts(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens, progress=advance)
     written = keep(found, output, "prompts", draw_prompts(found, output))
 
     def row(name: str, one: Estimate | None) -> list[tuple[str, str, str]]:
@@ -147,13 +137,8 @@ def pairs(
     designs: TwoDesigns = HIDDEN_AND_ROUTING,
     most: Annotated[int, typer.Option(min=1, help="Pairs to show for each design, those that it wins by most.")] = 5,
     limit: Limit = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show the pairs that one way of reading a model ranks right and another wrong, and whether either wins on the whole."""
@@ -164,11 +149,11 @@ def pairs(
 
     given = read_pairs(pairs)[:limit]
     labels, asked = labelled(designs)
-    loaded = loaded_model(asked[0], model, adapter, revision, dtype, device, trust_remote_code)
+    loaded = loaded_model(asked[0], model, options)
     texts = {text for pair in given for text in (pair.one, pair.other)}
     with progress_bar("reading texts", passes_of(asked) * len(texts)) as advance:
         found = probe_winners(
-            loaded, asked, given, most=most, max_length=max_length, batch_tokens=batch_tokens, progress=advance
+            loaded, asked, given, most=most, max_length=options.max_length, batch_tokens=options.batch_tokens, progress=advance
         )
     written = keep(found, output, "pairs", draw_winners(found, output, labels))
     rows = [
@@ -210,13 +195,8 @@ def layers(
     texts: TextsOrOurs = None,
     column: Column = "text",
     limit: Limit = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show how a text's vector changes from layer to layer, and what each layer scores on tasks."""
@@ -228,9 +208,11 @@ def layers(
 
     asked, given = Design.parse(design), texts_of(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
-    loaded = loaded_model(asked, model, adapter, revision, dtype, device, trust_remote_code)
+    loaded = loaded_model(asked, model, options)
     with progress_bar("reading texts", len(set(given))) as advance:
-        found = probe_layers(loaded, asked, given, tasks, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+        found = probe_layers(
+            loaded, asked, given, tasks, max_length=options.max_length, batch_tokens=options.batch_tokens, progress=advance
+        )
     written = keep(found, output, "layers", draw_layers(found, output, {asked.name: design}))
     rows = []
     for place in range(len(found.cosine)):
@@ -253,13 +235,8 @@ def states(
     texts: TextsOrOurs = None,
     column: Column = "text",
     limit: Limit = None,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
@@ -269,9 +246,9 @@ def states(
     from unmask.saving.load_model import load_model
 
     given = texts_of(texts, column, limit)
-    loaded = load_model(source_of(model, adapter, revision, dtype, device, trust_remote_code), "causal")
+    loaded = load_model(options.source(model), "causal")
     with progress_bar("reading texts", len(given)) as advance:
-        found = probe_states(loaded, given, max_length=max_length, batch_tokens=batch_tokens, progress=advance)
+        found = probe_states(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens, progress=advance)
     written = keep(found, output, "states", draw_states(found, output))
     rows = [
         (str(layer), f"{mean.value:.3f}", f"{floor:.3f}", *(f"{cosine:.2f}" for cosine in cosines))
@@ -302,10 +279,8 @@ def passes_of(designs: Any) -> int:
     return len(group_by_pass(designs))
 
 
-def loaded_model(
-    design: Design, model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool
-) -> LoadedModel:
+def loaded_model(design: Design, model: str, options: ModelOptions) -> LoadedModel:
     """The model that the options name, attending as a design says."""
     from unmask.saving.load_model import load_model
 
-    return load_model(source_of(model, adapter, revision, dtype, device, trust_remote_code), design.attention)
+    return load_model(options.source(model), design.attention)

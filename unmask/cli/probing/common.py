@@ -13,7 +13,6 @@ import typer
 
 if TYPE_CHECKING:
     from unmask.designs.design import Attention
-    from unmask.models.loading import Source
 
 
 class AttentionOption(StrEnum):
@@ -31,15 +30,6 @@ Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read; the last 
 Seed = Annotated[int, typer.Option(min=0, help="Decides what is drawn.")]
 Column = Annotated[str, typer.Option(help="Column that holds the text.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Most texts, from the first.")]
-
-
-def source_of(
-    model: str, adapter: str | None, revision: str | None, dtype: str, device: str, trust_remote_code: bool
-) -> Source:
-    """The weights that the options name."""
-    from unmask.models.loading import Source
-
-    return Source(model, revision, adapter, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
 
 
 def attention_of(choice: AttentionOption | None) -> Attention | None:

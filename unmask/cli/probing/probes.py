@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Adapter, AsJson, BatchTokens, Device, Dtype, MaxLength, Model, Revision, TrustRemoteCode
+from unmask.cli.options import AsJson, Model, ModelOptions
 from unmask.cli.probing.common import (
     AttentionChoice,
     Column,
@@ -19,7 +20,6 @@ from unmask.cli.probing.common import (
     keep,
     percent,
     show,
-    source_of,
     texts_of,
 )
 
@@ -41,12 +41,8 @@ def words(
     limit_train: Annotated[int | None, typer.Option(min=1, help="Most training sentences, drawn by the seed.")] = None,
     limit_test: Annotated[int | None, typer.Option(min=1, help="Most test sentences, drawn by the seed.")] = None,
     seed: Seed = 0,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: Annotated[ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
     """Score a linear probe on the frozen states of words: part of speech, chunks, entities."""
@@ -57,10 +53,18 @@ def words(
 
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
     scored = sample(read_sentences(test, tags, tokens), limit_test, seed)
-    loaded = load_model(source_of(model, adapter, revision, dtype, device, trust_remote_code), attention_of(attention))
+    loaded = load_model(options.source(model), attention_of(attention))
     with progress_bar("reading sentences", len(fitted) + len(scored)) as advance:
         found = probe_words(
-            loaded, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=batch_tokens, progress=advance
+            loaded,
+            fitted,
+            scored,
+            shift=shift,
+            layer=layer,
+            c=c,
+            seed=seed,
+            batch_tokens=options.batch_tokens,
+            progress=advance,
         )
     rows = [
         ("accuracy of the most frequent tag", percent(found.majority), ""),
@@ -95,11 +99,8 @@ def prefix(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and a figure.")
     ] = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: Annotated[ModelOptions, "adapter", "revision", "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
     """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
@@ -113,9 +114,10 @@ def prefix(
     gaps = []
     with progress_bar("reading triples", len(model) * len(given)) as advance:
         for name, own in map(attention_in, model):
-            source = source_of(name, adapter, revision, dtype, device, trust_remote_code)
             gaps.append(
-                probe_prefixes(load_model(source, own or attention_of(attention)), given, layer=layer, progress=advance)
+                probe_prefixes(
+                    load_model(options.source(name), own or attention_of(attention)), given, layer=layer, progress=advance
+                )
             )
     found = compare_stages(model, gaps)
     written = [keep(found, output, "prefix", draw_stages(found, output))] if output else []
@@ -150,13 +152,8 @@ def geometry(
         str | None, typer.Option("--design", "-d", help="A design; a saved embedder's own, else prompteol, if not given.")
     ] = None,
     positive_from: Annotated[float, typer.Option(help="Pairs of this score or more are taken for paraphrases.")] = 4.0,
-    max_length: MaxLength = None,
-    batch_tokens: BatchTokens = None,
-    adapter: Adapter = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Measure alignment of paraphrases and uniformity of texts on the sphere (lower is better for both)."""
@@ -164,17 +161,7 @@ def geometry(
     from unmask.probing.geometry import probe_geometry, read_pairs
 
     given = read_pairs(pairs)
-    embedder = Embedder.from_pretrained(
-        model,
-        design,
-        adapter=adapter,
-        revision=revision,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=trust_remote_code,
-        max_length=max_length,
-        batch_tokens=batch_tokens,
-    )
+    embedder = Embedder.from_pretrained(model, design, **asdict(options))
     found = probe_geometry(embedder, given, positive_from)
     rows = [
         ("alignment", f"{found.alignment:.4f}", "lower: paraphrases are closer"),
@@ -199,11 +186,8 @@ def masked(
         int | None, typer.Option(min=2, help="Most tokens of one text: a saved embedder's own, or 512.")
     ] = None,
     seed: Seed = 0,
-    batch_tokens: BatchTokens = None,
-    revision: Revision = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
+    *,
+    options: Annotated[ModelOptions, "batch_tokens", "revision", "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
     """Measure how well masked tokens are predicted from the position before them, as MNTP trains a model to."""
@@ -212,7 +196,7 @@ def masked(
     from unmask.saving.load_model import load_predicting_model
 
     given = texts_of(texts, column, limit)
-    loaded = load_predicting_model(source_of(model, None, revision, dtype, device, trust_remote_code), attention_of(attention))
+    loaded = load_predicting_model(options.source(model), attention_of(attention))
     with progress_bar("filling gaps", len(given)) as advance:
         found = probe_masked(
             loaded,
@@ -221,7 +205,7 @@ def masked(
             mask_token=mask_token,
             max_length=max_length,
             seed=seed,
-            batch_tokens=batch_tokens,
+            batch_tokens=options.batch_tokens,
             progress=advance,
         )
     rows = [
@@ -247,8 +231,8 @@ def head(
     ] = None,
     column: Column = "text",
     limit: Limit = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
+    *,
+    options: Annotated[ModelOptions, "dtype", "device"],
     as_json: AsJson = False,
 ) -> None:
     """Show which layers a trained head over layers reads."""
@@ -257,7 +241,7 @@ def head(
     from unmask.reporting.probe_figures import draw_attribution
 
     given = texts_of(texts, column, limit)
-    found = attribute_layers(Embedder.from_pretrained(model, dtype=dtype, device=device), given)
+    found = attribute_layers(Embedder.from_pretrained(model, **asdict(options)), given)
     if output is not None:
         draw_attribution(found, output)
     most = sorted(range(len(found.shares)), key=lambda place: -found.shares[place])[:8]
