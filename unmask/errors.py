@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules whose package has another name
 
@@ -52,6 +56,12 @@ def _extras() -> dict[str, str]:
         if told := re.match(r"([\w.-]+)[^;]*;.*\bextra == ['\"](\w+)['\"]", requirement):
             extras.setdefault(told[1], told[2])
     return extras
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem that pydantic found in a file: where it is, and what."""
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
 
 
 @contextmanager

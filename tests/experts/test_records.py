@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 from safetensors.torch import load_file, save_file
 
 from tests.experts.conftest import DOMAINS, SUMS
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
-from unmask.experts.expert import train_expert
+from unmask.experts.expert import ExpertRecord, train_expert
 from unmask.experts.lesson_training import Learning
-from unmask.experts.mixing import Ingredients, mix
-from unmask.experts.records import require_same_weights, write_or_check
+from unmask.experts.mixing import Ingredients, MixingRecord, mix
+from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
+from unmask.experts.router import RouterOptions
+from unmask.io.seals import write_record
 from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import build_mixture, load_mixture
@@ -118,17 +122,70 @@ def test_older_records_are_resumed(base: Path, experts: Path, tmp_path: Path, mo
     assert build_mixture([experts / "sums"], Routing())  # nothing says what its base was
 
 
+class Run(RunRecord):
+    base: str = Field(alias="model")
+    seed: int = 0
+
+
 def test_records_are_compared_by_weights_not_by_the_way_that_a_path_was_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base").mkdir()
-    record = {"model": str(tmp_path / "base"), "base_weights": "w", "seed": 0}
+    record = Run(model=str(tmp_path / "base"), base_weights="w")
     for before in ({"model": "base", "seed": 0}, {"model": "elsewhere", "base_weights": "w", "seed": 0}):
-        assert require_same_weights(before, record, tmp_path) == record
+        assert record.is_same(Run.model_validate(before), tmp_path)
         (tmp_path / "run.json").write_text(json.dumps(before))
         write_or_check(tmp_path / "run.json", record)
-    assert require_same_weights({"model": "other", "seed": 0}, record, tmp_path) != record
-    assert require_same_weights({**record, "model": "other", "base_weights": "x"}, record, tmp_path) != record
+    assert not record.is_same(Run(model="other"), tmp_path)
+    assert not record.is_same(Run(model="other", base_weights="x"), tmp_path)
+    assert not record.is_same(Run(model="base", seed=1), tmp_path)
+    assert not Run(model="base").is_same(record, tmp_path), "nothing says what its weights are now"
+    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+        write_or_check(tmp_path / "run.json", Run(model="base", base_weights="w", seed=1))
     with pytest.raises(UnmaskError, match="its weights were w and are v now"):
-        write_or_check(tmp_path / "run.json", {**record, "base_weights": "v"})
+        write_or_check(tmp_path / "run.json", Run(model=str(tmp_path / "base"), base_weights="v"))
+
+
+LESSONS = {"number": 2, "content": "ab"}
+LORA = {"r": 4, "alpha": 8.0}
+STEPS = {"steps": 2, "lr": 5e-3, "batch": 4}
+OLD_EXPERT = {"base": "pico", "lessons": LESSONS, "lora": LORA, "learning": STEPS, "losses": [2.5, 1.5]}
+OLD_MIXTURE = {
+    "base": "pico",
+    "domains": {"sums": LESSONS},
+    "routing": {"router": "block", "top_k": 1},
+    "learning": STEPS,
+    "options": {"start": "random"},
+    "losses": [],
+}
+
+
+def test_records_without_the_fields_of_later_versions_are_read(tmp_path: Path) -> None:
+    lessons, learning = LessonsRecord(number=2, content="ab"), Learning(steps=2, lr=5e-3, batch=4)
+    now = {"base": "pico", "base_weights": "w", "learning": learning}
+    for kind, old, record in (
+        (ExpertRecord, OLD_EXPERT, ExpertRecord(**now, lessons=lessons, lora=LoraOptions(r=4, alpha=8))),
+        (MixingRecord, OLD_MIXTURE, MixingRecord(**now, domains={"sums": lessons}, routing=Routing(), options=RouterOptions())),
+    ):
+        (tmp_path / "record.json").write_text(json.dumps(old))  # nor had they a checksum
+        before = kind.read(tmp_path / "record.json")
+        assert before is not None and (list(before.losses), before.versions) == (old["losses"], {})
+        assert record.is_same(before, tmp_path)
+        assert not record.model_copy(update={"learning": replace(learning, batch=8)}).is_same(before, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"losses": "low"}, "losses: Input should be a valid tuple"),
+        ({"lessons": 12}, "lessons: Input should be a valid dictionary"),
+        ({"lora": {"r": 0}}, "lora.r: Input should be greater than or equal to 1"),
+        ({"learning": {"steps": 2, "lr": -1}}, "learning: Value error, lr should be greater than 0, not -1"),
+    ],
+)
+def test_a_record_with_bad_values_is_refused_in_one_sentence(changed: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    write_record(tmp_path / "expert.json", OLD_EXPERT | changed)
+    with pytest.raises(UnmaskError, match=rf"expert\.json' is not what this version of unmask wrote: {problem}") as told:
+        train_expert(Source("pico"), SUMS, tmp_path)
+    assert "\n" not in str(told.value)

@@ -547,5 +547,5 @@ def test_broken_settings_are_refused(content: str, pico: Make, tmp_path: Path) -
     folder = saved(pico(), tmp_path / "saved")
     (folder / SEAL).unlink()
     (folder / SETTINGS).write_text(content)
-    with pytest.raises(UnmaskError, match=r"unmask\.json is not what this version of unmask wrote"):
+    with pytest.raises(UnmaskError, match=r"unmask\.json' is not what this version of unmask wrote"):
         Embedder.from_pretrained(folder, device="cpu")

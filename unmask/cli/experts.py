@@ -90,8 +90,8 @@ def specialise(
     from unmask.experts.lessons.seed_lessons import read_seeds
     from unmask.experts.lessons.specialise import FILES, SpecialisePlan, check_run, record_of
     from unmask.experts.lessons.specialise import specialise as run
-    from unmask.experts.records import weights_of
     from unmask.io.files import check_output
+    from unmask.models.identity import identity_of
 
     output = output.expanduser()
     for name in FILES:
@@ -100,7 +100,7 @@ def specialise(
     found, chosen = read_seeds(seeds), load_domain(domain)
     forbidden = [f"{one.instruction} {one.input}".strip() for file in avoid or [] for one in read_seeds(file)]
     source = options.source(model)
-    weights = weights_of(source)
+    weights = identity_of(source).revision
     check_run(output, record_of(model, engine, chosen, found, plan, forbidden, weights))
     begun: dict[str, tuple[float, int]] = {}
 

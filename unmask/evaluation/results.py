@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, first_problem
 from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.files import append_line, atomic, make_folder
 from unmask.io.seals import Damaged, is_sealed_line, open_line, sealed_line
@@ -189,8 +189,7 @@ def _parsed(line: bytes, kind: type[Line], where: str) -> Line:
     try:
         return kind.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        problem = error.errors()[0]
-        reason = f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+        reason = first_problem(error)
         if is_sealed_line(line):
             raise UnmaskError(
                 f"{where} was written by a newer version of unmask ({reason}). Use that version, or another folder."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from torch import nn
 
 from unmask.experts.lesson_training import Learning, learn
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.experts.records import claim, content_of, finished, is_own, weights_of, working_folder
+from unmask.experts.records import LessonsRecord, TrainingRecord, claim, finished, is_own, working_folder
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
-from unmask.io.seals import seal, write_record
+from unmask.io.seals import seal
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of, find_layers
-from unmask.models.identity import Pinned, pinned
+from unmask.models.identity import Pinned, identity_of, pinned
 from unmask.models.loading import Source, load_language_model
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
@@ -29,6 +29,15 @@ from unmask.training.trainee import cast_inputs
 RECORD = "expert.json"
 LORA = LoraOptions(r=8, alpha=16)
 LEARNING = Learning(steps=96, lr=3e-4, batch=8, warmup=4)
+
+
+class ExpertRecord(TrainingRecord):
+    """The content of `expert.json`."""
+
+    revision: str | None = None
+    lessons: LessonsRecord
+    lora: LoraOptions
+    learning: Learning
 
 
 @dataclass(frozen=True)
@@ -54,30 +63,31 @@ def train_expert(
     folder on the base model. Raises UnmaskError for a folder that holds another expert, and as training does.
     """
     folder = Path(os.path.realpath(folder))
-    record = {
-        "base": lasting_name(source.model),
-        "revision": source.revision,
-        **weights_of(source),
-        "lessons": content_of(lessons),
-        "lora": lora.model_dump(mode="json"),
-        "learning": asdict(learning),
-    }
+    record = ExpertRecord(
+        base=lasting_name(source.model),
+        base_weights=identity_of(source).revision,
+        revision=source.revision,
+        lessons=LessonsRecord.of(lessons),
+        lora=lora,
+        learning=learning,
+    )
     work = working_folder(folder, "training")
     with only_writer_of(folder):
         done = finished(folder, RECORD, record, "expert")
         if done is None:
             adapter, log = _train(source, lessons, work, record, lora, learning, callbacks)
-            done = {**record, "losses": [entry["loss"] for entry in log if "loss" in entry], "versions": versions()}
+            losses = tuple(entry["loss"] for entry in log if "loss" in entry)
+            done = record.model_copy(update={"losses": losses, "versions": versions()})
             _write(adapter, pinned(source, adapter), folder, done)
         remove_with_scratch(work)
-    return Trained(folder, tuple(done["losses"]))
+    return Trained(folder, done.losses)
 
 
 def _train(
     source: Source,
     lessons: Sequence[Lesson],
     work: Path,
-    record: dict[str, Any],
+    record: ExpertRecord,
     lora: LoraOptions,
     learning: Learning,
     callbacks: Sequence[Any],
@@ -104,14 +114,14 @@ def _train(
     return adapter, log
 
 
-def _write(adapter: Any, base: Pinned, folder: Path, record: dict[str, Any]) -> None:
+def _write(adapter: Any, base: Pinned, folder: Path, record: ExpertRecord) -> None:
     config = adapter.peft_config["default"]
     config.base_model_name_or_path, config.revision, config.task_type = base.base, base.revision, "CAUSAL_LM"
     with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
         adapter.save_pretrained(scratch, save_embedding_layers=False)
         sort_adapter_config(scratch)
         (scratch / "README.md").unlink(missing_ok=True)  # an empty template of peft
-        write_record(scratch / RECORD, record)
+        record.write(scratch / RECORD)
         seal(scratch)
 
 

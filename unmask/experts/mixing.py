@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
 
 from unmask.errors import UnmaskError
 from unmask.experts.expert import LORA
 from unmask.experts.joint_training import fresh_mixture, write_experts
 from unmask.experts.lesson_training import Learning
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.experts.records import claim, content_of, finished, is_own, weights_of, working_folder
+from unmask.experts.records import LessonsRecord, TrainingRecord, claim, finished, is_own, working_folder
 from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
-from unmask.io.seals import check_seal, load_tensors, seal, write_record
+from unmask.io.seals import check_seal, load_tensors, seal
 from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import (
@@ -29,6 +31,7 @@ from unmask.mixture.mixture_folder import (
     read_mixture_settings,
     save_mixture,
 )
+from unmask.models.identity import identity_of
 from unmask.models.loading import Source
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
@@ -39,6 +42,19 @@ if TYPE_CHECKING:
 
 RECORD = "mixing.json"
 JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
+
+
+class MixingRecord(TrainingRecord):
+    """The content of `mixing.json`. experts, shared, start_from: hashes of weights. lora: of experts that trained with their router."""
+
+    domains: dict[str, LessonsRecord]
+    routing: Routing
+    learning: Learning
+    options: RouterOptions
+    experts: dict[str, str] = Field(default_factory=dict)
+    shared: str | None = None
+    start_from: str | None = None
+    lora: LoraOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -83,11 +99,13 @@ def mix(
     options.check(routing, [expert.name for expert in experts], domains, learning)
     if experts:
         source = base_of_experts(experts, source)
-    record = _record(source, domains, routing, learning, options) | {
-        "experts": {expert.name: _hash(expert.folder / "adapter_model.safetensors") for expert in experts},
-        "shared": ingredients.shared and _hash(ingredients.shared / "adapter_model.safetensors"),
-        "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
-    }
+    record = _record(source, domains, routing, learning, options).model_copy(
+        update={
+            "experts": {expert.name: _hash(expert.folder / "adapter_model.safetensors") for expert in experts},
+            "shared": ingredients.shared and _hash(ingredients.shared / "adapter_model.safetensors"),
+            "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
+        }
+    )
 
     def build() -> tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]:
         mixture, tokenizer = build_mixture(ingredients.experts, routing, source, learning.seed, ingredients.shared)
@@ -115,7 +133,7 @@ def mix_jointly(
     options = replace(options or RouterOptions(), joint=True)
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")
-    record = _record(source, domains, routing, learning, options) | {"lora": lora.model_dump(mode="json")}
+    record = _record(source, domains, routing, learning, options).model_copy(update={"lora": lora})
     names = [f"expert{place}" for place in range(len(domains))]
     options.check(routing, names, domains, learning)
 
@@ -151,20 +169,20 @@ def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
 
 def _record(
     source: Source, domains: Mapping[str, Sequence[Lesson]], routing: Routing, learning: Learning, options: RouterOptions
-) -> dict[str, Any]:
-    return {
-        "base": lasting_name(source.model),
-        **weights_of(source),
-        "domains": {name: content_of(lessons) for name, lessons in domains.items()},
-        "routing": asdict(routing),
-        "learning": asdict(learning),
-        "options": asdict(options),
-    }
+) -> MixingRecord:
+    return MixingRecord(
+        base=lasting_name(source.model),
+        base_weights=identity_of(source).revision,
+        domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
+        routing=routing,
+        learning=learning,
+        options=options,
+    )
 
 
 def _trained(
     build: Callable[[], tuple[Mixture, PreTrainedTokenizerBase, Sequence[str]]],
-    record: dict[str, Any],
+    record: MixingRecord,
     domains: Mapping[str, Sequence[Lesson]],
     folder: Path,
     learning: Learning,
@@ -186,13 +204,13 @@ def _trained(
                 mixture, tokenizer, domains, work, learning=learning, options=options, fresh=fresh, callbacks=callbacks
             )
             finish(mixture, work)
-            done = {**record, "losses": losses, "versions": versions()}
+            done = record.model_copy(update={"losses": losses, "versions": versions()})
             with atomic_folder(folder, replaces=is_own(RECORD)) as scratch:
                 save_mixture(mixture, scratch)
-                write_record(scratch / RECORD, done)
+                done.write(scratch / RECORD)
                 seal(scratch)
         remove_with_scratch(work)
-    return Mixed(folder, tuple(done["losses"]))
+    return Mixed(folder, done.losses)
 
 
 def _hash(file: Path) -> str:

@@ -3,80 +3,100 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final, TypeVar
+
+from pydantic import Field
 
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.lessons import Lesson
 from unmask.io.files import remove
-from unmask.io.seals import Damaged, check_seal, read_record, write_record
-from unmask.models.identity import identity_of
-from unmask.models.source import Source, lasting_name
+from unmask.io.records import Record
+from unmask.io.seals import Damaged, check_seal
+from unmask.models.source import lasting_name
 
-WEIGHTS = "base_weights"
-STEPS = "checkpoint-*"
+STEPS: Final = "checkpoint-*"
 _OTHER = {"expert": "an expert of other lessons", "mixture": "a mixture of other experts, lessons"}
+_NOT_SETTINGS = {"base", "base_weights", "losses", "versions"}
 
 
-def weights_of(source: Source) -> dict[str, str]:
-    """The entry of a record that identifies a model's weights by their content, wherever the command runs."""
-    return {WEIGHTS: identity_of(source).revision}
+class LessonsRecord(Record):
+    """Lessons by their number and a hash of their texts."""
+
+    number: int
+    content: str
+
+    @classmethod
+    def of(cls, lessons: Sequence[Lesson]) -> LessonsRecord:
+        """The record of these lessons."""
+        digest = hashlib.sha256()
+        for lesson in lessons:
+            digest.update(repr((lesson.instruction, lesson.input, lesson.output)).encode())
+        return cls(number=len(lessons), content=digest.hexdigest()[:16])
 
 
-def require_same_weights(before: Mapping[str, Any], record: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The record of an earlier run as this version would have written it. The caller compares it with the record of this run.
+class RunRecord(Record):
+    """What a run was started with. A subclass adds its settings.
 
-    Older versions kept the name of the model as the user typed it, and no weights. Raises UnmaskError if the weights have changed.
+    base: the name of the base model. base_weights: its weights by their content, wherever the command runs. Older versions kept the name
+    as the user typed it, and no weights.
     """
-    now, then = record.get(WEIGHTS), before.get(WEIGHTS)
-    name = next((key for key in ("base", "model") if key in record and key in before), None)
-    alike = name is not None and lasting_name(str(before[name])) == lasting_name(str(record[name]))
-    if alike and now and then and now != then:
-        assert name is not None
-        raise UnmaskError(
-            f"The model '{record[name]}' has changed since the run in '{folder}' began: its weights were {then} and are {now} now. "
-            "Bring the old weights back, or give another folder."
-        )
-    known = dict(before)
-    if now and not then:
-        known[WEIGHTS] = now
-    if name is not None and (alike or (now and now == then)):
-        known[name] = record[name]
-    return known
+
+    base: str
+    base_weights: str | None = None
+
+    def require_same(self, before: RunRecord, folder: Path) -> None:
+        """Raise UnmaskError if an unfinished run in a folder was started with something else."""
+        if not self.is_same(before, folder):
+            raise another_run(folder)
+
+    def is_same(self, before: RunRecord, folder: Path) -> bool:
+        """Whether an earlier run in a folder was started with the same. Raises UnmaskError if the weights have changed since."""
+        now, then = self.base_weights, before.base_weights
+        named = lasting_name(before.base) == lasting_name(self.base)
+        if named and now and then and now != then:
+            raise UnmaskError(
+                f"The model '{self.base}' has changed since the run in '{folder}' began: its weights were {then} and are {now} now. "
+                "Bring the old weights back, or give another folder."
+            )
+        same_base = then in (now, None) if named else now is not None and now == then
+        return same_base and before.model_dump(exclude=_NOT_SETTINGS) == self.model_dump(exclude=_NOT_SETTINGS)
 
 
-def claim(work: Path, name: str, record: dict[str, Any]) -> None:
+class TrainingRecord(RunRecord):
+    """What a training was started with and, once it is finished, the loss of each logged step and the versions of the libraries."""
+
+    losses: tuple[float, ...] = ()
+    versions: dict[str, str] = Field(default_factory=dict)
+
+
+Training = TypeVar("Training", bound=TrainingRecord)
+
+
+def claim(work: Path, name: str, record: RunRecord) -> None:
     """Write the record of a run into its working folder, before its first step.
 
     Raises UnmaskError if the folder holds steps of a run with other settings. Steps without a record are removed. The record of a run
     without steps is replaced.
     """
-    file, ours = work / name, plain(record)
     if any(work.glob(STEPS)):
-        before = read_record(file)
+        before = type(record).read(work / name)
         if before is None:
             warnings.warn(f"The record of the steps in '{work}' is missing, so training starts anew.", stacklevel=2)
             remove(work)
         else:
-            require_same(before, ours, work)
-    write_record(file, ours)
+            record.require_same(before, work)
+    record.write(work / name)
 
 
-def write_or_check(file: Path, record: dict[str, Any]) -> None:
+def write_or_check(file: Path, record: RunRecord) -> None:
     """Write the record of a folder. Raises UnmaskError if the folder has a record of something else."""
-    before = read_record(file)
+    before = type(record).read(file)
     if before is not None:
-        require_same(before, record, file.parent)
-    write_record(file, plain(record))
-
-
-def require_same(before: dict[str, Any], record: dict[str, Any], folder: Path) -> None:
-    """Raise UnmaskError if an unfinished run was started with something else."""
-    if require_same_weights(before, plain(record), folder) != plain(record):
-        raise another_run(folder)
+        record.require_same(before, file.parent)
+    record.write(file)
 
 
 def another_run(folder: Path) -> UnmaskError:
@@ -86,7 +106,7 @@ def another_run(folder: Path) -> UnmaskError:
     )
 
 
-def finished(folder: Path, name: str, record: dict[str, Any], what: str) -> dict[str, Any] | None:
+def finished(folder: Path, name: str, record: Training, what: str) -> Training | None:
     """The record of a finished run in a folder. None if there is none, or if its files are damaged.
 
     what: "expert" or "mixture", for errors. Raises UnmaskError if the folder holds something else.
@@ -95,13 +115,12 @@ def finished(folder: Path, name: str, record: dict[str, Any], what: str) -> dict
         return None
     if not (folder / name).is_file():
         raise UnmaskError(f"'{folder}' exists and holds no {what} of unmask, so it is not overwritten. Give another folder.")
-    done = read_record(folder / name)
+    done = type(record).read(folder / name)
     if done is None:
         raise UnmaskError(
             f"'{folder / name}' is damaged, so the settings of '{folder}' are unknown. Remove the folder to train again."
         )
-    before = require_same_weights(done, plain(record), folder)
-    if {key: before.get(key) for key in record} != plain(record):
+    if not record.is_same(done, folder):
         raise UnmaskError(f"'{folder}' holds {_OTHER[what]} or settings. Give another folder.")
     try:
         check_seal(folder)
@@ -119,16 +138,3 @@ def is_own(name: str) -> Callable[[Path], bool]:
 def working_folder(folder: Path, what: str) -> Path:
     """The folder that a run works in until its result is complete. It lies beside the folder of the result."""
     return folder.with_name(f".{folder.name}-{what}")
-
-
-def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as JSON gives it back."""
-    return json.loads(json.dumps(record))  # type: ignore[no-any-return]
-
-
-def content_of(lessons: Sequence[Lesson]) -> dict[str, Any]:
-    """Lessons by their number and a hash of their texts."""
-    digest = hashlib.sha256()
-    for lesson in lessons:
-        digest.update(repr((lesson.instruction, lesson.input, lesson.output)).encode())
-    return {"number": len(lessons), "content": digest.hexdigest()[:16]}

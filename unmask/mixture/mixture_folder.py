@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, inside, only_writer_of
 from unmask.io.seals import check_seal, load_tensors, save_tensors, seal
 from unmask.mixture.expert_folder import Expert, read_expert, require_alike
@@ -138,6 +138,4 @@ def read_mixture_settings(folder: Path) -> MixtureSettings:
     try:
         return MixtureSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "the file"
-        raise UnmaskError(f"{file} is not what this version of unmask wrote: {where}: {problem['msg']}.") from error
+        raise UnmaskError(f"'{file}' is not what this version of unmask wrote: {first_problem(error)}.") from error

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from torch import nn
 
 from unmask.errors import UnmaskError
@@ -23,8 +25,8 @@ from unmask.models.hub import hub_commit
 from unmask.models.source import Source, adapter_folder, below, is_adapter, is_mixture, lasting_name, place_of
 
 Model = TypeVar("Model", bound=Any)
-RECORDS = {"unmask.json": "base_weights", "mixture.json": "base_weights", "expert.json": "base_weights"}
-"""Files that record the base model of a folder, and the key under which they do."""
+RECORDS = ("unmask.json", "mixture.json", "expert.json")
+"""Files that record the base model of a folder."""
 
 
 @dataclass(frozen=True)
@@ -150,16 +152,19 @@ def pinned(base: Source, model: Any = None) -> Pinned:
     return Pinned(name, commit, commit)
 
 
+class _BaseRecord(BaseModel):
+    """What the records of embedders, mixtures and experts say of the base model."""
+
+    base_weights: str | None = None
+
+
 def recorded_base(folder: Path) -> str | None:
     """The recorded name of the base model's weights, in the folder of an adapter or a mixture. None without a record."""
-    for name, key in RECORDS.items():
+    for name in RECORDS:
         if (folder / name).is_file():
-            try:
-                record = json.loads((folder / name).read_text(encoding="utf-8"))
-            except ValueError:
-                continue  # the code that needs this file reports the damage
-            if isinstance(record, dict) and record.get(key):
-                return str(record[key])
+            with suppress(ValueError):  # the code that needs this file reports the damage
+                if weights := _BaseRecord.model_validate_json((folder / name).read_bytes()).base_weights:
+                    return weights
     return None
 
 

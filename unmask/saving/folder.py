@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.designs.design import Design, as_design
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, build_head
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
 from unmask.mixture.any_model import load_any_decoder
@@ -152,9 +152,7 @@ def read_settings(folder: Path) -> EmbedderSettings | None:
         settings = EmbedderSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
         check_seal(folder)
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "the file"
-        raise UnmaskError(f"{file} is not what this version of unmask wrote: {where}: {problem['msg']}.") from error
+        raise UnmaskError(f"'{file}' is not what this version of unmask wrote: {first_problem(error)}.") from error
     settings._folder = folder
     return settings
 

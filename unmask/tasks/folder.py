@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, first_problem
 from unmask.io import rows as rows_of
 from unmask.io.files import inside
 from unmask.io.rows import Row, read_rows
@@ -99,6 +99,4 @@ def _settings(folder: Path) -> TaskFile:
     except tomllib.TOMLDecodeError as error:
         raise UnmaskError(f"{file}: this is not TOML: {error}.") from error
     except ValidationError as error:
-        problem = error.errors()[0]
-        allowed = ", ".join(TaskFile.model_fields)
-        raise UnmaskError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg']} (keys: {allowed}).") from error
+        raise UnmaskError(f"{file}: {first_problem(error)} (keys: {', '.join(TaskFile.model_fields)}).") from error

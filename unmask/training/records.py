@@ -5,36 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, ConfigDict, Field
 
-from unmask.errors import UnmaskError
-from unmask.io.seals import read_record, write_record
+from unmask.io.records import Record
+from unmask.io.seals import write_record
 
 DATA: Final = "data.json"
 RUN: Final = "run.json"
 RECIPE: Final = "recipe.json"
 BASE: Final = "base.json"
-
-
-class Record(BaseModel):
-    """A record with a checksum. Keys that another version wrote are ignored."""
-
-    model_config = ConfigDict(frozen=True)
-
-    @classmethod
-    def read(cls, file: Path) -> Self | None:
-        """The record in a file; None if there is no such file, and None with a warning if it is damaged."""
-        content = read_record(file)
-        try:
-            return None if content is None else cls.model_validate(content)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            place = ".".join(map(str, problem["loc"])) or "the file"
-            raise UnmaskError(f"'{file}' is not a record of `unmask train`: {place}: {problem['msg']}.") from error
-
-    def write(self, file: Path) -> None:
-        """Write the record, whole and durable."""
-        write_record(file, self.model_dump(mode="json", by_alias=True))
 
 
 class LeakCounts(Record):
@@ -73,7 +52,7 @@ class DataRecord(Record):
 
     def write(self, file: Path) -> None:
         """Write the record, with the stages beside the key `recipe`."""
-        stages: dict[str, Any] = self.model_dump(mode="json", by_alias=True)["stages"]
+        stages: dict[str, Any] = self.as_json()["stages"]
         write_record(file, {**stages, "recipe": self.recipe})
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from unmask.errors import UnmaskError, unknown
+from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.experts.lessons.lessons import Lesson
 
 _SHIPPED = Path(__file__).parent / "domains"
@@ -85,5 +85,4 @@ def load_domain(name: str) -> Domain:
     except tomllib.TOMLDecodeError as error:
         raise UnmaskError(f"{file} is not valid TOML: {error}.") from error
     except ValidationError as error:
-        problem = error.errors()[0]
-        raise UnmaskError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg']}.") from error
+        raise UnmaskError(f"{file}: {first_problem(error)}.") from error

@@ -14,20 +14,23 @@ import random
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unmask.errors import UnmaskError
+from pydantic import Field, TypeAdapter, ValidationError
+
+from unmask.errors import UnmaskError, first_problem
 from unmask.experts.lessons.domain import BLANK, STOP, Domain
 from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
 from unmask.experts.lessons.generation import GenerationJob, Sampling, Text, Writers
 from unmask.experts.lessons.lessons import Lesson
 from unmask.experts.lessons.seed_lessons import write_lessons
-from unmask.experts.records import WEIGHTS, another_run, content_of, plain, require_same
+from unmask.experts.records import LessonsRecord, RunRecord, another_run
 from unmask.io.files import append_line, atomic, only_run_in, write_json
-from unmask.io.seals import Damaged, open_line, read_record, sealed_line, write_record
+from unmask.io.records import Record
+from unmask.io.seals import Damaged, open_line, sealed_line
 
 INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (
     "instructions.jsonl",
@@ -66,6 +69,32 @@ class SpecialisePlan:
             raise UnmaskError("temperature and seed must be at least 0, and top_p above 0 and at most 1.")
 
 
+class SpecialiseRecord(RunRecord):
+    """The content of `specialise.json`: all that the lessons of a run depend on. avoided: a hash of the texts of evaluations."""
+
+    base: str = Field(alias="model")
+    engine: str
+    domain: Domain
+    seeds: LessonsRecord
+    plan: SpecialisePlan
+    avoided: str
+
+    @property
+    def run(self) -> str:
+        """The name of the run in its batches. The weights identify a model, since its name can be typed in several ways."""
+        named = self.as_json()
+        del named["base_weights" if self.base_weights is None else "model"]
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class BatchRecord(Record):
+    """A line of the files of batches: its texts, the run that it belongs to, and the instructions that it responds to."""
+
+    run: str
+    answered: str
+    texts: tuple[Text, ...]
+
+
 @dataclass(frozen=True)
 class Yield:
     """The outcome of a run.
@@ -95,24 +124,26 @@ def specialise(
     plan: SpecialisePlan,
     forbidden: Sequence[str] = (),
     progress: Callable[[str, int, int], None] = lambda *_: None,
-    weights: Mapping[str, str] | None = None,
+    weights: str | None = None,
 ) -> Yield:
     """Write lessons of a domain into a folder. A run that was stopped there continues.
 
-    weights: the entry of `weights_of` for the model. forbidden: texts of evaluations; instructions that are near to one are dropped.
-    Raises UnmaskError for fewer than five seeds, and for a folder that holds another run.
+    weights: the model's weights, named by their content. forbidden: texts of evaluations; instructions near to one are dropped. Raises
+    UnmaskError for fewer than five seeds, and for a folder that holds another run.
     """
     record = record_of(model, writer.engine, domain, seeds, plan, forbidden, weights)
     with only_run_in(folder):
         check_run(folder, record)
-        write_record(folder / RECORD, record)
-        batches = Batches(folder, _digest(record))
+        record.write(folder / RECORD)
+        batches = Batches(folder, record.run)
         dropped: Counter[str] = Counter()
         wanted, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped, progress)
         lessons = _responses(writer, domain, seeds, wanted, batches, plan, dropped, progress)
         write_lessons(lessons, folder / LESSONS)
         outcome = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
-        write_json(folder / REPORT, {**record, **outcome.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]})
+        write_json(
+            folder / REPORT, {**record.as_json(), **outcome.as_json(), "examples": [asdict(lesson) for lesson in lessons[:5]]}
+        )
     return outcome
 
 
@@ -123,36 +154,30 @@ def record_of(
     seeds: Sequence[Lesson],
     plan: SpecialisePlan,
     forbidden: Sequence[str],
-    weights: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+    weights: str | None = None,
+) -> SpecialiseRecord:
     """The record of a run: all that its lessons depend on. Raises UnmaskError for fewer than five seeds."""
     if len(seeds) < _SOLVED:
         raise UnmaskError(f"Each prompt shows {_SOLVED} seed lessons, but only {len(seeds)} were given. Add seed lessons.")
-    return {
-        "model": model,
-        **(weights or {}),
-        "engine": engine,
-        "domain": domain.model_dump(mode="json"),
-        "seeds": content_of(seeds),
-        "plan": asdict(plan),
-        "avoided": hashlib.sha256("\0".join(forbidden).encode()).hexdigest()[:16],
-    }
+    return SpecialiseRecord(
+        model=model,
+        base_weights=weights,
+        engine=engine,
+        domain=domain,
+        seeds=LessonsRecord.of(seeds),
+        plan=plan,
+        avoided=hashlib.sha256("\0".join(forbidden).encode()).hexdigest()[:16],
+    )
 
 
-def check_run(folder: Path, record: dict[str, Any]) -> None:
+def check_run(folder: Path, record: SpecialiseRecord) -> None:
     """Raise UnmaskError if a folder holds batches of another run. Changes nothing."""
-    file, before = folder / INSTRUCTIONS, read_record(folder / RECORD)
+    file, before = folder / INSTRUCTIONS, SpecialiseRecord.read(folder / RECORD)
     if not file.is_file() or not file.stat().st_size:
         return  # the earlier run wrote nothing, so nothing can be mixed up
     if before is not None:
-        require_same(before, record, folder)
-    next(Batches(folder, _digest(record)).read(INSTRUCTIONS, repair=False), None)
-
-
-def _digest(record: dict[str, Any]) -> str:
-    # the weights identify a model; its name can be typed in several ways
-    named = {key: value for key, value in plain(record).items() if key != "model" or WEIGHTS not in record}
-    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:16]
+        record.require_same(before, folder)
+    next(Batches(folder, record.run).read(INSTRUCTIONS, repair=False), None)
 
 
 @dataclass(frozen=True)
@@ -162,7 +187,7 @@ class Batches:
     folder: Path
     run: str
 
-    def read(self, name: str, answered: str = "", repair: bool = True) -> Iterator[list[Text]]:
+    def read(self, name: str, answered: str = "", repair: bool = True) -> Iterator[Sequence[Text]]:
         """The complete batches. A damaged batch and those after it are removed, to be written anew.
 
         answered: identifies the instructions that the batches respond to. Responses to other instructions are removed as well. Raises
@@ -183,24 +208,21 @@ class Batches:
 
     def add(self, name: str, texts: Sequence[Text], answered: str = "") -> None:
         """Append a batch, durably."""
-        content = {"run": self.run, "answered": answered, "texts": [asdict(text) for text in texts]}
-        append_line(self.folder / name, sealed_line(content))
+        batch = BatchRecord(run=self.run, answered=answered, texts=tuple(texts))
+        append_line(self.folder / name, sealed_line(batch.as_json()))
 
-    def _texts(self, line: bytes, answered: str) -> list[Text]:
+    def _texts(self, line: bytes, answered: str) -> Sequence[Text]:
         try:
-            content = json.loads(line)
-            if isinstance(content, list):
-                return [Text(**text) for text in content]  # of an older version
-            content = open_line(line)
-            if content["run"] != self.run:
-                raise another_run(self.folder)
-            if content["answered"] != answered:
-                raise Damaged("it responds to other instructions")
-            return [Text(**text) for text in content["texts"]]
-        except (ValueError, TypeError, KeyError) as error:
-            if isinstance(error, UnmaskError):
-                raise
-            raise Damaged(f"it is damaged ({error})") from error
+            if line.startswith(b"["):  # of an older version, which wrote the texts alone
+                return TypeAdapter(tuple[Text, ...]).validate_json(line)
+            batch = BatchRecord.model_validate(open_line(line))
+        except ValidationError as error:
+            raise Damaged(f"it is damaged ({first_problem(error)})") from error
+        if batch.run != self.run:
+            raise another_run(self.folder)
+        if batch.answered != answered:
+            raise Damaged("it responds to other instructions")
+        return batch.texts
 
 
 def _instructions(
@@ -247,7 +269,7 @@ def _responses(
     dropped: Counter[str],
     progress: Callable[[str, int, int], None],
 ) -> list[Lesson]:
-    answered = content_of(wanted)["content"]
+    answered = LessonsRecord.of(wanted).content
     known = list(batches.read(RESPONSES, answered))
     kept: list[Lesson] = []
     count = -(-len(wanted) // plan.batch)

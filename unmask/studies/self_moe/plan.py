@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.errors import UnmaskError, unknown
+from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.experts.balance import Balance
 from unmask.experts.lesson_training import Learning
 from unmask.experts.names import Average
@@ -153,8 +153,7 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     try:
         plan = StudyPlan.model_validate(tables)
     except ValidationError as error:
-        problem = error.errors()[0]
-        raise UnmaskError(f"self-moe: {'.'.join(map(str, problem['loc']))}: {problem['msg']}.") from error
+        raise UnmaskError(f"self-moe: {first_problem(error)}.") from error
     for name in plan.seeds:
         inside(Path(), name)  # a domain gives its name to folders
         if name == INSTANCE:

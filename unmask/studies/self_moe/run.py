@@ -7,9 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unmask.experts.records import content_of, weights_of, write_or_check
+from pydantic import Field
+
+from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
 from unmask.io.files import only_run_in, write_json
 from unmask.io.seals import read_record, write_record
+from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
@@ -22,6 +25,15 @@ from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw
 
 _MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # may change when a finished study is extended
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
+
+
+class StudyRecord(RunRecord):
+    """The content of `study.json`: the settings that may not change while a study is extended, and its lessons by domain."""
+
+    base: str = Field(alias="model")
+    plan: dict[str, Any]
+    learned: dict[str, LessonsRecord]
+    held_out: dict[str, LessonsRecord]
 
 
 @dataclass
@@ -73,13 +85,13 @@ def study(
     with only_run_in(folder):
         check_tests(plan, root)
         data = draw(plan, source, root, folder / "lessons", say)
-        record = {
-            "plan": plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", *_MORE}),
-            "model": lasting_name(source.model),
-            **weights_of(source),
-            "learned": {name: content_of(lessons) for name, lessons in data.learned.items()},
-            "held_out": {name: content_of(lessons) for name, lessons in data.held_out.items()},
-        }
+        record = StudyRecord(
+            model=lasting_name(source.model),
+            base_weights=identity_of(source).revision,
+            plan=plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", *_MORE}),
+            learned={name: LessonsRecord.of(lessons) for name, lessons in data.learned.items()},
+            held_out={name: LessonsRecord.of(lessons) for name, lessons in data.held_out.items()},
+        )
         write_or_check(folder / "study.json", record)
         builder = Builder(plan, source, data, folder, say, callbacks)
         measurements = Measurements(
@@ -91,7 +103,12 @@ def study(
             write(findings, folder)
             write_json(
                 folder / "results.json",
-                {**record, **findings.as_json(), "versions": versions(), "hardware": hardware(pick_device(source.device))},
+                {
+                    **record.as_json(),
+                    **findings.as_json(),
+                    "versions": versions(),
+                    "hardware": hardware(pick_device(source.device)),
+                },
             )
         return findings
 

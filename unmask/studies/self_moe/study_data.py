@@ -15,9 +15,9 @@ from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
 from unmask.experts.lessons.specialise import LESSONS, specialise
 from unmask.experts.lessons.specialise import SpecialisePlan as Writing
-from unmask.experts.records import weights_of
 from unmask.io.files import inside
 from unmask.mixture.any_model import load_any_language_model
+from unmask.models.identity import identity_of
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import StudyPlan
@@ -71,7 +71,7 @@ def draw(plan: StudyPlan, source: Source, root: Path, folder: Path, say: Callabl
                 inside(folder, name),
                 writing,
                 forbidden,
-                weights=weights_of(source),
+                weights=identity_of(source).revision,
             )
             say(f"{name}: {outcome.kept} lessons kept, of {outcome.written} written instructions")
             learned[name] = read_lessons(inside(folder, name) / LESSONS)
