@@ -163,7 +163,7 @@ OLD_MIXTURE = {
 
 def test_records_without_the_fields_of_later_versions_are_read(tmp_path: Path) -> None:
     lessons, learning = LessonsRecord(number=2, content="ab"), Learning(steps=2, lr=5e-3, batch=4)
-    now = {"base": "pico", "base_weights": "w", "learning": learning}
+    now: dict[str, Any] = {"base": "pico", "base_weights": "w", "learning": learning}
     for kind, old, record in (
         (ExpertRecord, OLD_EXPERT, ExpertRecord(**now, lessons=lessons, lora=LoraOptions(r=4, alpha=8))),
         (MixingRecord, OLD_MIXTURE, MixingRecord(**now, domains={"sums": lessons}, routing=Routing(), options=RouterOptions())),

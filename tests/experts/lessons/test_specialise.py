@@ -15,7 +15,7 @@ from unmask.experts.lessons.domain import STOP, Domain, load_domain, shipped_dom
 from unmask.experts.lessons.filters import Novelty, parse_instruction, refuse_instruction, refuse_response
 from unmask.experts.lessons.generation import Sampling, Text, Writer
 from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.specialise import SpecialisePlan, specialise
+from unmask.experts.lessons.specialise import SpecialisePlan, record_of, specialise
 
 NONE = Novelty([])
 CHOICE = load_domain("knowledge")
@@ -176,6 +176,12 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         lessons(tmp_path, Scripted(), SpecialisePlan(number=11, batch=4))
     with pytest.raises(UnmaskError, match="Each prompt shows 5 seed lessons, but only 4 were given"):
         specialise(Scripted(), "pico", FREE, SUMS[:4], tmp_path / "new", PLAN)
+
+
+def test_batches_of_older_versions_belong_to_the_same_run() -> None:
+    """The names of runs in folders that were written before the record had a type."""
+    records = [record_of("pico", "transformers", FREE, SUMS, PLAN, ["x"], weights) for weights in (None, "w")]
+    assert [record.run for record in records] == ["c2308578c4b5347e", "1b4ed48d541ea722"]
 
 
 def test_lessons_are_lessons(tmp_path: Path) -> None:
