@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.messages import heard
 from tests.tiny import labelled, write_rows, write_task
 from unmask.designs.design import Design, parse_designs
 from unmask.embedder import Embedder
@@ -514,7 +515,7 @@ def saved(pico: Callable[..., Any], tmp_path: Path) -> Iterator[Path]:
 
 def test_a_reference_row_is_the_score_of_sentence_transformers(saved: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "report")
-    reference = compare_reference(str(saved), tasks, store, lambda _: None)
+    reference = compare_reference(str(saved), tasks, store)
     ours = compare(plan_of(saved, "mean", tasks), store)
     for theirs, own in zip(reference, ours, strict=True):
         assert (theirs.design, theirs.label) == (SENTENCE_TRANSFORMERS, str(saved))
@@ -525,21 +526,21 @@ def test_a_reference_row_is_the_score_of_sentence_transformers(saved: Path, task
 def test_a_reference_row_is_computed_once(
     saved: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"), lambda _: None)
+    first = compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"))
     monkeypatch.setattr(reference_rows, "_sentence_transformer", no_load)
-    assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"), lambda _: None) == first
+    assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report")) == first
 
 
 def test_a_reference_that_does_not_exist_is_refused(tasks: list[LocalTask], tmp_path: Path) -> None:
     with pytest.raises(UnmaskError, match="no/such-model"):
-        compare_reference("no/such-model", tasks, ResultStore(tmp_path), lambda _: None)
+        compare_reference("no/such-model", tasks, ResultStore(tmp_path))
 
 
 @pytest.mark.real
 def test_the_bundled_reference_solves_the_starter_tasks(tmp_path: Path) -> None:
     if not BUNDLED["minilm"].installed:
         pytest.skip(BUNDLED["minilm"].install_command)
-    results = compare_reference("minilm", resolve_tasks(["starter"]), ResultStore(tmp_path), lambda _: None)
+    results = compare_reference("minilm", resolve_tasks(["starter"]), ResultStore(tmp_path))
     assert {result.task: round(result.main_score, 1) for result in results} == {
         "starter-classification": 0.8,
         "starter-clustering": 0.5,
@@ -614,10 +615,9 @@ def test_vectors_that_are_damaged_during_a_run_are_computed_again(
         return original(self, keys)
 
     monkeypatch.setattr(StoredRows, "get", get)
-    said: list[str] = []
-    assert scores(compare(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "damaged"), said.append)) == scores(
-        expected
-    )
+    with heard() as said:
+        results = compare(plan_of(folder, "mean,last", tasks), ResultStore(tmp_path / "damaged"))
+    assert scores(results) == scores(expected)
     assert done and any("blocks of vectors were damaged" in line for line in said)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.test_compare import plan_of, task_in
+from tests.messages import heard
 from tests.tasks.test_mteb_tasks import no_data_of_before, offline  # noqa: F401
 from tests.tiny import labelled, pairs, tagged, write_rows, write_task
 from unmask.designs.design import parse_designs
@@ -255,8 +256,8 @@ def test_a_round_that_says_nothing_is_skipped(pico_folder: Callable[[str], Path]
     write_rows(tmp_path / "sts" / "test.jsonl", rows)
     task = task_in(write_different(tmp_path / "sts", rows))
     plan = plan_of(pico_folder("llama"), "mean,last", [task])
-    said: list[str] = []
-    recommendation = recommend(plan, ResultStore(tmp_path / "race"), said.append)
+    with heard() as said:
+        recommendation = recommend(plan, ResultStore(tmp_path / "race"))
     assert any("this round decides nothing" in line for line in said)
     assert recommendation.rounds[0].items > FIRST and recommendation.all_items
 

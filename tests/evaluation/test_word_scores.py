@@ -237,7 +237,7 @@ def test_cells_that_are_not_asked_are_kept_as_such_and_nothing_is_done_for_them_
 
 def test_a_model_of_sentence_transformers_is_asked_for_no_words(folder: Path, words: LocalTask, tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "out")
-    assert compare_reference(str(folder), [words], store, lambda _: None) == []
+    assert compare_reference(str(folder), [words], store) == []
     (failure,) = store.failures
     assert (failure.applies, failure.error) == (False, "does not apply: the model gives vectors of texts, not of words")
 

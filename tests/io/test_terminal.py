@@ -122,7 +122,7 @@ def test_a_progress_bar_and_a_message_show_every_name_as_it_stands(
         assert advance is not None
         advance(2)
     assert f"{terminal.visible(name)} on a task" in capsys.readouterr().err
-    terminal.say(f"{name} on a task")
+    terminal.complain(f"{name} on a task")
     assert capsys.readouterr().err == f"unmask: {terminal.visible(name)} on a task\n"
     terminal.tell(name)
     assert capsys.readouterr().out == f"{terminal.visible(name)}\n"

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.messages import heard
 from tests.training.running import At, die, killed
 from unmask.cli import app
 from unmask.errors import UnmaskError
@@ -30,7 +31,7 @@ ABLATIONS = 'ablations=["layer routers", "shared expert", "joint top-2"]'
 
 def run(plan: StudyPlan, folder: Path, *callbacks: Any) -> Findings:
     source = Source("pico", dtype="float32")
-    return study(plan, source, Path(), folder, lambda _: None, lambda *_: None, callbacks)
+    return study(plan, source, Path(), folder, lambda *_: None, callbacks)
 
 
 @pytest.fixture(scope="module")
@@ -144,10 +145,11 @@ def file_of(folder: Path, name: str, number: int) -> str:
 
 def asked(plan: list[str], folder: Path, data: Path) -> tuple[Findings, list[str]]:
     """What a study found, and what it said that it measures."""
-    said: list[str] = []
     settings = [*LITTLE, ABLATIONS, *plan]
-    found = study(load_plan("smoke", settings), Source("pico", dtype="float32"), data, folder, said.append, lambda *_: None)
-    return found, [one.removeprefix("measuring ") for one in said if one.startswith("measuring ")]
+    with heard() as said:
+        findings = study(load_plan("smoke", settings), Source("pico", dtype="float32"), data, folder, lambda *_: None)
+    measuring = "pico: measuring "
+    return findings, [message.removeprefix(measuring) for message in said if message.startswith(measuring)]
 
 
 EVERY_ROW = [

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from tests.messages import heard
 from tests.tiny import write_task
 from unmask.cli import app
 from unmask.errors import UnmaskError
@@ -128,8 +129,8 @@ def test_a_task_on_other_subsets_than_those_of_a_set_is_not_mixed_up_with_it() -
 
 
 def test_tasks_that_cannot_be_compared_are_named_with_the_reason() -> None:
-    told: list[str] = []
-    tasks = resolve_tasks(["MTEB(Multilingual, v2)"], told.append)
+    with heard() as told:
+        tasks = resolve_tasks(["MTEB(Multilingual, v2)"])
     refused = found("MTEB(Multilingual, v2)").refused
     assert len(tasks) + len(refused) == 131
     assert len(refused) == 13

@@ -47,9 +47,9 @@ def recipe(model: Path, *stages: str, **settings: Any) -> Recipe:
     return Recipe.model_validate(given | tables | settings)
 
 
-def run(made: Recipe, folder: Path, score: Score | None = None, *callbacks: Any, say: Any = lambda _: None) -> Run:
+def run(made: Recipe, folder: Path, score: Score | None = None, *callbacks: Any) -> Run:
     """Train a recipe of one design and one seed."""
-    (done,) = train(made, folder, ROOT, score, Listener(say, callbacks=callbacks))
+    (done,) = train(made, folder, ROOT, score, Listener(callbacks=callbacks))
     return done
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import heard
 from tests.training.running import ROOT, At, die, killed, recipe, run, same, weights
 from unmask.errors import UnmaskError
 from unmask.io.seals import seal
@@ -71,9 +72,8 @@ def test_what_is_damaged_is_made_again(
     shutil.copytree(stopped, folder)
     for file in files:
         damage(folder / file)
-    lines: list[str] = []
-    with pytest.warns(UserWarning, match=told):
-        run(made(model), folder, say=lines.append)
+    with pytest.warns(UserWarning, match=told), heard() as lines:
+        run(made(model), folder)
     assert any(said.removeprefix("not ") in line for line in lines) is not said.startswith("not ")
     assert same(weights(folder), weights(whole))
 

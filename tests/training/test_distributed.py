@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.messages import heard
 from tests.training.running import At, die, losses, recipe, run, same, together, weights
 from unmask.errors import UnmaskError
 from unmask.training import processes
@@ -106,8 +107,8 @@ def test_a_run_of_two_goes_on_in_one(model: Path, tmp_path: Path) -> None:
     run(made, tmp_path / "whole")
     with pytest.raises(AssertionError):
         together(lambda: run(made, tmp_path / "cut", None, At("1-contrastive", 4, die)))
-    said: list[str] = []
-    run(made, tmp_path / "cut", say=said.append)
+    with heard() as said:
+        run(made, tmp_path / "cut")
     assert "  contrastive: resumed from checkpoint-2" in said
     assert close(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 

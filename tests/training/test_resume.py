@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.messages import heard
 from tests.training.running import At, die, killed, losses, recipe, run, same, weights
 from unmask.errors import UnmaskError
 from unmask.training import loop
@@ -31,8 +32,8 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(stage: str, settings: dict[s
     made = recipe(model, stage, lora={"r": 4, "dropout": 0.1}, **{stage: settings})
     run(made, tmp_path / "whole")
     killed(lambda: run(made, tmp_path / "cut", None, At(f"1-{stage}", 4, die)))
-    said: list[str] = []
-    run(made, tmp_path / "cut", say=said.append)
+    with heard() as said:
+        run(made, tmp_path / "cut")
     assert f"  {stage}: resumed from checkpoint-2" in said
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
     assert losses(tmp_path / "cut", f"1-{stage}") == losses(tmp_path / "whole", f"1-{stage}")
@@ -48,8 +49,8 @@ def test_a_finished_stage_is_taken_over(model: Path, tmp_path: Path) -> None:
     made = recipe(model, "mntp", "simcse")
     run(made, tmp_path / "whole")
     killed(lambda: run(made, tmp_path / "cut", None, At("2-simcse", 4, die)))
-    said: list[str] = []
-    run(made, tmp_path / "cut", None, At("1-mntp", 1, pytest.fail), say=said.append)
+    with heard() as said:
+        run(made, tmp_path / "cut", None, At("1-mntp", 1, pytest.fail))
     assert "  mntp: done before" in said and "  simcse: resumed from checkpoint-2" in said
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
@@ -99,8 +100,8 @@ def test_a_checkpoint_that_is_torn_is_not_used(
         run(made, tmp_path / "cut")
 
     killed(torn)
-    said: list[str] = []
-    run(made, tmp_path / "cut", say=said.append)
+    with heard() as said:
+        run(made, tmp_path / "cut")
     assert f"  simcse: resumed from checkpoint-{6 if moment == 'end' else 2}" in said
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
@@ -131,8 +132,8 @@ def test_a_run_that_is_done_is_not_repeated(model: Path, tmp_path: Path) -> None
     made = recipe(model, "mntp")
     run(made, tmp_path / "run")
     before = weights(tmp_path / "run")
-    said: list[str] = []
-    run(made, tmp_path / "run", None, At("1-mntp", 1, pytest.fail), say=said.append)
+    with heard() as said:
+        run(made, tmp_path / "run", None, At("1-mntp", 1, pytest.fail))
     assert len(said) == 1 and "done before" in said[0]
     assert same(weights(tmp_path / "run"), before)
 

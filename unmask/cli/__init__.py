@@ -26,7 +26,7 @@ from unmask.cli.reproduce import reproduce
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError, not_installed
-from unmask.io.terminal import say, visible
+from unmask.io.terminal import complain, show_messages, visible
 
 
 class Commands(Group):
@@ -34,6 +34,8 @@ class Commands(Group):
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
+        if os.environ.get("RANK", "0") == "0":  # of several processes that train together, the first speaks
+            show_messages()
         try:
             return super().invoke(ctx)
         except EOFError as error:
@@ -105,17 +107,17 @@ def main() -> None:
     try:
         app()  # a mistake in the usage itself is told by typer, which exits with 2 as well
     except UnmaskError as error:
-        say(str(error))
+        complain(str(error))
         sys.exit(2)
     except ModuleNotFoundError as error:
         if (lack := not_installed(error.name or "")) is None:
             raise
-        say(str(lack))
+        complain(str(lack))
         sys.exit(2)
     except BrokenPipeError:
         sys.stdout = None
     except OSError as error:
         if error.filename is None:  # not about a path that was given
             raise
-        say(f"'{error.filename}': {error.strerror}.")
+        complain(f"'{error.filename}': {error.strerror}.")
         sys.exit(2)

@@ -75,15 +75,15 @@ def compare(
     from unmask.tasks.find import resolve_tasks
 
     _check_output(output)
-    tasks = resolve_tasks(task, say)
+    tasks = resolve_tasks(task)
     plans = [_plan(name, designs, tasks, fit_on, options) for name in dict.fromkeys(model)]
     baseline = _checked_baseline(baseline, plans, reference or [], tasks)
     for name in (*model, *(reference or [])):
         resolve(name)
     with only_run_in(output):
         store = ResultStore(output)
-        results = [result for plan in plans for result in run(plan, store, say)]
-        results += [result for name in reference or [] for result in compare_reference(name, tasks, store, say)]
+        results = [result for plan in plans for result in run(plan, store)]
+        results += [result for name in reference or [] for result in compare_reference(name, tasks, store)]
         results = mean_over_seeds(results)
         failures = _failures(store, {*model, *(reference or [])}, {one.name for one in tasks}, bool(results))
         tested = _tested(results, store, baseline)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, Model, ModelOptions
-from unmask.io.terminal import say, tell
+from unmask.io.terminal import tell
 
 if TYPE_CHECKING:
     from unmask.evaluation.racing import Round
@@ -66,7 +66,7 @@ def recommend(
         options.batch_tokens,
     )
     with only_run_in(output):
-        choice = run(plan, ResultStore(output), say, layers=layers)
+        choice = run(plan, ResultStore(output), layers=layers)
         write_json(output / "recommendation.json", choice.as_json())
     if as_json:
         print(json.dumps(choice.as_json(), indent=2, ensure_ascii=False))

@@ -35,7 +35,6 @@ def self_moe(
     """Self-MoE: main table, ablations, routing by domain, number of experts and of lessons, overhead (arXiv 2406.12034)."""
     from unmask.io.files import inside
     from unmask.io.terminal import console
-    from unmask.io.terminal import say as tell
     from unmask.studies.self_moe.plan import load_plan
     from unmask.studies.self_moe.report import write_report
     from unmask.studies.self_moe.run import study
@@ -45,16 +44,12 @@ def self_moe(
     for name in model or plan.models:
         folder = inside(output.expanduser(), _called(name))
 
-        def say(what: str, name: str = name) -> None:
-            tell(f"{name}: {what}")
-
         with showing() as callbacks:
             found = study(
                 plan,
                 options.source(name),
                 root_of(data),
                 folder,
-                say,
                 lambda found, place, name=name: write_report(found, place, name, plan),  # type: ignore[misc]
                 callbacks,
             )

@@ -68,10 +68,10 @@ def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
 
             return score(embedder, tasks)
 
-        done = train(recipe, output, root, score if tasks else None, Listener(_say, _covered, callbacks), held_out)
+        done = train(recipe, output, root, score if tasks else None, Listener(_covered, callbacks), held_out)
     for run in done if _first_process() else []:
         write_card(recipe, run)
-        _say(f"trained embedder in {run.result}; its README.md says how")
+        say(f"trained embedder in {run.result}; its README.md says how")
 
 
 def _tasks(names: Sequence[str], root: Path) -> list[Any]:
@@ -129,7 +129,7 @@ def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help
     if file.exists():
         raise UnmaskError(f"'{file}' exists, and is not overwritten.")
     shutil.copyfile(recipe_file(recipe), file)
-    _say(f"wrote {file}; train with: unmask train {file} --scale small -o FOLDER")
+    say(f"wrote {file}; train with: unmask train {file} --scale small -o FOLDER")
 
 
 @recipes.command("check", cls=Command)
@@ -156,8 +156,3 @@ def root_of(data: Path | None) -> Path:
 
 def _first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"  # as unmask.training.processes, which loads torch
-
-
-def _say(message: str) -> None:
-    if _first_process():
-        say(message)

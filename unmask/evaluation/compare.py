@@ -27,7 +27,7 @@ from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_r
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.verdict import counted
 from unmask.evaluation.word_level import why_not_scored
-from unmask.io.terminal import progress_bar
+from unmask.io.terminal import progress_bar, say
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
 from unmask.models.loading import Source, pick_device, pick_dtype
@@ -110,7 +110,6 @@ Loaded = tuple[Backbone, "PreTrainedTokenizerBase"]
 def compare(
     plan: ComparisonPlan,
     store: ResultStore,
-    say: Callable[[str], None] = lambda _: None,
     *,
     cache: VectorStore | None = None,
     loaded: Callable[[], Loaded] | None = None,
@@ -129,11 +128,11 @@ def compare(
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
-    planned = PlannedResults(plan, store, model_revision(plan.source), dtype, say)
+    planned = PlannedResults(plan, store, model_revision(plan.source), dtype)
     planned.record_what_does_not_apply()
     vectors = cache or VectorStore.beside(store.folder)
     if any(planned.result(conditions) is None for conditions in planned.cells.values()):
-        backbone, tokenizer = loaded() if loaded else load_checked(plan, say)
+        backbone, tokenizer = loaded() if loaded else load_checked(plan)
         _fill(planned, backbone, tokenizer, vectors, {} if fits is None else fits)
     if cache is None:
         vectors.forget()  # also what a run left that was killed after the last score
@@ -149,7 +148,6 @@ class PlannedResults:
     store: ResultStore
     revision: str
     dtype: str
-    say: Callable[[str], None]
 
     @cached_property
     def cells(self) -> dict[tuple[str, str], Conditions]:
@@ -190,7 +188,7 @@ class PlannedResults:
         for label in labels:
             failure = failed(self.cells[label, task.name], label, task, error)
             self.store.fail(failure)
-            self.say(f"{label} on {task.name} failed: {failure.error}")
+            say(f"{label} on {task.name} failed: {failure.error}")
 
     def give_up_design(self, group: Mapping[str, Design], tasks: Sequence[Task], design: Design, error: Exception) -> None:
         """Store why a design that cannot be fitted has no score on any of these tasks."""
@@ -250,7 +248,7 @@ def _fill(
             if missing := planned.missing(group, task):
                 _score_group(planned, source, task, missing)
     if cache.damaged:
-        planned.say(f"{cache.damaged} blocks of vectors were damaged and have been computed again")
+        say(f"{cache.damaged} blocks of vectors were damaged and have been computed again")
 
 
 def _provenance(backbone: Backbone) -> dict[str, Any]:
@@ -274,7 +272,7 @@ def _score_group(planned: PlannedResults, source: ForwardPass, task: Task, missi
     from unmask.tasks.mteb.evaluator import evaluate
 
     backbone, prompt = source.backbone, source.prompts.prompt.name
-    planned.say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
+    say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
     provenance = _provenance(backbone)
     computed = dict.fromkeys([*missing.values(), *(design for design in planned.plan.beside if design in source.fits)])
     shared = SharedVectors(source, list(computed), lambda total: progress_bar(f"{prompt} on {task.name}", total))
@@ -308,7 +306,7 @@ def _score_on_words(
     from unmask.evaluation.word_scores import score_words
 
     backbone = model.backbone
-    planned.say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
+    say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
     layers = {label: design.layer if isinstance(design.layer, int) else backbone.depth for label, design in missing.items()}
     sentences = sum(len(rows) for rows in task.data.values())
     with progress_bar(f"words of {task.name}", sentences) as advance:
@@ -325,7 +323,7 @@ def _score_on_words(
         planned.attempt(label, task, partial(made_result, planned.cells[label, task.name], label, task, *measured))
 
 
-def load_checked(plan: ComparisonPlan, say: Callable[[str], None] = lambda _: None) -> Loaded:
+def load_checked(plan: ComparisonPlan) -> Loaded:
     """Load the model of a plan and check each of its designs on it."""
     say(f"loading {plan.source.model}")
     model, tokenizer = load_any_decoder(plan.source)

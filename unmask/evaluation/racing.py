@@ -20,6 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, Loaded, compare, load_checked
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import Comparison, comparisons, ranked
+from unmask.io.terminal import say
 from unmask.statistics.intervals import Bounds
 from unmask.statistics.paired import SIGNIFICANT
 from unmask.tasks.subsets import subset
@@ -86,7 +87,6 @@ class Race:
 
     plan: ComparisonPlan
     store: ResultStore
-    say: Callable[[str], None]
     layers: bool = True
     rounds: list[Round] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Race:
         self.alive, self.known = dict(self.plan.designs), dict(self.plan.designs)
         self.cache, self.fits = VectorStore.beside(self.store.folder), dict[Design, Fit]()
         self.sizes = [_size(task) for task in self.plan.tasks]
-        self.loaded: Callable[[], Loaded] = cache_once(partial(load_checked, self.plan, self.say))
+        self.loaded: Callable[[], Loaded] = cache_once(partial(load_checked, self.plan))
         self.tried = self._layers_of(self.alive)
 
     @property
@@ -124,7 +124,7 @@ class Race:
         opening = not self.rounds
         results = self._scored(parts, self.alive, self.tried if opening else {}, last)
         if not results:
-            self.say(f"{size} items of each task: no design has a score on them, so this round decides nothing")
+            say(f"{size} items of each task: no design has a score on them, so this round decides nothing")
             return
         if opening:
             results += self._scored(parts, self._chosen_layers(results), {}, last)
@@ -143,7 +143,7 @@ class Race:
         items = sum(result.n for result in results if result.label == standings[0].label)
         self.rounds.append(Round(items, sum(self.paid.values()) - before, tuple(standings), tuple(kept)))
         outcome = "all items are used" if last else f"{len(kept)} of {len(standings)} designs go on"
-        self.say(f"{items} items: {standings[0].label} leads; {outcome}")
+        say(f"{items} items: {standings[0].label} leads; {outcome}")
         self.alive = {label: self.alive[label] for label in kept}
         self.parts, self.results, self.tests = parts, results, tests
         self.over = last or len(kept) == 1
@@ -155,7 +155,7 @@ class Race:
         if not designs:
             return []
         plan = replace(self.plan, designs=dict(designs), tasks=parts, beside=list(beside.values()))
-        results = compare(plan, self.store, self.say, cache=self.cache, loaded=self.loaded, fits=self.fits)
+        results = compare(plan, self.store, cache=self.cache, loaded=self.loaded, fits=self.fits)
         scored_tasks = {result.task for result in results}
         if last and designs is self.alive and len(scored_tasks) < len(parts):
             self._refuse({part.name for part in parts} - scored_tasks)
@@ -173,7 +173,7 @@ class Race:
         failures = (failure for failure in self.store.failures if failure.design == design and failure.task in tasks)
         self.failed[label] = next((f"no score on {failure.task}: {failure.error}" for failure in failures), "no score")
         self.alive = {other: design for other, design in self.alive.items() if other != label}
-        self.say(f"{label} leaves the race: {self.failed[label]}")
+        say(f"{label} leaves the race: {self.failed[label]}")
 
     def _chosen_layers(self, results: Sequence[Result]) -> dict[str, Design]:
         """Let layers of the leading designs join the race; these new designs."""

@@ -6,7 +6,7 @@ subsets of each task's items (`racing`). The winner is described in the words of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -54,9 +54,7 @@ class Recommendation:
         return {**asdict(self), "design": self.design.name}
 
 
-def recommend(
-    plan: ComparisonPlan, store: ResultStore, say: Callable[[str], None] = lambda _: None, *, layers: bool = True
-) -> Recommendation:
+def recommend(plan: ComparisonPlan, store: ResultStore, *, layers: bool = True) -> Recommendation:
     """Race the designs of a plan on its tasks and, with `layers`, some earlier layers of the leading designs.
 
     What the store already holds is not computed again, but its tokens count. Raises UnmaskError for word-level tasks, for fewer than two
@@ -70,7 +68,7 @@ def recommend(
         )
     if len(plan.designs) < 2:
         raise UnmaskError("A recommendation chooses among designs: give two or more.")
-    race = Race(plan, store, say, layers)
+    race = Race(plan, store, layers)
     race.run()
     order = ranked(race.results)
     return _recommendation(race, lead(order, race.tests, race.results))

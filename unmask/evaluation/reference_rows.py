@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from unmask.encoding.encode import Tally, Vectors
 from unmask.errors import UnmaskError
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
+from unmask.io.terminal import say
 from unmask.models.bundled import resolve
 from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions
@@ -18,7 +19,7 @@ from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task
 
 
-def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore, say: Callable[[str], None]) -> list[Result]:
+def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result]:
     """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks. What the store holds is not scored again."""
     source = Source(name)
     revision = model_revision(source)

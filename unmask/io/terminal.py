@@ -6,6 +6,7 @@ and no control character in them reaches the terminal.
 
 from __future__ import annotations
 
+import logging
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -40,8 +41,28 @@ def _shown(character: str) -> str:
 
 
 def say(message: str) -> None:
-    """Tell how a command gets on: one line on standard error."""
+    """Tell how long work gets on, in one line: an INFO message of the logger `unmask`, which nobody sees by default."""
+    _LOG.info(message)
+
+
+def show_messages() -> None:
+    """Show on standard error what `say` tells, as the command line does."""
+    _LOG.addHandler(_HANDLER)
+    _LOG.setLevel(logging.INFO)
+    _LOG.propagate = False  # whoever configures logging would show it again
+
+
+def complain(message: str) -> None:
+    """Print one line on standard error."""
     print(f"unmask: {visible(message)}", file=sys.stderr, flush=True)
+
+
+class _Shown(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
+
+
+_LOG, _HANDLER = logging.getLogger("unmask"), _Shown()
 
 
 def tell(line: str) -> None:

@@ -6,11 +6,12 @@ A folder's kind is inferred from its files and columns, stated in its `task.toml
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from unmask.errors import UnmaskError, unknown
+from unmask.io.terminal import say
 from unmask.tasks.folder import TaskFolder, open_folder
 from unmask.tasks.kinds import KINDS
 from unmask.tasks.kinds.kind import TaskKind
@@ -102,15 +103,15 @@ def recognised_kind(folder: TaskFolder) -> TaskKind:
     )
 
 
-def resolve_tasks(specs: Sequence[str], say: Callable[[str], None] = lambda _: None) -> list[Task]:
+def resolve_tasks(specs: Sequence[str]) -> list[Task]:
     """The tasks of several specs. "starter" means all starter tasks; the name of a task set means its tasks.
 
-    say: called with a sentence on tasks of a set that cannot be compared. A task that two sets share comes once. Raises UnmaskError for
-    two different tasks of one name, because results could not tell them apart.
+    Tasks of a set that cannot be compared are told. A task that two sets share comes once. Raises UnmaskError for two different tasks of
+    one name, because results could not tell them apart.
     """
     tasks: dict[str, Task] = {}
     for spec in specs:
-        for task in _expanded(spec, say):
+        for task in _expanded(spec):
             if tasks.get(task.name, task) is not task and not (isinstance(task, MtebTask) and tasks[task.name] == task):
                 raise UnmaskError(_namesakes(tasks[task.name], task))
             tasks[task.name] = task
@@ -119,7 +120,7 @@ def resolve_tasks(specs: Sequence[str], say: Callable[[str], None] = lambda _: N
     return list(tasks.values())
 
 
-def _expanded(spec: str, say: Callable[[str], None]) -> Sequence[Task]:
+def _expanded(spec: str) -> Sequence[Task]:
     from unmask.starter import starter_folders
 
     if spec == "starter":

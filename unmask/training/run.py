@@ -17,6 +17,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError, require_package
 from unmask.io.files import refuse_foreign, remove, write_json
 from unmask.io.seals import CHECKSUM, Damaged, check_seal, load_tensors, read_record, write_record
+from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import Source, lasting_name
@@ -49,9 +50,8 @@ DONE = "done.safetensors"
 
 @dataclass(frozen=True)
 class Listener:
-    """Functions that are called while a run goes on. say: a line for people. covered: what trains in a stage. callbacks: of the loop."""
+    """Functions that are called while a run goes on. covered: what trains in a stage. callbacks: of the loop."""
 
-    say: Callable[[str], None] = lambda _: None
     covered: Callable[[str, Sequence[Coverage]], None] = lambda *_: None
     callbacks: Sequence[Any] = field(default_factory=list)
 
@@ -178,13 +178,13 @@ def _train_one(
 ) -> None:
     require_same_tasks(run.folder, held_out)
     if _is_done(run):
-        listener.say(f"{run.design.name}, seed {run.seed}: done before, in {run.result}")
+        say(f"{run.design.name}, seed {run.seed}: done before, in {run.result}")
         return
     require_shardable(recipe, run.design)
-    listener.say(f"{run.design.name}, seed {run.seed}")
+    say(f"{run.design.name}, seed {run.seed}")
     sets, seen = {}, {}
     for name in recipe.stages:  # every row is checked before anything is loaded
-        sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out, listener)
+        sets[name], seen[name] = clean(read_sets(recipe, name, root, run.seed), held_out)
     _require_same_data(run.folder, seen, recipe)
     base = _require_same_base(recipe, run.folder)
     trainee, trains = _through_stages(recipe, run, sets, score, listener)
@@ -277,7 +277,7 @@ def _require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:
     return base
 
 
-def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Listener) -> tuple[list[DataSet], StageData]:
+def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored]) -> tuple[list[DataSet], StageData]:
     """Data sets without the rows that occur in held-out tasks, and a record of each."""
     kept, seen = [], {}
     for data in sets:
@@ -285,7 +285,7 @@ def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored], listener: Lis
         report = find_leaks(data, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
         rest = without_leaks(data, report)
         leaks = {task.task: LeakCounts(exact=task.exact, near=task.near, pairs=len(task.both)) for task in report.tasks}
-        listener.say(
+        say(
             f"  {data.name}: {len(rest.examples)} {data.kind}"
             + "".join(f", {n} {why} left out" for why, n in rest.skipped.items())
         )
@@ -318,7 +318,7 @@ def run_stage(
     covered = trainee.begin(name, seed)
     ready = STAGES[name].prepare(stage, trainee, sets, seed)
     if done:
-        listener.say(f"  {name}: done before")
+        say(f"  {name}: done before")
         load_trainable(ready.module, folder / DONE)
         _remove_checkpoints(folder)  # those that a kill left
         return covered
@@ -389,7 +389,7 @@ def _loop(
     loop.remove_callback(PrinterCallback)
     checkpoint = resumable(folder)
     if checkpoint:
-        listener.say(f"  {name}: resumed from {checkpoint.name}")
+        say(f"  {name}: resumed from {checkpoint.name}")
     with ready.around():
         loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ready.module.eval()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from unmask.experts.expert import train_expert
 from unmask.experts.lessons.lessons import Lesson
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.io.files import inside
+from unmask.io.terminal import say
 from unmask.models.loading import Source
 from unmask.studies.self_moe.plan import INSTANCE, VARIANTS, StudyPlan, Variant
 from unmask.studies.self_moe.study_data import StudyData
@@ -24,7 +25,6 @@ class Builder:
     source: Source
     data: StudyData
     folder: Path
-    say: Callable[[str], None]
     callbacks: Sequence[Any] = ()
 
     def experts(self, number: int) -> dict[str, Path]:
@@ -77,4 +77,4 @@ class Builder:
 
     def _announce(self, folder: Path) -> None:
         if not folder.exists():
-            self.say(f"training {folder.relative_to(self.folder)}")
+            say(f"{self.source.model}: training {folder.relative_to(self.folder)}")

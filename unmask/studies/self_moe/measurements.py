@@ -21,6 +21,7 @@ from unmask.experts.abilities.harness import Fetched, Items, accuracies
 from unmask.experts.expert_usage import measure_usage
 from unmask.experts.likelihood import likelihoods
 from unmask.io.seals import read_record, write_record
+from unmask.io.terminal import say
 from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.expert_folder import read_expert
 from unmask.mixture.merging import merge_experts
@@ -46,10 +47,9 @@ class Measurements:
         held_out: Lessons,
         max_length: int,
         folder: Path,
-        say: Callable[[str], None],
         ability_tests: AbilityTests | None = None,
     ) -> None:
-        self.source, self.held_out, self.max_length, self.folder, self.say = source, held_out, max_length, folder, say
+        self.source, self.held_out, self.max_length, self.folder = source, held_out, max_length, folder
         self.ability_tests = ability_tests or AbilityTests({}, None, False)
         self.tests = {name: _named(items, self.ability_tests.limit) for name, items in self.ability_tests.items.items()}
         self.rows: list[str] = []
@@ -77,7 +77,7 @@ class Measurements:
             mixture, tokenizer = load_mixture(folder, self.source)
             mixture.model.eval()
             if self._read(usage) is None:
-                self.say(f"measuring where the tokens of {row} go")
+                say(f"{self.source.model}: measuring where the tokens of {row} go")
                 write_record(self._file(usage), measure_usage(mixture, tokenizer, self.held_out, self.max_length).as_json())
             for choice in choices:
                 if choice in lacking:
@@ -112,10 +112,10 @@ class Measurements:
             self.rows.append(row)
         tests = self._lacking(row) if abilities else []
         if self._read(row) is None:
-            self.say(f"measuring {row}")
+            say(f"{self.source.model}: measuring {row}")
             return True
         if tests:
-            self.say(f"measuring {row}: {', '.join(tests)}")
+            say(f"{self.source.model}: measuring {row}: {', '.join(tests)}")
         return bool(tests)
 
     def _measure(

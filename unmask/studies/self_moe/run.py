@@ -76,7 +76,6 @@ def study(
     source: Source,
     root: Path,
     folder: Path,
-    say: Callable[[str], None],
     write: Callable[[Findings, Path], None],
     callbacks: Sequence[Any] = (),
 ) -> Findings:
@@ -84,7 +83,7 @@ def study(
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
         check_tests(plan, root)
-        data = draw(plan, source, root, folder / "lessons", say)
+        data = draw(plan, source, root, folder / "lessons")
         record = StudyRecord(
             model=lasting_name(source.model),
             base_weights=identity_of(source).revision,
@@ -93,10 +92,8 @@ def study(
             held_out={name: LessonsRecord.of(lessons) for name, lessons in data.held_out.items()},
         )
         write_or_check(folder / "study.json", record)
-        builder = Builder(plan, source, data, folder, say, callbacks)
-        measurements = Measurements(
-            source, data.held_out, plan.max_length, folder / "values", say, ability_tests(plan, root, data)
-        )
+        builder = Builder(plan, source, data, folder, callbacks)
+        measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
         findings = Findings()
         for _ in _tables(plan, builder, measurements, findings):
             findings.abilities = measurements.abilities()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
 from unmask.experts.lessons.specialise import LESSONS, specialise
 from unmask.experts.lessons.specialise import SpecialisePlan as Writing
 from unmask.io.files import inside
+from unmask.io.terminal import say
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source
@@ -49,7 +50,7 @@ class AbilityTests:
     unsandboxed: bool = False
 
 
-def draw(plan: StudyPlan, source: Source, root: Path, folder: Path, say: Callable[[str], None]) -> StudyData:
+def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData:
     """Draw the lessons of every domain, or let the model write them. Raises UnmaskError if data are missing or too few."""
     seeds, held_out = {}, {}
     for name, file in plan.seeds.items():
@@ -73,7 +74,7 @@ def draw(plan: StudyPlan, source: Source, root: Path, folder: Path, say: Callabl
                 forbidden,
                 weights=identity_of(source).revision,
             )
-            say(f"{name}: {outcome.kept} lessons kept, of {outcome.written} written instructions")
+            say(f"{source.model}: {name}: {outcome.kept} lessons kept, of {outcome.written} written instructions")
             learned[name] = read_lessons(inside(folder, name) / LESSONS)
     return StudyData(learned, held_out, seeds)
 
