@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def shared(embedder: Embedder, folder: Path, *designs: Design) -> SharedVectors:
     fits = dict.fromkeys(designs, Fit())
     source = ForwardPass(embedder.backbone, embedder.prompt, fits, VectorStore(folder), "weights", 256)
-    return SharedVectors(source, designs, lambda _: nullcontext())
+    return SharedVectors(source, designs, "a task")
 
 
 def test_each_text_is_computed_once_for_all_designs(embedder: Embedder, tmp_path: Path, computed: list[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,25 @@ def test_designs_share_passes_and_attention_is_switched_once() -> None:
     ]
 
 
-def test_progress_is_told_once_a_text_and_pass(tokenizer: Any) -> None:
-    done: list[int] = []
-    pico_model(tokenizer, "causal", "olmoe").encode(DESIGNS, TEXTS, progress=done.append)
-    assert sum(done) == 3 * len(TEXTS)
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The length of the progress bar, then the texts of each step."""
+    steps: list[int] = []
+
+    def bar(_: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        steps.append(total)
+        return nullcontext(steps.append)
+
+    monkeypatch.setattr("unmask.encoding.loaded_model.progress_bar", bar)
+    return steps
 
 
-def test_a_design_that_cannot_be_served_is_refused_before_anything_is_read(tokenizer: Any) -> None:
-    done: list[int] = []
+def test_progress_is_told_once_a_text_and_pass(tokenizer: Any, done: list[int]) -> None:
+    pico_model(tokenizer, "causal", "olmoe").encode(DESIGNS, TEXTS)
+    assert done[0] == sum(done[1:]) == 3 * len(TEXTS)
+
+
+def test_a_design_that_cannot_be_served_is_refused_before_anything_is_read(tokenizer: Any, done: list[int]) -> None:
     with pytest.raises(UnmaskError, match="no router"):
-        pico_model(tokenizer, "causal").encode([DESIGNS[1], DESIGNS[4]], TEXTS, progress=done.append)
+        pico_model(tokenizer, "causal").encode([DESIGNS[1], DESIGNS[4]], TEXTS)
     assert done == []

@@ -119,7 +119,6 @@ def test_a_progress_bar_and_a_message_show_every_name_as_it_stands(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("FORCE_COLOR", "1")
     with progress_bar(f"{name} on a task", 2, show=True) as advance:
-        assert advance is not None
         advance(2)
     assert f"{terminal.visible(name)} on a task" in capsys.readouterr().err
     terminal.complain(f"{name} on a task")

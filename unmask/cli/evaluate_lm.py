@@ -61,6 +61,7 @@ def evaluate_lm(
     as_json: AsJson = False,
 ) -> None:
     """What language models can do: likelihood of held-out responses (speaks at any size of model), and accuracy on public tests."""
+    from unmask.experts.likelihood import likelihoods
     from unmask.mixture.any_model import load_any_language_model
 
     if len(set(model)) < len(model):
@@ -79,7 +80,7 @@ def evaluate_lm(
         for row, using in _ways(name, speaker, choice or []):
             with using():
                 if domains:
-                    foreseen[row] = _likelihoods(speaker, tokenizer, domains, max_length, row)
+                    foreseen[row] = likelihoods(speaker, tokenizer, domains, max_length=max_length)
                 if asked:
                     right[row] = _accuracies(speaker, tokenizer, asked, limit, code, batch)
             say(f"{row}: done")
@@ -131,14 +132,6 @@ def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callab
     mixture = getattr(speaker.base_model, "mixture", None)
     other = [(f"{name}, {choice}", partial(override_routing, mixture, choice)) for choice in choices] if mixture else []
     return [(name, nullcontext), *other]
-
-
-def _likelihoods(speaker: Any, tokenizer: Any, domains: Mapping[str, Any], max_length: int, row: str) -> dict[str, Any]:
-    from unmask.experts.likelihood import likelihoods
-    from unmask.io.terminal import progress_bar
-
-    with progress_bar(row, sum(len(some) for some in domains.values()), None) as advance:
-        return likelihoods(speaker, tokenizer, domains, max_length=max_length, progress=advance)
 
 
 def _accuracies(

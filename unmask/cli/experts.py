@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -102,15 +100,7 @@ def specialise(
     source = options.source(model)
     weights = identity_of(source).revision
     check_run(output, record_of(model, engine, chosen, found, plan, forbidden, weights))
-    begun: dict[str, tuple[float, int]] = {}
-
-    def said(what: str, done: int, wanted: int) -> None:
-        now = time.monotonic()
-        start, before = begun.setdefault(what, (now, done))
-        left = f", {(now - start) / (done - before) * (wanted - done) / 60:.1f} min left" if before < done < wanted else ""
-        print(f"  {what}: {done} of {wanted}{left}", file=sys.stderr, flush=True)
-
-    done = run(_writer(source, engine, writers, ray_address), model, chosen, found, output, plan, forbidden, said, weights)
+    done = run(_writer(source, engine, writers, ray_address), model, chosen, found, output, plan, forbidden, weights)
     print(f"{done.kept} lessons in {output}: {done.written} instructions were written, {done.instructions} of them kept.")
     for why, count in sorted(done.dropped.items(), key=lambda one: -one[1]):
         print(f"  dropped: {why}: {count}")

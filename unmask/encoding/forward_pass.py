@@ -7,8 +7,8 @@ continues with the same chunks, and with identical results.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,14 +21,12 @@ from unmask.encoding.features import Fit
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
 from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore, key_of
 from unmask.errors import UnmaskError
+from unmask.io.terminal import progress_bar
 
 _CHUNK = 2**17
 """Tokens of a chunk: the most work that a kill can lose, two minutes of a small model on two cores."""
 
 _ATTEMPTS = 5  # to read the vectors, and to compute again those that were damaged on the disk
-
-ShowProgress = Callable[[int], AbstractContextManager["Callable[[int], None] | None"]]
-"""Opens a progress bar for a number of texts."""
 
 
 @dataclass
@@ -69,12 +67,13 @@ class ForwardPass:
 class SharedVectors:
     """Vectors of designs that share a forward pass, for the texts of one task. A text is computed when it is first needed.
 
-    tally: counts the distinct texts of the task, computed here or before. spent: the cost of what was computed here.
+    what: names the work on a progress bar. tally: counts the distinct texts of the task, computed here or before. spent: the cost of what
+    was computed here.
     """
 
     source: ForwardPass
     designs: Sequence[Design]
-    show_progress: ShowProgress
+    what: str
     tally: Tally = field(default_factory=Tally)
     spent: ComputeCost = field(default_factory=ComputeCost)
     _seen: set[bytes] = field(default_factory=set)
@@ -105,7 +104,7 @@ class SharedVectors:
         source, keys = self.source, list(missing)
         tokenized = list(source.prompts.tokenize(list(missing.values()), instruction))
         fits = {design: source.fits[design] for design in self.designs}
-        with self.show_progress(len(keys)) as advance:
+        with progress_bar(self.what, len(keys)) as advance:
             for start, end in chunks([len(text.ids) for text in tokenized]):
                 chunk, began = tokenized[start:end], time.perf_counter()
                 by_design = encode_tokenized(

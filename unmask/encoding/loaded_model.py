@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Vectors, encode_designs, fit_designs, group_by_pass
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
+from unmask.io.terminal import progress_bar
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import hardware, versions
@@ -54,25 +55,25 @@ class LoadedModel:
         *,
         max_length: int | None = None,
         batch_tokens: int | None = None,
-        progress: Callable[[int], None] | None = None,
     ) -> dict[Design, Vectors]:
         """Vectors of every design, each of shape (text, dim). Designs that share attention and prompt share the forward passes.
 
-        Standardisation and alpha are fitted on the reference sentences of this package. `progress` is told the number of texts, once
-        for each group of designs. Raises UnmaskError for a design that the model cannot serve, before any text is computed, and
-        AttentionError for an attention that the model does not obey.
+        Standardisation and alpha are fitted on the reference sentences of this package. Raises UnmaskError for a design that the model
+        cannot serve, before any text is computed, and AttentionError for an attention that the model does not obey.
         """
         backbone = self.backbone
         for design in designs:
             backbone.check(design)
         vectors: dict[Design, Vectors] = {}
         budget = batch_tokens or default_batch_tokens(backbone)
-        for (attention, prompt), group in group_by_pass(designs).items():
-            if backbone.attention != attention:
-                backbone.set_attention(attention)
-            tokenizer = self.prompt_tokenizer(prompt, max_length)
-            fits = fit_designs(backbone, tokenizer, group, reference_texts(), batch_tokens=budget)
-            vectors |= encode_designs(backbone, tokenizer, fits, texts, batch_tokens=budget, progress=progress)
+        groups = group_by_pass(designs)
+        with progress_bar("reading texts", len(groups) * len(texts)) as advance:
+            for (attention, prompt), group in groups.items():
+                if backbone.attention != attention:
+                    backbone.set_attention(attention)
+                tokenizer = self.prompt_tokenizer(prompt, max_length)
+                fits = fit_designs(backbone, tokenizer, group, reference_texts(), batch_tokens=budget)
+                vectors |= encode_designs(backbone, tokenizer, fits, texts, batch_tokens=budget, progress=advance)
         return vectors
 
 

@@ -27,7 +27,7 @@ from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_r
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.verdict import counted
 from unmask.evaluation.word_level import why_not_scored
-from unmask.io.terminal import progress_bar, say
+from unmask.io.terminal import say
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
 from unmask.models.loading import Source, pick_device, pick_dtype
@@ -275,7 +275,7 @@ def _score_group(planned: PlannedResults, source: ForwardPass, task: Task, missi
     say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
     provenance = _provenance(backbone)
     computed = dict.fromkeys([*missing.values(), *(design for design in planned.plan.beside if design in source.fits)])
-    shared = SharedVectors(source, list(computed), lambda total: progress_bar(f"{prompt} on {task.name}", total))
+    shared = SharedVectors(source, list(computed), f"{prompt} on {task.name}")
     for label, design in missing.items():
         widths = [0]
 
@@ -308,12 +308,10 @@ def _score_on_words(
     backbone = model.backbone
     say(f"words of {task.name}, {backbone.attention}: {', '.join(missing)}")
     layers = {label: design.layer if isinstance(design.layer, int) else backbone.depth for label, design in missing.items()}
-    sentences = sum(len(rows) for rows in task.data.values())
-    with progress_bar(f"words of {task.name}", sentences) as advance:
-        outcomes = attempted(
-            partial(score_words, model, task, sorted(set(layers.values())), budget, advance),
-            partial(planned.give_up, list(missing), task),
-        )
+    outcomes = attempted(
+        partial(score_words, model, task, sorted(set(layers.values())), budget),
+        partial(planned.give_up, list(missing), task),
+    )
     if outcomes is None:
         return
     provenance = _provenance(backbone)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +25,13 @@ class WordOutcome:
     about: dict[str, Any]
 
 
-def score_words(
-    model: LoadedModel, task: LocalTask, layers: Sequence[int], batch_tokens: int, progress: Callable[[int], None] | None = None
-) -> dict[int, WordOutcome]:
+def score_words(model: LoadedModel, task: LocalTask, layers: Sequence[int], batch_tokens: int) -> dict[int, WordOutcome]:
     """Score a word-level task at some layers, all from the same forward passes. `unmask probe words` gives the same scores.
 
     The items are test sentences. Raises UnmaskError as `probe_words_at_layers` does.
     """
     train, test = ([_sentence(row) for row in task.data[split]] for split in ("train", "test"))
-    probes = probe_words_at_layers(model, train, test, layers, batch_tokens=batch_tokens, progress=progress)
+    probes = probe_words_at_layers(model, train, test, layers, batch_tokens=batch_tokens)
     tokens = sum(len(sentence.ids) for sentence in word_tokens(model, [*train, *test]))
     tally = Tally(texts=len(train) + len(test), tokens=tokens)
     return {layer: _outcome(probe, tally) for layer, probe in probes.items()}

@@ -6,7 +6,7 @@ lesson.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from unmask.encoding.batching import plan
 from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
+from unmask.io.terminal import progress_bar
 from unmask.training.targets import mean_by_text, target_logits
 
 if TYPE_CHECKING:
@@ -28,12 +29,10 @@ def likelihoods(
     domains: Mapping[str, Sequence[Lesson]],
     *,
     max_length: int = 512,
-    progress: Callable[[int], None] | None = None,
 ) -> dict[str, NDArray[np.float64]]:
     """`response_likelihood` of the lessons of each domain."""
     return {
-        domain: response_likelihood(model, tokenizer, lessons, max_length=max_length, progress=progress)
-        for domain, lessons in domains.items()
+        domain: response_likelihood(model, tokenizer, lessons, max_length=max_length) for domain, lessons in domains.items()
     }
 
 
@@ -45,17 +44,16 @@ def response_likelihood(
     *,
     max_length: int = 512,
     batch_tokens: int = 2048,
-    progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float64]:
     """Mean negative log-likelihood per response token of each lesson, in nats, shape (lesson,)."""
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
     losses = np.zeros(len(tokens))
-    for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
-        inputs = collate([tokens[index] for index in batch])
-        inputs = {name: value.to(model.device) for name, value in inputs.items() if name != "rows"}
-        labels = inputs.pop("labels")
-        losses[batch] = mean_by_text(*target_logits(model, inputs, labels)).double().cpu().numpy()
-        if progress:
-            progress(len(batch))
+    with progress_bar("reading lessons", len(tokens)) as advance:
+        for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
+            inputs = collate([tokens[index] for index in batch])
+            inputs = {name: value.to(model.device) for name, value in inputs.items() if name != "rows"}
+            labels = inputs.pop("labels")
+            losses[batch] = mean_by_text(*target_logits(model, inputs, labels)).double().cpu().numpy()
+            advance(len(batch))
     return losses

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.progress import Progress
     from rich.table import Table
 
 _HIDDEN = ("Cc", "Cs", "Zl", "Zp")
@@ -93,17 +95,35 @@ def two_lines(first: str, second: str) -> RenderableType:
 
 
 @contextmanager
-def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Callable[[int], None] | None]:
-    """Yield a function that takes the number of units done since its last call, or None where no bar is shown."""
+def progress_bar(what: str, total: int, show: bool | None = None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of units done since its last call. show: None draws a bar on a terminal only."""
     if not (sys.stderr.isatty() if show is None else show):
-        yield None
+        yield lambda _: None
         return
+    with empty_bar() as bar:
+        task = bar.add_task(visible(what), total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+def empty_bar() -> Progress:
+    """A progress bar in the house's style, without a task. It draws from its start to its stop."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(visible(what), total=total)
-        yield lambda done: bar.advance(task, done)
+    return Progress(*columns, console=console(stderr=True), transient=True)
+
+
+def progress_lines(what: str, total: int) -> Callable[[int], None]:
+    """A function that tells how many units are done, and the minutes that are left after its first call."""
+    first: list[tuple[float, int]] = []
+
+    def tell_done(done: int) -> None:
+        first.append((time.monotonic(), done))
+        (start, before), (now, _) = first[0], first[-1]
+        left = f", {(now - start) / (done - before) * (total - done) / 60:.1f} min left" if before < done < total else ""
+        say(f"{what}: {done} of {total}{left}")
+
+    return tell_done
 
 
 @cache

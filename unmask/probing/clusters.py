@@ -167,14 +167,13 @@ def probe_clusters(
     seeds: int = SEEDS,
     max_length: int | None = None,
     batch_tokens: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> Clusters:
     """Cluster distinct texts under two designs and compare the groupings. Raises UnmaskError for too few texts, clusters or seeds."""
     if not 2 <= clusters <= len(texts) / 2:
         raise UnmaskError(f"{clusters} clusters do not fit {len(texts)} texts: choose 2 to {len(texts) // 2}.")
     if seeds < 2:
         raise UnmaskError("At least 2 seeds are needed: k-means is compared with itself from another seed.")
-    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens)
     first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
     order = matched(first[0], second[0])
     known = np.unique(labels, return_inverse=True)[1] if labels is not None else None

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -165,12 +165,11 @@ def pair_cosines(
     *,
     max_length: int | None = None,
     batch_tokens: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> Float[NDArray[np.float64], "pair design"]:
     """Cosine of the two texts of each pair under each design. Every distinct text is computed once. Raises UnmaskError."""
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.one, pair.other)))
     row = {text: index for index, text in enumerate(texts)}
-    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens)
     first, second = [row[pair.one] for pair in pairs], [row[pair.other] for pair in pairs]
     return np.stack([row_cosines(vectors[design][first], vectors[design][second]) for design in designs], axis=1)
 

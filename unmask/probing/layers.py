@@ -9,7 +9,7 @@ minus their layer's mean over the texts.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from unmask.encoding.forward_pass import ForwardPass, SharedVectors
 from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
-from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import row_cosines
 from unmask.starter import reference_texts
@@ -116,14 +115,13 @@ def probe_layers(
     *,
     max_length: int | None = None,
     batch_tokens: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> Layers:
     """Compare the layers of a model under a design. Raises UnmaskError for fewer than two distinct texts."""
     texts = list(dict.fromkeys(texts))
     if len(texts) < 2:
         raise UnmaskError("Comparing layers needs at least 2 different texts.")
     designs = layer_designs(design, model.backbone.depth)
-    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    vectors = model.encode(designs, texts, max_length=max_length, batch_tokens=batch_tokens)
     stack = np.stack([vectors[layer_design] for layer_design in designs]).astype(np.float64)
     centred = centre(stack)
     return Layers(
@@ -152,7 +150,7 @@ def score_layers(
 
     with tempfile.TemporaryDirectory() as folder:
         source = ForwardPass(backbone, prompt, fits, VectorStore(Path(folder)), "layers", budget)
-        shared = SharedVectors(source, designs, lambda total: progress_bar(f"layers on {task.name}", total))
+        shared = SharedVectors(source, designs, f"layers on {task.name}")
 
         def score(design: Design) -> Outcome:
             return evaluate(task, design.name, lambda texts, instruction: shared.get(design, texts, instruction))

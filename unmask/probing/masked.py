@@ -8,7 +8,7 @@ sees what follows, but can use it only after training.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from unmask.encoding.batching import collate, default_batch_tokens, plan
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, mask_id, tokenize_bare
 from unmask.errors import UnmaskError
+from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Ratio
 
@@ -78,7 +79,6 @@ def probe_masked(
     max_length: int | None = None,
     seed: int = 0,
     batch_tokens: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> MaskedAccuracy:
     """Mask a share of each text's tokens and let the model predict them. `model` comes from load_predicting_model.
 
@@ -95,10 +95,10 @@ def probe_masked(
     vocabulary = model.language_model.get_output_embeddings().weight.shape[0]
     budget = min(batch_tokens or default_batch_tokens(model.backbone), max(1, _LOGITS_AT_ONCE // vocabulary))
     sums = np.zeros((len(usable), 4))
-    for batch in plan([len(text.ids) for text in usable], budget):
-        sums[batch] = _predict(model, [usable[index] for index in batch])
-        if progress:
-            progress(len(batch))
+    with progress_bar("filling gaps", len(usable)) as advance:
+        for batch in plan([len(text.ids) for text in usable], budget):
+            sums[batch] = _predict(model, [usable[index] for index in batch])
+            advance(len(batch))
     first, fifth, entropy = (Ratio(sums[:, column], sums[:, 3]) for column in range(3))
     return MaskedAccuracy(
         accuracy_at_1=first.value,

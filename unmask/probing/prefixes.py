@@ -7,7 +7,7 @@ are the same in all three texts, and the gap is exactly 0 (LLM2Vec, arXiv 2404.0
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from unmask.encoding.pooling import mean
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
+from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Ratio
 
@@ -89,7 +90,6 @@ def probe_prefixes(
     triples: Sequence[Triple],
     *,
     layer: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> PrefixGap:
     """Measure the gap at a layer (1..L; the last by default, after the final norm).
 
@@ -103,11 +103,11 @@ def probe_prefixes(
     if len(triples) < _FEWEST:
         raise UnmaskError(f"A gap with an interval needs at least {_FEWEST} triples, not {len(triples)}.")
     near, far = np.empty(len(triples)), np.empty(len(triples))
-    for row, triple in enumerate(triples):
-        query, same, different = prefix_vectors(model, triple, layer)
-        near[row], far[row] = cosine(query, same), cosine(query, different)
-        if progress:
-            progress(1)
+    with progress_bar("reading triples", len(triples)) as advance:
+        for row, triple in enumerate(triples):
+            query, same, different = prefix_vectors(model, triple, layer)
+            near[row], far[row] = cosine(query, same), cosine(query, different)
+            advance(1)
     gaps = near - far
     interval = Ratio(gaps, np.ones(len(gaps))).interval()
     assert interval is not None

@@ -8,7 +8,7 @@ need not be good ones, so the correlation with gold scores is given too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,7 +85,6 @@ def probe_prompts(
     max_length: int | None = None,
     batch_tokens: int | None = None,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
 ) -> PromptSensitivity:
     """Embed pairs under every prompt, by hidden states and, for a mixture of experts, by routing weights, both at the last token.
 
@@ -96,7 +95,7 @@ def probe_prompts(
             f"Comparing prompts needs at least {_FEWEST} pairs and 2 prompts; there are {len(pairs)} and {len(set(prompts))}."
         )
     designs = designs_of(prompts, mixture=bool(model.backbone.routers))
-    similarities = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    similarities = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens)
     scores = [pair.score for pair in pairs]
     table = similarities if None in scores else np.column_stack([similarities, np.array(scores, np.float64)])
     if None not in scores and len(set(scores)) < 2:

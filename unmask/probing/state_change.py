@@ -9,7 +9,7 @@ tokens have a cosine above 0; it is reported too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,7 @@ from unmask.encoding.batching import collate, default_batch_tokens, plan
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
+from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.intervals import Estimate
 from unmask.statistics.ratios import Ratio
@@ -79,7 +80,6 @@ def probe_states(
     *,
     max_length: int | None = None,
     batch_tokens: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> StateChange:
     """Compare the two states of every token of some texts, without a prompt and without padding.
 
@@ -94,7 +94,7 @@ def probe_states(
         raise UnmaskError("Comparing states needs at least 2 different texts of at least 2 tokens.")
     bidirectional, causal = backbone.under("bidirectional"), backbone.under("causal")
     bins = position_bins(max(len(text.ids) for text in usable))
-    sums = _sum_up((causal, bidirectional), usable, bins, batch_tokens, progress)
+    sums = _sum_up((causal, bidirectional), usable, bins, batch_tokens)
     total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
     by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
     sums_by_layer = zip(sums.causal, sums.bidirectional, strict=True)
@@ -125,7 +125,6 @@ def _sum_up(
     texts: Sequence[TokenizedText],
     bins: Sequence[tuple[int, int]],
     batch_tokens: int | None,
-    progress: Callable[[int], None] | None,
 ) -> _Sums:
     backbone = backbones[0]
     width, depth = int(backbone.model.config.get_text_config(decoder=True).hidden_size), backbone.depth
@@ -136,15 +135,15 @@ def _sum_up(
     )
     starts = np.array([first for first, _ in bins])
     budget = min(batch_tokens or default_batch_tokens(backbone), max(1, _STATES_AT_ONCE // (width * depth)))
-    for places in plan([len(text.ids) for text in texts], budget):
-        batch = collate([texts[place] for place in places], pad_id=0)
-        rows, positions = (indices.numpy() for indices in batch.real.nonzero(as_tuple=True))
-        where = np.array(places)[rows], np.searchsorted(starts, positions, side="right") - 1
-        np.add.at(sums.tokens, where, 1)
-        for layer, cosine in enumerate(_both_ways(*backbones, batch, sums)):
-            np.add.at(sums.cosine[:, layer], where, cosine)
-        if progress:
-            progress(len(places))
+    with progress_bar("reading texts", len(texts)) as advance:
+        for places in plan([len(text.ids) for text in texts], budget):
+            batch = collate([texts[place] for place in places], pad_id=0)
+            rows, positions = (indices.numpy() for indices in batch.real.nonzero(as_tuple=True))
+            where = np.array(places)[rows], np.searchsorted(starts, positions, side="right") - 1
+            np.add.at(sums.tokens, where, 1)
+            for layer, cosine in enumerate(_both_ways(*backbones, batch, sums)):
+                np.add.at(sums.cosine[:, layer], where, cosine)
+            advance(len(places))
     return sums
 
 

@@ -10,7 +10,7 @@ to one side (Wilcoxon's signed-rank test), and correlates them with properties o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -123,7 +123,6 @@ def probe_winners(
     max_length: int | None = None,
     batch_tokens: int | None = None,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
 ) -> WonPairs:
     """Rank scored pairs by two designs, and give the `most` pairs that each wins by the largest margins. Raises UnmaskError."""
     scores = [pair.score for pair in pairs if pair.score is not None]
@@ -131,7 +130,7 @@ def probe_winners(
         raise UnmaskError(
             f"Comparing ranks needs at least {_FEWEST} pairs. Every pair needs a score, and the scores must differ."
         )
-    similarities = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens, progress=progress)
+    similarities = pair_cosines(model, designs, pairs, max_length=max_length, batch_tokens=batch_tokens)
     gold = np.array(scores)
     properties = {
         "gold score": gold,

@@ -28,6 +28,7 @@ from unmask.encoding.encode import require_finite
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
+from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
 from unmask.statistics.ratios import Difference, Ratio, difference
 from unmask.tasks.tagged import Sentence
@@ -136,7 +137,6 @@ def probe_words_at_layers(
     c: float | None = None,
     seed: int = 0,
     batch_tokens: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> dict[int, WordProbe]:
     """A linear probe at each of several layers (1..L, the last after the final norm), all from the same forward passes.
 
@@ -148,7 +148,7 @@ def probe_words_at_layers(
         raise UnmaskError(f"The training sentences have {len(tags)} tag(s); a probe needs at least 2.")
     if not test:
         raise UnmaskError("The test data hold no sentences.")
-    options: dict[str, Any] = {"shift": shift, "batch_tokens": batch_tokens, "progress": progress}
+    options: dict[str, Any] = {"shift": shift, "batch_tokens": batch_tokens}
     fitted = layer_vectors(model, train, layers, **options)
     scored = layer_vectors(model, test, layers, **options)
     provenance = model.provenance | {"train_data": _data(train)}
@@ -254,7 +254,6 @@ def layer_vectors(
     *,
     shift: bool = False,
     batch_tokens: int | None = None,
-    progress: Callable[[int], None] | None = None,
 ) -> dict[int, Matrix]:
     """One vector for each word at each of some layers, float32 of shape (word, dim), sentence after sentence. Raises UnmaskError.
 
@@ -267,16 +266,17 @@ def layer_vectors(
     tokens = word_tokens(model, sentences)
     starts = np.cumsum([0, *(len(sentence.words) for sentence in tokens)])
     vectors: dict[int, Matrix] = {}
-    for batch in plan([len(sentence.ids) for sentence in tokens], batch_tokens or default_batch_tokens(backbone)):
-        lengths = [len(tokens[index].words) for index in batch]
-        for layer, values in _read(backbone, [tokens[index] for index in batch], layers, shift).items():
-            if layer not in vectors:
-                vectors[layer] = np.empty((int(starts[-1]), values.shape[1]), np.float32)
-            require_finite(values, np.repeat(batch, lengths).tolist(), backbone.dtype, "the sentence")
-            for index, rows in zip(batch, _split(values, lengths), strict=True):
-                vectors[layer][starts[index] : starts[index + 1]] = rows
-        if progress:
-            progress(len(batch))
+    batches = plan([len(sentence.ids) for sentence in tokens], batch_tokens or default_batch_tokens(backbone))
+    with progress_bar("reading sentences", len(tokens)) as advance:
+        for batch in batches:
+            lengths = [len(tokens[index].words) for index in batch]
+            for layer, values in _read(backbone, [tokens[index] for index in batch], layers, shift).items():
+                if layer not in vectors:
+                    vectors[layer] = np.empty((int(starts[-1]), values.shape[1]), np.float32)
+                require_finite(values, np.repeat(batch, lengths).tolist(), backbone.dtype, "the sentence")
+                for index, rows in zip(batch, _split(values, lengths), strict=True):
+                    vectors[layer][starts[index] : starts[index + 1]] = rows
+            advance(len(batch))
     return vectors
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from unmask.errors import UnmaskError, require_package
 from unmask.io.files import atomic, check_output, make_folder, only_run_in
-from unmask.io.terminal import progress_bar
 from unmask.reporting.exports import FILES, export
 from unmask.reporting.figures import draw
 from unmask.reporting.grid import read_grid, require_results
@@ -54,8 +53,7 @@ def _refuse_foreign(output: Path) -> None:
 
 def _write(folder: Path, output: Path) -> Path:
     grid = read_grid(folder)
-    with progress_bar("resampling", len(grid.cells)) as advance:
-        found = summarise(grid, advance)
+    found = summarise(grid)
     make_folder(output)
     (output / _MARKER).touch()
     data = export(grid, found, output / "data")

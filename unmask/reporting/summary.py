@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from unmask.evaluation.leader import KindLeader, Lead, kind_leaders, lead
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import Comparison, System, comparisons, ranked
+from unmask.io.terminal import progress_bar
 from unmask.reporting.grid import Grid
 from unmask.statistics.intervals import Bounds, mean_interval
 from unmask.statistics.paired import PairedTest, told_apart
@@ -100,17 +101,17 @@ class Summary:
         return self.lead.leader
 
 
-def summarise(grid: Grid, advance: Callable[[int], None] | None = None) -> Summary:
-    """Test and rank what a grid holds; `advance` is told of every cell whose task has been tested."""
+def summarise(grid: Grid) -> Summary:
+    """Test and rank what a grid holds."""
     kept = comparable(grid.results)
     order = ranked(kept)
     systems = {system for system, _ in order}
     common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]
     marks: dict[tuple[System, str], Mark] = {}
-    for task in grid.tasks:
-        of_task = [result for result in grid.results if result.task == task]
-        marks |= _marks(grid, task, of_task)
-        if advance:
+    with progress_bar("resampling", len(grid.cells)) as advance:
+        for task in grid.tasks:
+            of_task = [result for result in grid.results if result.task == task]
+            marks |= _marks(grid, task, of_task)
             advance(len(of_task))
     tests = comparisons(kept, grid.store)
     first = lead(candidates(order), tests, kept)

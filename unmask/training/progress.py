@@ -8,6 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from unmask.io.terminal import empty_bar
+
 _LINES = 12  # of a stage, where no bar can be drawn
 
 
@@ -24,12 +26,7 @@ class LiveProgress(TrainerCallback):  # type: ignore[misc]
         self._begun, self._first = time.monotonic(), state.global_step
         if not state.is_world_process_zero or not sys.stderr.isatty():
             return
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        from unmask.io.terminal import console
-
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console(stderr=True), transient=True)
+        self._bar = empty_bar()
         self._bar.start()
         self._task = self._bar.add_task("training", total=state.max_steps, completed=state.global_step)
 

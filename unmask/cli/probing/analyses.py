@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -44,25 +44,22 @@ def clusters(
     as_json: AsJson = False,
 ) -> None:
     """Show whether two ways of reading a model group the same texts alike, beside what chance gives."""
-    from unmask.io.terminal import progress_bar
     from unmask.probing.clusters import probe_clusters, read_texts
     from unmask.reporting.probe_figures import draw_clusters
 
     given, gold = read_texts(texts, column, label, limit)
     labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, options)
-    with progress_bar("reading texts", passes_of(asked) * len(given)) as advance:
-        found = probe_clusters(
-            loaded,
-            asked,
-            given,
-            gold,
-            clusters=number,
-            seeds=seeds,
-            max_length=options.max_length,
-            batch_tokens=options.batch_tokens,
-            progress=advance,
-        )
+    found = probe_clusters(
+        loaded,
+        asked,
+        given,
+        gold,
+        clusters=number,
+        seeds=seeds,
+        max_length=options.max_length,
+        batch_tokens=options.batch_tokens,
+    )
     written = keep(found, output, "clusters", draw_clusters(found, output, labels))
     rows = [
         (
@@ -104,7 +101,6 @@ def prompts(
     as_json: AsJson = False,
 ) -> None:
     """Show how much similarities change with the prompt, in hidden states and in routing weights."""
-    from unmask.io.terminal import progress_bar
     from unmask.probing.geometry import read_pairs
     from unmask.probing.prompt_sensitivity import NINE, designs_of, probe_prompts
     from unmask.reporting.probe_figures import draw_prompts
@@ -112,9 +108,7 @@ def prompts(
 
     given = read_pairs(pairs)[:limit]
     loaded = loaded_model(designs_of(NINE, False)[0], model, options)
-    texts = {text for pair in given for text in (pair.one, pair.other)}
-    with progress_bar("reading texts", len(NINE) * len(texts)) as advance:
-        found = probe_prompts(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens, progress=advance)
+    found = probe_prompts(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
     written = keep(found, output, "prompts", draw_prompts(found, output))
 
     def row(name: str, one: Estimate | None) -> list[tuple[str, str, str]]:
@@ -142,7 +136,6 @@ def pairs(
     as_json: AsJson = False,
 ) -> None:
     """Show the pairs that one way of reading a model ranks right and another wrong, and whether either wins on the whole."""
-    from unmask.io.terminal import progress_bar
     from unmask.probing.geometry import read_pairs
     from unmask.probing.won_pairs import probe_winners
     from unmask.reporting.probe_figures import draw_winners
@@ -150,11 +143,7 @@ def pairs(
     given = read_pairs(pairs)[:limit]
     labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, options)
-    texts = {text for pair in given for text in (pair.one, pair.other)}
-    with progress_bar("reading texts", passes_of(asked) * len(texts)) as advance:
-        found = probe_winners(
-            loaded, asked, given, most=most, max_length=options.max_length, batch_tokens=options.batch_tokens, progress=advance
-        )
+    found = probe_winners(loaded, asked, given, most=most, max_length=options.max_length, batch_tokens=options.batch_tokens)
     written = keep(found, output, "pairs", draw_winners(found, output, labels))
     rows = [
         (
@@ -201,7 +190,6 @@ def layers(
 ) -> None:
     """Show how a text's vector changes from layer to layer, and what each layer scores on tasks."""
     from unmask.designs.design import Design
-    from unmask.io.terminal import progress_bar
     from unmask.probing.layers import probe_layers
     from unmask.reporting.probe_figures import draw_layers
     from unmask.tasks.find import resolve_tasks
@@ -209,10 +197,7 @@ def layers(
     asked, given = Design.parse(design), texts_of(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
     loaded = loaded_model(asked, model, options)
-    with progress_bar("reading texts", len(set(given))) as advance:
-        found = probe_layers(
-            loaded, asked, given, tasks, max_length=options.max_length, batch_tokens=options.batch_tokens, progress=advance
-        )
+    found = probe_layers(loaded, asked, given, tasks, max_length=options.max_length, batch_tokens=options.batch_tokens)
     written = keep(found, output, "layers", draw_layers(found, output, {asked.name: design}))
     rows = []
     for place in range(len(found.cosine)):
@@ -240,15 +225,13 @@ def states(
     as_json: AsJson = False,
 ) -> None:
     """Show how much each token's state changes, by layer and position, when attention becomes bidirectional."""
-    from unmask.io.terminal import progress_bar
     from unmask.probing.state_change import name_of, probe_states
     from unmask.reporting.probe_figures import draw_states
     from unmask.saving.load_model import load_model
 
     given = texts_of(texts, column, limit)
     loaded = load_model(options.source(model), "causal")
-    with progress_bar("reading texts", len(given)) as advance:
-        found = probe_states(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens, progress=advance)
+    found = probe_states(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
     written = keep(found, output, "states", draw_states(found, output))
     rows = [
         (str(layer), f"{mean.value:.3f}", f"{floor:.3f}", *(f"{cosine:.2f}" for cosine in cosines))
@@ -270,13 +253,6 @@ def labelled(names: str) -> tuple[dict[str, str], tuple[Design, Design]]:
 
     designs = parse_designs(names)
     return {design.name: label for label, design in designs.items()}, two_designs(list(designs.values()))
-
-
-def passes_of(designs: Any) -> int:
-    """How often each text is computed."""
-    from unmask.encoding.encode import group_by_pass
-
-    return len(group_by_pass(designs))
 
 
 def loaded_model(design: Design, model: str, options: ModelOptions) -> LoadedModel:

@@ -46,7 +46,6 @@ def words(
     as_json: AsJson = False,
 ) -> None:
     """Score a linear probe on the frozen states of words: part of speech, chunks, entities."""
-    from unmask.io.terminal import progress_bar
     from unmask.probing.word_probe import probe_words
     from unmask.saving.load_model import load_model
     from unmask.tasks.tagged import read_sentences, sample
@@ -54,18 +53,7 @@ def words(
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
     scored = sample(read_sentences(test, tags, tokens), limit_test, seed)
     loaded = load_model(options.source(model), attention_of(attention))
-    with progress_bar("reading sentences", len(fitted) + len(scored)) as advance:
-        found = probe_words(
-            loaded,
-            fitted,
-            scored,
-            shift=shift,
-            layer=layer,
-            c=c,
-            seed=seed,
-            batch_tokens=options.batch_tokens,
-            progress=advance,
-        )
+    found = probe_words(loaded, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=options.batch_tokens)
     rows = [
         ("accuracy of the most frequent tag", percent(found.majority), ""),
         ("accuracy", percent(found.accuracy), between(found.accuracy_interval)),
@@ -104,7 +92,6 @@ def prefix(
     as_json: AsJson = False,
 ) -> None:
     """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
-    from unmask.io.terminal import progress_bar
     from unmask.probing.prefix_stages import attention_in, compare_stages
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
     from unmask.reporting.probe_figures import draw_stages
@@ -112,13 +99,8 @@ def prefix(
 
     given = read_triples(triples or TRIPLES)
     gaps = []
-    with progress_bar("reading triples", len(model) * len(given)) as advance:
-        for name, own in map(attention_in, model):
-            gaps.append(
-                probe_prefixes(
-                    load_model(options.source(name), own or attention_of(attention)), given, layer=layer, progress=advance
-                )
-            )
+    for name, own in map(attention_in, model):
+        gaps.append(probe_prefixes(load_model(options.source(name), own or attention_of(attention)), given, layer=layer))
     found = compare_stages(model, gaps)
     written = [keep(found, output, "prefix", draw_stages(found, output))] if output else []
     rows = []
@@ -191,23 +173,14 @@ def masked(
     as_json: AsJson = False,
 ) -> None:
     """Measure how well masked tokens are predicted from the position before them, as MNTP trains a model to."""
-    from unmask.io.terminal import progress_bar
     from unmask.probing.masked import probe_masked
     from unmask.saving.load_model import load_predicting_model
 
     given = texts_of(texts, column, limit)
     loaded = load_predicting_model(options.source(model), attention_of(attention))
-    with progress_bar("filling gaps", len(given)) as advance:
-        found = probe_masked(
-            loaded,
-            given,
-            rate=rate,
-            mask_token=mask_token,
-            max_length=max_length,
-            seed=seed,
-            batch_tokens=options.batch_tokens,
-            progress=advance,
-        )
+    found = probe_masked(
+        loaded, given, rate=rate, mask_token=mask_token, max_length=max_length, seed=seed, batch_tokens=options.batch_tokens
+    )
     rows = [
         ("accuracy @ 1", percent(found.accuracy_at_1), between(found.accuracy_at_1_interval)),
         ("accuracy @ 5", percent(found.accuracy_at_5), between(found.accuracy_at_5_interval)),

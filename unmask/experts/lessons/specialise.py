@@ -14,7 +14,7 @@ import random
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from unmask.experts.records import LessonsRecord, RunRecord, another_run
 from unmask.io.files import append_line, atomic, only_run_in, write_json
 from unmask.io.records import Record
 from unmask.io.seals import Damaged, open_line, sealed_line
+from unmask.io.terminal import progress_lines
 
 INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (
     "instructions.jsonl",
@@ -123,7 +124,6 @@ def specialise(
     folder: Path,
     plan: SpecialisePlan,
     forbidden: Sequence[str] = (),
-    progress: Callable[[str, int, int], None] = lambda *_: None,
     weights: str | None = None,
 ) -> Yield:
     """Write lessons of a domain into a folder. A run that was stopped there continues.
@@ -137,8 +137,8 @@ def specialise(
         record.write(folder / RECORD)
         batches = Batches(folder, record.run)
         dropped: Counter[str] = Counter()
-        wanted, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped, progress)
-        lessons = _responses(writer, domain, seeds, wanted, batches, plan, dropped, progress)
+        wanted, written = _instructions(writer, domain, seeds, batches, plan, forbidden, dropped)
+        lessons = _responses(writer, domain, seeds, wanted, batches, plan, dropped)
         write_lessons(lessons, folder / LESSONS)
         outcome = Yield(written, len(wanted), len(lessons), dict(dropped), _spread(lessons, seeds), _length(lessons))
         write_json(
@@ -233,10 +233,9 @@ def _instructions(
     plan: SpecialisePlan,
     forbidden: Sequence[str],
     dropped: Counter[str],
-    progress: Callable[[str, int, int], None],
 ) -> tuple[list[Lesson], int]:
     novelty, never = Novelty(_question_of(seed) for seed in seeds), Novelty(forbidden)
-    known = list(batches.read(INSTRUCTIONS))
+    known, tell_done = list(batches.read(INSTRUCTIONS)), progress_lines("instructions", plan.number)
     kept: list[Lesson] = []
     limit = plan.patience * -(-plan.number // plan.batch)
     batch = 0
@@ -255,7 +254,7 @@ def _instructions(
                 novelty.add(_question_of(lesson))
                 kept.append(replace(lesson, where=f"{domain.name}:{batch}.{place}"))
         batch += 1
-        progress("instructions", len(kept), plan.number)
+        tell_done(len(kept))
     return kept, sum(len(texts) for texts in known[:batch])
 
 
@@ -267,10 +266,9 @@ def _responses(
     batches: Batches,
     plan: SpecialisePlan,
     dropped: Counter[str],
-    progress: Callable[[str, int, int], None],
 ) -> list[Lesson]:
     answered = LessonsRecord.of(wanted).content
-    known = list(batches.read(RESPONSES, answered))
+    known, tell_done = list(batches.read(RESPONSES, answered)), progress_lines("responses", len(wanted))
     kept: list[Lesson] = []
     count = -(-len(wanted) // plan.batch)
     for batch in range(count):
@@ -286,7 +284,7 @@ def _responses(
                 kept.append(replace(lesson, output=text.text.strip()))
             else:
                 dropped[why] += 1
-        progress("responses", min(len(wanted), (batch + 1) * plan.batch), len(wanted))
+        tell_done(min(len(wanted), (batch + 1) * plan.batch))
     return kept
 
 
