@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console, RenderableType
 
+from tests.messages import heard
 from tests.reporting.synthetic import Folder
 from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result, ResultStore
@@ -125,6 +127,31 @@ def test_a_progress_bar_and_a_message_show_every_name_as_it_stands(
     assert capsys.readouterr().err == f"unmask: {terminal.visible(name)} on a task\n"
     terminal.tell(name)
     assert capsys.readouterr().out == f"{terminal.visible(name)}\n"
+
+
+def test_messages_are_for_whoever_listens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    logger = logging.getLogger("unmask")
+    for name, value in (("handlers", []), ("level", logging.NOTSET), ("propagate", True)):
+        monkeypatch.setattr(logger, name, value)
+    logger.setLevel(logging.NOTSET)  # it remembers what is enabled
+    terminal.say("nobody listens")
+    with heard() as messages:
+        terminal.say("100 % of \x1b")
+    assert messages == ["100 % of \x1b"] and capsys.readouterr().err == ""
+    terminal.show_messages()
+    terminal.show_messages()
+    terminal.say("100 % of \x1b")
+    assert capsys.readouterr().err == "unmask: 100 % of \\x1b\n"
+
+
+def test_progress_in_lines_tells_how_much_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.0, 60.0, 90.0])
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    with heard() as messages:
+        done = terminal.progress_lines("responses", 10)
+        for number in (2, 4, 10):  # two of them were there before
+            done(number)
+    assert messages == ["responses: 2 of 10", "responses: 4 of 10, 3.0 min left", "responses: 10 of 10"]
 
 
 def test_what_cannot_be_encoded_is_shown_too() -> None:
