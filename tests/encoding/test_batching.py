@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unmask.encoding.batching import collate, plan
+from unmask.encoding.batching import collate, plan, share
 from unmask.encoding.tokenization import TokenizedText
 
 LENGTHS = st.lists(st.integers(1, 600), max_size=80)
@@ -75,3 +75,11 @@ def test_masks_by_hand() -> None:
     assert batch.ids.tolist() == [[5, 6, 7], [8, 9, 9]]
     assert batch.real.tolist() == [[True, True, True], [True, False, False]]
     assert batch.embed.tolist() == [[False, True, True], [True, False, False]]
+
+
+def test_threads_share_the_tokens() -> None:
+    assert share(2048, 100_000, threads=1) == 2048
+    assert share(2048, 100_000, threads=2) == 2048
+    assert share(2048, 4000, threads=2) == 1000
+    assert share(2048, 600, threads=2) == 512
+    assert share(64, 600, threads=2) == 64

@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 # A new batch costs about as much as this many tokens (kernel launches, one pass over the weights). So a text joins a batch
 # only if the padding that it adds costs less than a new batch.
 _BATCH_OVERHEAD = 64
+_SMALL = 512  # tokens; smaller batches multiply matrices more slowly
 
 
 def default_batch_tokens(backbone: Backbone) -> int:
     """Tokens of one batch: enough to keep the device busy, few enough for its caches (CPU) or its memory (GPU)."""
     return 2048 if backbone.device.type == "cpu" else 32768
+
+
+def share(budget: int, tokens: int, threads: int) -> int:
+    """Tokens of one batch if several threads compute: few enough for two batches each, so that none waits long for the others."""
+    return budget if threads == 1 else min(budget, max(_SMALL, tokens // (2 * threads)))
 
 
 def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:

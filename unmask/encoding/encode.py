@@ -14,8 +14,9 @@ from torch import Tensor
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.batching import collate, plan
+from unmask.encoding.batching import collate, plan, share
 from unmask.encoding.features import Fit, Raw, check_corpus, fit, vectors
+from unmask.encoding.replicas import in_parallel, threads_for
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
 from unmask.errors import UnmaskError
 
@@ -92,10 +93,19 @@ def encode_tokenized(
         tally.truncated += len(cut)
         tally.cut += cut
     results: dict[Design, Vectors] = {}
-    for batch in plan([len(text.ids) for text in unique], batch_tokens):
-        raws = _read(backbone, [unique[index] for index in batch], list(fits), tokenizer, tally)
-        for design, raw in raws.items():
-            values = vectors(design, raw, fits[design]).float().cpu().numpy()
+    lengths = [len(text.ids) for text in unique]
+    threads = threads_for(backbone, sum(lengths))
+    batches = plan(lengths, share(batch_tokens, sum(lengths), threads))
+
+    def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
+        raws = _read(replica, [unique[index] for index in batch], list(fits), tokenizer)
+        return {design: vectors(design, raw, fits[design]).float().cpu().numpy() for design, raw in raws.items()}
+
+    for batch, computed in zip(batches, in_parallel(backbone, batches, threads, compute), strict=True):
+        if tally is not None:
+            tally.tokens += sum(lengths[index] for index in batch)
+            tally.padded += len(batch) * lengths[batch[0]]
+        for design, values in computed.items():
             require_finite(values, [copies[index][0] for index in batch], backbone.dtype)
             if design not in results:
                 results[design] = np.empty((len(texts), values.shape[1]), dtype=np.float32)
@@ -208,13 +218,8 @@ def _read(
     texts: list[TokenizedText],
     designs: list[Design],
     tokenizer: PromptTokenizer,
-    tally: Tally | None = None,
 ) -> dict[Design, Raw]:
-    batch = collate(texts, tokenizer.pad_id)
-    if tally is not None:
-        tally.tokens += int(batch.real.sum())
-        tally.padded += batch.real.numel()
-    return backbone.raw(batch, designs)
+    return backbone.raw(collate(texts, tokenizer.pad_id), designs)
 
 
 def _together(raws: list[Raw]) -> Raw:

@@ -1,0 +1,104 @@
+"""Replicas: several threads give the vectors of one, for every family and feature; what a copy would share is computed by one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.families import FAMILIES
+from unmask.embedder import Embedder
+from unmask.encoding import batching, replicas
+
+TEXTS = [f"{'A long text about guitars. ' * (place % 5)}Text {place}." for place in range(24)]
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine of two cores, with texts enough to be worth it."""
+    monkeypatch.setattr(replicas, "_cores", lambda: 2)
+    monkeypatch.setattr(replicas, "_WORTH", 1)
+    monkeypatch.setattr(batching, "_SMALL", 64)
+
+
+def threads_of(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the threads that compute, noted while they do."""
+    seen: set[str] = set()
+    forward = type(embedder.backbone.model).forward
+
+    def noting(self: Any, *given: Any, **named: Any) -> Any:
+        seen.add(threading.current_thread().name)
+        return forward(self, *given, **named)
+
+    monkeypatch.setattr(type(embedder.backbone.model), "forward", noting)
+    return seen
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_threads_give_the_vectors_of_one(
+    family: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    embedder = pico("causal/eol/mean@all", family=family, batch_tokens=64)
+    alone = embedder.encode(TEXTS)
+    request.getfixturevalue("two_cores")
+    seen = threads_of(embedder, monkeypatch)
+    assert np.array_equal(embedder.encode(TEXTS), alone)
+    assert seen == {"unmask-replica_0", "unmask-replica_1"}
+
+
+@pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/plain/last/routing", "causal/eol/last/concat"])
+def test_attention_and_routing_are_those_of_the_model(
+    design: str, pico: Callable[..., Embedder], request: pytest.FixtureRequest
+) -> None:
+    embedder = pico(design, family="olmoe", batch_tokens=64)
+    alone = embedder.encode(TEXTS)
+    request.getfixturevalue("two_cores")
+    assert np.array_equal(embedder.encode(TEXTS), alone)
+
+
+def test_replicas_hold_the_tensors_of_the_model(pico: Callable[..., Embedder]) -> None:
+    backbone = pico().backbone
+    replica = replicas._replica(backbone)
+    assert replica.model is not backbone.model
+    ours, theirs = dict(backbone.model.named_parameters()), dict(replica.model.named_parameters())
+    assert ours.keys() == theirs.keys() and all(ours[name] is theirs[name] for name in ours)
+    assert replica.layers[0] is next(module for name, module in replica.model.named_modules() if name == "layers.0")
+
+
+def test_a_model_with_hooks_is_computed_by_one_thread(
+    two_cores: None, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = pico(batch_tokens=64)
+    calls: list[nn.Module] = []
+    with embedder.backbone.layers[0].register_forward_pre_hook(lambda module, _: calls.append(module)):
+        seen = threads_of(embedder, monkeypatch)
+        embedder.encode(TEXTS)
+    assert seen == {"MainThread"} and set(calls) == {embedder.backbone.layers[0]}
+
+
+def test_few_tokens_are_computed_by_one_thread(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "_cores", lambda: 2)
+    embedder = pico(batch_tokens=64)
+    seen = threads_of(embedder, monkeypatch)
+    embedder.encode(TEXTS[:4])
+    assert seen == {"MainThread"}
+
+
+def test_an_error_in_a_thread_reaches_the_caller(
+    two_cores: None, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = pico(batch_tokens=64)
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise MemoryError("no more memory")
+
+    monkeypatch.setattr(type(embedder.backbone.model), "forward", failing)
+    with pytest.raises(MemoryError, match="no more memory"):
+        embedder.encode(TEXTS)
+    assert torch.get_num_threads() == 1
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("unmask-replica")]

@@ -1,0 +1,90 @@
+"""Replicas: on a CPU, each core computes batches of its own, all with the same weights.
+
+One batch on two cores takes more than half of its time on one: norms, activations and small products share badly. So n threads with one
+core each compute n batches at once. Attention and hooks are state of a model, so each thread has a replica: its own modules, with the
+tensors of the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from itertools import chain
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from unmask.models.decoder import model_lock
+
+if TYPE_CHECKING:
+    from unmask.encoding.backbone import Backbone
+
+Job = TypeVar("Job")
+Value = TypeVar("Value")
+
+_WORTH = 1024
+"""Tokens for each thread from which a replica is worth it. To make one takes some hundredths of a second."""
+
+
+def threads_for(backbone: Backbone, tokens: int) -> int:
+    """How many threads compute so many tokens best: one, or as many as torch may use cores of the CPU."""
+    cores = _cores() if backbone.device.type == "cpu" else 1
+    return cores if tokens >= cores * _WORTH and not _has_hooks(backbone) else 1
+
+
+def in_parallel(
+    backbone: Backbone, jobs: Sequence[Job], threads: int, compute: Callable[[Backbone, Job], Value]
+) -> Iterator[Value]:
+    """compute(backbone, job) for each job, in their order. The value of a job does not depend on the thread that computes it."""
+    if threads == 1:
+        yield from (compute(backbone, job) for job in jobs)
+        return
+    free: SimpleQueue[Backbone] = SimpleQueue()
+    for _ in range(threads):
+        free.put(_replica(backbone))
+
+    def on_a_replica(job: Job) -> Value:
+        replica = free.get()
+        try:
+            return compute(replica, job)
+        finally:
+            free.put(replica)
+
+    with _one_core_each(threads) as pool:
+        yield from pool.map(on_a_replica, jobs)
+
+
+def _cores() -> int:
+    return int(torch.get_num_threads())
+
+
+@contextmanager
+def _one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that compute on one core each. Their number is that of torch, which is restored."""
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, "unmask-replica", initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def _replica(backbone: Backbone) -> Backbone:
+    """A backbone with modules and config of its own, and the tensors of the original."""
+    with model_lock(backbone.model):
+        model = backbone.model
+        shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+        other = copy(backbone)
+        other.model, other.layers, other.routers = deepcopy((model, backbone.layers, backbone.routers), shared)
+    return other
+
+
+def _has_hooks(backbone: Backbone) -> bool:
+    """Whether modules carry functions of somebody else, which a copy would share: a mixture's routers, adapters of accelerate."""
+    return any(
+        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in backbone.model.modules()
+    )
