@@ -23,6 +23,10 @@ import torch
 from benchmarks import _inputs
 
 PLAIN = "causal/plain/mean"
+INSTRUCTION = (
+    "Given a question that a scientist asks about biology or medicine, retrieve the abstracts of research papers that answer it, "
+    "whether they support what it assumes or speak against it, and prefer those that report measurements of their own"
+)
 
 
 def texts(count: int, smoke: bool = False) -> dict[str, list[str]]:
@@ -156,6 +160,28 @@ def _print_peak(model: str, design: str, some: list[str]) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
+def long_instruction(model: str, some: Sequence[str], repeats: int) -> None:
+    """Queries behind an instruction of 50 to 60 tokens: the instruction computed once, and computed again for each query."""
+    from unmask import Embedder
+    from unmask.encoding import beginnings
+
+    embedder = Embedder.from_pretrained(model, "causal/instruction/last")
+    queries = [" ".join(text.split()[:8]) for text in some]
+
+    def encode(fewest: int) -> None:
+        before, beginnings._FEWEST = beginnings._FEWEST, fewest
+        try:
+            embedder.encode(queries, instruction=INSTRUCTION, show_progress=False)
+        finally:
+            beginnings._FEWEST = before
+
+    times = best_times({"shared": lambda: encode(0), "whole": lambda: encode(len(queries) + 1)}, repeats)
+    tokens = next(embedder.prompt.tokenize([""], INSTRUCTION)).start
+    print(
+        f"{len(queries)} queries behind {tokens} tokens: {times['whole'] / times['shared']:.2f} x with the instruction computed once"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all of it."""
     parser = _inputs.parser(__doc__)
@@ -172,6 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     against_sentence_transformers(model, sets, repeats)
     many_designs(model, sets["mixed"][:200], repeats)
     routing(model, sets["sentences"], repeats)
+    long_instruction(model, sets["sentences"], repeats)
     if not given.smoke:  # two processes more
         peak_memory(model, given.texts)
 

@@ -10,7 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from unmask.encoding.heads import Head
 from unmask.encoding.pooling import POOLINGS, Pool
 from unmask.errors import UnmaskError
 from unmask.models.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
-from unmask.models.decoder import find_layers, model_lock
+from unmask.models.decoder import find_layers, has_hooks, model_lock
 from unmask.models.routers import proven_routers, why_no_routers
 from unmask.models.routing import ROUTINGS, Router
 
@@ -33,15 +33,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Beginning:
+    """Keys and values of so many tokens that stand before all texts, computed once, under causal attention."""
+
+    length: int
+    cache: Any
+
+    def repeated(self, texts: int) -> Any:
+        """A copy for a batch of texts. The forward pass adds to it."""
+        cache = deepcopy(self.cache)
+        cache.batch_repeat_interleave(texts)
+        return cache
+
+
+@dataclass(frozen=True)
 class TokenBatch:
     """Tokens of several texts, padded to one length on either side.
 
-    real: positions that hold a token. embed: positions that are pooled (the embedded span).
+    real: positions that hold a token. embed: positions that are pooled (the embedded span). beginning: what stands before each text.
     """
 
     ids: Int[Tensor, "text token"]
     real: Bool[Tensor, "text token"]
     embed: Bool[Tensor, "text token"]
+    beginning: Beginning | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +189,20 @@ class Backbone:
         if isinstance(design.layer, int) and design.layer > self.depth:
             raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
 
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def beginning(self, ids: Sequence[int]) -> Beginning | None:
+        """The keys and values of tokens that stand before all texts; None if a text could not go on from there.
+
+        That is so if tokens see what follows, if a head or somebody else's hooks read all tokens of a text, or if the model keeps no keys
+        and values that can be repeated.
+        """
+        if self.attention != "causal" or self.head is not None or has_hooks(self.model):
+            return None
+        with self.computing():
+            output = self.model(input_ids=torch.tensor([list(ids)], device=self.device), use_cache=True)
+        cache = getattr(output, "past_key_values", None)
+        return Beginning(len(ids), cache) if hasattr(cache, "batch_repeat_interleave") else None
+
     def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
         """The features of each design, from ONE pass over a batch. Designs may differ in pooling, layer and features.
 
@@ -238,7 +267,7 @@ class Backbone:
                 by_layer.setdefault(read.layer, []).append(read)
             else:
                 routing[read] = []
-        batch = TokenBatch(batch.ids.to(self.device), batch.real.to(self.device), batch.embed.to(self.device))
+        batch = TokenBatch(batch.ids.to(self.device), batch.real.to(self.device), batch.embed.to(self.device), batch.beginning)
         stop = None if routing else max(by_layer)
         with self.turn(), ExitStack() as hooks:
             for layer in by_layer.keys() - {self.depth}:
@@ -261,11 +290,16 @@ class Backbone:
 
     def _forward(self, batch: TokenBatch) -> Tensor | None:
         inputs: dict[str, Any] = {"input_ids": batch.ids, "use_cache": False}
-        if not batch.real.all():
-            inputs["attention_mask"] = batch.real.long()
+        before, real = 0, batch.real
+        if batch.beginning is not None:
+            before = batch.beginning.length
+            real = torch.cat([real.new_ones(len(real), before), real], dim=1)
+            inputs["past_key_values"] = batch.beginning.repeated(len(real))
+        if before or not real.all():
+            inputs["attention_mask"] = real.long()
             if "position_ids" in self._parameters:
                 # without position ids, GPT-2 counts positions from the left edge of the padding
-                inputs["position_ids"] = (batch.real.cumsum(dim=1) - 1).clamp_min(0)
+                inputs["position_ids"] = (real.cumsum(dim=1) - 1).clamp_min(0)[:, before:]
         try:
             with self.computing():
                 return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]

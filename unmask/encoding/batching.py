@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unmask.encoding.backbone import Backbone, TokenBatch
+from unmask.encoding.backbone import Backbone, Beginning, TokenBatch
 
 if TYPE_CHECKING:
     from unmask.encoding.tokenization import TokenizedText
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # A new batch costs about as much as this many tokens (kernel launches, one pass over the weights). So a text joins a batch
 # only if the padding that it adds costs less than a new batch.
 _BATCH_OVERHEAD = 64
+_KEPT = 4  # tokens whose keys and values are kept, to one that is computed
 _SMALL = 512  # tokens; smaller batches multiply matrices more slowly
 
 
@@ -28,8 +29,10 @@ def share(budget: int, tokens: int, threads: int) -> int:
     return budget if threads == 1 else min(budget, max(_SMALL, tokens // (2 * threads)))
 
 
-def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
+def plan(lengths: Sequence[int], budget: int, before: int = 0) -> list[list[int]]:
     """Indices of texts, batch by batch, longest first. A batch holds at most `budget` tokens with its padding.
+
+    before: tokens before each text that are not computed, but whose keys and values take memory: four times the budget at most.
 
     The longest batch goes first, so that too little memory shows at once. A text longer than the budget is a batch of its own.
     """
@@ -37,7 +40,8 @@ def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
     longest = padding = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         gap = longest - lengths[index]
-        fits = batches and longest * (len(batches[-1]) + 1) <= budget
+        size = len(batches[-1]) + 1 if batches else 1
+        fits = batches and longest * size <= budget and before * size <= _KEPT * budget
         if fits and (padding + gap <= _BATCH_OVERHEAD or gap == 0):
             batches[-1].append(index)
             padding += gap
@@ -47,12 +51,12 @@ def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return batches
 
 
-def collate(texts: Sequence[TokenizedText], pad_id: int) -> TokenBatch:
-    """Pad tokenized texts on the right into one batch."""
+def collate(texts: Sequence[TokenizedText], pad_id: int, beginning: Beginning | None = None) -> TokenBatch:
+    """Pad tokenized texts on the right into one batch. beginning: what stands before each of them."""
     longest = max(len(text.ids) for text in texts)
     ids = torch.full((len(texts), longest), pad_id)
     for row, text in enumerate(texts):
         ids[row, : len(text.ids)] = torch.tensor(text.ids)
     positions = torch.arange(longest)
     real = positions < torch.tensor([[len(text.ids)] for text in texts])
-    return TokenBatch(ids, real, real & (positions >= torch.tensor([[text.start] for text in texts])))
+    return TokenBatch(ids, real, real & (positions >= torch.tensor([[text.start] for text in texts])), beginning)

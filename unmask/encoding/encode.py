@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
-from unmask.encoding.backbone import Backbone
+from unmask.encoding.backbone import Backbone, Beginning
 from unmask.encoding.batching import collate, plan, share
+from unmask.encoding.beginnings import after, find_beginning
 from unmask.encoding.features import Fit, Raw, check_corpus, fit, vectors
 from unmask.encoding.replicas import in_parallel, threads_for
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
@@ -92,13 +94,16 @@ def encode_tokenized(
         tally.texts += len(texts)
         tally.truncated += len(cut)
         tally.cut += cut
+    beginning = find_beginning(backbone, unique, partial(_features, backbone, list(fits), tokenizer))
+    before = beginning.length if beginning else 0
+    unique = [after(text, before) for text in unique]
     results: dict[Design, Vectors] = {}
     lengths = [len(text.ids) for text in unique]
     threads = threads_for(backbone, sum(lengths))
-    batches = plan(lengths, share(batch_tokens, sum(lengths), threads))
+    batches = plan(lengths, share(batch_tokens, sum(lengths), threads), before)
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
-        raws = _read(replica, [unique[index] for index in batch], list(fits), tokenizer)
+        raws = _read(replica, [unique[index] for index in batch], list(fits), tokenizer, beginning)
         return {design: vectors(design, raw, fits[design]).float().cpu().numpy() for design, raw in raws.items()}
 
     for batch, computed in zip(batches, in_parallel(backbone, batches, threads, compute), strict=True):
@@ -218,8 +223,20 @@ def _read(
     texts: list[TokenizedText],
     designs: list[Design],
     tokenizer: PromptTokenizer,
+    beginning: Beginning | None = None,
 ) -> dict[Design, Raw]:
-    return backbone.raw(collate(texts, tokenizer.pad_id), designs)
+    return backbone.raw(collate(texts, tokenizer.pad_id, beginning), designs)
+
+
+def _features(
+    backbone: Backbone,
+    designs: list[Design],
+    tokenizer: PromptTokenizer,
+    texts: Sequence[TokenizedText],
+    beginning: Beginning | None,
+) -> list[Tensor]:
+    raws = _read(backbone, list(texts), designs, tokenizer, beginning).values()
+    return [values for raw in raws for values in (raw.hidden, raw.routing) if values is not None]
 
 
 def _together(raws: list[Raw]) -> Raw:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from unmask.models.decoder import model_lock
+from unmask.models.decoder import has_hooks, model_lock
 
 if TYPE_CHECKING:
     from unmask.encoding.backbone import Backbone
@@ -32,7 +32,7 @@ _WORTH = 1024
 def threads_for(backbone: Backbone, tokens: int) -> int:
     """How many threads compute so many tokens best: one, or as many as torch may use cores of the CPU."""
     cores = _cores() if backbone.device.type == "cpu" else 1
-    return cores if tokens >= cores * _WORTH and not _has_hooks(backbone) else 1
+    return cores if tokens >= cores * _WORTH and not has_hooks(backbone.model) else 1
 
 
 def in_parallel(
@@ -81,10 +81,3 @@ def _replica(backbone: Backbone) -> Backbone:
         other = copy(backbone)
         other.model, other.layers, other.routers = deepcopy((model, backbone.layers, backbone.routers), shared)
     return other
-
-
-def _has_hooks(backbone: Backbone) -> bool:
-    """Whether modules carry functions of somebody else, which a copy would share: a mixture's routers, adapters of accelerate."""
-    return any(
-        module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in backbone.model.modules()
-    )

@@ -28,6 +28,11 @@ def model_lock(model: PreTrainedModel) -> FairLock:
     return lock_of(model.config.get_text_config(decoder=True))
 
 
+def has_hooks(model: PreTrainedModel) -> bool:
+    """Whether modules carry functions of somebody else (a mixture's routers, accelerate), which may keep a state of their own."""
+    return any(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module) for module in model.modules())
+
+
 def find_layers(model: PreTrainedModel) -> nn.ModuleList:
     """The outermost list of as many modules as the config has layers: `layers`, `h`, `blocks`, ... by behaviour, not by name."""
     depth = model.config.get_text_config(decoder=True).num_hidden_layers

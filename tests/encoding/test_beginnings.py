@@ -1,0 +1,132 @@
+"""Shared beginnings: the same vectors as without sharing, for every family; fewer tokens; and not where a model cannot go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.families import FAMILIES
+from unmask.embedder import Embedder
+from unmask.encoding import beginnings
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.tokenization import TokenizedText
+
+PROMPT = '"Given a question about music, find texts that answer it. The question: {text}"'
+TEXTS = [f"{'who plays ' * (place % 4)}text {place}?" for place in range(20)]
+CANNOT = ("mamba", "qwen3-next")  # their layers keep a state, not keys and values
+
+
+def whole(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr(beginnings, "_FEWEST", 10_000)
+        return embedder.encode(TEXTS)
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the beginnings that are shared, 0 for none."""
+    lengths: list[int] = []
+    find = beginnings.find_beginning
+
+    def noting(*given: Any) -> Any:
+        found = find(*given)
+        lengths.append(found.length if found else 0)
+        return found
+
+    monkeypatch.setattr("unmask.encoding.encode.find_beginning", noting)
+    return lengths
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_are_those_of_whole_texts(family: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = pico(f"causal/{PROMPT}/last@all", family=family, batch_tokens=128)
+    expected, lengths = whole(embedder, monkeypatch), noted(monkeypatch)
+    got = embedder.encode(TEXTS)
+    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert bool(lengths[0]) == (family not in CANNOT)
+
+
+@pytest.mark.parametrize("pooling", ["mean/routing", "last/concat", "weighted-mean", "max/hidden/zscore"])
+def test_every_pooling_and_feature_is_that_of_whole_texts(
+    pooling: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = pico(f"causal/{PROMPT}/{pooling}", family="olmoe", batch_tokens=128)
+    if embedder.design.needs_fit:
+        embedder.fit([f"Reference {place}" for place in range(80)])
+    expected, lengths = whole(embedder, monkeypatch), noted(monkeypatch)
+    assert np.abs(embedder.encode(TEXTS) - expected).max() <= 1e-4 * np.abs(expected).max()
+    assert lengths == [36]
+
+
+def test_a_beginning_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = pico(f"causal/{PROMPT}/last")
+    tokens: list[int] = []
+    forward = type(embedder.backbone.model).forward
+
+    def counting(self: Any, input_ids: Any, **named: Any) -> Any:
+        tokens.append(input_ids.numel())
+        return forward(self, input_ids=input_ids, **named)
+
+    monkeypatch.setattr(type(embedder.backbone.model), "forward", counting)
+    embedder.encode(TEXTS)
+    shared = sum(tokens)
+    tokens.clear()
+    whole(embedder, monkeypatch)
+    assert shared < 0.5 * sum(tokens)
+
+
+def test_a_model_that_goes_on_wrongly_computes_whole_texts(
+    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = pico(f"causal/{PROMPT}/last")
+    expected, lengths = whole(embedder, monkeypatch), noted(monkeypatch)
+    begin = Backbone.beginning
+
+    def shifted(self: Backbone, ids: Any) -> Any:
+        """Keys and values of other tokens."""
+        return begin(self, [ids[0], *ids[:-1]])
+
+    monkeypatch.setattr(Backbone, "beginning", shifted)
+    assert np.array_equal(embedder.encode(TEXTS), expected)
+    assert lengths == [0]
+
+
+@pytest.mark.parametrize(
+    ("design", "texts"),
+    [
+        (f"bidirectional/{PROMPT}/last", TEXTS),
+        (f"causal/{PROMPT}/last", TEXTS[:7]),
+        ("causal/plain/last", [f"The same words begin it, {place}" for place in range(20)]),
+    ],
+    ids=["tokens see what follows", "few texts", "the beginning is embedded"],
+)
+def test_where_it_is_wrong_or_saves_little_texts_are_computed_whole(
+    design: str, texts: list[str], pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = noted(monkeypatch)
+    pico(design).encode(texts)
+    assert lengths == [0]
+
+
+def test_hooks_of_somebody_else_see_whole_texts(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, lengths = pico(f"causal/{PROMPT}/last"), noted(monkeypatch)
+    with embedder.backbone.layers[0].register_forward_pre_hook(lambda *_: None):
+        embedder.encode(TEXTS)
+    assert lengths == [0]
+
+
+def test_threads_share_a_beginning(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = pico(f"causal/{PROMPT}/last", batch_tokens=128)
+    alone = embedder.encode(TEXTS)
+    monkeypatch.setattr("unmask.encoding.encode.threads_for", lambda *_: 2)
+    assert np.array_equal(embedder.encode(TEXTS), alone)
+
+
+def test_only_tokens_that_none_embeds_are_shared() -> None:
+    texts = [TokenizedText((1, 2, 3, 4, place), start=3) for place in range(5, 15)]
+    assert beginnings.shared_length(texts) == 3
+    assert beginnings.shared_length([*texts, TokenizedText((1, 2, 9), start=2)]) == 2
+    assert beginnings.shared_length([replace(text, start=0) for text in texts]) == 0

@@ -1,0 +1,54 @@
+"""Shared beginnings: tokens that all texts begin with (a long instruction, say) are computed once, and not again for each text.
+
+Under causal attention the states of a beginning do not depend on what follows. So its keys and values are kept, and each text goes on from
+there. Not every architecture goes on correctly, so two of the texts are computed in both ways first. If the two ways differ by more than
+rounding does, all texts are computed whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from unmask.encoding.backbone import Backbone, Beginning
+from unmask.encoding.tokenization import TokenizedText
+
+_SAVED = 0.2  # share of all tokens from which a shared beginning is worth its check
+_FEWEST = 8  # texts
+_ROUNDING = {torch.float32: 1e-4, torch.float16: 0.01, torch.bfloat16: 0.03}  # of the largest value
+
+Read = Callable[[Sequence[TokenizedText], Beginning | None], Sequence[Tensor]]
+"""Computes features of texts that go on from a beginning, or that are whole."""
+
+
+def find_beginning(backbone: Backbone, texts: Sequence[TokenizedText], read: Read) -> Beginning | None:
+    """The beginning that all texts share; None if there is none, if it saves little, or if this model cannot go on from it."""
+    length = shared_length(texts)
+    beginning = backbone.beginning(texts[0].ids[:length]) if length else None
+    if beginning is None:
+        return None
+    two = [min(texts, key=lambda text: len(text.ids)), max(texts, key=lambda text: len(text.ids))]
+    limit = _ROUNDING.get(backbone.dtype, _ROUNDING[torch.float32])
+    try:
+        both = list(zip(read(two, None), read([after(text, length) for text in two], beginning), strict=True))
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # an architecture that takes no keys and values
+        return None
+    return beginning if all((whole - shared).abs().max() <= limit * whole.abs().max() for whole, shared in both) else None
+
+
+def shared_length(texts: Sequence[TokenizedText]) -> int:
+    """How many tokens all texts begin with, none of which is embedded; 0 if sharing them saves little."""
+    if len(texts) < _FEWEST:
+        return 0
+    first, last = min(text.ids for text in texts), max(text.ids for text in texts)  # in the order of a dictionary
+    same = next((place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    length = min(same, *(text.start for text in texts))
+    return length if length * len(texts) >= _SAVED * sum(len(text.ids) for text in texts) else 0
+
+
+def after(text: TokenizedText, length: int) -> TokenizedText:
+    """The tokens of a text after so many."""
+    return replace(text, ids=text.ids[length:], start=text.start - length)
