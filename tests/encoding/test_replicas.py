@@ -43,12 +43,12 @@ def threads_of(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 def test_two_threads_give_the_vectors_of_one(
     family: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    embedder = pico("causal/eol/mean@all", family=family, batch_tokens=64)
+    embedder = pico("causal/plain/mean@all", family=family, batch_tokens=64)
     alone = embedder.encode(TEXTS)
     request.getfixturevalue("two_cores")
     seen = threads_of(embedder, monkeypatch)
     assert np.array_equal(embedder.encode(TEXTS), alone)
-    assert seen == {"unmask-replica_0", "unmask-replica_1"}
+    assert seen and "MainThread" not in seen
 
 
 @pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/plain/last/routing", "causal/eol/last/concat"])
