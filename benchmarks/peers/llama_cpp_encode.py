@@ -9,7 +9,7 @@ import time
 
 def main() -> None:
     """Load the model, encode the texts, print the seconds."""
-    from llama_cpp import LLAMA_POOLING_TYPE_MEAN, Llama
+    from llama_cpp import LLAMA_POOLING_TYPE_MEAN, Llama  # type: ignore[import-not-found]
 
     model, repeats, texts = sys.argv[1], int(sys.argv[2]), json.load(sys.stdin)
     llm = Llama(model, embedding=True, pooling_type=LLAMA_POOLING_TYPE_MEAN, n_ctx=512, n_batch=512, verbose=False)
