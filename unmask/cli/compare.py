@@ -85,7 +85,7 @@ def compare(
         results = [result for plan in plans for result in run(plan, store)]
         results += [result for name in reference or [] for result in compare_reference(name, tasks, store)]
         results = mean_over_seeds(results)
-        failures = _failures(store, {*model, *(reference or [])}, {one.name for one in tasks}, bool(results))
+        failures = _failures(store, {*model, *(reference or [])}, {resolved.name for resolved in tasks}, bool(results))
         tested = _tested(results, store, baseline)
         content = _as_json(results, [test for _, tests in tested for test in tests], failures)
         write_json(output / "comparison.json", content)
@@ -116,12 +116,12 @@ def _checked_baseline(
         return None
     designs = {label: design.name for plan in plans for label, design in plan.designs.items()}
     labels = [*designs, *references]
-    found = [label for label in labels if baseline in (label, designs.get(label))]
-    if not found:
+    matches = [label for label in labels if baseline in (label, designs.get(label))]
+    if not matches:
         raise unknown("design among those compared", baseline, dict.fromkeys(labels))
     if all(is_of_words(task.kind) for task in tasks):
         raise UnmaskError("A baseline is a design on texts, and all these tasks are on words: leave --baseline out.")
-    return found[0]
+    return matches[0]
 
 
 def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> list[Tested]:
@@ -134,7 +134,7 @@ def _tested(results: list[Result], store: ResultStore, baseline: str | None) -> 
     if lost := baseline is not None and against is None:
         say(f"'{baseline}' has no score, so nothing is tested against it")
     tests = [(texts, [] if lost else comparisons(texts, store, against)), (words, comparisons(words, store))]
-    return [(part, found) for part, found in tests if part]
+    return [(part, of_part) for part, of_part in tests if part]
 
 
 def _plan(
@@ -158,16 +158,16 @@ def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: boo
     """The cells of this run without a score, told; raises UnmaskError if no cell has one."""
     from unmask.errors import UnmaskError
 
-    found = [one for one in store.failures if one.model in models and one.task in tasks]
-    if found and not scored:
-        raise UnmaskError(found[0].error)
+    failures = [failure for failure in store.failures if failure.model in models and failure.task in tasks]
+    if failures and not scored:
+        raise UnmaskError(failures[0].error)
     alike: dict[tuple[str, str], list[str]] = {}
-    for failure in found:
+    for failure in failures:
         alike.setdefault((failure.task, failure.error), []).append(failure.label)
     for (task, error), labels in alike.items():
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         say(f"no score on {task} for {labels[0]}{more}: {error}")
-    return found
+    return failures
 
 
 def _as_json(results: list[Result], tests: list[Comparison], failures: list[Failure]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _print(results: list[Result], tested: list[Tested], store: ResultStore, outp
 
     console = open_console()
     for part, tests in tested:
-        _print_standing(console, part, tests, store, next((one.system for one in part if one.label == baseline), None))
+        _print_standing(console, part, tests, store, next((result.system for result in part if result.label == baseline), None))
     if note := one_seed(results):
         console.print(note, style="dim")
     if shared := labels_by_layer(results):

@@ -93,7 +93,7 @@ def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Pat
     from unmask.experts.abilities.harness import draw_tests
     from unmask.experts.lessons.lessons import read_lessons
 
-    files = {name: Path(path) if mark else None for name, mark, path in (one.partition("=") for one in given)}
+    files = {name: Path(path) if mark else None for name, mark, path in (option.partition("=") for option in given)}
     return draw_tests(files, limit, seed, [lesson for file in learned for lesson in read_lessons(file)])
 
 
@@ -139,15 +139,15 @@ def _accuracies(
 ) -> dict[str, Any]:
     from unmask.experts.abilities.harness import accuracies
 
-    found = accuracies(speaker, tokenizer, asked, limit=limit, batch=batch, **code)
-    return {name: 100 * values for name, values in found.items()}
+    shares = accuracies(speaker, tokenizer, asked, limit=limit, batch=batch, **code)
+    return {name: 100 * values for name, values in shares.items()}
 
 
 def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, int], as_json: bool) -> None:
     from unmask.statistics.domain_differences import as_json as content
     from unmask.statistics.domain_differences import compare_by_domain
 
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     for values, name, title, unit in (
         (foreseen, "likelihood", "Nats a response token, lower is better", "nats a response token"),
         (right, "accuracy", "Right answers, percent, higher is better", "percent of items"),
@@ -157,11 +157,11 @@ def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, in
         first = next(iter(values))
         rows = compare_by_domain(values, first)
         numbers = lessons if values is foreseen else {test: len(some) for test, some in values[first].items()}
-        found[name] = content(rows, first, numbers, unit)
+        sections[name] = content(rows, first, numbers, unit)
         if not as_json:
             _print(rows, title, 3 if values is foreseen else 1, numbers)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(sections, indent=2))
 
 
 def _print(rows: Sequence[ModelScores], title: str, digits: int, numbers: Mapping[str, int]) -> None:
@@ -174,9 +174,9 @@ def _print(rows: Sequence[ModelScores], title: str, digits: int, numbers: Mappin
     table.add_column("average", justify="right")
     table.add_column(f"minus {_short(rows[0].model)}", justify="right")
     for row in rows:
-        value, low, high = (f"{one:+.{digits}f}" for one in row.difference)
+        value, low, high = (f"{number:+.{digits}f}" for number in row.difference)
         differs = f"{value} [{low}, {high}]" if row is not rows[0] else ""
-        means = [f"{one:.{digits}f}" for one in (*row.domains.values(), row.average)]
+        means = [f"{number:.{digits}f}" for number in (*row.domains.values(), row.average)]
         table.add_row(_short(row.model), *means, differs)
     console = terminal.console()
     console.print(table)

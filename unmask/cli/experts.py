@@ -95,14 +95,14 @@ def specialise(
     for name in FILES:
         check_output(output / name, [seeds, *(avoid or [])])
     plan = SpecialisePlan(number, batch, instruction_tokens, response_tokens, seed=seed)
-    found, chosen = read_seeds(seeds), load_domain(domain)
-    forbidden = [f"{one.instruction} {one.input}".strip() for file in avoid or [] for one in read_seeds(file)]
+    seed_lessons, chosen = read_seeds(seeds), load_domain(domain)
+    forbidden = [f"{lesson.instruction} {lesson.input}".strip() for file in avoid or [] for lesson in read_seeds(file)]
     source = options.source(model)
     weights = identity_of(source).revision
-    check_run(output, record_of(model, engine, chosen, found, plan, forbidden, weights))
-    done = run(_writer(source, engine, writers, ray_address), model, chosen, found, output, plan, forbidden, weights)
+    check_run(output, record_of(model, engine, chosen, seed_lessons, plan, forbidden, weights))
+    done = run(_writer(source, engine, writers, ray_address), model, chosen, seed_lessons, output, plan, forbidden, weights)
     print(f"{done.kept} lessons in {output}: {done.written} instructions were written, {done.instructions} of them kept.")
-    for why, count in sorted(done.dropped.items(), key=lambda one: -one[1]):
+    for why, count in sorted(done.dropped.items(), key=lambda reason: -reason[1]):
         print(f"  dropped: {why}: {count}")
     print(
         f"  mean ROUGE-L of an instruction to the nearest other or seed: {done.nearest:.2f}; words of a response: {done.words:.0f}"

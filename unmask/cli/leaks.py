@@ -36,12 +36,12 @@ def leaks(
     from unmask.training.leakage import find_leaks
 
     scored: dict[str, TextsAndPairs] = {}
-    for one in resolve_tasks(task):
-        if not isinstance(one, LocalTask):
-            raise UnmaskError(f"Leaks are looked for in task folders, and '{one.name}' is a task of mteb.")
-        scored[one.name] = one.texts_and_pairs
-    texts = {name: found for name, (found, _) in scored.items()}
-    pairs = {name: found for name, (_, found) in scored.items()}
+    for resolved in resolve_tasks(task):
+        if not isinstance(resolved, LocalTask):
+            raise UnmaskError(f"Leaks are looked for in task folders, and '{resolved.name}' is a task of mteb.")
+        scored[resolved.name] = resolved.texts_and_pairs
+    texts = {name: own for name, (own, _) in scored.items()}
+    pairs = {name: own for name, (_, own) in scored.items()}
     reports = []
     for path in train:
         data = read_any(_label(path), DataSource(path=path), Path(), seed=0)
@@ -64,7 +64,7 @@ def _label(path: str) -> str:
 def _as_json(report: LeakReport) -> dict[str, Any]:
     return {
         **asdict(report),
-        "tasks": [{**asdict(one), "exact": one.exact, "near": one.near} for one in report.tasks],
+        "tasks": [{**asdict(task), "exact": task.exact, "near": task.near} for task in report.tasks],
     }
 
 
@@ -78,16 +78,16 @@ def _print(reports: list[LeakReport], examples: int) -> None:
     for column in ("texts", "exact", "near", "of the task", "pairs", "one text"):
         table.add_column(column, justify="right")
     for report in reports:
-        for one in report.tasks:
-            share = f"{one.seen} ({100 * one.seen / max(1, one.texts):.1f} %)"
-            counts = (report.texts, one.exact, one.near, share, len(one.both), len(one.one))
-            table.add_row(report.data, one.task, *map(str, counts))
+        for task in report.tasks:
+            share = f"{task.seen} ({100 * task.seen / max(1, task.texts):.1f} %)"
+            counts = (report.texts, task.exact, task.near, share, len(task.both), len(task.one))
+            table.add_row(report.data, task.task, *map(str, counts))
     console.print(table)
     for report in reports:
-        for one in report.tasks:
-            for leak in sorted(one.leaks, key=lambda leak: leak.similarity)[:examples]:
+        for task in report.tasks:
+            for leak in sorted(task.leaks, key=lambda leak: leak.similarity)[:examples]:
                 console.print(
-                    f"{report.data}, line {leak.row} ({leak.column}) and {one.task}: {leak.similarity:.2f}", style="dim"
+                    f"{report.data}, line {leak.row} ({leak.column}) and {task.task}: {leak.similarity:.2f}", style="dim"
                 )
                 console.print(f"  {leak.text[:200]}\n  {leak.found[:200]}")
     console.print(

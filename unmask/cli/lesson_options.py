@@ -30,15 +30,15 @@ def domains_of(given: list[str]) -> dict[str, list[Lesson]]:
     """Lessons by domain, of NAME=FILE. Raises UnmaskError."""
     from unmask.experts.lessons.lessons import read_lessons
 
-    found = {}
-    for one in given:
-        name, mark, path = one.partition("=")
+    domains = {}
+    for option in given:
+        name, mark, path = option.partition("=")
         if not mark or not name:
-            raise UnmaskError(f"--lessons takes NAME=FILE, not '{one}'.")
-        if name in found:
+            raise UnmaskError(f"--lessons takes NAME=FILE, not '{option}'.")
+        if name in domains:
             raise UnmaskError(f"--lessons names the domain '{name}' twice.")
-        found[name] = read_lessons(Path(path))
-    return found
+        domains[name] = read_lessons(Path(path))
+    return domains
 
 
 @contextmanager

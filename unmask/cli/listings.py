@@ -27,23 +27,32 @@ def designs(as_json: AsJson = False) -> None:
     rows = [
         {
             "preset": name,
-            "design": one.design,
-            "meaning": one.meaning,
-            "source": one.source,
-            "training": one.needs_training,
+            "design": preset.design,
+            "meaning": preset.meaning,
+            "source": preset.source,
+            "training": preset.needs_training,
         }
-        for name, one in PRESETS.items()
+        for name, preset in PRESETS.items()
     ]
     if as_json:
-        prompts = [{"prompt": one.name, "template": one.template, "meaning": one.meaning} for one in PROMPTS.values()]
+        prompts = [
+            {"prompt": prompt.name, "template": prompt.template, "meaning": prompt.meaning} for prompt in PROMPTS.values()
+        ]
         sets = [
-            {"set": name, "designs": one.designs, "meaning": one.meaning, "source": one.source} for name, one in SETS.items()
+            {"set": name, "designs": design_set.designs, "meaning": design_set.meaning, "source": design_set.source}
+            for name, design_set in SETS.items()
         ]
         print(json.dumps({"designs": rows, "sets": sets, "prompts": prompts}, indent=2, ensure_ascii=False))
         return
-    _entries("Named designs", [(name, one.design, _told(one)) for name, one in PRESETS.items()])
-    _entries("Sets of designs", [(name, ", ".join(one.designs), f"{one.meaning} [{one.source}]") for name, one in SETS.items()])
-    _entries("Prompts", [(one.name, one.template.replace("\n", "\\n"), _told(one)) for one in PROMPTS.values()])
+    _entries("Named designs", [(name, preset.design, _told(preset)) for name, preset in PRESETS.items()])
+    _entries(
+        "Sets of designs",
+        [
+            (name, ", ".join(design_set.designs), f"{design_set.meaning} [{design_set.source}]")
+            for name, design_set in SETS.items()
+        ],
+    )
+    _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _told(prompt)) for prompt in PROMPTS.values()])
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
     print()
     print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore | /whiten[:N]]")
@@ -63,23 +72,26 @@ def models(as_json: AsJson = False) -> None:
 
     rows = [
         {
-            "name": one.name,
-            "what": one.meaning,
-            "kind": one.kind,
-            "licence": one.licence,
-            "MB": one.megabytes,
-            "ready": _readiness(one),
-            "path": str(one.path) if one.installed else None,
-            "install": one.install_command,
+            "name": model.name,
+            "what": model.meaning,
+            "kind": model.kind,
+            "licence": model.licence,
+            "MB": model.megabytes,
+            "ready": _readiness(model),
+            "path": str(model.path) if model.installed else None,
+            "install": model.install_command,
         }
-        for one in BUNDLED.values()
+        for model in BUNDLED.values()
     ]
     if as_json:
         print(json.dumps({"models": rows}, indent=2, ensure_ascii=False))
         return
     _entries(
         "Bundled models (any hub id or folder works too)",
-        [(one.name, f"{_readiness(one)}, {one.megabytes} MB, {one.licence}", _where(one)) for one in BUNDLED.values()],
+        [
+            (model.name, f"{_readiness(model)}, {model.megabytes} MB, {model.licence}", _where(model))
+            for model in BUNDLED.values()
+        ],
     )
 
 
@@ -98,14 +110,19 @@ def tasks(
     from unmask.tasks.find import resolve_tasks
     from unmask.tasks.kinds import KINDS
 
-    starter = [_row(one) for one in resolve_tasks(["starter"])]
+    starter = [_row(task) for task in resolve_tasks(["starter"])]
     kinds = [
         {"kind": kind.name, "files and columns": kind.layout, "main score": kind.metric, "example": kind.example}
         for kind in KINDS.values()
     ]
     sets = [
-        {"set": name, "name in mteb": None if one.tasks else one.of, "tasks": one.kinds, "source": one.source}
-        for name, one in stated_sets().items()
+        {
+            "set": name,
+            "name in mteb": None if task_set.tasks else task_set.of,
+            "tasks": task_set.kinds,
+            "source": task_set.source,
+        }
+        for name, task_set in stated_sets().items()
     ]
     if as_json:
         print(json.dumps({"kinds": kinds, "sets": sets, "starter": starter}, indent=2, ensure_ascii=False))
@@ -116,11 +133,11 @@ def tasks(
     )
     _entries(
         "Task sets, e.g. -t mteb-eng-v2 (any other benchmark of mteb works too)",
-        [(name, _counted(one.kinds), one.source) for name, one in stated_sets().items()],
+        [(name, _counted(task_set.kinds), task_set.source) for name, task_set in stated_sets().items()],
     )
     _entries(
         "Starter tasks, all by -t starter (a demonstration, not a benchmark)",
-        [(str(one["task"]), f"{one['items']} items", f"{one['kind']}: {one['main score']}") for one in starter],
+        [(str(row["task"]), f"{row['items']} items", f"{row['kind']}: {row['main score']}") for row in starter],
     )
     print("A name in mteb works too, e.g. -t STSBenchmark; its data, and those of the sets, come from the hub.")
 
@@ -130,16 +147,16 @@ def _tasks_of(name: str, as_json: bool) -> None:
     from unmask.tasks.benchmarks import find_set
     from unmask.tasks.find import is_path, resolve_tasks
 
-    found = None if name == "starter" or is_path(name) else find_set(name)
-    rows = [_row(task) for task in (found.tasks if found else resolve_tasks([name]))]
-    refused = found.refused if found else {}
+    task_set = None if name == "starter" or is_path(name) else find_set(name)
+    rows = [_row(task) for task in (task_set.tasks if task_set else resolve_tasks([name]))]
+    refused = task_set.refused if task_set else {}
     if as_json:
-        content = {"name": found.name if found else name, "source": found.source if found else None, "tasks": rows}
+        content = {"name": task_set.name if task_set else name, "source": task_set.source if task_set else None, "tasks": rows}
         print(json.dumps(content | {"refused": refused}, indent=2, ensure_ascii=False))
         return
-    _table_of(f"{found.name}, {_counted(found.kinds)}" if found else name, rows)
-    if found:
-        print(f"Source: {found.source}.")
+    _table_of(f"{task_set.name}, {_counted(task_set.kinds)}" if task_set else name, rows)
+    if task_set:
+        print(f"Source: {task_set.source}.")
     for reason in refused.values():
         print(f"Left out: {reason}.")
 
@@ -152,7 +169,7 @@ def _table_of(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
     cells = [("task", "kind", "main score", "items", "scored on", "revision")]
     for row in rows:
-        subsets = [one for one in row.get("subsets", ()) if one != "default"]
+        subsets = [subset for subset in row.get("subsets", ()) if subset != "default"]
         scored = " ".join([*row.get("splits", ()), *([f"({', '.join(subsets)})"] if subsets else [])])
         cells.append((row["task"], row["kind"], row["main score"], _sized(row["items"]), scored, row["revision"][:8]))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -192,17 +209,17 @@ def _sized(items: int | Mapping[str, int] | None) -> str:
     return str(items) if isinstance(items, int) else ", ".join(f"{number} {what}" for what, number in items.items())
 
 
-def _readiness(one: Bundled) -> str:
-    return "ready" if one.ready else "converted on first use" if one.installed else "not installed"
+def _readiness(model: Bundled) -> str:
+    return "ready" if model.ready else "converted on first use" if model.installed else "not installed"
 
 
-def _where(one: Bundled) -> str:
-    return f"{one.meaning}; {one.path if one.installed else one.install_command}"
+def _where(model: Bundled) -> str:
+    return f"{model.meaning}; {model.path if model.installed else model.install_command}"
 
 
-def _told(one: Preset | Prompt) -> str:
-    training = "; needs training" if getattr(one, "needs_training", False) else ""
-    return f"{one.meaning}{training}" + (f" [{one.source}]" if one.source else "")
+def _told(entry: Preset | Prompt) -> str:
+    training = "; needs training" if getattr(entry, "needs_training", False) else ""
+    return f"{entry.meaning}{training}" + (f" [{entry.source}]" if entry.source else "")
 
 
 def _entries(title: str, entries: list[tuple[str, str, str]]) -> None:

@@ -68,13 +68,13 @@ def mine(
         **asdict(options),
     )
     mined = run(embedder, data, how, [example.texts[0] for example in more])
-    found = mined.dataset
+    triples = mined.dataset
     with only_writer_of(output), atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
-        for example in found.examples:
-            row = dict(zip(found.columns, example.texts, strict=True))
+        for example in triples.examples:
+            row = dict(zip(triples.columns, example.texts, strict=True))
             lines.write(json.dumps(row, ensure_ascii=False) + "\n")
-    left = "".join(f"; {count} {reason}" for reason, count in found.skipped.items())
-    say(f"{len(found.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{left}.")
+    left = "".join(f"; {count} {reason}" for reason, count in triples.skipped.items())
+    say(f"{len(triples.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{left}.")
     likes = (
         f"{mined.positive:.3f} with its positive, {mined.negative:.3f} with its negatives, {mined.anything:.3f} with any text"
     )

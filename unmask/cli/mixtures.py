@@ -156,16 +156,16 @@ def merge(
 
     output = output.expanduser()
     check_merge(len(experts), method, weight, density)
-    found = [read_expert(folder) for folder in experts]
-    require_alike(found)
-    source = base_of_experts(found, options.source(base or ""))
+    loaded = [read_expert(folder) for folder in experts]
+    require_alike(loaded)
+    source = base_of_experts(loaded, options.source(base or ""))
     with only_writer_of(output):
         if output.exists():
             raise UnmaskError(f"'{output}' exists: give a new folder.")
         model, tokenizer = load_language_model(source)
-        merge_experts(model, found, method, weights=weight, density=density, seed=seed)
+        merge_experts(model, loaded, method, weights=weight, density=density, seed=seed)
         with atomic_folder(output) as scratch:
             model.save_pretrained(scratch)
             tokenizer.save_pretrained(scratch)
             seal(scratch)
-    say(f"{len(found)} experts merged ({method}) into {output}")
+    say(f"{len(loaded)} experts merged ({method}) into {output}")

@@ -15,8 +15,8 @@ def check_numbers(context: Any, parameters: Sequence[Any]) -> None:
     """Raise a usage error for nan, infinity, and a number beyond 64 bits, whichever option was given it."""
     for parameter in parameters:
         value = context.params.get(parameter.name)
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, float) and not math.isfinite(one):
-                raise BadParameter(f"{one} is not a finite number.", context, parameter)
-            if isinstance(one, int) and abs(one) >= _LARGEST:
-                raise BadParameter(f"{one} is too large a number.", context, parameter)
+        for number in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(number, float) and not math.isfinite(number):
+                raise BadParameter(f"{number} is not a finite number.", context, parameter)
+            if isinstance(number, int) and abs(number) >= _LARGEST:
+                raise BadParameter(f"{number} is too large a number.", context, parameter)

@@ -91,8 +91,8 @@ def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:
 def _paths(name: str, value: Any) -> Iterator[Path]:
     """What an option reads. A text counts where it names something on this disk, and nothing that this package brings along."""
     if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _paths(name, one)
+        for item in value:
+            yield from _paths(name, item)
     elif isinstance(value, Path):
         yield value
     elif isinstance(value, str) and name in READ:

@@ -75,8 +75,8 @@ def recommend(
 
 
 def _print(choice: Recommendation) -> None:
-    for number, one in enumerate(choice.rounds, start=1):
-        _print_round(number, one)
+    for number, race_round in enumerate(choice.rounds, start=1):
+        _print_round(number, race_round)
     for label, why in choice.failed.items():
         tell(f"Left out: {label}, {why}")
     name = choice.label if choice.label == choice.design.name else f"{choice.label} ({choice.design.name})"
@@ -103,16 +103,18 @@ def _wrapped(text: str, indent: str) -> None:
         tell(line)
 
 
-def _print_round(number: int, one: Round) -> None:
+def _print_round(number: int, race_round: Round) -> None:
     from unmask.evaluation.leader import points
 
-    tell(f"Round {number}: {one.items} items, {one.tokens:,} tokens; how far behind, with intervals corrected over all pairs")
-    width = max(len(standing.label) for standing in one.standings)
-    for standing in one.standings:
-        behind = f"{100 * standing.behind:5.1f} behind" if standing is not one.standings[0] else ""
+    tell(
+        f"Round {number}: {race_round.items} items, {race_round.tokens:,} tokens; how far behind, with intervals corrected over all pairs"
+    )
+    width = max(len(standing.label) for standing in race_round.standings)
+    for standing in race_round.standings:
+        behind = f"{100 * standing.behind:5.1f} behind" if standing is not race_round.standings[0] else ""
         if standing.interval:
             low, high = standing.interval
             behind += f" [{points(low)}, {points(high)}]" + ", worse" * standing.worse
-        mark = "+" if standing.label in one.kept and not standing.worse else " "
+        mark = "+" if standing.label in race_round.kept and not standing.worse else " "
         tell(f"  {mark} {100 * standing.score:5.1f}  {standing.label:{min(width, 40)}} {behind}".rstrip())
     print()

@@ -45,15 +45,15 @@ def self_moe(
         folder = inside(output.expanduser(), _called(name))
 
         with showing() as callbacks:
-            found = study(
+            findings = study(
                 plan,
                 options.source(name),
                 root_of(data),
                 folder,
-                lambda found, place, name=name: write_report(found, place, name, plan),  # type: ignore[misc]
+                lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
                 callbacks,
             )
-        for sheet in sheets(found):
+        for sheet in sheets(findings):
             console().print(sheet.rich())
         print(f"Report: {folder / 'report.md'}")
 

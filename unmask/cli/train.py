@@ -50,7 +50,7 @@ def train(
     if scale is None and (known := scales(recipe)):
         raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(known)}.")
     root, plan = root_of(data), load_recipe(recipe, scale, settings or [])
-    check_output(output, [plan.model, *(root / one.path for one in plan.data.values())], folder=True)
+    check_output(output, [plan.model, *(root / source.path for source in plan.data.values())], folder=True)
     _run(plan, output.expanduser(), root, keep_leaks)
 
 
@@ -138,11 +138,11 @@ def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Da
     from unmask.training.recipe import load_recipe
     from unmask.training.run import check_data
 
-    found = load_recipe(recipe, scale, settings or [])
-    for stage, sets in check_data(found, root_of(data)).items():
-        for one in sets:
-            left = ", ".join(f"{count} {reason}" for reason, count in one.skipped.items())
-            print(f"{stage}: {one.name}: {len(one.examples)} {one.kind}" + (f" (left out: {left})" if left else ""))
+    plan = load_recipe(recipe, scale, settings or [])
+    for stage, sets in check_data(plan, root_of(data)).items():
+        for dataset in sets:
+            left = ", ".join(f"{count} {reason}" for reason, count in dataset.skipped.items())
+            print(f"{stage}: {dataset.name}: {len(dataset.examples)} {dataset.kind}" + (f" (left out: {left})" if left else ""))
     print("ok")
 
 

@@ -50,7 +50,7 @@ def clusters(
     given, gold = read_texts(texts, column, label, limit)
     labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, options)
-    found = probe_clusters(
+    result = probe_clusters(
         loaded,
         asked,
         given,
@@ -60,29 +60,29 @@ def clusters(
         max_length=options.max_length,
         batch_tokens=options.batch_tokens,
     )
-    written = keep(found, output, "clusters", draw_clusters(found, output, labels))
+    written = keep(result, output, "clusters", draw_clusters(result, output, labels))
     rows = [
         (
-            one.measure,
-            percent(one.value),
-            f"{percent(one.chance)} ({between(one.chance_interval)})",
-            f"{one.p:.3f}",
-            " / ".join(map(percent, one.themselves)),
+            agreement.measure,
+            percent(agreement.value),
+            f"{percent(agreement.chance)} ({between(agreement.chance_interval)})",
+            f"{agreement.p:.3f}",
+            " / ".join(map(percent, agreement.themselves)),
         )
-        for one in found.agreement
+        for agreement in result.agreement
     ]
-    first, second = (labels[name] for name in found.designs)
-    known = zip((first, second), found.gold or (), strict=False)
+    first, second = (labels[name] for name in result.designs)
+    known = zip((first, second), result.gold or (), strict=False)
     golds = [f"AMI with '{label}': {name} {percent(sum(some) / len(some))}." for name, some in known]
     notes = [
-        f"{found.texts} distinct texts, {found.clusters} clusters, mean of {found.seeds} seeds. {first} against {second}.",
+        f"{result.texts} distinct texts, {result.clusters} clusters, mean of {result.seeds} seeds. {first} against {second}.",
         "By chance: the texts of one grouping dealt out anew. With itself: the same vectors from another seed, first / second design.",
         *golds,
         written,
     ]
     show(
         "Agreement of clusters x 100",
-        found,
+        result,
         rows,
         notes,
         as_json,
@@ -108,20 +108,24 @@ def prompts(
 
     given = read_pairs(pairs)[:limit]
     loaded = loaded_model(designs_of(NINE, False)[0], model, options)
-    found = probe_prompts(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
-    written = keep(found, output, "prompts", draw_prompts(found, output))
+    result = probe_prompts(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    written = keep(result, output, "prompts", draw_prompts(result, output))
 
-    def row(name: str, one: Estimate | None) -> list[tuple[str, str, str]]:
-        return [] if one is None else [(name, f"{one.value:.3f}", between(one.interval, 1, 3))]
+    def row(name: str, estimate: Estimate | None) -> list[tuple[str, str, str]]:
+        return [] if estimate is None else [(name, f"{estimate.value:.3f}", between(estimate.interval, 1, 3))]
 
-    rows = [line for features, one in found.within.items() for line in row(f"mean over pairs of prompts, {features}", one)]
-    rows += row("RW minus HS: above 0, RW is steadier", found.steadier)
-    rows += row("mean between HS and RW, any two prompts", found.between)
-    rows += row("mean between HS and RW, same prompt", found.same_prompt)
-    for (features, prompt), one in zip(found.readings, found.gold or (), strict=False):
-        rows += row(f"with gold: {features} {prompt}", one)
-    notes = [f"{found.pairs} pairs, {len(found.prompts)} prompts. HS: hidden states, RW: routing weights.", written]
-    show("Spearman of similarities", found, rows, notes, as_json)
+    rows = [
+        line
+        for features, estimate in result.within.items()
+        for line in row(f"mean over pairs of prompts, {features}", estimate)
+    ]
+    rows += row("RW minus HS: above 0, RW is steadier", result.steadier)
+    rows += row("mean between HS and RW, any two prompts", result.between)
+    rows += row("mean between HS and RW, same prompt", result.same_prompt)
+    for (features, prompt), estimate in zip(result.readings, result.gold or (), strict=False):
+        rows += row(f"with gold: {features} {prompt}", estimate)
+    notes = [f"{result.pairs} pairs, {len(result.prompts)} prompts. HS: hidden states, RW: routing weights.", written]
+    show("Spearman of similarities", result, rows, notes, as_json)
 
 
 def pairs(
@@ -143,35 +147,33 @@ def pairs(
     given = read_pairs(pairs)[:limit]
     labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, options)
-    found = probe_winners(loaded, asked, given, most=most, max_length=options.max_length, batch_tokens=options.batch_tokens)
-    written = keep(found, output, "pairs", draw_winners(found, output, labels))
+    result = probe_winners(loaded, asked, given, most=most, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    written = keep(result, output, "pairs", draw_winners(result, output, labels))
     rows = [
         (
-            f"{one.margin:+.2f}",
-            f"{one.score:g}",
-            f"{one.gold_rank:.2f}",
-            f"{one.ranks[0]:.2f}",
-            f"{one.ranks[1]:.2f}",
-            f"{one.one.strip()} | {one.other.strip()}",
+            f"{pair.margin:+.2f}",
+            f"{pair.score:g}",
+            f"{pair.gold_rank:.2f}",
+            f"{pair.ranks[0]:.2f}",
+            f"{pair.ranks[1]:.2f}",
+            f"{pair.one.strip()} | {pair.other.strip()}",
         )
-        for one in (*found.first, *reversed(found.second))
+        for pair in (*result.first, *reversed(result.second))
     ]
-    first, second = (labels[name] for name in found.designs)
-    lean = (
-        f"{found.margin.value:+.4f} ({between(found.margin.interval, 1, 4)}); symmetric around 0: p = {found.p:.3g} (Wilcoxon)"
-    )
+    first, second = (labels[name] for name in result.designs)
+    lean = f"{result.margin.value:+.4f} ({between(result.margin.interval, 1, 4)}); symmetric around 0: p = {result.p:.3g} (Wilcoxon)"
     notes = [
-        f"A: {first}, Spearman {found.spearman[0].value:.3f}. B: {second}, {found.spearman[1].value:.3f}. "
-        f"A minus B {found.difference.value:+.3f} ({between(found.difference.interval, 1, 3)}).",
-        f"A wins {found.wins[0]} of {found.pairs} pairs, B {found.wins[1]}; mean margin {lean}.",
+        f"A: {first}, Spearman {result.spearman[0].value:.3f}. B: {second}, {result.spearman[1].value:.3f}. "
+        f"A minus B {result.difference.value:+.3f} ({between(result.difference.interval, 1, 3)}).",
+        f"A wins {result.wins[0]} of {result.pairs} pairs, B {result.wins[1]}; mean margin {lean}.",
         *(
-            f"Spearman of A's margin with {name}: {one.value:+.3f} ({between(one.interval, 1, 3)})."
-            for name, one in found.goes_with.items()
+            f"Spearman of A's margin with {name}: {correlation.value:+.3f} ({between(correlation.interval, 1, 3)})."
+            for name, correlation in result.goes_with.items()
         ),
         written,
     ]
     head = ("A wins by", "gold", "rank", "by A", "by B", "pair")
-    show("Pairs that one ranks right and the other wrong (ranks: 0 least alike, 1 most)", found, rows, notes, as_json, head)
+    show("Pairs that one ranks right and the other wrong (ranks: 0 least alike, 1 most)", result, rows, notes, as_json, head)
 
 
 def layers(
@@ -197,21 +199,21 @@ def layers(
     asked, given = Design.parse(design), texts_of(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
     loaded = loaded_model(asked, model, options)
-    found = probe_layers(loaded, asked, given, tasks, max_length=options.max_length, batch_tokens=options.batch_tokens)
-    written = keep(found, output, "layers", draw_layers(found, output, {asked.name: design}))
+    result = probe_layers(loaded, asked, given, tasks, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    written = keep(result, output, "layers", draw_layers(result, output, {asked.name: design}))
     rows = []
-    for place in range(len(found.cosine)):
-        near = [f"{some[place].value:.3f}" if place < len(some) else "" for some in (found.next_cosine, found.next_centred)]
-        marks = ["*" if place + 1 == one.best else "=" if place + 1 in one.level else " " for one in found.scores]
-        scores = [f"{percent(one.scores[place])}{mark}" for one, mark in zip(found.scores, marks, strict=True)]
+    for place in range(len(result.cosine)):
+        near = [f"{some[place].value:.3f}" if place < len(some) else "" for some in (result.next_cosine, result.next_centred)]
+        marks = ["*" if place + 1 == scored.best else "=" if place + 1 in scored.level else " " for scored in result.scores]
+        scores = [f"{percent(scored.scores[place])}{mark}" for scored, mark in zip(result.scores, marks, strict=True)]
         rows.append((str(place + 1), *near, *scores))
     notes = [
-        f"Cosine of each layer with the next, as is and less the layer's mean, over {found.texts} texts; {design}.",
-        *(["Scores x 100; * the best layer, = not told from it by a paired bootstrap."] if found.scores else []),
+        f"Cosine of each layer with the next, as is and less the layer's mean, over {result.texts} texts; {design}.",
+        *(["Scores x 100; * the best layer, = not told from it by a paired bootstrap."] if result.scores else []),
         written,
     ]
-    head = ("layer", "cosine", "centred", *(one.task for one in found.scores))
-    show("Layers", found, rows, notes, as_json, head, prose=False)
+    head = ("layer", "cosine", "centred", *(scored.task for scored in result.scores))
+    show("Layers", result, rows, notes, as_json, head, prose=False)
 
 
 def states(
@@ -231,20 +233,20 @@ def states(
 
     given = texts_of(texts, column, limit)
     loaded = load_model(options.source(model), "causal")
-    found = probe_states(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
-    written = keep(found, output, "states", draw_states(found, output))
+    result = probe_states(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
+    written = keep(result, output, "states", draw_states(result, output))
     rows = [
         (str(layer), f"{mean.value:.3f}", f"{floor:.3f}", *(f"{cosine:.2f}" for cosine in cosines))
-        for layer, (mean, floor, cosines) in enumerate(zip(found.mean, found.unrelated, found.cosine, strict=True), start=1)
+        for layer, (mean, floor, cosines) in enumerate(zip(result.mean, result.unrelated, result.cosine, strict=True), start=1)
     ]
     notes = [
         "Mean over all tokens; any two: of a token's causal state with any token's bidirectional one; then by position from 0.",
-        f"{sum(found.tokens)} tokens of {found.texts} texts.",
-        *([f"{found.truncated} texts were cut to {found.max_length} tokens (--max-length)."] if found.truncated else []),
+        f"{sum(result.tokens)} tokens of {result.texts} texts.",
+        *([f"{result.truncated} texts were cut to {result.max_length} tokens (--max-length)."] if result.truncated else []),
         written,
     ]
-    head = ("layer", "mean", "any two", *map(name_of, found.bins))
-    show("Cosine of causal and bidirectional states", found, rows, notes, as_json, head, prose=False)
+    head = ("layer", "mean", "any two", *map(name_of, result.bins))
+    show("Cosine of causal and bidirectional states", result, rows, notes, as_json, head, prose=False)
 
 
 def labelled(names: str) -> tuple[dict[str, str], tuple[Design, Design]]:

@@ -53,7 +53,7 @@ def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
 
 def show(
     title: str,
-    found: Any,
+    result: Any,
     rows: Sequence[Sequence[str]],
     notes: Sequence[str],
     as_json: bool,
@@ -62,7 +62,7 @@ def show(
 ) -> None:
     """A small table with what it rests on below, or the whole result as JSON; prose: the last column explains and may wrap."""
     if as_json:
-        print(json.dumps(found.as_json(), indent=2, ensure_ascii=False))
+        print(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
         return
     from unmask.io import terminal
 
@@ -76,7 +76,7 @@ def show(
         table.add_row(*row)
     console = terminal.console()
     console.print(table)
-    basis = getattr(found, "provenance", None)  # a result of several models tells them apart in its notes
+    basis = getattr(result, "provenance", None)  # a result of several models tells them apart in its notes
     for note in (*notes, *([f"{basis['model']}: {basis['proof']}."] if basis else [])):
         console.print(note, style="dim")
 
@@ -91,9 +91,9 @@ def between(bounds: tuple[float, float] | None, scale: float = 100, digits: int 
     return "" if bounds is None else f"95 %: {scale * bounds[0]:.{digits}f} to {scale * bounds[1]:.{digits}f}"
 
 
-def keep(found: Any, folder: Path, name: str, figures: list[Path]) -> str:
+def keep(result: Any, folder: Path, name: str, figures: list[Path]) -> str:
     """Write a result beside its figures, and say so."""
     from unmask.io.files import write_json
 
-    write_json(folder / f"{name}.json", found.as_json())
+    write_json(folder / f"{name}.json", result.as_json())
     return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in figures)}."

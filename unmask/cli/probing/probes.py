@@ -53,21 +53,22 @@ def words(
     fitted = sample(read_sentences(train, tags, tokens), limit_train, seed)
     scored = sample(read_sentences(test, tags, tokens), limit_test, seed)
     loaded = load_model(options.source(model), attention_of(attention))
-    found = probe_words(loaded, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=options.batch_tokens)
+    result = probe_words(loaded, fitted, scored, shift=shift, layer=layer, c=c, seed=seed, batch_tokens=options.batch_tokens)
     rows = [
-        ("accuracy of the most frequent tag", percent(found.majority), ""),
-        ("accuracy", percent(found.accuracy), between(found.accuracy_interval)),
+        ("accuracy of the most frequent tag", percent(result.majority), ""),
+        ("accuracy", percent(result.accuracy), between(result.accuracy_interval)),
     ]
-    if found.metric == "entity_f1":
-        rows.append(("F1 of entities, span and type", percent(found.value), between(found.interval)))
+    if result.metric == "entity_f1":
+        rows.append(("F1 of entities, span and type", percent(result.value), between(result.interval)))
     notes = [
-        f"{found.test_words} words of {found.test_sentences} sentences, {found.classes} tags; probe fitted on {found.train_words} words "
-        f"of {found.train_sentences} sentences, C {found.c:g} ({'chosen' if found.c_chosen else 'given'}), layer {found.layer}"
-        + (", states shifted by -1." if found.shift else "."),
-        *([f"{found.unseen} words have a tag that training lacks; they count as errors."] if found.unseen else []),
-        *([] if found.converged else ["The fit did not converge; a smaller --c helps."]),
+        f"{result.test_words} words of {result.test_sentences} sentences, {result.classes} tags; probe fitted on "
+        f"{result.train_words} words of {result.train_sentences} sentences, C {result.c:g} "
+        f"({'chosen' if result.c_chosen else 'given'}), layer {result.layer}"
+        + (", states shifted by -1." if result.shift else "."),
+        *([f"{result.unseen} words have a tag that training lacks; they count as errors."] if result.unseen else []),
+        *([] if result.converged else ["The fit did not converge; a smaller --c helps."]),
     ]
-    show("Linear probe on words", found, rows, notes, as_json)
+    show("Linear probe on words", result, rows, notes, as_json)
 
 
 def prefix(
@@ -101,30 +102,30 @@ def prefix(
     gaps = []
     for name, own in map(attention_in, model):
         gaps.append(probe_prefixes(load_model(options.source(name), own or attention_of(attention)), given, layer=layer))
-    found = compare_stages(model, gaps)
-    written = [keep(found, output, "prefix", draw_stages(found, output))] if output else []
+    result = compare_stages(model, gaps)
+    written = [keep(result, output, "prefix", draw_stages(result, output))] if output else []
     rows = []
-    for one in found.stages:
-        low, high = one.found.interval
-        cosines = (f"{one.found.same:.4f}", f"{one.found.different:.4f}", f"{one.found.gap:.4f}")
-        rows.append((one.name, *cosines, f"{low:.4f} to {high:.4f}", percent(one.found.accuracy)))
+    for stage in result.stages:
+        low, high = stage.found.interval
+        cosines = (f"{stage.found.same:.4f}", f"{stage.found.different:.4f}", f"{stage.found.gap:.4f}")
+        rows.append((stage.name, *cosines, f"{low:.4f} to {high:.4f}", percent(stage.found.accuracy)))
     notes = [
         f"{len(given)} triples; cosines of the prefix's own tokens where what follows means the same and where it does not; "
         "their gap with its 95 % interval; share of triples with a positive gap.",
         *(
-            f"{one.name}: {one.step.difference:+.4f} ({between(one.step.interval, 1, 4)}) to the gap of the one before."
-            for one in found.stages
-            if one.step
+            f"{stage.name}: {stage.step.difference:+.4f} ({between(stage.step.interval, 1, 4)}) to the gap of the one before."
+            for stage in result.stages
+            if stage.step
         ),
         *(
-            f"{one.name}: the gap is exactly 0: the states of a prefix do not see what follows."
-            for one in found.stages
-            if not any(one.found.gaps)
+            f"{stage.name}: the gap is exactly 0: the states of a prefix do not see what follows."
+            for stage in result.stages
+            if not any(stage.found.gaps)
         ),
-        *(f"{one.name}: layer {one.found.layer}, {one.found.provenance['proof']}." for one in found.stages),
+        *(f"{stage.name}: layer {stage.found.layer}, {stage.found.provenance['proof']}." for stage in result.stages),
         *written,
     ]
-    show("Shared prefixes", found, rows, notes, as_json, ("", "same", "different", "gap", "95 %", "above 0"), prose=False)
+    show("Shared prefixes", result, rows, notes, as_json, ("", "same", "different", "gap", "95 %", "above 0"), prose=False)
 
 
 def geometry(
@@ -144,16 +145,16 @@ def geometry(
 
     given = read_pairs(pairs)
     embedder = Embedder.from_pretrained(model, design, **asdict(options))
-    found = probe_geometry(embedder, given, positive_from)
+    result = probe_geometry(embedder, given, positive_from)
     rows = [
-        ("alignment", f"{found.alignment:.4f}", "lower: paraphrases are closer"),
-        ("uniformity", f"{found.uniformity:.4f}", "lower (more negative): texts are spread more evenly"),
-        ("mean cosine", f"{found.mean_cosine:.4f}", "0: evenly around the origin"),
-        ("effective rank", f"{found.effective_rank:.1f}", f"of at most {min(found.dim, found.texts - 1)}"),
+        ("alignment", f"{result.alignment:.4f}", "lower: paraphrases are closer"),
+        ("uniformity", f"{result.uniformity:.4f}", "lower (more negative): texts are spread more evenly"),
+        ("mean cosine", f"{result.mean_cosine:.4f}", "0: evenly around the origin"),
+        ("effective rank", f"{result.effective_rank:.1f}", f"of at most {min(result.dim, result.texts - 1)}"),
     ]
-    paraphrases = "" if found.positive_from is None else f" (score {found.positive_from:g} or more)"
-    notes = [f"{found.positives} paraphrases{paraphrases}, {found.texts} distinct texts; {embedder.design.name}."]
-    show("Geometry", found, rows, notes, as_json)
+    paraphrases = "" if result.positive_from is None else f" (score {result.positive_from:g} or more)"
+    notes = [f"{result.positives} paraphrases{paraphrases}, {result.texts} distinct texts; {embedder.design.name}."]
+    show("Geometry", result, rows, notes, as_json)
 
 
 def masked(
@@ -178,20 +179,20 @@ def masked(
 
     given = texts_of(texts, column, limit)
     loaded = load_predicting_model(options.source(model), attention_of(attention))
-    found = probe_masked(
+    result = probe_masked(
         loaded, given, rate=rate, mask_token=mask_token, max_length=max_length, seed=seed, batch_tokens=options.batch_tokens
     )
     rows = [
-        ("accuracy @ 1", percent(found.accuracy_at_1), between(found.accuracy_at_1_interval)),
-        ("accuracy @ 5", percent(found.accuracy_at_5), between(found.accuracy_at_5_interval)),
-        ("cross-entropy (nats)", f"{found.cross_entropy:.3f}", between(found.cross_entropy_interval, 1, 3)),
+        ("accuracy @ 1", percent(result.accuracy_at_1), between(result.accuracy_at_1_interval)),
+        ("accuracy @ 5", percent(result.accuracy_at_5), between(result.accuracy_at_5_interval)),
+        ("cross-entropy (nats)", f"{result.cross_entropy:.3f}", between(result.cross_entropy_interval, 1, 3)),
     ]
     notes = [
-        f"{found.tokens} tokens of {found.texts} texts masked by '{found.mask_token}' (share {found.rate:g}, seed {found.seed}).",
-        *([f"{found.skipped} texts have no token that can be masked."] if found.skipped else []),
-        *([f"{found.truncated} texts were cut to {found.max_length} tokens (--max-length)."] if found.truncated else []),
+        f"{result.tokens} tokens of {result.texts} texts masked by '{result.mask_token}' (share {result.rate:g}, seed {result.seed}).",
+        *([f"{result.skipped} texts have no token that can be masked."] if result.skipped else []),
+        *([f"{result.truncated} texts were cut to {result.max_length} tokens (--max-length)."] if result.truncated else []),
     ]
-    show("Masked tokens, predicted from the position before", found, rows, notes, as_json)
+    show("Masked tokens, predicted from the position before", result, rows, notes, as_json)
 
 
 def head(
@@ -214,17 +215,17 @@ def head(
     from unmask.reporting.probe_figures import draw_attribution
 
     given = texts_of(texts, column, limit)
-    found = attribute_layers(Embedder.from_pretrained(model, **asdict(options)), given)
+    result = attribute_layers(Embedder.from_pretrained(model, **asdict(options)), given)
     if output is not None:
-        draw_attribution(found, output)
-    most = sorted(range(len(found.shares)), key=lambda place: -found.shares[place])[:8]
+        draw_attribution(result, output)
+    most = sorted(range(len(result.shares)), key=lambda place: -result.shares[place])[:8]
     rows = [
         (
             f"layer {place + 1}",
-            percent(found.shares[place]),
-            f"80 % of texts: {percent(found.low[place])} to {percent(found.high[place])}",
+            percent(result.shares[place]),
+            f"80 % of texts: {percent(result.low[place])} to {percent(result.high[place])}",
         )
         for place in most
     ]
-    notes = [f"Share of attention in percent, the most-read layers of {len(found.shares)}; {found.texts} texts."]
-    show("Layers that the head reads", found, rows, notes + ([f"Drawn to {output}."] if output else []), as_json)
+    notes = [f"Share of attention in percent, the most-read layers of {len(result.shares)}; {result.texts} texts."]
+    show("Layers that the head reads", result, rows, notes + ([f"Drawn to {output}."] if output else []), as_json)
