@@ -100,7 +100,7 @@ def layer_curves(runs: Path) -> Figure:
     from unmask.reporting.grid import read_grid
 
     grid = read_grid(runs / "layers")
-    figure = layers(grid, found=None)  # type: ignore[arg-type]
+    figure = layers(grid, summary=None)  # type: ignore[arg-type]
     assert figure
     return figure
 

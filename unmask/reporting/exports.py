@@ -41,12 +41,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes a cell for a formula by."""
 
 
-def export(grid: Grid, found: Summary, folder: Path) -> list[Path]:
+def export(grid: Grid, summary: Summary, folder: Path) -> list[Path]:
     """Write the data of a report to a folder; the files."""
     tables = {
-        "results": cell_rows(grid, found),
-        "designs": design_rows(grid, found),
-        "comparisons": comparison_rows(grid, found),
+        "results": cell_rows(grid, summary),
+        "designs": design_rows(grid, summary),
+        "comparisons": comparison_rows(grid, summary),
         "failures": failure_rows(grid),
         "words": word_rows(grid),
     }
@@ -54,17 +54,17 @@ def export(grid: Grid, found: Summary, folder: Path) -> list[Path]:
     for name, rows in tables.items():
         if rows:
             written.append(_write_csv(folder / f"{name}.csv", rows))
-    write_json(folder / "report.json", tables | {"recommendations": advice_rows(grid, found), "passes": _passes(grid)})
+    write_json(folder / "report.json", tables | {"recommendations": advice_rows(grid, summary), "passes": _passes(grid)})
     with atomic(folder / "results.tex") as scratch:
-        scratch.write_text(latex(grid, found), encoding="utf-8")
+        scratch.write_text(latex(grid, summary), encoding="utf-8")
     return [*written, folder / "report.json", folder / "results.tex"]
 
 
-def cell_rows(grid: Grid, found: Summary) -> list[Record]:
+def cell_rows(grid: Grid, summary: Summary) -> list[Record]:
     """One row a design and task, best design first: score, interval, n, and what they depend on."""
-    ranked = [system for system, _ in found.order] + found.unranked
+    ranked = [system for system, _ in summary.order] + summary.unranked
     cells = [(system, task) for system in ranked for task in grid.tasks if (system, task) in grid.cells]
-    return [_cell_row(grid, grid.cells[cell], found.marks.get(cell, "")) for cell in cells]
+    return [_cell_row(grid, grid.cells[cell], summary.marks.get(cell, "")) for cell in cells]
 
 
 def word_rows(grid: Grid) -> list[Record]:
@@ -111,12 +111,12 @@ def _cell_row(grid: Grid, result: Result, mark: str) -> Record:
     }
 
 
-def design_rows(grid: Grid, found: Summary) -> list[Record]:
+def design_rows(grid: Grid, summary: Summary) -> list[Record]:
     """One row a design, best first: its mean with interval, how far behind the best, and what it costs."""
     rows: list[Record] = []
-    for place, (system, mean) in enumerate(found.order, start=1):
-        low, high = found.intervals.get(system, (None, None))
-        behind, cost = found.against.get(system), grid.cost(system)
+    for place, (system, mean) in enumerate(summary.order, start=1):
+        low, high = summary.intervals.get(system, (None, None))
+        behind, cost = summary.against.get(system), grid.cost(system)
         rows.append(
             {
                 "place": place,
@@ -126,13 +126,13 @@ def design_rows(grid: Grid, found: Summary) -> list[Record]:
                 "mean": mean,
                 "low": low,
                 "high": high,
-                "tasks": len(found.common),
+                "tasks": len(summary.common),
                 "behind": behind.difference if behind else (0.0 if place == 1 else None),
                 "behind_low": behind.interval[0] if behind else None,
                 "behind_high": behind.interval[1] if behind else None,
                 "p_holm": behind.p_holm if behind else None,
                 "told_apart": not behind.tied if behind else None,
-                "mean_rank": found.ranks.mean_ranks.get(grid.names[system]) if found.ranks else None,
+                "mean_rank": summary.ranks.mean_ranks.get(grid.names[system]) if summary.ranks else None,
                 "dim": cost.dim,
                 "tokens_per_text": cost.tokens_per_text,
                 "tokens_per_second": cost.tokens_per_second,
@@ -143,10 +143,10 @@ def design_rows(grid: Grid, found: Summary) -> list[Record]:
     return rows
 
 
-def comparison_rows(grid: Grid, found: Summary) -> list[Record]:
+def comparison_rows(grid: Grid, summary: Summary) -> list[Record]:
     """One row a pair of designs: the paired test of the two."""
     rows = []
-    for test in found.tests:
+    for test in summary.tests:
         content = test.as_json()
         low, high = content.pop("interval")
         content |= {"a": grid.names[test.a], "b": grid.names[test.b], "tasks": len(test.tasks), "low": low, "high": high}
@@ -158,36 +158,36 @@ def failure_rows(grid: Grid) -> list[Record]:
     """One row a design and task that failed, with the error."""
     return [
         {
-            "name": one.label,
-            "model": one.model,
-            "design": one.design,
-            "task": one.task,
-            "kind": one.kind,
-            "error": one.error,
+            "name": failure.label,
+            "model": failure.model,
+            "design": failure.design,
+            "task": failure.task,
+            "kind": failure.kind,
+            "error": failure.error,
         }
-        for one in grid.failures
+        for failure in grid.failures
     ]
 
 
-def advice_rows(grid: Grid, found: Summary) -> list[Record]:
+def advice_rows(grid: Grid, summary: Summary) -> list[Record]:
     """One row a kind of task: what to use, and why."""
     return [
         {
-            "kind": one.kind,
-            "name": grid.names[one.system],
-            "score": one.score,
-            "tied": [grid.names[system] for system in one.tied],
-            "reason": one.reason,
+            "kind": advice.kind,
+            "name": grid.names[advice.system],
+            "score": advice.score,
+            "tied": [grid.names[system] for system in advice.tied],
+            "reason": advice.reason,
         }
-        for one in found.advice
+        for advice in summary.advice
     ]
 
 
-def latex(grid: Grid, found: Summary) -> str:
+def latex(grid: Grid, summary: Summary) -> str:
     """A booktabs table of main scores x 100, best design first; bold: best of its task, underlined: not told apart from it."""
     tasks = list(grid.tasks)
     upright = len(tasks) >= _ROTATE_FROM
-    ranked: list[tuple[tuple[str, str], float | None]] = [*found.order, *((system, None) for system in found.unranked)]
+    ranked: list[tuple[tuple[str, str], float | None]] = [*summary.order, *((system, None) for system in summary.unranked)]
     heads = [_head(task, upright) for task in [*tasks, "mean"]]
     lines = [
         "% Needs \\usepackage{booktabs}" + (" and \\usepackage{graphicx}" if upright else "") + ".",
@@ -197,13 +197,13 @@ def latex(grid: Grid, found: Summary) -> str:
         "\\midrule",
     ]
     for system, mean in ranked:
-        cells = [_latex_cell(grid, found, system, task) for task in tasks]
+        cells = [_latex_cell(grid, summary, system, task) for task in tasks]
         lines.append(
             " & ".join([escape_latex(grid.names[system]), *cells, "--" if mean is None else f"{100 * mean:.1f}"]) + r" \\"
         )
-    metrics = dict.fromkeys(METRIC_NAMES.get(one.metric, one.metric) for one in grid.tasks.values())
+    metrics = dict.fromkeys(METRIC_NAMES.get(result.metric, result.metric) for result in grid.tasks.values())
     note = (
-        f"Main score $\\times$ 100 ({escape_latex(', '.join(metrics))}); mean over {len(found.common)} tasks that every design has. "
+        f"Main score $\\times$ 100 ({escape_latex(', '.join(metrics))}); mean over {len(summary.common)} tasks that every design has. "
         "Bold: best of its task. Underlined: not told apart from it (paired tests over items, Holm over all pairs)."
     )
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {note}", ""])
@@ -220,17 +220,17 @@ def _head(name: str, upright: bool) -> str:
     return f"\\rotatebox{{90}}{{{escaped}}}" if upright else escaped
 
 
-def _latex_cell(grid: Grid, found: Summary, system: tuple[str, str], task: str) -> str:
+def _latex_cell(grid: Grid, summary: Summary, system: tuple[str, str], task: str) -> str:
     result = grid.cells.get((system, task))
     if result is None:
         return "--"
     number = f"{100 * result.main_score:.1f}"
     wrap = {"best": f"\\textbf{{{number}}}", "tied": f"\\underline{{{number}}}"}
-    return wrap.get(found.marks.get((system, task), ""), number)
+    return wrap.get(summary.marks.get((system, task), ""), number)
 
 
 def _passes(grid: Grid) -> list[Record]:
-    return [one.model_dump() for one in grid.costs]
+    return [cost.model_dump() for cost in grid.costs]
 
 
 def _no_formula(value: Any) -> Any:

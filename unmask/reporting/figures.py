@@ -26,9 +26,9 @@ _LONGEST_NAME = 30
 _MARKERS = "osD^vPX"  # one more than colours, so that both come round together only after 42 lines
 
 
-def draw(grid: Grid, found: Summary) -> dict[str, Figure]:
+def draw(grid: Grid, summary: Summary) -> dict[str, Figure]:
     """Every figure that there is something for, by name."""
-    drawn = {name: figure(grid, found) for name, figure in FIGURES.items()}
+    drawn = {name: figure(grid, summary) for name, figure in FIGURES.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
@@ -39,13 +39,13 @@ def shortened(name: str, longest: int = _LONGEST_NAME) -> str:
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
 
 
-def ranking(grid: Grid, found: Summary) -> Figure:
+def ranking(grid: Grid, summary: Summary) -> Figure:
     """Mean of every design with its interval; filled: not told apart from the best."""
-    count = len(found.order)
+    count = len(summary.order)
     figure, axes = _figure(0.9 + 0.27 * count)
-    for place, (system, mean) in enumerate(found.order):
-        leads = system == found.leader or system in found.tied
-        low, high = found.intervals.get(system, (mean, mean))
+    for place, (system, mean) in enumerate(summary.order):
+        leads = system == summary.leader or system in summary.tied
+        low, high = summary.intervals.get(system, (mean, mean))
         axes.plot(
             [100 * low, 100 * high], [place, place], color=ACCENT if leads else SOFT, linewidth=1.8, solid_capstyle="round"
         )
@@ -55,17 +55,17 @@ def ranking(grid: Grid, found: Summary) -> Figure:
         axes.annotate(
             f"{100 * mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", color=INK if leads else MUTED
         )
-    axes.set_yticks(range(count), [shortened(grid.names[system]) for system, _ in found.order])
+    axes.set_yticks(range(count), [shortened(grid.names[system]) for system, _ in summary.order])
     axes.set_ylim(count - 0.4, -0.6)
-    axes.set_xlabel(f"main score x 100, {_mean_over(len(found.common))}")
+    axes.set_xlabel(f"main score x 100, {_mean_over(len(summary.common))}")
     axes.grid(axis="x")
     axes.set_axisbelow(True)
     return figure
 
 
-def critical(grid: Grid, found: Summary) -> Figure | None:
+def critical(grid: Grid, summary: Summary) -> Figure | None:
     """Critical-difference diagram: mean ranks on a line, a bar over each group that is not told apart (Demsar, 2006)."""
-    return None if found.ranks is None else critical_diagram(found.ranks)
+    return None if summary.ranks is None else critical_diagram(summary.ranks)
 
 
 def critical_diagram(ranks: MeanRanks) -> Figure:
@@ -129,19 +129,20 @@ def curves(grid: Grid, kind: str) -> list[Curve]:
             family = families.setdefault((result.model, replace(design, layer=None)), {})
             family.setdefault(design.layer, []).append(result)
     several = len({model for model, _ in families}) > 1
-    found = []
+    drawn = []
     for (model, design), by_layer in families.items():
         layers = sorted(layer for layer in by_layer if layer is not None)
-        common = set.intersection(*({one.task for one in those} for those in by_layer.values()))
+        common = set.intersection(*({result.task for result in those} for those in by_layer.values()))
         if len(layers) < 2 or not common:
             continue
         means = {
-            layer: float(np.mean([one.main_score for one in those if one.task in common])) for layer, those in by_layer.items()
+            layer: float(np.mean([result.main_score for result in those if result.task in common]))
+            for layer, those in by_layer.items()
         }
         called = _called(design, by_layer.get(None, ()))
         name = f"{model.rsplit('/', 1)[-1]} {called}" if several else called
-        found.append(Curve(name, tuple(layers), tuple(means[layer] for layer in layers), means.get(None)))
-    return found
+        drawn.append(Curve(name, tuple(layers), tuple(means[layer] for layer in layers), means.get(None)))
+    return drawn
 
 
 def _called(design: Design, results: Sequence[Result]) -> str:
@@ -151,7 +152,7 @@ def _called(design: Design, results: Sequence[Result]) -> str:
     return next(iter(labels), None) or next(presets, design.name)
 
 
-def layers(grid: Grid, found: Summary) -> Figure | None:
+def layers(grid: Grid, summary: Summary) -> Figure | None:
     """Score by layer, a panel for each kind of task that holds designs which differ only in the layer."""
     panels = {kind: lines for kind in grid.kinds if (lines := curves(grid, kind))}
     if not panels:
@@ -214,30 +215,30 @@ MEMORY = Price("peak memory, GiB", lambda cost: cost.peak_memory / 2**30 if cost
 DIMENSIONS = Price("dimensions of a vector", lambda cost: float(cost.dim))
 
 
-def main_price(grid: Grid, found: Summary) -> Price:
+def main_price(grid: Grid, summary: Summary) -> Price:
     """Time where every design has been timed; tokens a text otherwise."""
-    return TIME if all(grid.cost(system).milliseconds_per_text for system, _ in found.order) else TOKENS
+    return TIME if all(grid.cost(system).milliseconds_per_text for system, _ in summary.order) else TOKENS
 
 
 def front(points: Sequence[tuple[System, float, float]]) -> list[System]:
     """Of (system, price, score): those that no other beats at the same price or less (the Pareto front), cheapest first."""
-    best, found = -np.inf, []
+    best, cheapest = -np.inf, []
     for system, _, score in sorted(points, key=lambda point: (point[1], -point[2])):
         if score > best:
             best = score
-            found.append(system)
-    return found
+            cheapest.append(system)
+    return cheapest
 
 
-def priced(grid: Grid, found: Summary, price: Price) -> list[tuple[System, float, float]]:
+def priced(grid: Grid, summary: Summary, price: Price) -> list[tuple[System, float, float]]:
     """(system, price, mean score) of every ranked design whose price is known."""
-    known = [(system, price.of(grid.cost(system)), mean) for system, mean in found.order]
+    known = [(system, price.of(grid.cost(system)), mean) for system, mean in summary.order]
     return [(system, value, mean) for system, value, mean in known if value is not None]
 
 
-def trade(grid: Grid, found: Summary, price: Price) -> Figure | None:
+def trade(grid: Grid, summary: Summary, price: Price) -> Figure | None:
     """Quality against a price, with the Pareto front; nothing where all designs cost the same."""
-    points = priced(grid, found, price)
+    points = priced(grid, summary, price)
     if len({value for _, value, _ in points}) < 2:
         return None
     leading = front(points)
@@ -262,7 +263,7 @@ def trade(grid: Grid, found: Summary, price: Price) -> Figure | None:
             ha="left" if on_left else "right", zorder=1.5, bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
     axes.set_xlabel(price.what)
-    axes.set_ylabel(f"main score x 100, {_mean_over(len(found.common))}")
+    axes.set_ylabel(f"main score x 100, {_mean_over(len(summary.common))}")
     axes.grid()
     axes.set_axisbelow(True)
     return figure
@@ -272,9 +273,9 @@ FIGURES: dict[str, Callable[[Grid, Summary], Figure | None]] = {
     "ranking": ranking,
     "critical": critical,
     "layers": layers,
-    "cost": lambda grid, found: trade(grid, found, main_price(grid, found)),
-    "memory": lambda grid, found: trade(grid, found, MEMORY),
-    "dimensions": lambda grid, found: trade(grid, found, DIMENSIONS),
+    "cost": lambda grid, summary: trade(grid, summary, main_price(grid, summary)),
+    "memory": lambda grid, summary: trade(grid, summary, MEMORY),
+    "dimensions": lambda grid, summary: trade(grid, summary, DIMENSIONS),
 }
 
 

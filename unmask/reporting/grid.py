@@ -84,16 +84,20 @@ class Grid:
         texts, tokens = sum(result.texts for result in own), sum(result.tokens for result in own)
         per_text = tokens / texts if tokens and texts else None
         keys = {key for result in own if (key := _pass_of(result))}
-        passes = [one for one in self.costs if (one.model, one.model_revision, one.attention, one.prompt, one.task) in keys]
-        seconds, timed = sum(one.seconds for one in passes), sum(one.texts for one in passes)
+        passes = [
+            spent
+            for spent in self.costs
+            if (spent.model, spent.model_revision, spent.attention, spent.prompt, spent.task) in keys
+        ]
+        seconds, timed = sum(spent.seconds for spent in passes), sum(spent.texts for spent in passes)
         if not seconds or not timed:
             return DesignCost(own[0].dim, per_text)
         return DesignCost(
             own[0].dim,
             per_text,
-            sum(one.tokens for one in passes) / seconds,
+            sum(spent.tokens for spent in passes) / seconds,
             1000 * seconds / timed,
-            max((one.peak_memory for one in passes if one.peak_memory), default=None),
+            max((spent.peak_memory for spent in passes if spent.peak_memory), default=None),
         )
 
 
@@ -111,11 +115,11 @@ def read_grid(folder: Path) -> Grid:
     if not kept:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
     texts, words = split_word_level(_told_apart(kept))
-    measured = {(one.conditions.model, one.design, one.task) for one in kept}
+    measured = {(result.conditions.model, result.design, result.task) for result in kept}
     failures = {
-        (one.model, one.design, one.task): one
-        for one in store.failures
-        if one.applies and (one.model, one.design, one.task) not in measured
+        (failure.model, failure.design, failure.task): failure
+        for failure in store.failures
+        if failure.applies and (failure.model, failure.design, failure.task) not in measured
     }
     costs = store.costs
     lost = len(store.results) - len(kept)
@@ -160,7 +164,7 @@ def _told_apart(results: Sequence[Result]) -> list[Result]:
         by_design.setdefault(result.system, set()).add(result.conditions.reference)
         by_task.setdefault(result.task, set()).add(result.conditions.task_revision)
     differing = {
-        model: [name for name in _SETTINGS if len({getattr(one.conditions, name) for one in of_model}) > 1]
+        model: [name for name in _SETTINGS if len({getattr(result.conditions, name) for result in of_model}) > 1]
         for model, of_model in by_model.items()
     }
     told = []

@@ -60,7 +60,7 @@ class Cell:
         return _SPOKEN[self.mark] if self.mark else ""
 
 
-def render(grid: Grid, found: Summary, charts: Mapping[str, str], data: Sequence[Path]) -> str:
+def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequence[Path]) -> str:
     """The page: charts are SVG elements by name, data the files beside the page that it links to."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -86,7 +86,7 @@ def render(grid: Grid, found: Summary, charts: Mapping[str, str], data: Sequence
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         charts={name: Markup(chart) for name, chart in charts.items()},
         data=[file.name for file in data],
-        **_content(grid, found),
+        **_content(grid, summary),
     )
     return visible(html, keep="\n\r\t")
 
@@ -133,46 +133,46 @@ def _own(name: str) -> str:
     return (files("unmask.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
-def _content(grid: Grid, found: Summary) -> dict[str, Any]:
+def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
     columns = _columns(grid)
-    order = [system for system, _ in found.order] + found.unranked
+    order = [system for system, _ in summary.order] + summary.unranked
     rows = {cell: f"r{place}" for place, cell in enumerate((s, t) for s in order for t in grid.tasks if (s, t) in grid.cells)}
-    price = main_price(grid, found)
-    efficient = set(front(priced(grid, found, price)))
-    test = next(iter(found.lead.tests.values()), None) or (found.tests[0] if found.tests else None)
+    price = main_price(grid, summary)
+    efficient = set(front(priced(grid, summary, price)))
+    test = next(iter(summary.lead.tests.values()), None) or (summary.tests[0] if summary.tests else None)
     return {
         "models": _models(grid),
         "names": grid.names,
-        "advice": [_card(grid, found, place) for place in range(len(found.advice))],
-        "order": [_ranked_row(grid, found, place, efficient) for place in range(len(found.order))],
-        "unranked": [(grid.names[system], len(grid.of(system))) for system in found.unranked],
-        "leader": _ranked_row(grid, found, [system for system, _ in found.order].index(found.leader), efficient),
-        "designs": [grid.names[system] for system, _ in candidates(found.order)],
-        "references": [(grid.names[system], mean) for system, mean in found.order if system[1] == SENTENCE_TRANSFORMERS],
-        "tied": [(grid.names[system], dict(found.order)[system]) for system in found.lead.tied],
+        "advice": [_card(grid, summary, place) for place in range(len(summary.advice))],
+        "order": [_ranked_row(grid, summary, place, efficient) for place in range(len(summary.order))],
+        "unranked": [(grid.names[system], len(grid.of(system))) for system in summary.unranked],
+        "leader": _ranked_row(grid, summary, [system for system, _ in summary.order].index(summary.leader), efficient),
+        "designs": [grid.names[system] for system, _ in candidates(summary.order)],
+        "references": [(grid.names[system], mean) for system, mean in summary.order if system[1] == SENTENCE_TRANSFORMERS],
+        "tied": [(grid.names[system], dict(summary.order)[system]) for system in summary.lead.tied],
         "outcome": test.outcome if test else None,
-        "families": " and over ".join(dict.fromkeys(one.family for one in found.tests)),
-        "worse": [grid.names[system] for system in found.lead.worse],
-        "cheapest": cheapest_words(found.lead, grid.results) if found.tied else "",
-        "common": len(found.common),
+        "families": " and over ".join(dict.fromkeys(paired.family for paired in summary.tests)),
+        "worse": [grid.names[system] for system in summary.lead.worse],
+        "cheapest": cheapest_words(summary.lead, grid.results) if summary.tied else "",
+        "common": len(summary.common),
         "columns": columns,
         "kinds": grid.kinds,
         "notes": [KINDS[kind].note for kind in grid.kinds if kind in KINDS and KINDS[kind].note],
         "scale": _scale(grid),
-        "lines": [_line(grid, found, system, columns, rows) for system in order],
+        "lines": [_line(grid, summary, system, columns, rows) for system in order],
         "cells": [(rows[cell], grid.names[cell[0]], grid.cells[cell], _others(grid.cells[cell])) for cell in rows],
         "metrics": METRIC_NAMES,
         "tasks": list(grid.tasks.values()),
         "failures": grid.failures,
         "words": _words(grid),
         "timed": price.what,
-        "ranks": found.ranks,
-        "needed": found.lead.needed,
+        "ranks": summary.ranks,
+        "needed": summary.lead.needed,
         "timed_any": any(grid.cost(system).milliseconds_per_text for system in order),
         "attention": _distinct(str(result.provenance.get("attention", "not recorded")) for result in grid.results),
         "hardware": _distinct(str(result.provenance.get("hardware", "not recorded")) for result in grid.results),
         "versions": _versions(grid),
-        "timed_on": _distinct(one.hardware for one in grid.costs if one.hardware),
+        "timed_on": _distinct(cost.hardware for cost in grid.costs if cost.hardware),
         "starter": any(task.startswith("starter-") for task in grid.tasks),
         "lost": grid.lost,
         "cut": sum(result.truncated for result in grid.results),
@@ -194,20 +194,20 @@ def _words(grid: Grid) -> dict[str, Any]:
     return {"tasks": list(tasks.values()), "rows": rows}
 
 
-def _card(grid: Grid, found: Summary, place: int) -> dict[str, Any]:
+def _card(grid: Grid, summary: Summary, place: int) -> dict[str, Any]:
     """What to use for a kind of task; the reason without the score that it starts with, which is shown on its own."""
-    one = found.advice[place]
-    tasks = [result for result in grid.tasks.values() if result.kind == one.kind]
+    advice = summary.advice[place]
+    tasks = [result for result in grid.tasks.values() if result.kind == advice.kind]
     return {
-        "title": (KINDS[one.kind].title if one.kind in KINDS else "") or one.kind.capitalize(),
-        "name": grid.names[one.system],
-        "score": one.score,
-        "interval": found.advice_intervals.get(one.kind),
+        "title": (KINDS[advice.kind].title if advice.kind in KINDS else "") or advice.kind.capitalize(),
+        "name": grid.names[advice.system],
+        "score": advice.score,
+        "interval": summary.advice_intervals.get(advice.kind),
         "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
         "tasks": len(tasks),
-        "tied": len(one.tied),
-        "reason": re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, one.reason.removeprefix(f"{100 * one.score:.1f}, ")),
-        "cost": _cost_words(grid.cost(one.system)),
+        "tied": len(advice.tied),
+        "reason": re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, advice.reason.removeprefix(f"{100 * advice.score:.1f}, ")),
+        "cost": _cost_words(grid.cost(advice.system)),
     }
 
 
@@ -229,16 +229,16 @@ def memory(size: int | None) -> str:
     return amount(size / 2**30, "GiB") if size >= 2**30 else amount(round(size / 2**20), "MiB")
 
 
-def _ranked_row(grid: Grid, found: Summary, place: int, efficient: set[System]) -> dict[str, Any]:
-    system, mean = found.order[place]
+def _ranked_row(grid: Grid, summary: Summary, place: int, efficient: set[System]) -> dict[str, Any]:
+    system, mean = summary.order[place]
     cost = grid.cost(system)
     return {
         "place": place + 1,
         "name": grid.names[system],
         "mean": mean,
-        "interval": found.intervals.get(system),
-        "against": found.against.get(system),
-        "rank": found.ranks.mean_ranks.get(grid.names[system]) if found.ranks else None,
+        "interval": summary.intervals.get(system),
+        "against": summary.against.get(system),
+        "rank": summary.ranks.mean_ranks.get(grid.names[system]) if summary.ranks else None,
         "cost": cost,
         "memory": memory(cost.peak_memory),
         "efficient": system in efficient,
@@ -265,17 +265,17 @@ def _has_ami(grid: Grid, task: str) -> bool:
 
 def _scale(grid: Grid) -> float:
     """Points behind the best of a task from which a cell is as pale as can be: nine in ten are within it; a multiple of 5."""
-    best = {task: max(one.main_score for one in grid.results if one.task == task) for task in grid.tasks}
+    best = {task: max(result.main_score for result in grid.results if result.task == task) for task in grid.tasks}
     gaps = [100 * (best[result.task] - result.main_score) for result in grid.results]
     return max(5.0, 5 * math.ceil(float(np.quantile(gaps, 0.9)) / 5))
 
 
 def _line(
-    grid: Grid, found: Summary, system: System, columns: Sequence[GridColumn], rows: Mapping[tuple[System, str], str]
+    grid: Grid, summary: Summary, system: System, columns: Sequence[GridColumn], rows: Mapping[tuple[System, str], str]
 ) -> dict[str, Any]:
     """A line of the grid: the name of a system and its cells."""
-    means = dict(found.order)
-    best = {task: max(one.main_score for one in grid.results if one.task == task) for task in grid.tasks}
+    means = dict(summary.order)
+    best = {task: max(other.main_score for other in grid.results if other.task == task) for task in grid.tasks}
     cells = []
     for column in columns:
         if column.role == "mean":
@@ -296,7 +296,7 @@ def _line(
                     result.main_score,
                     half=f"±{50 * (result.interval[1] - result.interval[0]):.1f}" if result.interval else "",
                     level=round((_LEVELS - 1) * (1 - min(gap, 1.0))),
-                    mark=found.marks.get((system, column.head)),
+                    mark=summary.marks.get((system, column.head)),
                     row=rows[system, column.head],
                     kind=column.kind,
                 )
@@ -305,8 +305,8 @@ def _line(
 
 
 def _empty(grid: Grid, system: System, column: GridColumn) -> Cell:
-    for place, one in enumerate(grid.failures):
-        if (one.model, one.design) == system and one.task == column.head and column.role == "task":
+    for place, failure in enumerate(grid.failures):
+        if (failure.model, failure.design) == system and failure.task == column.head and column.role == "task":
             return Cell("failed", kind=column.kind, row=f"f{place}", role="failed")
     return Cell(DASH, kind=column.kind, role="missing")
 
@@ -324,22 +324,22 @@ def _others(result: Result) -> str:
 
 def _models(grid: Grid) -> list[dict[str, Any]]:
     """Each model under each of its settings, once."""
-    found = {}
+    models = {}
     for result in grid.results:
-        one = result.conditions
-        key = (one.model, one.adapter, one.model_revision, one.dtype, one.max_length)
-        found[key] = dict(zip(("model", "adapter", "revision", "dtype", "max_length"), key, strict=True))
-    return list(found.values())
+        conditions = result.conditions
+        key = (conditions.model, conditions.adapter, conditions.model_revision, conditions.dtype, conditions.max_length)
+        models[key] = dict(zip(("model", "adapter", "revision", "dtype", "max_length"), key, strict=True))
+    return list(models.values())
 
 
 def _versions(grid: Grid) -> list[str]:
     """Library versions, each with all that the results were measured under."""
-    found: dict[str, list[str]] = {}
+    versions: dict[str, list[str]] = {}
     for result in grid.results:
         for name, version in dict(result.provenance.get("versions") or {}).items():
-            if str(version) not in found.setdefault(str(name), []):
-                found[str(name)].append(str(version))
-    return [f"{name} {' and '.join(those)}" for name, those in found.items()]
+            if str(version) not in versions.setdefault(str(name), []):
+                versions[str(name)].append(str(version))
+    return [f"{name} {' and '.join(those)}" for name, those in versions.items()]
 
 
 def _distinct(values: Iterable[str]) -> list[str]:

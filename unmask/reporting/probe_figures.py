@@ -26,11 +26,11 @@ Names = Mapping[str, str]
 _AS_THEY_ARE: Names = MappingProxyType({})
 
 
-def draw_layers(found: Layers, folder: Path, names: Names = _AS_THEY_ARE) -> list[Path]:
+def draw_layers(result: Layers, folder: Path, names: Names = _AS_THEY_ARE) -> list[Path]:
     """Cosines of every two layers, and what each layer scores (or, without a task, its cosine with the next)."""
-    depth, design = len(found.cosine), names.get(found.design, found.design)
+    depth, design = len(result.cosine), names.get(result.design, result.design)
     figure, (left, right) = new_figure(10, 4, 2, (1.1, 1))
-    both = np.where(np.tri(depth, dtype=bool), found.cosine, found.centred)
+    both = np.where(np.tri(depth, dtype=bool), result.cosine, result.centred)
     heat_map(left, both, low=min(0.0, float(both.min())), high=1, label="mean cosine")
     ticks = np.unique(np.linspace(0, depth - 1, min(depth, 7)).round().astype(int))
     left.set_xticks(ticks, ticks + 1)
@@ -39,19 +39,22 @@ def draw_layers(found: Layers, folder: Path, names: Names = _AS_THEY_ARE) -> lis
     left.set_ylabel("layer", fontsize=8)
     left.set_title("Cosine of two layers: below the diagonal as is, above it centred", fontsize=9, loc="left")
     layers = np.arange(1, depth + 1)
-    if not found.scores:
-        for name, some, colour, mark in (("as is", found.next_cosine, BLUE, "o"), ("centred", found.next_centred, ORANGE, "s")):
-            bounds = np.array([one.interval for one in some]).T
-            right.plot(layers[:-1], [one.value for one in some], marker=mark, markersize=3, color=colour, label=name)
+    if not result.scores:
+        for name, some, colour, mark in (
+            ("as is", result.next_cosine, BLUE, "o"),
+            ("centred", result.next_centred, ORANGE, "s"),
+        ):
+            bounds = np.array([estimate.interval for estimate in some]).T
+            right.plot(layers[:-1], [estimate.value for estimate in some], marker=mark, markersize=3, color=colour, label=name)
             right.fill_between(layers[:-1], *bounds, color=colour, alpha=0.2, linewidth=0)
         right.set_ylabel("cosine with the next layer", fontsize=8)
-        plain(right, f"{found.texts} texts, {design} (bands: 95 %)")
-    for nth, one in enumerate(found.scores):
+        plain(right, f"{result.texts} texts, {design} (bands: 95 %)")
+    for nth, scored in enumerate(result.scores):
         colour, mark = COLOURS[nth % len(COLOURS)], MARKS[nth % len(MARKS)]
-        right.plot(layers, 100 * np.array(one.scores), marker=mark, markersize=3, color=colour, label=one.task)
-        if one.intervals:
-            right.fill_between(layers, *(100 * np.array(one.intervals).T), color=colour, alpha=0.2, linewidth=0)
-    if found.scores:
+        right.plot(layers, 100 * np.array(scored.scores), marker=mark, markersize=3, color=colour, label=scored.task)
+        if scored.intervals:
+            right.fill_between(layers, *(100 * np.array(scored.intervals).T), color=colour, alpha=0.2, linewidth=0)
+    if result.scores:
         right.set_ylabel("main score x 100", fontsize=8)
         plain(right, f"Score of each layer, {design} (bands: 95 %)")
     right.set_xlabel("layer", fontsize=8)
@@ -59,15 +62,15 @@ def draw_layers(found: Layers, folder: Path, names: Names = _AS_THEY_ARE) -> lis
     return save_figure(figure, folder, "layers")
 
 
-def draw_states(found: StateChange, folder: Path) -> list[Path]:
+def draw_states(result: StateChange, folder: Path) -> list[Path]:
     """Cosines by layer and position, and their mean by layer beside that of unrelated tokens."""
     from unmask.probing.state_change import name_of
 
     figure, (left, right) = new_figure(10, 4, 2, (1.2, 1))
-    table = np.array(found.cosine)
+    table = np.array(result.cosine)
     heat_map(left, table, low=min(0.0, float(table.min())), high=1, label="mean cosine")
     left.invert_yaxis()
-    left.set_xticks(range(len(found.bins)), [name_of(one) for one in found.bins], rotation=45, ha="right")
+    left.set_xticks(range(len(result.bins)), [name_of(bounds) for bounds in result.bins], rotation=45, ha="right")
     depth = len(table)
     ticks = np.unique(np.linspace(0, depth - 1, min(depth, 7)).round().astype(int))
     left.set_yticks(ticks, ticks + 1)
@@ -75,83 +78,89 @@ def draw_states(found: StateChange, folder: Path) -> list[Path]:
     left.set_ylabel("layer", fontsize=8)
     left.set_title("Cosine of a token's causal and bidirectional state", fontsize=9, loc="left")
     layers = np.arange(1, depth + 1)
-    right.plot(layers, [one.value for one in found.mean], marker="o", markersize=3, color=BLUE, label="the same token")
-    right.fill_between(layers, *np.array([one.interval for one in found.mean]).T, color=BLUE, alpha=0.25, linewidth=0)
-    right.plot(layers, found.unrelated, color=GREY, linestyle="--", label="any two tokens")
-    right.set_ylim(min(0.0, *found.unrelated, float(table.min())) - 0.02, 1.02)
+    right.plot(
+        layers, [estimate.value for estimate in result.mean], marker="o", markersize=3, color=BLUE, label="the same token"
+    )
+    right.fill_between(
+        layers, *np.array([estimate.interval for estimate in result.mean]).T, color=BLUE, alpha=0.25, linewidth=0
+    )
+    right.plot(layers, result.unrelated, color=GREY, linestyle="--", label="any two tokens")
+    right.set_ylim(min(0.0, *result.unrelated, float(table.min())) - 0.02, 1.02)
     right.set_xlabel("layer", fontsize=8)
     right.set_ylabel("mean cosine", fontsize=8)
-    plain(right, f"{sum(found.tokens)} tokens of {found.texts} texts (band: 95 %)")
+    plain(right, f"{sum(result.tokens)} tokens of {result.texts} texts (band: 95 %)")
     right.legend(frameon=False, fontsize=8)
     return save_figure(figure, folder, "states")
 
 
-def draw_clusters(found: Clusters, folder: Path, names: Names = _AS_THEY_ARE) -> list[Path]:
+def draw_clusters(result: Clusters, folder: Path, names: Names = _AS_THEY_ARE) -> list[Path]:
     """Shares of each cluster of the first design by cluster of the second, and each measure beside chance and k-means itself."""
-    first, second = (names.get(design, design) for design in found.designs)
-    high = 1.2 + 0.32 * max(found.clusters, 6)
+    first, second = (names.get(design, design) for design in result.designs)
+    high = 1.2 + 0.32 * max(result.clusters, 6)
     figure, (left, right) = new_figure(11, high, 2, (1.35, 1))
-    table = np.array(found.table, float)
+    table = np.array(result.table, float)
     shares = 100 * table / table.sum(axis=1, keepdims=True)
     heat_map(left, shares, low=0, high=100, label="percent of the row's texts", decimals=0)
-    left.set_yticks(range(found.clusters), [", ".join(some[:3]) or "-" for some in found.words[0]])
-    left.set_xticks(range(found.clusters), [", ".join(some[:2]) or "-" for some in found.words[1]], rotation=45, ha="right")
+    left.set_yticks(range(result.clusters), [", ".join(some[:3]) or "-" for some in result.words[0]])
+    left.set_xticks(range(result.clusters), [", ".join(some[:2]) or "-" for some in result.words[1]], rotation=45, ha="right")
     left.set_ylabel(first, fontsize=8)
     left.set_xlabel(second, fontsize=8)
     left.set_title(
-        f"Clusters of seed 0 by their top words, best match on the diagonal: {found.texts} texts", fontsize=9, loc="left"
+        f"Clusters of seed 0 by their top words, best match on the diagonal: {result.texts} texts", fontsize=9, loc="left"
     )
-    places = np.arange(len(found.agreement))[::-1]
-    for place, one in zip(places, found.agreement, strict=True):
+    places = np.arange(len(result.agreement))[::-1]
+    for place, agreement in zip(places, result.agreement, strict=True):
         right.plot(
-            [100 * bound for bound in one.chance_interval],
+            [100 * bound for bound in agreement.chance_interval],
             [place, place],
             color=GREY,
             linewidth=5,
             alpha=0.5,
             solid_capstyle="butt",
         )
-        right.plot([100 * min(one.themselves), 100 * max(one.themselves)], [place, place], color=ORANGE, linewidth=1)
+        right.plot(
+            [100 * min(agreement.themselves), 100 * max(agreement.themselves)], [place, place], color=ORANGE, linewidth=1
+        )
     values: dict[str, tuple[list[float], str, str]] = {
-        "chance (line: 95 %)": ([one.chance for one in found.agreement], GREY, "|"),
-        "the two designs": ([one.value for one in found.agreement], BLUE, "o"),
-        f"{first}, other seeds": ([one.themselves[0] for one in found.agreement], ORANGE, "<"),
-        f"{second}, other seeds": ([one.themselves[1] for one in found.agreement], ORANGE, ">"),
+        "chance (line: 95 %)": ([agreement.chance for agreement in result.agreement], GREY, "|"),
+        "the two designs": ([agreement.value for agreement in result.agreement], BLUE, "o"),
+        f"{first}, other seeds": ([agreement.themselves[0] for agreement in result.agreement], ORANGE, "<"),
+        f"{second}, other seeds": ([agreement.themselves[1] for agreement in result.agreement], ORANGE, ">"),
     }
     for name, (points, colour, mark) in values.items():
         right.plot([100 * point for point in points], places, mark, color=colour, label=name, markersize=7)
-    right.set_yticks(places, [one.measure for one in found.agreement])
+    right.set_yticks(places, [agreement.measure for agreement in result.agreement])
     right.set(xlim=(-5, 105), ylim=(-0.6, len(places) - 0.4))
-    plain(right, f"Agreement x 100, mean of {found.seeds} seeds")
+    plain(right, f"Agreement x 100, mean of {result.seeds} seeds")
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", fontsize=7, frameon=False, ncols=2)
     return save_figure(figure, folder, "clusters")
 
 
-def draw_prompts(found: PromptSensitivity, folder: Path) -> list[Path]:
+def draw_prompts(result: PromptSensitivity, folder: Path) -> list[Path]:
     """The matrix as a heat map, and the correlation with gold scores of each prompt."""
-    count, wide = len(found.prompts), len(found.features) > 1
-    size = 0.34 * count * len(found.features) + 1.9
-    panels = 2 if found.gold else 1
+    count, wide = len(result.prompts), len(result.features) > 1
+    size = 0.34 * count * len(result.features) + 1.9
+    panels = 2 if result.gold else 1
     figure, axes = new_figure(1.25 * size + 1 + 3.6 * (panels - 1), size, panels, (1.25 * size / 3.6, 1)[:panels])
-    names = [f"{features} {prompt}" if wide else prompt for features, prompt in found.readings]
-    matrix = np.array(found.spearman)
+    names = [f"{features} {prompt}" if wide else prompt for features, prompt in result.readings]
+    matrix = np.array(result.spearman)
     heat_map(axes[0], matrix, low=min(0.0, float(matrix.min())), high=1, label="Spearman", numbers=True, decimals=2)
     axes[0].set_xticks(range(len(names)), names, rotation=90)
     axes[0].set_yticks(range(len(names)), names)
     if wide:
         for line in (axes[0].axhline, axes[0].axvline):
             line(count - 0.5, color="white", linewidth=2)
-    axes[0].set_title(f"Similarities of {found.pairs} pairs under two readings", fontsize=9, loc="left")
-    if found.gold:
+    axes[0].set_title(f"Similarities of {result.pairs} pairs under two readings", fontsize=9, loc="left")
+    if result.gold:
         places = np.arange(count)[::-1]
-        for nth, (features, colour, mark) in enumerate(zip(found.features, (BLUE, ORANGE), "os", strict=False)):
-            some = found.gold[nth * count : (nth + 1) * count]
-            values = np.array([one.value for one in some])
-            spread = np.abs(np.array([one.interval for one in some]).T - values)
+        for nth, (features, colour, mark) in enumerate(zip(result.features, (BLUE, ORANGE), "os", strict=False)):
+            some = result.gold[nth * count : (nth + 1) * count]
+            values = np.array([estimate.value for estimate in some])
+            spread = np.abs(np.array([estimate.interval for estimate in some]).T - values)
             axes[1].errorbar(
                 values, places + 0.12 - 0.24 * nth, xerr=spread, fmt=mark, color=colour, label=features, markersize=5
             )
-        axes[1].set_yticks(places, found.prompts)
+        axes[1].set_yticks(places, result.prompts)
         axes[1].set_xlabel("Spearman with gold (line: 95 %)", fontsize=8)
         plain(axes[1], "How good each reading is")
         axes[1].grid(axis="x", color="0.9")
@@ -162,10 +171,10 @@ def draw_prompts(found: PromptSensitivity, folder: Path) -> list[Path]:
     return save_figure(figure, folder, "prompts")
 
 
-def draw_winners(found: WonPairs, folder: Path, names: Names = _AS_THEY_ARE) -> list[Path]:
+def draw_winners(result: WonPairs, folder: Path, names: Names = _AS_THEY_ARE) -> list[Path]:
     """Errors of the two designs pair by pair, and how far each design's margins reach."""
-    labels = [names.get(design, design) for design in found.designs]
-    first, second = (np.array(some) for some in found.errors)
+    labels = [names.get(design, design) for design in result.designs]
+    first, second = (np.array(some) for some in result.errors)
     figure, (left, right) = new_figure(9, 3.9, 2)
     margins = second - first
     sides = ((margins > 0, BLUE, "o"), (margins < 0, ORANGE, "s"), (margins == 0, GREY, "."))
@@ -177,23 +186,23 @@ def draw_winners(found: WonPairs, folder: Path, names: Names = _AS_THEY_ARE) -> 
     left.set(xlim=(0, top), ylim=(0, top), aspect="equal")
     left.set_xlabel(f"error of {labels[0]}", fontsize=8)
     left.set_ylabel(f"error of {labels[1]}", fontsize=8)
-    plain(left, f"{found.pairs} pairs (error: distance of ranks / pairs)")
+    plain(left, f"{result.pairs} pairs (error: distance of ranks / pairs)")
     for name, wins, values, (_, colour, _), style in zip(
-        labels, found.wins, (margins[margins > 0], -margins[margins < 0]), sides, ("-", "--"), strict=False
+        labels, result.wins, (margins[margins > 0], -margins[margins < 0]), sides, ("-", "--"), strict=False
     ):
         reach = np.sort(values)[::-1]
         right.plot(reach, np.arange(1, len(reach) + 1), color=colour, linestyle=style, label=f"{name} wins ({wins})")
     right.set_yscale("log")
     right.set_xlabel("by this margin or more", fontsize=8)
     right.set_ylabel("pairs", fontsize=8)
-    plain(right, f"Mean margin {found.margin.value:+.4f}, symmetric: p = {found.p:.2g}")
+    plain(right, f"Mean margin {result.margin.value:+.4f}, symmetric: p = {result.p:.2g}")
     right.legend(frameon=False, fontsize=8)
     return save_figure(figure, folder, "pairs")
 
 
-def draw_stages(found: StageGaps, folder: Path) -> list[Path]:
+def draw_stages(result: StageGaps, folder: Path) -> list[Path]:
     """The gap of each stage with its interval, and the two mean cosines whose difference it is."""
-    stages = found.stages
+    stages = result.stages
     figure, (left, right) = new_figure(9, 1.3 + 0.4 * max(len(stages), 2), 2)
     places = np.arange(len(stages))[::-1]
     gaps = np.array([stage.found.gap for stage in stages])
@@ -217,22 +226,22 @@ def draw_stages(found: StageGaps, folder: Path) -> list[Path]:
     return save_figure(figure, folder, "prefix")
 
 
-def draw_attribution(found: Attribution, file: Path) -> None:
+def draw_attribution(result: Attribution, file: Path) -> None:
     """Bars of the shares with their spread over texts, and what equal shares would be; format by the file's ending."""
     from matplotlib.figure import Figure
 
-    depth = len(found.shares)
+    depth = len(result.shares)
     layers = np.arange(1, depth + 1)
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.add_subplot()
-    shares = 100 * np.array(found.shares)
-    spread = np.abs(100 * np.array([found.low, found.high]) - shares)
+    shares = 100 * np.array(result.shares)
+    spread = np.abs(100 * np.array([result.low, result.high]) - shares)
     axes.bar(layers, shares, color="tab:blue", yerr=spread, error_kw={"elinewidth": 0.8, "ecolor": "0.4"})
     axes.axhline(100 / depth, color="0.3", linewidth=0.8, linestyle="--", label="every layer alike")
     axes.set(
         xlabel="layer",
         ylabel="share of attention (%)",
-        title=f"{found.provenance['design']}: {found.texts} texts (bars: mean, lines: 10 to 90 %)",
+        title=f"{result.provenance['design']}: {result.texts} texts (bars: mean, lines: 10 to 90 %)",
     )
     axes.legend(frameon=False)
     with atomic(file) as scratch:

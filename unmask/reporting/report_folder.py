@@ -53,13 +53,13 @@ def _refuse_foreign(output: Path) -> None:
 
 def _write(folder: Path, output: Path) -> Path:
     grid = read_grid(folder)
-    found = summarise(grid)
+    summary = summarise(grid)
     make_folder(output)
     (output / _MARKER).touch()
-    data = export(grid, found, output / "data")
+    data = export(grid, summary, output / "data")
     charts = {}
     with drawing():
-        for name, figure in draw(grid, found).items():
+        for name, figure in draw(grid, summary).items():
             svg = as_svg(figure)
             charts[name] = inline(svg, f"chart-{name}", TITLES[name])
             with atomic(output / "figures" / f"{name}.svg") as scratch:
@@ -68,5 +68,5 @@ def _write(folder: Path, output: Path) -> Path:
                 figure.savefig(scratch, format="png", dpi=200)
     page = output / "report.html"
     with atomic(page) as scratch:
-        scratch.write_text(render(grid, found, charts, data), encoding="utf-8")
+        scratch.write_text(render(grid, summary, charts, data), encoding="utf-8")
     return page

@@ -115,7 +115,7 @@ def summarise(grid: Grid) -> Summary:
             advance(len(of_task))
     tests = comparisons(kept, grid.store)
     first = lead(candidates(order), tests, kept)
-    advice = [one for kind in grid.kinds for one in _advice(grid, kind)]
+    advice = [leader for kind in grid.kinds for leader in _advice(grid, kind)]
     return Summary(
         order=order,
         common=common,
@@ -137,7 +137,7 @@ def summarise(grid: Grid) -> Summary:
 
 def candidates(order: Sequence[tuple[System, float]]) -> list[tuple[System, float]]:
     """Those that can be recommended: all but the reference rows, or these if there is nothing else."""
-    return [one for one in order if one[0][1] != SENTENCE_TRANSFORMERS] or list(order)
+    return [entry for entry in order if entry[0][1] != SENTENCE_TRANSFORMERS] or list(order)
 
 
 def comparable(results: Sequence[Result]) -> list[Result]:
@@ -155,13 +155,13 @@ def _scores(grid: Grid, system: System, tasks: Sequence[str]) -> list[float]:
 
 def _intervals(grid: Grid, order: Sequence[tuple[System, float]], common: Sequence[str]) -> dict[System, Bounds]:
     """95 % of each mean, from the interval of each task's score."""
-    found = {}
+    intervals = {}
     for system, _ in order:
         results = [grid.cells[system, task] for task in common]
         known = [result.interval for result in results if result.interval]
         if results and len(known) == len(results):
-            found[system] = mean_interval([result.main_score for result in results], known)
-    return found
+            intervals[system] = mean_interval([result.main_score for result in results], known)
+    return intervals
 
 
 def _marks(grid: Grid, task: str, results: Sequence[Result]) -> dict[tuple[System, str], Mark]:
@@ -181,16 +181,16 @@ def _advice(grid: Grid, kind: str) -> list[KindLeader]:
 
 def _candidates(grid: Grid, kind: str) -> list[Result]:
     """Results of a kind of task that can be recommended: those of the LLM, on tasks that they share; none is a reference row."""
-    return comparable([one for one in grid.results if one.kind == kind and one.design != SENTENCE_TRANSFORMERS])
+    return comparable([result for result in grid.results if result.kind == kind and result.design != SENTENCE_TRANSFORMERS])
 
 
 def _advice_intervals(grid: Grid, advice: Sequence[KindLeader]) -> Iterator[tuple[str, Bounds]]:
-    for one in advice:
-        systems = {result.system for result in _candidates(grid, one.kind)}
+    for leader in advice:
+        systems = {result.system for result in _candidates(grid, leader.kind)}
         common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]
-        tasks = [task for task in common if grid.tasks[task].kind == one.kind]
-        for bounds in _intervals(grid, [(one.system, one.score)], tasks).values():
-            yield one.kind, bounds
+        tasks = [task for task in common if grid.tasks[task].kind == leader.kind]
+        for bounds in _intervals(grid, [(leader.system, leader.score)], tasks).values():
+            yield leader.kind, bounds
 
 
 def _ranks(scores: Mapping[str, Sequence[float]]) -> MeanRanks | None:

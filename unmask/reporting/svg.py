@@ -87,7 +87,7 @@ def inline(svg: str, name: str, title: str) -> str:
         for child in list(parent):
             if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
                 parent.remove(child)
-    referred = {found for element in root.iter() for value in element.attrib.values() for found in _referred(value)}
+    referred = {identifier for element in root.iter() for value in element.attrib.values() for identifier in _referred(value)}
     for element in root.iter():
         for attribute, value in list(element.attrib.items()):
             if attribute == "id":

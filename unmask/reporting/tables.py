@@ -146,10 +146,10 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
 def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> RenderableType:
     """What to use for each kind of task, and why."""
     lines: list[RenderableType] = [Text("What to use", style="italic")]
-    for one in recommendations:
-        line = Text(f"{one.kind}: ", style="default")
-        line.append(display_name(one.system, results), style="bold")
-        line.append(f"  {one.reason}.")
+    for leader in recommendations:
+        line = Text(f"{leader.kind}: ", style="default")
+        line.append(display_name(leader.system, results), style="bold")
+        line.append(f"  {leader.reason}.")
         lines.append(Padding(line, (0, 0, 0, 2), expand=False))
     return Group(*lines, "")
 
@@ -166,8 +166,8 @@ ResultsByCell = Mapping[tuple[System, str], Result]
 
 def _mean(cells: ResultsByCell, system: System, tasks: Sequence[str]) -> float | None:
     """Mean main score over some tasks, or None where one is missing."""
-    found = [cells[system, task].main_score for task in tasks if (system, task) in cells]
-    return sum(found) / len(found) if len(found) == len(tasks) else None
+    scores = [cells[system, task].main_score for task in tasks if (system, task) in cells]
+    return sum(scores) / len(scores) if len(scores) == len(tasks) else None
 
 
 def _score(cells: ResultsByCell, system: System, tasks: Sequence[str], best: float | None, decimals: int | None) -> Text:
