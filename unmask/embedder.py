@@ -315,11 +315,11 @@ def as_texts(texts: Iterable[str]) -> Sequence[str]:
     # of these, Python would take the keys, the names of the columns, or any order
     if not isinstance(texts, Iterable) or isinstance(texts, (Mapping, Set)) or getattr(texts, "ndim", 1) != 1:
         raise UnmaskError(f"encode takes a list of texts, not {type(texts).__name__}: encode([text, text]).")
-    found = texts if isinstance(texts, (list, tuple)) else list(texts)
-    for place, text in enumerate(found):
+    listed = texts if isinstance(texts, (list, tuple)) else list(texts)
+    for place, text in enumerate(listed):
         if not isinstance(text, str):
             raise UnmaskError(f"Text {place} is {type(text).__name__}, not str.")
-    return found
+    return listed
 
 
 def _refuse(options: Mapping[str, object]) -> None:

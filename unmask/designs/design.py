@@ -179,7 +179,7 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     """
     given = [name.strip() for name in (_split(names, ",") if isinstance(names, str) else names) if name.strip()]
     designs: dict[str, Design] = {}
-    for member in (one for name in given for one in (SETS[name].designs if name in SETS else [name])):
+    for member in (name_or_design for name in given for name_or_design in (SETS[name].designs if name in SETS else [name])):
         label, design = _labelled(member)
         if designs.setdefault(label, design) != design:
             raise UnmaskError(f"Two designs have the label '{label}': give each its own, as in LABEL=DESIGN.")

@@ -148,9 +148,9 @@ class _TrainableQueries(Head):
         return self.attend.weights(queries, self.state_norm(self._positions(states)), mask)
 
     def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
-        found = self.attend.gather(self._weights(states, mask, condition), self.state_norm(self._positions(states)))
+        attended = self.attend.gather(self._weights(states, mask, condition), self.state_norm(self._positions(states)))
         # the residual is to the latents alone: the instruction says where to look, and is itself no part of the vector
-        return self._transformed(self.latents + found).mean(dim=1)
+        return self._transformed(self.latents + attended).mean(dim=1)
 
 
 class CrossAttention(_TrainableQueries):
@@ -257,10 +257,10 @@ class Attend(nn.Module):
 
     def all_keys(self, queries: Tensor, keys: Tensor) -> Tensor:
         """As gather(weights(...)) with no key masked, without holding (text, head, query, key) in memory."""
-        found = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             self._split(self.query(queries)), self._split(self.key(keys)), self._split(self.value(keys))
         )
-        return self._join(found)
+        return self._join(attended)
 
     def _split(self, values: Tensor) -> Tensor:
         return values.unflatten(-1, (self.heads, -1)).transpose(1, 2)

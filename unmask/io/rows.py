@@ -31,7 +31,7 @@ def read_rows(file: Path) -> Iterator[tuple[int, Row]]:
 
 def field(file: Path, line: int, row: Row, column: str, kind: type | tuple[type, ...] = str) -> Any:
     """The value of a column. Raises UnmaskError with file, line, column and what was expected if it is missing or of another type."""
-    expected = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
+    expected = " or ".join(allowed.__name__ for allowed in (kind if isinstance(kind, tuple) else (kind,)))
     if column not in row:
         raise UnmaskError(
             f"{file}, line {line}: column '{column}' ({expected}) is missing; there is {', '.join(row) or 'nothing'}."

@@ -104,17 +104,17 @@ def _scale(config: Mapping[str, Any]) -> float:
 
 
 def _factors(folder: Path, weights: Mapping[str, Tensor], scale: float) -> dict[str, Factors]:
-    found: dict[str, Factors] = {}
+    factors: dict[str, Factors] = {}
     for key, down in weights.items():
         if not key.endswith(".lora_A.weight"):
             continue
         up = weights.get(key.replace(".lora_A.", ".lora_B."))
         if up is None or not key.startswith(_PREFIX):
             raise UnmaskError(f"'{folder}' is not a complete LoRA adapter: {key} has no second factor.")
-        found[key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")] = (down.float(), up.float() * scale)
-    if len(found) * 2 != len(weights):
+        factors[key.removeprefix(_PREFIX).removesuffix(".lora_A.weight")] = (down.float(), up.float() * scale)
+    if len(factors) * 2 != len(weights):
         raise UnmaskError(f"'{folder}' cannot be an expert: some of its weights are not LoRA factors of linear maps.")
-    return found
+    return factors
 
 
 def write_expert(expert: Expert, folder: Path, alpha: float) -> None:

@@ -57,7 +57,7 @@ def set_attention(model: nn.Module, attention: Attention) -> None:
 def attention_configs(model: nn.Module) -> list[Any]:
     """The config of a model, and that of its text decoder if it is another one."""
     config: Any = model.config
-    return list({id(one): one for one in (config, config.get_text_config(decoder=True))}.values())
+    return list({id(part): part for part in (config, config.get_text_config(decoder=True))}.values())
 
 
 @contextmanager

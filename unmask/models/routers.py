@@ -54,18 +54,18 @@ def proven_routers(model: PreTrainedModel) -> list[Router]:
     routers = find_routers(model)
     seen = _watch(model, routers) if routers else {}
     placed = [_placed(router, seen) for router in routers]
-    found = [router for router in placed if router is not None]
-    if len(found) < len(placed):
+    working = [router for router in placed if router is not None]
+    if len(working) < len(placed):
         return []
     tokens: dict[type, list[Tensor]] = {}
-    for router in found:
+    for router in working:
         if router.module in seen:
             given, output = seen[router.module]
             scores = router.scores(router.completed(given, output)).float()
             tokens.setdefault(type(router.module), []).append(_like_probabilities(scores))
     # by class, as its `forward` decides; by majority, as rounding may move a token
     applied = {kind for kind, alike in tokens.items() if torch.cat(alike).float().mean() > 0.5}
-    return [replace(router, probabilities=type(router.module) in applied) for router in found]
+    return [replace(router, probabilities=type(router.module) in applied) for router in working]
 
 
 def why_no_routers(model: PreTrainedModel) -> str:
@@ -94,8 +94,8 @@ def _experts_of(block: nn.Module, size: int) -> int:
     """The number of experts in a module: a list of equal modules, or a stack of matrices in a child. 0 if it has none."""
     for child in block.children():
         if isinstance(child, nn.ModuleList) and len(child) > 1:
-            shapes = [(type(one), [tuple(weight.shape) for weight in one.parameters()]) for one in child]
-            if shapes[0][1] and all(one == shapes[0] for one in shapes) and any(size in shape for shape in shapes[0][1]):
+            shapes = [(type(module), [tuple(weight.shape) for weight in module.parameters()]) for module in child]
+            if shapes[0][1] and all(shape == shapes[0] for shape in shapes) and any(size in shape for shape in shapes[0][1]):
                 return len(child)
         if type(child).__module__ != nn.Conv1d.__module__:
             stacks = {tuple(weight.shape) for weight in child.parameters(recurse=False) if weight.dim() == 3}

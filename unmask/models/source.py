@@ -63,10 +63,10 @@ def adapter_folder(name: str) -> str:
     path = resolve(name)
     if Path(path).is_dir():
         return path
-    found = _hub_adapter(path, None)
-    if found is None:
+    folder = _hub_adapter(path, None)
+    if folder is None:
         raise UnmaskError(f"The adapter '{name}' could not be loaded: Can't find '{_ADAPTER}' there.")
-    return str(found)
+    return str(folder)
 
 
 def _hub_adapter(name: str, revision: str | None) -> Path | None:

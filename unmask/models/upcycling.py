@@ -169,12 +169,12 @@ def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
     real[1, 17:], real[2, :9] = 0, 0
     ids, real = ids.to(dense.device), real.to(dense.device)
     positions = (real.cumsum(-1) - 1).clamp(0)
-    found = []
+    logits = []
     for model in (dense, sparse):
         with torch.no_grad(), _narrow_windows(model, 5), _evaluating(model):
             padded = model(input_ids=ids, attention_mask=real, position_ids=positions, use_cache=False).logits
-            found.append(torch.cat([padded[real.bool()], model(input_ids=ids[:1], use_cache=False).logits[0]]).double())
-    difference = float((found[0] - found[1]).abs().max() / found[0].abs().max())
+            logits.append(torch.cat([padded[real.bool()], model(input_ids=ids[:1], use_cache=False).logits[0]]).double())
+    difference = float((logits[0] - logits[1]).abs().max() / logits[0].abs().max())
     return difference if difference == difference else float("inf")
 
 
@@ -312,7 +312,7 @@ def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> P
     with torch.no_grad():
         for name, weight in sparse.named_parameters():
             if plan[name]:
-                weight.copy_(torch.cat([weights[one] for one in plan[name]]))  # one MLP fills every expert
+                weight.copy_(torch.cat([weights[source] for source in plan[name]]))  # one MLP fills every expert
             elif name.endswith(target.router):
                 weight.copy_(options.router_std * _normal(weight, generator))
             else:
@@ -363,12 +363,12 @@ def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target:
             continue
         else:
             plan[name] = (name,)
-        if lacking := [one for one in plan[name] if one not in dense]:
+        if lacking := [source for source in plan[name] if source not in dense]:
             raise _Unfit(f"it has no {lacking[0]}")
-        filled = [sum(dense[one].shape[0] for one in plan[name]), *dense[plan[name][0]].shape[1:]]
+        filled = [sum(dense[source].shape[0] for source in plan[name]), *dense[plan[name][0]].shape[1:]]
         if filled != list(shape[-len(filled) :]):
             raise _Unfit(f"its {plan[name][0]} has another shape")
-    if left := sorted(set(dense) - {one for sources in plan.values() for one in sources}):
+    if left := sorted(set(dense) - {source for sources in plan.values() for source in sources}):
         raise _Unfit(f"its {left[0]} has no place")
     return plan
 

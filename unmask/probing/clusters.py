@@ -201,7 +201,7 @@ def matched(first: Labels, second: Labels) -> list[int]:
 
 
 def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[float, ...]:
-    return tuple(adjusted_mutual_information(gold, one) for one in groupings)
+    return tuple(adjusted_mutual_information(gold, grouping) for grouping in groupings)
 
 
 def _pairs(counts: Labels) -> int:

@@ -82,14 +82,14 @@ class Done:
 
 def read_texts(file: Path, column: str, id_column: str | None) -> Rows:
     """(id, text) of every row. Raises UnmaskError, with file, line and column, for a row without them or an id that comes twice."""
-    found, seen = [], set()
+    rows, seen = [], set()
     for number, (line, row) in enumerate(read_rows(file)):
         name = str(field(file, line, row, id_column, (str, int))) if id_column else str(number)
         if name in seen:
             raise UnmaskError(f"{file}, line {line}, column '{id_column}': the id '{name}' comes twice.")
         seen.add(name)
-        found.append((name, field(file, line, row, column)))
-    return found
+        rows.append((name, field(file, line, row, column)))
+    return rows
 
 
 def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done:

@@ -35,7 +35,7 @@ def _followed(options: Mapping[str, Any]) -> dict[str, Any]:
             )
     if (backend := options.get("backend") or "torch") != "torch":
         raise UnmaskError(f"This embedder runs on the backend 'torch' only, not on '{backend}'.")
-    dtype = next((one for one in dtypes if one is not None), "auto")
+    dtype = next((dtype for dtype in dtypes if dtype is not None), "auto")
     return {"dtype": str(dtype).removeprefix("torch."), "attn_implementation": attention}
 
 

@@ -70,12 +70,12 @@ def average_precision(columns: Columns, indices: Indices) -> Scores:
     """
     ascending = _codes(columns["predicted"])
     codes = (ascending.max() - ascending)[indices]
-    found = _counts(codes, weights=columns["label"][indices])
-    found_so_far = np.cumsum(found, axis=1)
+    hits = _counts(codes, weights=columns["label"][indices])
+    hits_so_far = np.cumsum(hits, axis=1)
     drawn_so_far = np.cumsum(_counts(codes), axis=1)
-    precision = found_so_far / np.maximum(drawn_so_far, 1)  # nothing drawn above a score: nothing found either
-    positives = found_so_far[:, -1]
-    return np.where(positives > 0, (found * precision).sum(axis=1) / np.where(positives > 0, positives, 1), np.nan)
+    precision = hits_so_far / np.maximum(drawn_so_far, 1)  # nothing drawn above a score: nothing found either
+    positives = hits_so_far[:, -1]
+    return np.where(positives > 0, (hits * precision).sum(axis=1) / np.where(positives > 0, positives, 1), np.nan)
 
 
 def v_measure(columns: Columns, indices: Indices) -> Scores:

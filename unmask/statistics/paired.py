@@ -382,8 +382,8 @@ def _check_pairs(a: Sequence[Items], b: Sequence[Items]) -> None:
         raise ValueError(f"Both designs need the same tasks, at least 1; one has {len(a)}, the other {len(b)}.")
     for index, (one, other) in enumerate(zip(a, b, strict=True)):
         if (one.metric, one.n) != (other.metric, other.n):
-            found = f"{one.metric} of {one.n} items against {other.metric} of {other.n}"
-            raise ValueError(f"Task {index} is not the same for both designs: {found}.")
+            difference = f"{one.metric} of {one.n} items against {other.metric} of {other.n}"
+            raise ValueError(f"Task {index} is not the same for both designs: {difference}.")
         given = METRICS[one.metric].given
         if given is not None and not np.array_equal(one.columns[given], other.columns[given]):
             raise ValueError(f"Task {index} is not the same for both designs: their columns {given} differ.")

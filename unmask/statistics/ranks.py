@@ -137,13 +137,13 @@ def _omnibus(ranks: Scores) -> tuple[Omnibus, Omnibus]:
 
 def _cliques(order: Sequence[str], differ: set[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
     """Maximal runs of `order`, of at least two, within which no pair is in `differ`."""
-    found: list[tuple[str, ...]] = []
+    cliques: list[tuple[str, ...]] = []
     reach = 0  # the end of the last clique: one that begins later and ends no later is part of it
     for start in range(len(order)):
         end = start + 1
         while end < len(order) and not any((order[at], order[end]) in differ for at in range(start, end)):
             end += 1
         if end > max(reach, start + 1):
-            found.append(tuple(order[start:end]))
+            cliques.append(tuple(order[start:end]))
             reach = end
-    return tuple(found)
+    return tuple(cliques)

@@ -186,11 +186,11 @@ def _value(file: Path, line: int, row: Row, column: str) -> object:
     return row[column]
 
 
-def _same(found: object, wanted: str | float | bool) -> bool:
+def _same(value: object, wanted: str | float | bool) -> bool:
     """Whether a value is the one of the recipe: 1 is not true, and csv files hold numbers as text."""
-    if isinstance(found, str):
-        return found == str(wanted)
-    return found == wanted and isinstance(found, bool) == isinstance(wanted, bool)
+    if isinstance(value, str):
+        return value == str(wanted)
+    return value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
 
 
 def _renamed(file: Path, line: int, row: Row, columns: dict[str, str]) -> Row:

@@ -81,8 +81,8 @@ def mine(embedder: Embedder, pairs: DataSet, how: Mining, corpus: Sequence[str] 
     row = {anchor: number for number, anchor in enumerate(asked)}
     queries = _vectors(embedder.encode_query, asked, pairs.source.instruction)[[row[anchor] for anchor in anchors]]
     answers = documents[[places[_key(positive)] for positive in positives]]
-    found = hardest(queries, answers, documents, [right[_key(anchor)] for anchor in anchors], how)
-    kept = [(place, chosen) for place, chosen in enumerate(found) if len(chosen) == how.negatives]
+    negatives = hardest(queries, answers, documents, [right[_key(anchor)] for anchor in anchors], how)
+    kept = [(place, chosen) for place, chosen in enumerate(negatives) if len(chosen) == how.negatives]
     if not kept:
         raise UnmaskError(
             f"data set '{pairs.name}': no pair has {how.negatives} texts that are less like its anchor than its positive is; "
@@ -156,7 +156,7 @@ def _mined(
     count = len(kept[0][1])
     columns = ("anchor", "positive", *(f"negative_{number}" for number in range(1, count + 1)))
     examples = [
-        Example(pairs.examples[place].row, (*pairs.examples[place].texts[:2], *(pool[one] for one in chosen)))
+        Example(pairs.examples[place].row, (*pairs.examples[place].texts[:2], *(pool[index] for index in chosen)))
         for place, chosen in kept
     ]
     lost = len(pairs.examples) - len(kept)

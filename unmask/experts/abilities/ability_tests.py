@@ -84,8 +84,8 @@ def said(test: Test, text: str) -> str:
     """The answer in what a model wrote: the last match, or nothing."""
     if test.find is not None:
         return test.find(text)
-    found = re.findall(test.answer, text)
-    return found[-1].strip().rstrip(".").replace(",", "") if found else ""
+    matches = re.findall(test.answer, text)
+    return matches[-1].strip().rstrip(".").replace(",", "") if matches else ""
 
 
 def is_right(test: Test, text: str, target: int | str | tuple[str, ...]) -> bool:
@@ -272,10 +272,10 @@ def _questions(form: str, head: str, between: str) -> Callable[[Path], list[Item
 def _answers(file: Path, line: int, row: Row) -> list[str]:
     """The right answers of a question: a list, or a table that holds them."""
     given = row.get("answer")
-    found = given.get("aliases") if isinstance(given, dict) else given
-    if not isinstance(found, list) or not found or not all(isinstance(one, str) and one for one in found):
+    answers = given.get("aliases") if isinstance(given, dict) else given
+    if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) and answer for answer in answers):
         raise UnmaskError(f"{file}, line {line}: 'answer' is no list of texts, and no table whose 'aliases' are one.")
-    return found
+    return answers
 
 
 def plain_answer(text: str) -> str:
@@ -285,10 +285,10 @@ def plain_answer(text: str) -> str:
 
 
 def _beside(file: Path, name: str) -> Path:
-    found = file.with_name(name)
-    if not found.is_file():
-        raise UnmaskError(f"The examples of {file.name} are read from {found}, which is not there.")
-    return found
+    examples = file.with_name(name)
+    if not examples.is_file():
+        raise UnmaskError(f"The examples of {file.name} are read from {examples}, which is not there.")
+    return examples
 
 
 _NUMBER = r"####\s*(-?[\d,.]+)"

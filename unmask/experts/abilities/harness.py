@@ -204,8 +204,8 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
         room = min(test.max_new_tokens, lm.max_length // 2)
         said_until = {"until": list(test.stop), "max_gen_toks": room, "do_sample": False}
         config |= {"output_type": "generate_until", "doc_to_target": lambda _: "", "generation_kwargs": said_until}
-    found = evaluate(lm, {name: ConfigurableTask(config=config)}, log_samples=True, bootstrap_iters=0)
-    return _values(found, "acc", "none")
+    results = evaluate(lm, {name: ConfigurableTask(config=config)}, log_samples=True, bootstrap_iters=0)
+    return _values(results, "acc", "none")
 
 
 def _fetched(name: str, test: Test, limit: int | None, items: Fetched) -> list[Item]:
@@ -222,10 +222,10 @@ def _fetched(name: str, test: Test, limit: int | None, items: Fetched) -> list[I
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"{name}.jsonl")
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        found = read_items(name, file)[:limit]
-    fresh = [item for item in found if not items.learned(item.key)]
+        drawn = read_items(name, file)[:limit]
+    fresh = [item for item in drawn if not items.learned(item.key)]
     if not fresh:
-        raise _all_learned(len(found))
+        raise _all_learned(len(drawn))
     return fresh
 
 
@@ -240,13 +240,13 @@ def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[
 
     name, metric, counted = test.hub
     try:
-        found = simple_evaluate(
+        results = simple_evaluate(
             lm, tasks=[name], limit=limit, log_samples=True, bootstrap_iters=0, num_fewshot=test.shots,
             confirm_run_unsafe_code=False,
         )  # fmt: skip
     except (OSError, ValueError, ImportError) as error:
         raise _not_loaded(name, error) from error
-    return _values(found, metric, counted, items)
+    return _values(results, metric, counted, items)
 
 
 def _all_learned(number: int) -> UnmaskError:
@@ -258,15 +258,15 @@ def _not_loaded(name: str, error: Exception) -> UnmaskError:
     return UnmaskError(f"The harness cannot load '{name}': {why} Give a local file: NAME=FILE.")
 
 
-def _values(found: Any, metric: str, counted: str, items: Fetched = Fetched()) -> NDArray[np.float64]:
+def _values(results: Any, metric: str, counted: str, items: Fetched = Fetched()) -> NDArray[np.float64]:
     """Each item's metric under one of the task's filters, without the items that were learned."""
     values: list[float] = []
     left_out = 0
-    for name in sorted(found["samples"]):
-        samples = [one for one in found["samples"][name] if one.get("filter", "none") == counted]
-        fresh = [one for one in samples if not any(items.learned(key) for key in _keys(one["doc"]))]
+    for name in sorted(results["samples"]):
+        samples = [sample for sample in results["samples"][name] if sample.get("filter", "none") == counted]
+        fresh = [sample for sample in samples if not any(items.learned(key) for key in _keys(sample["doc"]))]
         left_out += len(samples) - len(fresh)
-        values += [float(one[metric]) for one in sorted(fresh, key=lambda one: one["doc_id"])]
+        values += [float(sample[metric]) for sample in sorted(fresh, key=lambda sample: sample["doc_id"])]
     if left_out and not values:
         raise _all_learned(left_out)
     if not values:

@@ -113,14 +113,14 @@ def require_sandbox(unsandboxed: bool = False) -> Isolation:
     """The isolation of code that a model writes. Raises UnmaskError if it is not whole, unless `unsandboxed` accepts that."""
     if sys.platform == "win32":
         raise UnmaskError("Code that a model wrote is run only where its memory and time can be limited (Linux, macOS).")
-    found = isolation()
-    if not found.whole and not unsandboxed:
+    sandbox = isolation()
+    if not sandbox.whole and not unsandboxed:
         raise UnmaskError(
-            f"Code that a model writes is run in a sandbox, and there is none here: {found.why} Install bubblewrap (Debian and Ubuntu: "
+            f"Code that a model writes is run in a sandbox, and there is none here: {sandbox.why} Install bubblewrap (Debian and Ubuntu: "
             "apt-get install bubblewrap), which needs user namespaces. Or accept the risk with --allow-unsandboxed-code (in a study: "
             "--set unsandboxed_code=true): the code can then read, change and send away whatever you can."
         )
-    return found
+    return sandbox
 
 
 @functools.cache
@@ -142,9 +142,9 @@ def isolation() -> Isolation:
         why = complaint.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         return Isolation(why=f"bubblewrap does not start ({why[-1]}).")
     kept: dict[str, Any] = marshal.loads(said)  # our own program's: nobody else's has run
-    found = Isolation(tool, **kept)
+    tried = Isolation(tool, **kept)
     missing = [name for name, there in kept.items() if not there]
-    return found if found.whole else Isolation(tool, **kept, why=f"bubblewrap does not limit {', '.join(missing)}.")
+    return tried if tried.whole else Isolation(tool, **kept, why=f"bubblewrap does not limit {', '.join(missing)}.")
 
 
 @contextmanager

@@ -57,7 +57,8 @@ def write_lessons(lessons: Sequence[Lesson], file: Path) -> None:
     """Write lessons as jsonl, each with where it came from."""
     with atomic(file) as scratch:
         rows = (
-            {"instruction": one.instruction, "input": one.input, "output": one.output, "from": one.where} for one in lessons
+            {"instruction": lesson.instruction, "input": lesson.input, "output": lesson.output, "from": lesson.where}
+            for lesson in lessons
         )
         scratch.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 

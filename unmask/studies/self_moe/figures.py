@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"  # told apart by every kind of eye
 
 
-def draw_figures(found: Findings, folder: Path) -> list[Path]:
+def draw_figures(findings: Findings, folder: Path) -> list[Path]:
     """Write every figure that there is something for; their files."""
     written = []
-    for name, figure in (("routing", _routing(found)), ("growth", _growth(found)), ("overhead", _overhead(found))):
+    for name, figure in (("routing", _routing(findings)), ("growth", _growth(findings)), ("overhead", _overhead(findings))):
         if figure is not None:
             file = folder / f"{name}.png"
             with atomic(file) as scratch:
@@ -36,9 +36,9 @@ def _figure(columns: int, width: float, height: float) -> tuple[Figure, list[Axe
     return figure, list(np.atleast_1d(figure.subplots(1, columns)))
 
 
-def _routing(found: Findings) -> Figure | None:
+def _routing(findings: Findings) -> Figure | None:
     """Share of each domain's tokens by their first expert, one panel a mixture."""
-    shown = list(found.usage.items())[:6]
+    shown = list(findings.usage.items())[:6]
     if not shown:
         return None
     figure, axes = _figure(len(shown), 1.2 + 2.3 * len(shown), 2.9)
@@ -56,45 +56,45 @@ def _routing(found: Findings) -> Figure | None:
     return figure
 
 
-def _growth(found: Findings) -> Figure | None:
+def _growth(findings: Findings) -> Figure | None:
     """Average loss by number of experts, and by number of lessons."""
-    panels: list[Any] = [part for part in (found.growing, found.sizes) if part]
+    panels: list[Any] = [part for part in (findings.growing, findings.sizes) if part]
     if not panels:
         return None
     figure, axes = _figure(len(panels), 4.6 * len(panels), 3.2)
-    if found.growing:
+    if findings.growing:
         axis = axes[0]
-        axis.plot([_average(values) for values in found.growing.values()], marker="o", color=_BLUE, label="MiXSE")
-        axis.axhline(_average(found.main[INSTANCE]), color=_ORANGE, linestyle="--", label=INSTANCE)
-        axis.set_xticks(range(len(found.growing)), [name.replace(": ", "\n") for name in found.growing], fontsize=8)
+        axis.plot([_average(values) for values in findings.growing.values()], marker="o", color=_BLUE, label="MiXSE")
+        axis.axhline(_average(findings.main[INSTANCE]), color=_ORANGE, linestyle="--", label=INSTANCE)
+        axis.set_xticks(range(len(findings.growing)), [name.replace(": ", "\n") for name in findings.growing], fontsize=8)
         axis.set_xlabel("experts")
-    if found.sizes:
+    if findings.sizes:
         axis = axes[-1]
-        numbers = sorted(found.sizes)
+        numbers = sorted(findings.sizes)
         for name, colour, mark in (("MiXSE", _BLUE, "o"), (INSTANCE, _ORANGE, "s")):
             axis.plot(
-                numbers, [_average(found.sizes[number][name]) for number in numbers], marker=mark, color=colour, label=name
+                numbers, [_average(findings.sizes[number][name]) for number in numbers], marker=mark, color=colour, label=name
             )
         axis.set_xticks(numbers)
         axis.set_xlabel("lessons of a domain")
     for axis in axes:
-        axis.axhline(_average(found.main[ORACLE]), color=_GREY, linestyle=":", label=ORACLE)
+        axis.axhline(_average(findings.main[ORACLE]), color=_GREY, linestyle=":", label=ORACLE)
         axis.set_ylabel("nats a response token")
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
-    axes[0].set_title(f"base: {_average(found.main[BASE]):.2f}", fontsize=9, loc="left")
+    axes[0].set_title(f"base: {_average(findings.main[BASE]):.2f}", fontsize=9, loc="left")
     return figure
 
 
-def _overhead(found: Findings) -> Figure | None:
+def _overhead(findings: Findings) -> Figure | None:
     """Parameters, operations and time of a mixture, as shares of its base."""
-    if not found.overhead:
+    if not findings.overhead:
         return None
-    one = found.overhead
+    overhead = findings.overhead
     shares = {
-        "parameters": 1 + one["added"] / one["parameters"],
-        "FLOPs of a forward pass": one["flops"],
-        "its time": one["forward"],
+        "parameters": 1 + overhead["added"] / overhead["parameters"],
+        "FLOPs of a forward pass": overhead["flops"],
+        "its time": overhead["forward"],
     }
     figure, (axis,) = _figure(1, 5.2, 1.5)
     places = range(len(shares))[::-1]
@@ -104,7 +104,7 @@ def _overhead(found: Findings) -> Figure | None:
         axis.annotate(f"{share:.2f}", (share, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
     axis.set_yticks(places, list(shares), fontsize=8)
     axis.set_xlim(0, 1.15 * max(shares.values()))
-    axis.set_title(f"{one['experts']} experts, times the base model", fontsize=9, loc="left")
+    axis.set_title(f"{overhead['experts']} experts, times the base model", fontsize=9, loc="left")
     axis.spines[["top", "right"]].set_visible(False)
     return figure
 
