@@ -42,8 +42,8 @@ suite: setup
 fast: setup ## the quick tests on pico models
 	@$(PYTEST) -m 'not real and not slow'
 
-proofs: setup ## power cuts at each write, every damage and every abuse, 10 000 texts: what `make test` samples (two hours)
-	@UNMASK_PROOFS=all $(PYTEST) tests/abuse tests/evaluation/test_damage.py tests/evaluation/test_kills.py tests/experts/test_kills.py
+proofs: setup ## power cuts at each write, every damage and every abuse, 10 000 texts and requests: what `make test` samples (two hours)
+	@UNMASK_PROOFS=all $(PYTEST) tests/abuse tests/evaluation/test_damage.py tests/evaluation/test_kills.py tests/experts/test_kills.py tests/serving/test_hostile.py
 
 lint: setup ## lint and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.serving.running import running
 from tests.test_docs import ROOT, blocks, fenced
 from unmask.cli import app
 from unmask.experts.lessons.lessons import read_lessons
 from unmask.models.bundled import BUNDLED
+from unmask.serving.served import load_models
 from unmask.tasks.find import find_task
 
 pytestmark = pytest.mark.slow
@@ -34,6 +36,7 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"--scale (small|paper)", "--scale smoke"),
     (r" --data \S+", ""),
     (r"(unmask (expert|mix) .*)", r"\1 --steps 2 --batch 2"),
+    (r"(unmask serve .*)", r"\1 --check --port 0"),
     (r"(unmask seeds .*)-n \d+", r"\1-n 6 --held-out-number 4"),
     (r" -m mntp/model -m llm2vec/model", ""),
 )
@@ -42,6 +45,8 @@ PARSED_ONLY = (
     "unmask specialise",
     "-ablation",
 )  # the hub; lessons that a random model cannot write; 64 dimensions
+OF_CLIENTS = "from openai import"
+"""In a block that needs a server."""
 
 
 def cheaper(line: str) -> str:
@@ -64,6 +69,7 @@ def data_files() -> dict[str, list[str]]:
     table = ["key,body", *(f"{place},It is day {place}." for place in range(24))]
     files = {
         "texts.txt": [f"{text}\n" for text in sentences],
+        "keys.txt": ["a-key-of-a-client\n"],
         "texts.csv": [f"{line}\n" for line in table],
         "texts.jsonl": [json.dumps(row) + "\n" for row in labelled],
         "pairs.jsonl": [json.dumps(row) + "\n" for row in anchored],
@@ -111,7 +117,7 @@ def test_every_block_runs(page: Path, desk: Path) -> None:
     names: dict[str, Any] = {}
     ran = 0
     for language, block in fenced(page):
-        if language == "python":
+        if language == "python" and OF_CLIENTS not in block:
             exec(compile(block.replace("smollm2", "pico"), page.name, "exec"), names)
             ran += 1
         for line in block.replace("\\\n", " ").splitlines() if language == "" else ():
@@ -119,6 +125,15 @@ def test_every_block_runs(page: Path, desk: Path) -> None:
                 run(cheaper(line.partition(" #")[0]))
                 ran += 1
     assert ran > 1
+
+
+def test_the_client_that_the_how_to_shows(pico_folder: Callable[[str], Path]) -> None:
+    (block,) = (block for block in blocks(ROOT / "docs" / "how-to.md", "python") if OF_CLIENTS in block)
+    with running(load_models(str(pico_folder("llama")), "prompteol")) as server:
+        names: dict[str, Any] = {}
+        exec(compile(block.replace("8000", str(server.port)), "how-to.md", "exec"), names)
+        assert len(names["answer"].data) == 2
+        names["client"].close()
 
 
 def test_rows_that_tutorials_show(tmp_path: Path) -> None:

@@ -341,6 +341,19 @@ def test_a_design_that_the_model_cannot_serve_is_refused(pico: Callable[..., Emb
             pico(design)
 
 
+def test_another_design_of_the_same_load(pico: Callable[..., Embedder]) -> None:
+    first = pico("causal/instruction/mean", max_length=40, batch_tokens=64, instructions={"query": "Find it"})
+    for name in ("bidirectional/plain/last@1", "causal/instruction-eos/last"):
+        other, alone = first.with_design(name), pico(name, max_length=40, batch_tokens=64)
+        assert np.array_equal(other.encode(TEXTS), alone.encode(TEXTS))
+        assert other.backbone.model is first.backbone.model
+        assert (other.max_length, other.batch_tokens) == (40, 64)
+        assert other.instructions == (first.instructions if "instruction" in name else {})
+    assert first.with_design("causal/instruction/mean") is first
+    with pytest.raises(UnmaskError, match="layer 9"):
+        first.with_design("causal/plain/mean@9")
+
+
 def test_a_design_is_itself_or_its_name() -> None:
     assert as_design("prompteol") == as_design(as_design("prompteol")) == Design("causal", "eol", "last")
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design, as_design
+from unmask.designs.prompts import find_prompt
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
@@ -197,6 +198,21 @@ class Embedder:
             instructions=instructions,
             fit=fit,
             head=head,
+        )
+
+    def with_design(self, design: str | Design) -> Embedder:
+        """The same loaded model, read by another design. Instructions go along if its prompt takes them. Raises UnmaskError."""
+        design = as_design(design)
+        if design == self.design:
+            return self
+        return Embedder(
+            self.backbone,
+            self.tokenizer,
+            design,
+            source=self.source,
+            max_length=self.max_length,
+            batch_tokens=self.batch_tokens,
+            instructions=self.instructions if find_prompt(design.prompt).takes_instruction else None,
         )
 
     def fit(self, texts: Iterable[str]) -> Embedder:

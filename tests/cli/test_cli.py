@@ -34,6 +34,7 @@ COMMANDS = [
     "report",
     "recommend",
     "embed",
+    "serve",
     "mine",
     "leaks",
     "train",

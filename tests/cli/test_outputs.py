@@ -29,6 +29,7 @@ NOT_READ = {
     "document_instruction",
     "dtype",
     "engine",
+    "host",
     "id_column",
     "instruction",
     "label",

@@ -23,6 +23,7 @@ from unmask.cli.probing import probe
 from unmask.cli.recommend import recommend
 from unmask.cli.report import report
 from unmask.cli.reproduce import reproduce
+from unmask.cli.serve import serve
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError, not_installed
@@ -58,6 +59,7 @@ for command, example in (
     (report, "unmask report report"),
     (recommend, "unmask recommend -m smollm2 -t starter"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
+    (serve, "unmask serve smollm2 -d prompteol,mean"),
     (mine, "unmask mine pairs.jsonl -m smollm2 -o triples.jsonl"),
     (leaks, "unmask leaks --train triples.jsonl --task my-task --task starter"),
     (train, "unmask train llm2vec --scale smoke -o my-embedder"),

@@ -12,9 +12,11 @@ from unmask.encoding.backbone import Backbone, Beginning, TokenBatch
 if TYPE_CHECKING:
     from unmask.encoding.tokenization import TokenizedText
 
-# A new batch costs about as much as this many tokens (kernel launches, one pass over the weights). So a text joins a batch
-# only if the padding that it adds costs less than a new batch.
-_BATCH_OVERHEAD = 64
+BATCH_OVERHEAD = 64
+"""A new batch costs about as much as this many tokens (kernel launches, one pass over the weights).
+
+So a text joins a batch only if the padding that it adds costs less than a new batch.
+"""
 _KEPT = 4  # tokens whose keys and values are kept, to one that is computed
 _SMALL = 512  # tokens; smaller batches multiply matrices more slowly
 
@@ -42,7 +44,7 @@ def plan(lengths: Sequence[int], budget: int, before: int = 0) -> list[list[int]
         gap = longest - lengths[index]
         size = len(batches[-1]) + 1 if batches else 1
         fits = batches and longest * size <= budget and before * size <= _KEPT * budget
-        if fits and (padding + gap <= _BATCH_OVERHEAD or gap == 0):
+        if fits and (padding + gap <= BATCH_OVERHEAD or gap == 0):
             batches[-1].append(index)
             padding += gap
         else:

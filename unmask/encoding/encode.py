@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -103,8 +103,7 @@ def encode_tokenized(
     batches = plan(lengths, share(batch_tokens, sum(lengths), threads), before)
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
-        raws = _read(replica, [unique[index] for index in batch], list(fits), tokenizer, beginning)
-        return {design: vectors(design, raw, fits[design]).float().cpu().numpy() for design, raw in raws.items()}
+        return encode_batch(replica, tokenizer, fits, [unique[index] for index in batch], beginning)
 
     for batch, computed in zip(batches, in_parallel(backbone, batches, threads, compute), strict=True):
         if tally is not None:
@@ -119,6 +118,18 @@ def encode_tokenized(
         if progress:
             progress(sum(len(copies[index]) for index in batch))
     return results or {design: np.empty((0, _width(backbone, tokenizer, design, fits[design])), np.float32) for design in fits}
+
+
+def encode_batch(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    fits: Mapping[Design, Fit],
+    texts: Sequence[TokenizedText],
+    beginning: Beginning | None = None,
+) -> dict[Design, Vectors]:
+    """Vectors of every design from ONE forward pass over texts that share a batch. Nobody has checked that they are finite."""
+    raws = _read(backbone, texts, list(fits), tokenizer, beginning)
+    return {design: vectors(design, raw, fits[design]).float().cpu().numpy() for design, raw in raws.items()}
 
 
 def fit_designs(
@@ -220,7 +231,7 @@ def layer_states(
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _read(
     backbone: Backbone,
-    texts: list[TokenizedText],
+    texts: Sequence[TokenizedText],
     designs: list[Design],
     tokenizer: PromptTokenizer,
     beginning: Beginning | None = None,

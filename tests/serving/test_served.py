@@ -1,0 +1,77 @@
+"""Served models: what a name stands for, from a model or from a saved embedder, from one load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import TEXTS
+from unmask.embedder import Embedder
+from unmask.encoding.tokenization import decode_ids
+from unmask.errors import UnmaskError
+from unmask.serving.served import load_models
+
+EXACT = {"dtype": "float32", "device": "cpu"}
+
+
+def test_designs_of_one_model_share_its_weights(pico_folder: Callable[[str], Path]) -> None:
+    models = load_models(
+        str(pico_folder("llama")), 'mean,topic=causal/"The topic of {text} is"/last,bidirectional-mean', **EXACT
+    )
+    assert list(models) == ["mean", "topic", "bidirectional-mean"]
+    assert len({id(model.embedder.backbone.model) for model in models.values()}) == 1
+    assert len({model.group for model in models.values()}) == 3
+    for model in models.values():
+        alone = Embedder.from_pretrained(pico_folder("llama"), model.embedder.design, **EXACT)  # type: ignore[arg-type]
+        assert np.array_equal(model.embedder.encode(TEXTS), alone.encode(TEXTS))
+        assert model.dim == alone.dim
+
+
+def test_a_model_without_a_design_is_served_by_the_default_one(pico_folder: Callable[[str], Path]) -> None:
+    assert [model.embedder.design.name for model in load_models(str(pico_folder("llama")), **EXACT).values()] == [
+        "causal/eol/last"
+    ]
+
+
+@pytest.mark.parametrize("family", ["llama", "olmoe"])
+def test_a_saved_embedder_is_served_as_it_was_saved(family: str, pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    design = "causal/instruction/mean/zscore" if family == "llama" else "causal/instruction/mean/sum:auto"
+    embedder = pico(design, family, max_length=90, instructions={"query": "Find it"}).fit(TEXTS)
+    embedder.save_pretrained(tmp_path / "mine")
+    models = load_models(str(tmp_path / "mine"), **EXACT)
+    assert list(models) == ["mine"]
+    served = models["mine"]
+    assert served.embedder.max_length == 90
+    assert served.instruction(None, "query") == "Find it" and served.instruction(None, "document") is None
+    values = [(served.embedder.design, text) for text in served.tokenize(TEXTS, "Find it")]
+    assert np.allclose(np.stack(models.compute(served.group, values)), embedder.encode_query(TEXTS), atol=2e-5)
+
+
+def test_a_saved_embedder_can_be_read_by_other_designs_too(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    pico("causal/instruction/mean/zscore", instructions={"query": "Find it"}).fit(TEXTS).save_pretrained(tmp_path / "mine")
+    models = load_models(str(tmp_path / "mine"), "z=causal/instruction/mean/zscore,last", **EXACT)
+    assert list(models) == ["z", "last"]
+    saved = Embedder.from_pretrained(tmp_path / "mine")
+    assert np.array_equal(models["z"].embedder.encode(TEXTS), saved.encode(TEXTS)), "the fit is not the saved one"
+    assert models["last"].embedder.instructions == {} and models["z"].embedder.instructions == {"query": "Find it"}
+
+
+def test_a_design_that_the_model_cannot_serve_is_refused(pico_folder: Callable[[str], Path]) -> None:
+    with pytest.raises(UnmaskError, match="layer 9"):
+        load_models(str(pico_folder("llama")), "mean,causal/plain/mean@9", **EXACT)
+    with pytest.raises(UnmaskError, match="label 'a'"):
+        load_models(str(pico_folder("llama")), "a=mean,a=last", **EXACT)
+
+
+def test_ids_are_decoded_without_the_tokens_around_a_text() -> None:
+    from tests.conftest import make_tokenizer
+
+    for tokenizer in (make_tokenizer(), make_tokenizer(add_bos=True)):
+        for text in ("A man", "", " two  spaces ", "a </s> b", "</s>", "<s>"):
+            for special in (True, False):
+                ids = tokenizer(text, add_special_tokens=special)["input_ids"]
+                if special or text != "<s>":  # a lone BOS may be either
+                    assert decode_ids(tokenizer, [ids]) == [text], (text, special)

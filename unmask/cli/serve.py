@@ -1,0 +1,63 @@
+"""`unmask serve`: a model behind an HTTP server that speaks OpenAI's embeddings API."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import ModelOptions
+from unmask.io.terminal import say, tell
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="Hub id, folder (also of a saved embedder) or bundled name.")],
+    designs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--designs",
+            "-d",
+            help="Designs (see `unmask designs`), separated by commas; repeat. Each is served under its name, or as LABEL=DESIGN.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Other machines reach 0.0.0.0, which needs keys.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    keys: Annotated[
+        Path | None, typer.Option(help="File of keys that clients may use, one a line. Or set UNMASK_API_KEYS.")
+    ] = None,
+    no_keys: Annotated[bool, typer.Option("--no-keys", help="Serve everybody who can reach the address.")] = False,
+    max_body: Annotated[int, typer.Option(min=1024, metavar="BYTES", help="Most bytes of a request.")] = 8 * 2**20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Most texts of a request.")] = 2048,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a request.")] = 300_000,
+    max_queue: Annotated[
+        int, typer.Option(min=1, metavar="TOKENS", help="Most tokens that wait; then clients get 429.")
+    ] = 1_000_000,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Longest time for an answer.")] = 120,
+    check: Annotated[bool, typer.Option("--check", help="Load the model, check everything, and end.")] = False,
+    *,
+    options: ModelOptions,
+) -> None:
+    """Serve embeddings over HTTP, in the form of OpenAI's API (POST /v1/embeddings)."""
+    from unmask.serving.keys import read_keys, require_keys
+    from unmask.serving.limits import Limits
+    from unmask.serving.served import load_models
+    from unmask.serving.server import Server, address_of, listen
+
+    limits = Limits(body_bytes=max_body, items=max_texts, request_tokens=max_tokens, queue_tokens=max_queue, seconds=timeout)
+    allowed = read_keys(keys, os.environ)
+    require_keys(host, allowed, no_keys)
+    with listen(host, port) as listening:
+        models = load_models(model, ",".join(designs or ()), **asdict(options))
+        show = tell if check else say
+        for name, served in models.items():
+            show(f"{name}: {served.embedder.design.name}, {served.dim} dimensions, at most {served.embedder.max_length} tokens")
+        if check:
+            return
+        say(f"serving at {address_of(listening)}/v1 {'with keys' if allowed else 'without keys'}; Ctrl-C stops it")
+        Server(models, allowed, limits).run(listening)
+        say("stopped")

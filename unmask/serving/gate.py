@@ -1,0 +1,193 @@
+"""Gate: what every request passes before the routes, and what every answer passes after them.
+
+It checks the key, refuses what is too much, too slow or too late, reads the body, counts, and turns every error into an answer of one
+sentence. It is plain ASGI, so that limits hold before anything of a request is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.io.terminal import say
+from unmask.serving.keys import Keys
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+from unmask.serving.protocol import ApiError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+OPEN = ("/health", "/ready", "/docs", "/openapi.json")
+"""Paths that need no key: they say nothing about anybody."""
+PATHS = (*OPEN, "/metrics", "/v1/models", "/v1/embeddings")
+_DISCARDED = 4  # a body that is too long is read to its end up to so many times the limit, so that its sender sees the answer
+
+
+class _Gone(Exception):
+    """The client has closed the connection."""
+
+
+@dataclass
+class Traffic:
+    """What goes on in a server. requests: that are answered now; bodies: bytes of bodies that are held; draining: it stops."""
+
+    requests: int = 0
+    bodies: int = 0
+    draining: bool = False
+
+
+class Gate:
+    """The door of the server, as an ASGI application around another one."""
+
+    def __init__(self, app: App, keys: Keys, limits: Limits, metrics: Metrics, traffic: Traffic) -> None:
+        """Stand before an application."""
+        self._app, self._keys, self._limits, self._metrics, self._traffic = app, keys, limits, metrics, traffic
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request. Nothing is raised."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, status = time.perf_counter(), 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            try:
+                async with asyncio.timeout(self._limits.seconds):
+                    await send(message)
+            except TimeoutError:  # the client does not fetch its answer
+                raise _Gone from None
+
+        try:
+            await self._admit(scope, receive, watched)
+        except _Gone:
+            self._metrics.gone.inc()
+        except (Exception, asyncio.CancelledError) as error:
+            if not status:
+                await answer(_as_told(error), watched)
+        path = path_label(scope["path"])
+        self._metrics.requests.labels(path, str(status or 499)).inc()
+        self._metrics.seconds.labels(path).observe(time.perf_counter() - begin)
+
+    async def _admit(self, scope: Message, receive: Receive, send: Send) -> None:
+        traffic, limits = self._traffic, self._limits
+        headers = dict(scope["headers"])
+        if scope["path"] in OPEN:
+            return await self._app(scope, receive, send)
+        if not self._keys.allow(headers.get(b"authorization")):
+            raise ApiError(401, "This server needs a key: send the header 'Authorization: Bearer KEY'.", code="invalid_api_key")
+        if traffic.draining:
+            raise ApiError(503, "The server is stopping.", retry_after=5)
+        if traffic.requests >= limits.requests:
+            raise ApiError(429, "The server answers as many requests as it can. Try again.", retry_after=1)
+        traffic.requests += 1
+        body = bytearray()
+        try:
+            if scope["method"] == "POST":
+                await self._read(body, headers, receive)
+                await self._app(scope, _replay(bytes(body), receive), send)
+            else:
+                await self._app(scope, receive, send)
+        finally:
+            traffic.requests -= 1
+            traffic.bodies -= len(body)
+
+    async def _read(self, body: bytearray, headers: dict[bytes, bytes], receive: Receive) -> None:
+        """Read the body of a request. Raises ApiError if it is too long or too slow, or if all bodies together are too much."""
+        limits, size = self._limits, 0
+        too_long = ApiError(413, f"The body is longer than {limits.body_bytes} bytes: send fewer texts at once.")
+        if int(headers.get(b"content-length", b"0")) > _DISCARDED * limits.body_bytes:
+            raise too_long
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                async for chunk in _chunks(receive):
+                    size += len(chunk)
+                    if size > _DISCARDED * limits.body_bytes:
+                        raise too_long
+                    if size <= limits.body_bytes:
+                        self._keep(body, chunk)
+        except TimeoutError:
+            raise ApiError(408, f"The body did not arrive within {limits.body_seconds:g} seconds.") from None
+        if size > limits.body_bytes:
+            raise too_long
+
+    def _keep(self, body: bytearray, chunk: bytes) -> None:
+        if self._traffic.bodies + len(chunk) > self._limits.bodies_bytes:
+            raise ApiError(429, "The server reads as many requests as it can. Try again.", retry_after=1)
+        self._traffic.bodies += len(chunk)
+        body += chunk
+
+
+async def answer(error: ApiError, send: Send) -> None:
+    """Send an error to the client."""
+    headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+    headers.append((b"content-length", str(len(error.body)).encode()))
+    if error.status in (408, 413):  # the rest of the body is not worth reading
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": error.body})
+
+
+async def gone(receive: Receive) -> None:
+    """Return when the client has closed the connection. Its request has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _as_told(error: BaseException) -> ApiError:
+    """The error that the client is told. One that should not happen is noted without what the request held."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, asyncio.CancelledError):
+        return ApiError(503, "The server has stopped before the answer was ready.")
+    note(error)
+    return ApiError(500, "The server failed on this request.")
+
+
+def note(error: BaseException) -> None:
+    """Say on standard error what kind of error was raised, and where; not its message, which may hold a text of a request."""
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    where = f" in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}" if trace else ""
+    say(f"a request failed: {type(error).__name__}{where}")
+
+
+def path_label(path: str) -> str:
+    """A path as metrics show it."""
+    if path.startswith("/v1/models/"):
+        return "/v1/models"
+    return path if path in PATHS else "other"
+
+
+async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        yield message.get("body", b"")
+        if not message.get("more_body"):
+            return
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body that was read already, and then what comes after it."""
+    first = True
+
+    async def replay() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay

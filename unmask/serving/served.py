@@ -1,0 +1,99 @@
+"""Served models: several designs of one model, from one load, each under a name of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.designs.design import Design, parse_designs
+from unmask.embedder import DEFAULT_DESIGN, Embedder
+from unmask.encoding.encode import encode_batch
+from unmask.encoding.tokenization import TokenizedText
+from unmask.errors import UnmaskError
+from unmask.saving.folder import read_settings
+
+_AT_ONCE = 64  # texts that are tokenized in one turn, since all requests share the tokenizer
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A design under the name that requests give it. dim: of its vectors."""
+
+    name: str
+    embedder: Embedder
+    dim: int
+
+    @property
+    def group(self) -> Hashable:
+        """Attention and prompt. Texts of models that share both can share a forward pass."""
+        return self.embedder.design.attention, self.embedder.design.prompt
+
+    def instruction(self, instruction: str | None, input_type: str | None) -> str | None:
+        """The instruction of a request: its own, or the embedder's for this type of input, if it has one. Raises UnmaskError."""
+        if instruction is None:
+            return self.embedder.instructions.get(input_type or "")
+        if input_type is not None:
+            raise UnmaskError("Give an instruction or an input_type, not both.")
+        return instruction
+
+    def tokenize(self, texts: Sequence[str], instruction: str | None) -> Iterator[TokenizedText]:
+        """The tokens of each text in its prompt, in order. Threads take turns after a few texts. Raises UnmaskError."""
+        for begin in range(0, len(texts), _AT_ONCE):
+            yield from self.embedder.prompt.tokenize(texts[begin : begin + _AT_ONCE], instruction)
+
+
+class ServedModels(Mapping[str, ServedModel]):
+    """Served models by name, all of one load."""
+
+    def __init__(self, embedders: Mapping[str, Embedder]) -> None:
+        """Fit what the designs need and compute a first vector with each, so that no request waits for that. Raises UnmaskError."""
+        self._models = {name: ServedModel(name, embedder, embedder.dim) for name, embedder in embedders.items()}
+        self._fits = {embedder.design: embedder.fitted for embedder in embedders.values()}
+        self._groups = {model.group: model.embedder for model in self._models.values()}
+
+    def __getitem__(self, name: str) -> ServedModel:
+        """The model of a name."""
+        return self._models[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        """Number of models."""
+        return len(self._models)
+
+    @property
+    def batch_tokens(self) -> int:
+        """Most tokens of a batch."""
+        return next(iter(self._groups.values())).batch_tokens
+
+    def compute(self, group: Hashable, texts: Sequence[tuple[Design, TokenizedText]]) -> list[NDArray[np.float32]]:
+        """The vector of each text by its design, from ONE forward pass. Equal texts are computed once. A vector may be not finite."""
+        embedder = self._groups[group]
+        rows: dict[tuple[tuple[int, ...], int], int] = {}
+        places = [rows.setdefault((text.ids, text.start), len(rows)) for _, text in texts]
+        distinct = {place: text for place, (_, text) in zip(places, texts, strict=True)}
+        fits = {design: self._fits[design] for design, _ in texts}
+        vectors = encode_batch(embedder.backbone, embedder.prompt, fits, [distinct[row] for row in range(len(rows))])
+        return [vectors[design][place] for (design, _), place in zip(texts, places, strict=True)]
+
+
+def load_models(model: str, designs: str | None = None, **options: Any) -> ServedModels:
+    """Load a model once, for several designs. designs: as in `parse_designs`; their labels are the names of the served models.
+
+    Without designs, a saved embedder is served under the name of its folder, and any other model by its default design. options: of
+    `Embedder.from_pretrained`. Raises UnmaskError.
+    """
+    folder = Path(model).expanduser()
+    saved = read_settings(folder)
+    wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
+    if saved and not designs:
+        wanted = {folder.resolve().name: next(iter(wanted.values()))}
+    loaded = Embedder.from_pretrained(model, None if saved else next(iter(wanted.values())), **options)
+    return ServedModels({name: loaded.with_design(design) for name, design in wanted.items()})

@@ -1,0 +1,92 @@
+"""Server: the socket, the HTTP library, and the way from the first signal to a stop at which every accepted request was answered."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from typing import Any
+
+import uvicorn
+
+from unmask.errors import UnmaskError
+from unmask.serving.app import Service, create_api
+from unmask.serving.connection import Connection
+from unmask.serving.gate import Gate, Traffic
+from unmask.serving.keys import Keys
+from unmask.serving.limits import Limits
+from unmask.serving.metrics import Metrics
+from unmask.serving.served import ServedModels
+
+_FLUSH_SECONDS = 5  # for the last bytes of answers, after all requests were answered
+
+
+class Server:
+    """Served models on a socket."""
+
+    def __init__(self, models: ServedModels, keys: Keys, limits: Limits) -> None:
+        """Start the thread that computes; nothing listens yet."""
+        # its messages would show what a client sent; the gate and the metrics tell what happens
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
+        metrics, self.traffic = Metrics(), Traffic()
+        self.service = Service(models, limits, metrics, self.traffic)
+        gate = Gate(create_api(self.service), keys, limits, metrics, self.traffic)
+        config = uvicorn.Config(
+            gate,
+            http=Connection.under(limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=max(1, int(limits.idle_seconds)),
+            timeout_graceful_shutdown=_FLUSH_SECONDS,
+        )
+        self._http = _HttpServer(config, self.traffic, limits.drain_seconds)
+
+    def run(self, listening: socket.socket) -> None:
+        """Serve until a signal (SIGTERM, Ctrl-C) or `stop`, and then until every accepted request was answered."""
+        try:
+            self._http.run([listening])
+        finally:
+            self.service.close()
+
+    def stop(self) -> None:
+        """Refuse new requests, answer those that were accepted, and end `run`. May be called from any thread."""
+        self.traffic.draining = True
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn, with a first signal that refuses new requests while it answers others, and a second one that stops at once."""
+
+    def __init__(self, config: Any, traffic: Traffic, patience: float) -> None:
+        super().__init__(config)
+        self._traffic, self._patience, self._since = traffic, patience, 0.0
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Take a signal."""
+        self.should_exit = self.force_exit = self._traffic.draining
+        self._traffic.draining = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: has everything been answered?"""
+        if self._traffic.draining:
+            self._since = self._since or time.monotonic()
+            self.should_exit |= not self._traffic.requests or time.monotonic() - self._since > self._patience
+        return bool(await super().on_tick(counter))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Port 0 takes any free port. Raises UnmaskError if the port is taken or not allowed."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except (OSError, UnicodeError) as error:
+        raise UnmaskError(f"Nothing can listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}.") from error
+
+
+def address_of(listening: socket.socket) -> str:
+    """The URL of a socket."""
+    host, port = listening.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
