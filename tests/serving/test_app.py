@@ -286,8 +286,12 @@ def test_the_api_describes_itself(client: Client) -> None:
 
 
 def test_no_request_is_left_in_what_the_server_says(
-    client: Client, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    client: Client,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    caplog.set_level("DEBUG")
     secret = "a secret text"
 
     def fail(*_: Any) -> Any:
@@ -296,7 +300,7 @@ def test_no_request_is_left_in_what_the_server_says(
     monkeypatch.setattr(client.server.service.batcher, "_compute", fail)
     answer = client.embed(secret)
     assert answer.status == 500 and secret not in answer.body.decode()
-    told = "".join(capfd.readouterr())
+    told = "".join((caplog.text, *capfd.readouterr()))
     assert secret not in told and "RuntimeError in test_app.py" in told and "Traceback" not in told
     monkeypatch.undo()
     assert client.embed("next").status == 200

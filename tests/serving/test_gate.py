@@ -36,18 +36,31 @@ def client(models: ServedModels) -> Iterator[Client]:
         yield client
 
 
+class Hold:
+    """Keeps a model from computing until `release`. entered: whether it has a batch."""
+
+    def __init__(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._released, self.entered = threading.Event(), threading.Event()
+        batcher = client.server.service.batcher
+        compute = batcher._compute
+
+        def wait(group: Any, texts: Any) -> Any:
+            self.entered.set()
+            self._released.wait(20)
+            return compute(group, texts)
+
+        monkeypatch.setattr(batcher, "_compute", wait)
+
+    def release(self) -> None:
+        self._released.set()
+
+
 @pytest.fixture
-def gate(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The model computes only while this is set."""
-    yield from held(client, monkeypatch)
-
-
-def held(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    batcher, opened = client.server.service.batcher, threading.Event()
-    compute = batcher._compute
-    monkeypatch.setattr(batcher, "_compute", lambda group, texts: (opened.wait(20), compute(group, texts))[1])
-    yield opened
-    opened.set()
+def hold(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
+    """A model that computes nothing yet."""
+    made = Hold(client, monkeypatch)
+    yield made
+    made.release()
 
 
 def request(body: bytes, head: str = "") -> bytes:
@@ -176,16 +189,16 @@ def test_a_connection_without_a_request_is_closed(first: bytes, client: Client) 
 # --- clients that leave ----------------------------------------------------------------------------------------------
 
 
-def test_texts_of_a_client_that_has_left_are_not_computed(client: Client, gate: threading.Event) -> None:
+def test_texts_of_a_client_that_has_left_are_not_computed(client: Client, hold: Hold) -> None:
     batcher = client.server.service.batcher
     first = threading.Thread(target=client.embed, args=("first",))
     first.start()
-    until(lambda: client.server.traffic.requests == 1 and batcher.waiting == (0, 0))
+    assert hold.entered.wait(10)
     with connected(client) as raw:
         raw.sendall(request(embedding("left"), f"Content-Length: {len(embedding('left'))}\r\n"))
         until(lambda: batcher.waiting[0] == 1)
     until(lambda: batcher.waiting == (0, 0))
-    gate.set()
+    hold.release()
     first.join(10)
     assert client.metric("unmask_gone_clients_total") == 1
     assert client.metric("unmask_texts_total") == 1
@@ -201,28 +214,28 @@ def test_a_client_that_leaves_in_its_body_does_no_harm(client: Client) -> None:
 # --- too much --------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_says_when_to_try_again(client: Client, gate: threading.Event) -> None:
+def test_a_full_queue_says_when_to_try_again(client: Client, hold: Hold) -> None:
     batcher = client.server.service.batcher
     threads, _ = in_threads(1, lambda _: client.embed("first"))
-    until(lambda: client.server.traffic.requests == 1 and batcher.waiting == (0, 0))
+    assert hold.entered.wait(10)
     more, _ = in_threads(1, lambda _: client.embed(["word " * 15] * 8))
     until(lambda: batcher.waiting[0] == 8)
     refused = client.embed(["word " * 15] * 8)
     assert refused.status == 429 and refused.error["type"] == "rate_limit_error"
     assert 1 <= int(refused.headers["retry-after"]) <= 60
-    gate.set()
+    hold.release()
     for thread in (*threads, *more):
         thread.join(20)
     assert client.embed("again").status == 200
 
 
-def test_too_many_requests_at_once_are_refused(client: Client, gate: threading.Event) -> None:
+def test_too_many_requests_at_once_are_refused(client: Client, hold: Hold) -> None:
     threads, answers = in_threads(6, lambda _: client.embed("x"))
     until(lambda: client.server.traffic.requests == 6)
     refused = client.embed("x")
     assert refused.status == 429 and refused.headers["retry-after"] == "1"
     assert client.ask("GET", "/health").status == 200
-    gate.set()
+    hold.release()
     for thread in threads:
         thread.join(20)
     assert {answer.status for answer in answers.values()} == {200}
@@ -242,15 +255,15 @@ def test_a_stop_answers_what_was_accepted_and_refuses_what_is_new(
     models: ServedModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(models) as client:
-        for gate in held(client, monkeypatch):
-            threads, answers = in_threads(3, lambda n: client.embed(f"text {n}"))
-            until(lambda: client.server.traffic.requests == 3)
-            client.server.stop()
-            refused = client.embed("new")
-            assert refused.status == 503 and "stopping" in refused.error["message"] and "retry-after" in refused.headers
-            assert client.ask("GET", "/ready").status == 503
-            assert client.ask("GET", "/health").status == 200
-            gate.set()
+        hold = Hold(client, monkeypatch)
+        threads, answers = in_threads(3, lambda n: client.embed(f"text {n}"))
+        until(lambda: client.server.traffic.requests == 3)
+        client.server.stop()
+        refused = client.embed("new")
+        assert refused.status == 503 and "stopping" in refused.error["message"] and "retry-after" in refused.headers
+        assert client.ask("GET", "/ready").status == 503
+        assert client.ask("GET", "/health").status == 200
+        hold.release()
         for thread in threads:
             thread.join(20)
     assert {answer.status for answer in answers.values()} == {200}
@@ -260,13 +273,14 @@ def test_a_stop_answers_what_was_accepted_and_refuses_what_is_new(
 
 def test_a_stop_does_not_wait_for_ever(models: ServedModels, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(models, limits=Limits(drain_seconds=0.2)) as client:
-        for _ in held(client, monkeypatch):
-            threads, answers = in_threads(2, lambda n: client.embed(f"text {n}"))
-            until(lambda: client.server.traffic.requests == 2)
-            begin = time.monotonic()
-            client.server.stop()
-            for thread in threads:
-                thread.join(20)
+        hold = Hold(client, monkeypatch)
+        threads, answers = in_threads(2, lambda n: client.embed(f"text {n}"))
+        until(lambda: client.server.traffic.requests == 2 and hold.entered.is_set())
+        begin = time.monotonic()
+        client.server.stop()
+        for thread in threads:
+            thread.join(20)
+        hold.release()
     assert time.monotonic() - begin < 15
     assert {answer.status for answer in answers.values()} == {503}
 

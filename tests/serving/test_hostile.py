@@ -80,10 +80,11 @@ def client(pico: Callable[..., Embedder]) -> Iterator[Client]:
 
 
 @pytest.fixture(autouse=True)
-def _quiet(client: Client, capfd: pytest.CaptureFixture[str]) -> Iterator[None]:
+def _quiet(client: Client, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """At the end, the server has said nothing, holds nothing, and works."""
+    caplog.set_level("INFO")
     yield
-    told = "".join(capfd.readouterr())
+    told = "".join((caplog.text, *capfd.readouterr()))
     assert "request failed" not in told and "Traceback" not in told, told[-2000:]
     assert client.embed("still here").status == 200
     until(lambda: client.server.service.batcher.waiting == (0, 0))
