@@ -39,18 +39,15 @@ def designs(as_json: AsJson = False) -> None:
             {"prompt": prompt.name, "template": prompt.template, "meaning": prompt.meaning} for prompt in PROMPTS.values()
         ]
         sets = [
-            {"set": name, "designs": design_set.designs, "meaning": design_set.meaning, "source": design_set.source}
-            for name, design_set in SETS.items()
+            {"set": name, "designs": group.designs, "meaning": group.meaning, "source": group.source}
+            for name, group in SETS.items()
         ]
         print(json.dumps({"designs": rows, "sets": sets, "prompts": prompts}, indent=2, ensure_ascii=False))
         return
     _entries("Named designs", [(name, preset.design, _told(preset)) for name, preset in PRESETS.items()])
     _entries(
         "Sets of designs",
-        [
-            (name, ", ".join(design_set.designs), f"{design_set.meaning} [{design_set.source}]")
-            for name, design_set in SETS.items()
-        ],
+        [(name, ", ".join(group.designs), f"{group.meaning} [{group.source}]") for name, group in SETS.items()],
     )
     _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _told(prompt)) for prompt in PROMPTS.values()])
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
@@ -116,13 +113,8 @@ def tasks(
         for kind in KINDS.values()
     ]
     sets = [
-        {
-            "set": name,
-            "name in mteb": None if task_set.tasks else task_set.of,
-            "tasks": task_set.kinds,
-            "source": task_set.source,
-        }
-        for name, task_set in stated_sets().items()
+        {"set": name, "name in mteb": None if group.tasks else group.of, "tasks": group.kinds, "source": group.source}
+        for name, group in stated_sets().items()
     ]
     if as_json:
         print(json.dumps({"kinds": kinds, "sets": sets, "starter": starter}, indent=2, ensure_ascii=False))
@@ -133,7 +125,7 @@ def tasks(
     )
     _entries(
         "Task sets, e.g. -t mteb-eng-v2 (any other benchmark of mteb works too)",
-        [(name, _counted(task_set.kinds), task_set.source) for name, task_set in stated_sets().items()],
+        [(name, _counted(group.kinds), group.source) for name, group in stated_sets().items()],
     )
     _entries(
         "Starter tasks, all by -t starter (a demonstration, not a benchmark)",

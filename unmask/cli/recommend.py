@@ -103,18 +103,16 @@ def _wrapped(text: str, indent: str) -> None:
         tell(line)
 
 
-def _print_round(number: int, race_round: Round) -> None:
+def _print_round(number: int, done: Round) -> None:
     from unmask.evaluation.leader import points
 
-    tell(
-        f"Round {number}: {race_round.items} items, {race_round.tokens:,} tokens; how far behind, with intervals corrected over all pairs"
-    )
-    width = max(len(standing.label) for standing in race_round.standings)
-    for standing in race_round.standings:
-        behind = f"{100 * standing.behind:5.1f} behind" if standing is not race_round.standings[0] else ""
+    tell(f"Round {number}: {done.items} items, {done.tokens:,} tokens; how far behind, with intervals corrected over all pairs")
+    width = max(len(standing.label) for standing in done.standings)
+    for standing in done.standings:
+        behind = f"{100 * standing.behind:5.1f} behind" if standing is not done.standings[0] else ""
         if standing.interval:
             low, high = standing.interval
             behind += f" [{points(low)}, {points(high)}]" + ", worse" * standing.worse
-        mark = "+" if standing.label in race_round.kept and not standing.worse else " "
+        mark = "+" if standing.label in done.kept and not standing.worse else " "
         tell(f"  {mark} {100 * standing.score:5.1f}  {standing.label:{min(width, 40)}} {behind}".rstrip())
     print()

@@ -84,20 +84,16 @@ class Grid:
         texts, tokens = sum(result.texts for result in own), sum(result.tokens for result in own)
         per_text = tokens / texts if tokens and texts else None
         keys = {key for result in own if (key := _pass_of(result))}
-        passes = [
-            spent
-            for spent in self.costs
-            if (spent.model, spent.model_revision, spent.attention, spent.prompt, spent.task) in keys
-        ]
-        seconds, timed = sum(spent.seconds for spent in passes), sum(spent.texts for spent in passes)
+        passes = [run for run in self.costs if (run.model, run.model_revision, run.attention, run.prompt, run.task) in keys]
+        seconds, timed = sum(run.seconds for run in passes), sum(run.texts for run in passes)
         if not seconds or not timed:
             return DesignCost(own[0].dim, per_text)
         return DesignCost(
             own[0].dim,
             per_text,
-            sum(spent.tokens for spent in passes) / seconds,
+            sum(run.tokens for run in passes) / seconds,
             1000 * seconds / timed,
-            max((spent.peak_memory for spent in passes if spent.peak_memory), default=None),
+            max((run.peak_memory for run in passes if run.peak_memory), default=None),
         )
 
 
