@@ -1,1 +1,1 @@
-"""Benchmarks: each prints ratios measured within one run, since absolute times belong to a machine."""
+"""Benchmarks. Each prints ratios of times from one run, because absolute times hold only for one machine."""

@@ -1,6 +1,6 @@
-"""What benchmarks measure on: real data sets, or, with `--smoke`, a few bundled texts and the pico model.
+"""Inputs of the benchmarks: real data sets, or a few bundled texts and the pico model (`--smoke`).
 
-A smoke run shows in seconds that a benchmark still runs; its numbers mean nothing. The tests start every benchmark so.
+A smoke run shows in seconds that a benchmark still runs. Its numbers mean nothing. The tests run every benchmark in this way.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _BUNDLED = {"stsb/test.jsonl": STARTER["sts"] / "test.jsonl", "scifact/corpus.js
 
 
 def parser(description: str | None, model: bool = True) -> argparse.ArgumentParser:
-    """A parser with the options that all benchmarks share: `--smoke` and, unless told otherwise, `--model`."""
+    """A parser with the options of all benchmarks: `--smoke`, and `--model` (unless `model` is False)."""
     options = argparse.ArgumentParser(description=(description or "").splitlines()[0])
-    options.add_argument("--smoke", action="store_true", help="a tiny model and few texts: does it run?")
+    options.add_argument("--smoke", action="store_true", help="use a tiny model and few texts, to see whether it runs")
     if model:
-        options.add_argument("--model", help="smollm2, or pico in a smoke run")
+        options.add_argument("--model", help="default: smollm2, or pico with --smoke")
     return options
 
 
 def model_of(given: argparse.Namespace) -> str:
-    """The model that was asked for, or the default of the size."""
+    """The requested model, or the default."""
     return str(given.model or ("pico" if given.smoke else "smollm2"))
 
 
 def rows(file: str, smoke: bool) -> list[dict[str, Any]]:
-    """The rows of a file of a data set, such as `stsb/test.jsonl`; a bundled file of the same columns in a smoke run."""
+    """The rows of a file such as `stsb/test.jsonl`. In a smoke run, the rows of a bundled file with the same columns."""
     path = _BUNDLED[file] if smoke else DATA / file
     if not path.is_file():
-        raise SystemExit(f"There is no {path}. Set UNMASK_DATA to a folder that holds {file}, or use --smoke.")
+        raise SystemExit(f"'{path}' does not exist. Set UNMASK_DATA to a folder that contains {file}, or use --smoke.")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

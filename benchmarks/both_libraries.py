@@ -1,4 +1,4 @@
-"""How far sentence-transformers' vectors of a saved embedder are from unmask's, by design and precision.
+"""Differences between unmask's and sentence-transformers' vectors of one saved embedder, by design and precision.
 
 python -m benchmarks.both_libraries [--model smollm2] [--texts 100] [--smoke]
 """
@@ -19,7 +19,7 @@ DESIGNS = ("causal/plain/mean", "causal/plain/last", "prompteol")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print differences in the default batches of both libraries, with one text in each batch, and when loaded as fp32."""
+    """Print the differences with the default batches of both libraries, with one text in each batch, and with both in fp32."""
     from unmask import Embedder
 
     parser = _inputs.parser(__doc__)

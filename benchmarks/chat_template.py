@@ -1,8 +1,8 @@
-"""What a chat template applied by accident costs: one model, one prompt, one data set, three ways to load it.
+"""The cost of a chat template that is applied by accident. One model, one prompt, one data set, three ways to load the model.
 
     python -m benchmarks.chat_template [--model smollm2] [--pairs 1379] [--smoke]
 
-sentence-transformers wraps plain strings in the chat template of a chat model. unmask never does unless a design says `chat:`.
+sentence-transformers puts plain strings into the chat template of a chat model. unmask does so only if the design says `chat:`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DESIGN = "prompteol"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print Spearman x 100 of cosine on STSB test for each way."""
+    """Print Spearman x 100 on the STSB test set for each way."""
     parser = _inputs.parser(__doc__)
     parser.add_argument("--pairs", type=int, default=1379)
     given = parser.parse_args(arguments)
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def compare_ways(model: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Score the pairs in the three ways."""
+    """Score the pairs in all three ways."""
     from sentence_transformers import SentenceTransformer
 
     from unmask import Embedder
@@ -45,7 +45,7 @@ def compare_ways(model: str, rows: Sequence[dict[str, Any]]) -> None:
     ours = Embedder.from_pretrained(model, DESIGN)
     dtype = str(ours.backbone.dtype).removeprefix("torch.")
     theirs = SentenceTransformer(resolve(model), model_kwargs={"dtype": dtype})
-    print(f"first tokens that sentence-transformers computes: {_first_tokens(theirs, prompted[0])}")
+    print(f"first tokens in sentence-transformers: {_first_tokens(theirs, prompted[0])}")
     ways = {
         "sentence-transformers, as it loads the model": theirs.encode(prompted, show_progress_bar=False),
         f"unmask, chat:{PROMPTS['eol'].name}": Embedder.from_model(

@@ -1,4 +1,4 @@
-"""How far a vector moves with the batch that its text is computed in: exact in fp32, rounding in bf16.
+"""How much a vector depends on the batch of its text. In fp32 it should not; in bf16 there is rounding.
 
 python -m benchmarks.drift [--model smollm2] [--texts 200] [--smoke]
 """
@@ -14,7 +14,7 @@ from benchmarks.encode import texts
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the smallest cosine and largest difference between a text alone and in a batch, for each precision and design."""
+    """Compare each text alone with the same text in a batch. Print the smallest cosine and the largest difference."""
     from unmask import Embedder
 
     parser = _inputs.parser(__doc__)

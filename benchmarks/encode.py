@@ -1,4 +1,4 @@
-"""Encoding speed and memory: against sentence-transformers, against a bare forward pass, and of many designs at once.
+"""Encoding speed and memory: compared with sentence-transformers and with a bare forward pass, and for many designs at once.
 
     python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3] [--peer vllm=PYTHON] [--smoke]
 
@@ -43,7 +43,7 @@ def texts(count: int, smoke: bool = False) -> dict[str, list[str]]:
 
 
 def best_times(competitors: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Best of several turns of each, after one warm-up of each."""
+    """The best time of each competitor, over several turns after a warm-up."""
     times = {name: float("inf") for name in competitors}
     for turn in range(repeats + 1):
         for name, run in competitors.items():
@@ -55,7 +55,7 @@ def best_times(competitors: Mapping[str, Callable[[], Any]], repeats: int) -> di
 
 
 def against_sentence_transformers(model: str, sets: dict[str, list[str]], repeats: int) -> None:
-    """Ours / theirs on the same weights, dtype, device and token ids; and ours against a forward pass on ready batches."""
+    """Compare ours with theirs on the same weights, dtype, device and token ids; and ours with a bare forward pass on ready batches."""
     from sentence_transformers import SentenceTransformer
 
     from unmask import Embedder
@@ -89,7 +89,7 @@ def against_sentence_transformers(model: str, sets: dict[str, list[str]], repeat
         print(
             f"{name:10} {len(some):4} texts, {real} tokens (padding {ready / real - 1:.1%}, same ids: {same}): "
             f"{times['theirs'] / times['ours']:.2f} x sentence-transformers, "
-            f"{times['bare'] / times['ours']:.0%} of a bare forward on the same batches, "
+            f"{times['bare'] / times['ours']:.0%} of the speed of a bare forward pass on the same batches, "
             f"{real / times['ours']:.0f} tokens/s"
         )
 
@@ -101,7 +101,7 @@ def _their_ids(theirs: Any, some: list[str]) -> list[list[int]]:
 
 
 def many_designs(model: str, some: list[str], repeats: int) -> None:
-    """All training-free designs of one attention and prompt against one of them."""
+    """Compare all training-free designs of one attention and prompt with one of them."""
     from unmask import Design, Embedder
     from unmask.designs.design import HEADS, POOLINGS
     from unmask.encoding.encode import encode_designs
@@ -123,7 +123,7 @@ def many_designs(model: str, some: list[str], repeats: int) -> None:
 
 
 def routing(name: str, some: list[str], repeats: int) -> None:
-    """Routing features against hidden states alone, on a small random mixture of experts."""
+    """Compare routing features with hidden states alone, on a small random mixture of experts."""
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     from unmask import Embedder
@@ -143,7 +143,7 @@ def routing(name: str, some: list[str], repeats: int) -> None:
 
 
 def peak_memory(model: str, count: int) -> None:
-    """Peak resident memory of `@all` against the last layer, each in a process of its own."""
+    """Compare the peak resident memory of `@all` with that of the last layer. Each runs in its own process."""
     peaks = {}
     for design in (PLAIN, f"{PLAIN}@all"):
         command = [sys.executable, "-m", "benchmarks.encode", "--peak", design, "--model", model, "--texts", str(count)]
@@ -210,7 +210,7 @@ def against_peer(peer: str, model: str, gguf: str | None, some: Sequence[str], r
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run all of it."""
+    """Run all parts."""
     parser = _inputs.parser(__doc__)
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)

@@ -1,10 +1,11 @@
-"""False findings of the paired tests over items, where two equal designs differ on few items.
+"""False findings of the paired tests over items, if two equal designs differ on few items.
 
     python -m benchmarks.few_differences [--smoke]
 
-Items are right or wrong. Each item differs between the two designs with the same small chance, either way with the same chance. Prints the
-per cent of such comparisons with p below 0.05, and below 0.05 / 28 (what Holm's correction asks of the first of 28 pairs), by the bootstrap
-and by the exact sign-flip test that `unmask compare` uses. The shares are sums over all outcomes, not simulated.
+Items are right or wrong. Each item differs between the two designs with the same small chance, and each design is then right with the same
+chance. It prints the per cent of such comparisons with p below 0.05, and below 0.05 / 28 (the level of the first of 28 pairs under Holm's
+correction), for the bootstrap and for the exact sign-flip test of `unmask compare`. The per cents are exact sums over all outcomes, not a
+simulation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LEVELS = (0.05, 0.05 / 28)
 
 @cache
 def p_values(items: int, better: int, worse: int) -> tuple[float, float]:
-    """p by the bootstrap and by the sign-flip test, where the first design is better on some items and worse on others."""
+    """p of the bootstrap and of the sign-flip test. The first design is better on some items and worse on others."""
     first, second = np.ones(items), np.ones(items)
     second[:better], first[better : better + worse] = 0, 0
     a, b = (Items("mean", {"value": value}) for value in (first, second))

@@ -1,9 +1,9 @@
-"""The designs of Pooling and Attention, from the results of `unmask compare` on runs of several seeds.
+"""The five designs of the paper Pooling and Attention, from the results of `unmask compare` on runs with several seeds.
 
     python -m benchmarks.five_designs REPORT_FOLDER... (or --smoke)
 
 A score is the mean over seeds of one design on one task. Every pair of designs is tested by Wilcoxon's signed-rank test over tasks,
-Holm-corrected over all pairs. The spread over seeds stands beside it: it is what a single run could have shown by luck.
+Holm-corrected over all pairs. The tables also show the spread over seeds: a single run may be better or worse by so much, only by luck.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def by_design(results: list[Result]) -> Scores:
     for result in results:
         found[result.design][result.task].append(100 * result.main_score)
     seeds = {len(scores) for tasks in found.values() for scores in tasks.values()}
-    assert len(seeds) == 1, f"every design needs every task with every seed, found {seeds} seeds"
+    assert len(seeds) == 1, f"Every design needs every task with every seed. The numbers of seeds differ: {seeds}."
     return found
 
 
 def scores_table(found: Scores, tasks: list[str]) -> Table:
-    """Mean over seeds of each design and task, and of the mean over tasks its deviation over seeds."""
+    """The mean over seeds of each design on each task. The last column: the mean over tasks ± its deviation over seeds."""
     table = Table(box=box.SIMPLE_HEAD, title="mean over seeds x 100", title_justify="left", padding=(0, 1, 0, 0))
     table.add_column("design", no_wrap=True)
     for task in [*tasks, "mean ± seeds"]:
@@ -51,7 +51,7 @@ def scores_table(found: Scores, tasks: list[str]) -> Table:
 
 
 def tests_table(found: Scores, tasks: list[str]) -> Table:
-    """Every pair: difference of means over tasks, its interval, p before and after Holm."""
+    """For every pair: the difference of the means over tasks, its interval, and p before and after Holm's correction."""
     pairs = list(combinations(found, 2))
     averages = {design: [float(np.mean(found[design][task])) for task in tasks] for design in found}
     tested = with_holm([wilcoxon(averages[a], averages[b]) for a, b in pairs])
@@ -67,7 +67,7 @@ def tests_table(found: Scores, tasks: list[str]) -> Table:
 
 
 def smoke_results(folder: Path) -> list[Result]:
-    """Two designs of the pico model on six small tasks, as many as the test needs."""
+    """Results of two designs of the pico model on six small tasks: the test needs six."""
     from unmask.designs.design import parse_designs
     from unmask.evaluation.compare import ComparisonPlan, compare
     from unmask.models.loading import Source

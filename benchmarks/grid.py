@@ -1,9 +1,9 @@
-"""Cost of a grid: 30 designs on ten tasks, beside the costliest of them alone in each pass (an attention with a prompt).
+"""Cost of a grid: 30 designs on ten tasks, compared with the costliest design alone in each pass (one attention and one prompt).
 
     python -m benchmarks.grid [--model smollm2] [--limit 100] [--smoke]
 
-Tasks are of shared/data (UNMASK_DATA or ../shared/data). The costliest design of a pass is the one whose vectors are widest, every layer
-side by side: its forward passes are those of all the others, and its scoring takes the longest. Runs take turns within one process.
+The data of the tasks are in UNMASK_DATA or ../shared/data. The costliest design of a pass has the widest vectors: all layers side by
+side. It needs the same forward passes as all the others, and its scoring takes the longest. All runs are in one process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PASSES = ("causal/plain", "causal/eol")
 
 
 def designs(layers: Sequence[int]) -> dict[str, Design]:
-    """Fifteen of each pass."""
+    """Fifteen designs for each pass."""
     names = []
     for start in PASSES:
         names += [f"{start}/{pooling}" for pooling in ("last", "mean", "weighted-mean", "max", "first")]
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     loaded = load_checked(plan)
 
     def seconds(of: Mapping[str, Design]) -> tuple[float, float]:
-        """Of the whole run, and of its passes."""
+        """Seconds of the whole run, and of its forward passes."""
         with tempfile.TemporaryDirectory() as folder:
             store = ResultStore(Path(folder))
             began = time.perf_counter()
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{model}: {len(plan.designs)} designs on {len(tasks)} tasks of at most {limit} items, {len(PASSES)} passes")
     print(f"  grid / the costliest design of each pass alone: {whole / alone:.2f}")
     print(
-        f"  of the grid, in passes: {passes / whole:.0%}; of these designs alone: {sum(own for _, own in widest.values()) / alone:.0%}"
+        f"  share of the time in forward passes: grid {passes / whole:.0%}, the costliest designs alone "
+        f"{sum(own for _, own in widest.values()) / alone:.0%}"
     )
 
 

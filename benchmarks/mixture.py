@@ -1,7 +1,9 @@
-"""Speed of mixtures, as ratios within one run. `python -m benchmarks.mixture [N ...] [--smoke]`, N numbers of experts (4 and 16).
+"""Speed of mixtures, as ratios from one run.
 
-train: forward and backward through smollm2 with N random experts of rank 8, all acting, against the base alone, and against PEFT's
-X-LoRA with the same experts. generate: one token with a cache, one expert or all acting, against the base.
+    python -m benchmarks.mixture [N ...] [--smoke]   (N: numbers of experts, by default 4 and 16)
+
+train: a forward and backward pass through smollm2 with N random experts of rank 8, all in use. It is compared with the base model alone,
+and with PEFT's X-LoRA with the same experts. generate: tokens with a cache, with one expert or all in use, compared with the base model.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ BATCH = 4
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: tokens of a training text, of a prompt, tokens written, rounds."""
+    """The size of a measurement: tokens of a training text and of a prompt, new tokens, and rounds."""
 
     model: str = "smollm2"
     length: int = 128
@@ -39,7 +41,7 @@ class Scale:
 
 
 def make_experts(folder: Path, number: int, name: str) -> list[Expert]:
-    """Experts of random weights, on disk."""
+    """Experts with random weights, on disk."""
     from peft import LoraConfig, get_peft_model
 
     model = load_language_model(Source(name))[0]
@@ -56,7 +58,7 @@ def make_experts(folder: Path, number: int, name: str) -> list[Expert]:
 
 
 def mixture_model(experts: list[Expert], top_k: int, name: str) -> Any:
-    """The model with experts; the router is free to train."""
+    """The model with experts and a trainable router."""
     mixture = Mixture(load_language_model(Source(name))[0], experts, Routing(top_k=top_k))
     for router in mixture.routers.values():
         router.weight.requires_grad_(True)
@@ -64,7 +66,7 @@ def mixture_model(experts: list[Expert], top_k: int, name: str) -> Any:
 
 
 def xlora_model(experts: list[Expert], name: str) -> Any:
-    """The same in PEFT's X-LoRA."""
+    """The same experts in PEFT's X-LoRA."""
     from peft import XLoraConfig, get_peft_model
 
     model = load_language_model(Source(name))[0]
@@ -75,7 +77,7 @@ def xlora_model(experts: list[Expert], name: str) -> Any:
 
 
 def step(model: Any, scale: Scale) -> Callable[[], None]:
-    """One forward and backward pass, to the embeddings."""
+    """One forward pass, and one backward pass down to the embeddings."""
     ids = _ids(model, BATCH, scale.length)
     model.train()
 
@@ -110,7 +112,7 @@ def _ids(model: Any, texts: int, length: int) -> torch.Tensor:
 
 
 def ratios(ways: dict[str, Callable[[], None]], base: str, rounds: int) -> dict[str, float]:
-    """Seconds of each way over those of one, interleaved, the best of some rounds."""
+    """The time of each way divided by the time of the base way. The ways take turns; the best of several rounds counts."""
     best: dict[str, float] = {}
     for turn in range(rounds + 1):
         for name, way in ways.items():
@@ -122,7 +124,7 @@ def ratios(ways: dict[str, Callable[[], None]], base: str, rounds: int) -> dict[
 
 
 def measure(folder: Path, number: int, scale: Scale) -> dict[str, Any]:
-    """Both ratios for a number of experts."""
+    """The ratios of training and of generation, for a number of experts."""
     name = scale.model
     experts = make_experts(folder, number, name)
     base = load_language_model(Source(name))[0].requires_grad_(False)

@@ -1,10 +1,11 @@
-"""False findings and intervals of tests of trained designs, simulated.
+"""False findings and intervals of the test of trained designs, simulated.
 
     python -m benchmarks.seeds [--studies 1000] [--smoke]
 
-Two equal designs, 12 tasks, 2 to 5 seeds each, and deviations of trainings (run), of the designs' difference from task to task
-(task) and of the rest. Per cent of studies with p < 0.05, and per cent of 95 % intervals that hold the true difference, 0: of
-`seed_test`, and of a bootstrap that draws n - 1 of n tasks and of n seeds, which it might have used instead.
+It simulates two equal designs on 12 tasks, with 2 to 5 seeds each. Scores vary between trainings (run), the designs' difference varies
+between tasks (task), and there is other noise (rest). It prints the per cent of studies with p < 0.05, and the per cent of 95 % intervals
+that contain the true difference, 0. `interval` is the interval of `seed_test`. `bootstrap` is an alternative: it draws n - 1 of n tasks
+and of n seeds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ DEVIATIONS = [(1.0, 0.1, 0.1), (1.0, 1.0, 0.5), (0.3, 1.0, 0.5), (0.0, 1.0, 0.3)
 
 
 def bootstrapped(tables: tuple[Scores, Scores], random: np.random.Generator) -> tuple[float, float]:
-    """Percentile interval of the mean difference, tasks and seeds drawn."""
+    """Percentile interval of the mean difference, from resampled tasks and seeds."""
 
     def weights(n: int) -> Scores:
         return random.multinomial(n - 1, np.full(n, 1 / n), size=RESAMPLES) / (n - 1)
@@ -34,7 +35,7 @@ def bootstrapped(tables: tuple[Scores, Scores], random: np.random.Generator) -> 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a line for each number of seeds and each split of variance."""
+    """Print a line for each number of seeds and each set of deviations."""
     parser = _inputs.parser(__doc__, model=False)
     parser.add_argument("--studies", type=int, default=1000)
     given = parser.parse_args(arguments)

@@ -1,9 +1,11 @@
-"""Speed and memory of training, as ratios within one run. `python -m benchmarks.train speed` or `memory`, or
-`--smoke` for a little of both.
+"""Speed and memory of training, as ratios from one run.
 
-speed: the loop against (a) the same chunks in a bare forward and backward loop, (b) every text padded to the longest of its column in
-the batch, columns apart, (c) every text padded to the maximum length, as llm2vec's scripts do. memory: peak of a batch of 1 024 by
-GradCache against one of 32, and of a step of 48 triples at the defaults, each in a process of its own.
+    python -m benchmarks.train speed   (or memory, or --smoke for a little of both)
+
+speed: the training loop, compared with (a) a bare forward and backward loop on the same chunks, (b) each text padded to the longest of its
+column in the batch, one column after the other, (c) each text padded to the maximum length, as in llm2vec's scripts. memory: the peak of a
+batch of 1 024 with GradCache, compared with a batch of 32, and the peak of a step of 48 triples with default settings. Each peak is
+measured in its own process.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ TRIPLES = "snli/triples_dev.jsonl"
 
 @dataclass(frozen=True)
 class Given:
-    """The model, and the folder that holds the triples."""
+    """The model, and the folder with the triples."""
 
     model: str
     data: Path
@@ -45,7 +47,7 @@ class Given:
 def ready(
     given: Given, batch: int, steps: int, max_length: int, **options: Any
 ) -> tuple[Trainee, ContrastiveOptions, Prepared]:
-    """A contrastive stage on SNLI triples, as `unmask train` would run it."""
+    """A contrastive stage on SNLI triples, as `unmask train` runs it."""
     stage = {"data": ["triples"], "steps": steps, "batch": batch, "lr": 2e-4, "max_length": max_length, **options}
     recipe = Recipe.model_validate(
         {
@@ -68,7 +70,7 @@ def ready(
 
 
 def run_loop(stage: ContrastiveOptions, prepared: Prepared) -> float:
-    """Seconds of the loop, its first step (warm-up of kernels) left out."""
+    """Seconds of the loop without its first step, which is the warm-up."""
     from transformers import TrainerCallback
     from transformers.trainer_callback import PrinterCallback
 
@@ -91,7 +93,7 @@ def run_loop(stage: ContrastiveOptions, prepared: Prepared) -> float:
 
 
 def bare(trainee: Trainee, batches: Sequence[Sequence[TokenBatch]]) -> float:
-    """Seconds of forward, backward and an optimiser step on given batches, the first left out."""
+    """Seconds of forward pass, backward pass and optimiser step on these batches, without the first batch."""
     weights = [weight for weight in trainee.backbone.model.parameters() if weight.requires_grad]
     optimizer, begun = torch.optim.AdamW(weights, lr=1e-9), 0.0
     trainee.backbone.model.train()
@@ -111,7 +113,7 @@ def bare(trainee: Trainee, batches: Sequence[Sequence[TokenBatch]]) -> float:
 
 
 def padded(prepared: Prepared, stage: ContrastiveOptions, width: int | None) -> list[list[TokenBatch]]:
-    """The same steps with every column apart, in the order of the data, padded to its longest text or to a width."""
+    """The same steps in the order of the data, one batch for each column, padded to its longest text or to a width."""
     from unmask.encoding.batching import collate
 
     tokenizer: Any = prepared.collate.tokenizer  # type: ignore[attr-defined]
@@ -130,7 +132,7 @@ def padded(prepared: Prepared, stage: ContrastiveOptions, width: int | None) -> 
 
 
 def chunked(prepared: Prepared, stage: ContrastiveOptions) -> list[list[TokenBatch]]:
-    """The very chunks that the loop computes."""
+    """The same chunks that the loop computes."""
     found = []
     for start in range(0, len(prepared.rows), stage.batch):
         chunks = prepared.collate(prepared.rows[start : start + stage.batch])["chunks"]
@@ -139,7 +141,7 @@ def chunked(prepared: Prepared, stage: ContrastiveOptions) -> list[list[TokenBat
 
 
 def speed(given: Given, steps: int, max_length: int, batch: int = 32) -> dict[str, float]:
-    """Seconds a step of each way, and the ratios to the loop's."""
+    """Seconds a step for each way, and their ratios to the loop."""
     trainee, stage, prepared = ready(given, batch, steps + 1, max_length, cache_tokens=1 << 20)
     ways: dict[str, Callable[[], float]] = {
         "loop": lambda: run_loop(stage, prepared),
@@ -148,14 +150,14 @@ def speed(given: Given, steps: int, max_length: int, batch: int = 32) -> dict[st
         "fixed": lambda: bare(trainee, padded(prepared, stage, max_length)),
     }
     seconds: dict[str, float] = {}
-    for _ in range(2):  # interleaved, the better of two: another process may take the processor for a while
+    for _ in range(2):  # the ways take turns and the better of two times counts: another process may be busy for a while
         for name, way in ways.items():
             seconds[name] = min(seconds.get(name, float("inf")), way() / steps)
     return seconds | {f"{name} / loop": seconds[name] / seconds["loop"] for name in ways if name != "loop"}
 
 
 def peak(given: Given, batch: int, cache_tokens: int | None) -> float:
-    """Peak resident memory of one step, in GB; call it in a process of its own."""
+    """Peak resident memory of one step, in GB. Call it in a new process."""
     options = {} if cache_tokens is None else {"cache_tokens": cache_tokens}
     _, stage, prepared = ready(given, batch, 1, 64, **options)
     run_loop(stage, prepared)
@@ -163,14 +165,14 @@ def peak(given: Given, batch: int, cache_tokens: int | None) -> float:
 
 
 def apart(model: str, *numbers: int) -> float:
-    """The same in a process of its own."""
+    """`peak`, measured in a new process."""
     command = [sys.executable, "-m", "benchmarks.train", "peak", *map(str, numbers), "--model", model]
     printed = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(printed.stdout.splitlines()[-1]))
 
 
 def memory(model: str) -> dict[str, float]:
-    """Peaks of a small batch, a large one and a step at the defaults, in GB, and how many times the large one takes."""
+    """Peaks in GB of a small batch, of a large batch and of a step with default settings, and large / small."""
     small, large, default = apart(model, 32, 2048), apart(model, 1024, 2048), apart(model, 48)
     return {
         "batch 32 (GB)": small,
@@ -193,7 +195,7 @@ def smoke(model: str) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print what was asked for as JSON."""
+    """Print the requested measurements as JSON."""
     parser = _inputs.parser(__doc__)
     parser.add_argument("what", choices=["speed", "memory", "peak"], nargs="?", default="speed")
     parser.add_argument("numbers", nargs="*", type=int)

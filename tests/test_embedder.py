@@ -424,11 +424,13 @@ def test_a_method_of_another_library_names_ours(plain: Embedder, name: str, inst
 def test_what_is_named_instead_exists(plain: Embedder) -> None:
     options = set(inspect.signature(Embedder.encode).parameters)
     loading = set(inspect.signature(Embedder.from_pretrained).parameters)
-    for hint in _INSTEAD.values():
-        for attribute in re.findall(r"embedder\.(\w+)", hint):
-            assert hasattr(plain, attribute), hint
-        for option in re.findall(r"(\w+)=", hint):
-            assert option in (loading if "from_pretrained" in hint else options), hint
+    attributes = [(name, hint) for hint in _INSTEAD.values() for name in re.findall(r"embedder\.(\w+)", hint)]
+    named_options = [(name, hint) for hint in _INSTEAD.values() for name in re.findall(r"(\w+)=", hint)]
+    assert attributes and named_options
+    for attribute, hint in attributes:
+        assert hasattr(plain, attribute), hint
+    for option, hint in named_options:
+        assert option in (loading if "from_pretrained" in hint else options), hint
 
 
 def test_top_k_by_hand() -> None:

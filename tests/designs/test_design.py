@@ -116,22 +116,22 @@ def test_an_unknown_name_is_refused_with_the_nearest_match(name: str, hint: str)
         ("", "is not a design"),
         ("causal/plain", "is not a design"),
         ("causal/plain/mean/sum/zscore/zscore", "is not a design"),
-        ("causal/plain/mean/hidden/hidden", "is not features"),
-        ("causal/plain/mean/zscore/hidden", "is not features"),
+        ("causal/plain/mean/hidden/hidden", "'hidden/hidden' does not fit after the pooling"),
+        ("causal/plain/mean/zscore/hidden", "'zscore/hidden' does not fit after the pooling"),
         ("causal/plain/mean/zscore/whiten", "Unknown features 'zscore'"),
         ("causal/plain/mean/whiten:", "number of dimensions"),
         ("causal/plain/mean/whiten:all", "number of dimensions"),
-        ("causal/plain/mean/whiten:0", "1 dimension or more"),
-        ("causal/plain/mean@last", "number from 1 or 'all'"),
-        ("causal/plain/mean@-1", "number from 1 or 'all'"),
+        ("causal/plain/mean/whiten:0", "at least 1 dimension, not 0"),
+        ("causal/plain/mean@last", "1 or more, or 'all', not 'last'"),
+        ("causal/plain/mean@-1", "1 or more, or 'all', not '-1'"),
         ("causal/plain/mean@0", "no layer 0"),
         ("causal/plain/mean/sum:much", "positive number or 'auto'"),
         ("causal/plain/mean/sum:0", "positive number or 'auto'"),
         ("causal/plain/mean/sum:-1", "positive number or 'auto'"),
         ("causal/plain/mean/sum:nan", "positive number or 'auto'"),
         ("causal/plain/mean/sum:inf", "positive number or 'auto'"),
-        ('causal/"plain/mean', "does not parse"),
-        ('causal/"{text}" is/mean', "does not parse"),
+        ('causal/"plain/mean', "wrong quotes"),
+        ('causal/"{text}" is/mean', "wrong quotes"),
     ],
 )
 def test_what_does_not_parse_is_refused(name: str, says: str) -> None:
@@ -142,7 +142,7 @@ def test_what_does_not_parse_is_refused(name: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("causal/plain/mean/hidden~softmax", "read no router"),
+        ("causal/plain/mean/hidden~softmax", "use no routing weights"),
         ("causal/plain/mean/hidden:0.5", "Only features 'sum'"),
         ("causal/plain/mean/concat:0.5", "Only features 'sum'"),
         ("causal/plain/mean/routing:auto", "Only features 'sum'"),
@@ -176,9 +176,9 @@ def test_a_design_knows_what_it_reads(name: str, hidden: bool, routing: bool, fi
     ("name", "why"),
     [
         ("causal/plain/cross-attention/routing", "pools hidden states only"),
-        ("causal/plain/latent-attention@all", "it reads one layer; 'layer-attention' reads all"),
-        ("causal/plain/layer-attention@all", "it reads every layer already"),
-        ("causal/plain/layer-attention@3", "it reads every layer already"),
+        ("causal/plain/latent-attention@all", "it uses one layer; 'layer-attention' uses all"),
+        ("causal/plain/layer-attention@all", "it uses all layers already"),
+        ("causal/plain/layer-attention@3", "it uses all layers already"),
     ],
 )
 def test_a_head_refuses_what_it_would_not_read(name: str, why: str) -> None:

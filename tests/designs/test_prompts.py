@@ -78,19 +78,19 @@ def test_a_template_within_the_rules_is_taken(template: str, instruction: bool, 
         ("no field", "must contain {text} once"),
         ("{{text}}", "must contain {text} once"),
         ("{text}{text}{text}", "must contain {text} once"),
-        ("{instruction}{instruction}{text}", "{instruction} may stand once"),
-        ("{text}{instruction}", "{instruction} may stand once"),
-        ("{text} {instruction} .", "{instruction} may stand once"),
-        ("{text}{instruction}{eos}", "{instruction} may stand once"),
-        ("{eos}{text}", "{eos} may only stand at its end"),
-        ("{text}{eos} ", "{eos} may only stand at its end"),
-        ("{text}{eos}{eos}", "{eos} may only stand at its end"),
-        ("{text", "does not parse"),
-        ("text}", "does not parse"),
+        ("{instruction}{instruction}{text}", "{instruction} is allowed once"),
+        ("{text}{instruction}", "{instruction} is allowed once"),
+        ("{text} {instruction} .", "{instruction} is allowed once"),
+        ("{text}{instruction}{eos}", "{instruction} is allowed once"),
+        ("{eos}{text}", "{eos} is allowed only at the end"),
+        ("{text}{eos} ", "{eos} is allowed only at the end"),
+        ("{text}{eos}{eos}", "{eos} is allowed only at the end"),
+        ("{text", "has a mistake: "),
+        ("text}", "has a mistake: "),
         ("{txt}", "Did you mean 'text'"),
         ("{text}{}", "Unknown field"),
-        ("{text:>10}", "without ':' or '!'"),
-        ("{text!r}", "without ':' or '!'"),
+        ("{text:>10}", "has ':' or '!' in a field. Write {text} without them"),
+        ("{text!r}", "has ':' or '!' in a field. Write {text} without them"),
     ],
 )
 def test_a_template_outside_the_rules_is_refused(template: str, says: str) -> None:
@@ -113,7 +113,7 @@ def test_an_unknown_name_says_how_a_template_is_written() -> None:
     with pytest.raises(UnmaskError) as refused:
         find_prompt("eoll")
     assert "Unknown prompt 'eoll'. Did you mean 'eol'?" in str(refused.value)
-    assert str(refused.value).endswith('A prompt of your own has {text} where the text goes: "Topic of: {text}".')
+    assert str(refused.value).endswith('Your own prompt needs {text} in it, for example "Topic of: {text}".')
 
 
 def test_a_text_is_never_read_as_a_template() -> None:

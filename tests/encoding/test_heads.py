@@ -265,7 +265,7 @@ def test_attention_is_over_positions_and_not_over_one(kind: str) -> None:
 
 def test_latent_attention_has_no_attention_over_positions() -> None:
     head = small("latent-attention")
-    with pytest.raises(UnmaskError, match="plain mean"):
+    with pytest.raises(UnmaskError, match="no weights over tokens"):
         head.attention(**batch(head))
 
 
@@ -347,12 +347,17 @@ def test_heads_alone_change_the_vectors_of_the_same_weights() -> None:
     ("kind", "depth", "changes", "message"),
     [
         ("cross_attention", 5, {}, "Did you mean 'cross-attention'"),
-        ("cross-attention", 5, {"heads": 5, "dim": 12}, "5 heads do not divide dim 12; these do: 1, 2, 3, 4, 6, 12"),
+        (
+            "cross-attention",
+            5,
+            {"heads": 5, "dim": 12},
+            "dim 12 is not divisible by 5 heads. Possible numbers of heads: 1, 2, 3, 4, 6, 12",
+        ),
         ("cross-attention", 5, {"heads": 0}, "heads of at least 1"),
         ("latent-attention", 5, {"latents": 0}, "latents of at least 1"),
         ("cross-attention", 5, {"dim": -8}, "dim of at least 1"),
-        ("cross-attention", 5, {"mlp": -1.0}, "use 0 for no MLP"),
-        ("cross-attention", 5, {"mlp": 0.001}, "use 0 for no MLP"),
+        ("cross-attention", 5, {"mlp": -1.0}, "Use 0 for no MLP"),
+        ("cross-attention", 5, {"mlp": 0.001}, "Use 0 for no MLP"),
         ("layer-attention", 1, {}, "at least 2 layers"),
     ],
 )
@@ -447,7 +452,7 @@ def test_centring_takes_off_what_all_texts_share() -> None:
     assert cosine(head(states[15:], mask[15:]).detach()) < 0.2
     bare = small("layer-attention", layer_matrix=False)
     assert isinstance(bare, LayerAttention)
-    with pytest.raises(UnmaskError, match="nothing to centre"):
+    with pytest.raises(UnmaskError, match="cannot be centred"):
         bare.centre(states)
 
 

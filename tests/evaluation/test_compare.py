@@ -133,10 +133,12 @@ def test_a_design_scores_the_same_alone_and_among_others(
     for label in parse_designs(designs):
         own = ResultStore(tmp_path / label.replace("/", "-"))
         alone = compare(plan_of(folder, label, tasks), own)
+        assert [result.task for result in alone] == [task.name for task in tasks]
         assert scores(alone).items() <= scores(together).items()
         for result in alone:
             here, there = own.items(result), store.items(result)
             assert here is not None and there is not None
+            assert here.columns and here.columns.keys() == there.columns.keys()
             for name, column in here.columns.items():
                 np.testing.assert_array_equal(column, there.columns[name])
 
@@ -334,6 +336,7 @@ def test_a_full_disk_is_no_failure_of_a_cell(
 def test_what_passes_cost_is_kept(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     results = compare(plan_of(folder, "mean,max,echo", tasks), store)
+    assert len(results) == 6
     costs = {(cost.prompt, cost.task): cost for cost in store.costs}
     assert costs.keys() == {(prompt, task.name) for prompt in ("plain", "echo") for task in tasks}
     for result in results:
@@ -394,11 +397,12 @@ def test_a_change_of_the_weights_is_another_measurement(
 ) -> None:
     own = tmp_path / "model"
     shutil.copytree(folder, own)
-    compare(plan_of(own, "mean", tasks[:1]), ResultStore(tmp_path / "report"))
-    (own / "config.json").write_text((own / "config.json").read_text() + "\n")
+    first = compare(plan_of(own, "mean", tasks[:1]), ResultStore(tmp_path / "report"))
     encoded.clear()
-    compare(plan_of(own, "mean", tasks[:1]), ResultStore(tmp_path / "report"))
-    assert encoded
+    assert compare(plan_of(own, "mean", tasks[:1]), ResultStore(tmp_path / "report")) == first and not encoded
+    (own / "config.json").write_text((own / "config.json").read_text() + "\n")
+    [again] = compare(plan_of(own, "mean", tasks[:1]), ResultStore(tmp_path / "report"))
+    assert encoded and again.conditions.model_revision != first[0].conditions.model_revision
 
 
 def test_results_of_an_older_version_count_while_it_would_name_the_weights_alike(
@@ -434,11 +438,14 @@ def test_a_saved_embedder_is_measured_as_it_was_saved(folder: Path, tasks: list[
 def test_a_change_of_the_data_is_another_measurement(folder: Path, encoded: list[set[str]], tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    for last in (20, 21):
-        write_rows(data / "all.jsonl", labelled(last - 20, 20))
+    found = []
+    for seed, changed in ((0, True), (0, False), (1, True)):
+        write_rows(data / "all.jsonl", labelled(seed, 20))
         encoded.clear()
-        compare(plan_of(folder, "mean", [task_in(data)]), ResultStore(tmp_path / "report"))
-        assert encoded
+        found += compare(plan_of(folder, "mean", [task_in(data)]), ResultStore(tmp_path / "report"))
+        assert bool(encoded) == changed
+    revisions = [result.conditions.task_revision for result in found]
+    assert revisions[0] == revisions[1] != revisions[2]
 
 
 def test_the_weights_of_a_model_and_its_adapter_both_name_it(folder: Path, tmp_path: Path) -> None:
@@ -517,6 +524,7 @@ def test_a_reference_row_is_the_score_of_sentence_transformers(saved: Path, task
     store = ResultStore(tmp_path / "report")
     reference = compare_reference(str(saved), tasks, store)
     ours = compare(plan_of(saved, "mean", tasks), store)
+    assert len(reference) == len(tasks)
     for theirs, own in zip(reference, ours, strict=True):
         assert (theirs.design, theirs.label) == (SENTENCE_TRANSFORMERS, str(saved))
         assert theirs.main_score == pytest.approx(own.main_score, abs=0.01)
@@ -527,6 +535,7 @@ def test_a_reference_row_is_computed_once(
     saved: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"))
+    assert len(first) == len(tasks)
     monkeypatch.setattr(reference_rows, "_sentence_transformer", no_load)
     assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report")) == first
 

@@ -1,4 +1,4 @@
-"""The leading design: what is said of it, of ties and of what they cost; no sentence says more than its test."""
+"""The leading design: the sentences about it, its ties and their cost. No sentence says more than its test."""
 
 from __future__ import annotations
 
@@ -31,9 +31,11 @@ def test_a_clear_lead_is_told_with_its_interval(tmp_path: Path) -> None:
     [test] = comparisons(results, store)
     low, high = (-100 * bound for bound in reversed(test.outcome.interval))
     lead = 100 * (results[1].main_score - results[0].main_score)
-    start = f"{100 * results[1].main_score:.1f}, {lead:.1f} ahead of mean-label [{low:.1f}, {high:.1f}]"
-    evidence = f"on 1 task of 40 items, difference in standard errors {-test.outcome.effect:.2f}"
-    assert found.reason == f"{start} {evidence}; better than every other design (p < 0.05; p and interval: Holm over 1 pair)"
+    assert found.reasons == (
+        "Better than every other design.",
+        f"{lead:.1f} ahead of mean-label [{low:.1f}, {high:.1f}]; difference in standard errors: {-test.outcome.effect:.2f}.",
+        "Tested on 1 task of 40 items; level 0.05; p and intervals: Holm over 1 pair.",
+    )
 
 
 def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
@@ -41,10 +43,14 @@ def test_designs_that_cannot_be_told_apart_are_named(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     results = [add(store, design, "t0", model=model) for design, model in (("echo", "m"), ("echo", "n"), ("last", "m"))]
     [found] = kind_leaders(results, store)
-    assert "79.8, tied with n echo-label (the same score [-" in found.reason
-    assert "]): not told apart on 1 task of 40 items (p >= 0.05; p and interval: Holm over 3 pairs)" in found.reason
-    assert "; better than m last-label; none of them is clearly cheaper (10 tokens a text)" in found.reason
-    assert "ahead" not in found.reason and found.tied == (("n", "echo"),)
+    tie, *rest = found.reasons
+    assert re.fullmatch(r"Tied with n echo-label \(same score \[-[\d.]+, [\d.]+\]\)\.", tie)
+    assert rest == [
+        "Better than m last-label.",
+        "None of them is clearly cheaper than m echo-label: 10 tokens a text.",
+        "Tested on 1 task of 40 items; level 0.05; p and intervals: Holm over 3 pairs.",
+    ]
+    assert found.tied == (("n", "echo"),)
 
 
 def test_a_cheaper_design_that_is_as_good_is_named_with_its_cost(tmp_path: Path) -> None:
@@ -56,9 +62,13 @@ def test_a_cheaper_design_that_is_as_good_is_named_with_its_cost(tmp_path: Path)
     results = store.results
     [found] = kind_leaders(results, store)
     assert found.system == ("m", "echo")
-    assert found.reason.endswith("; the cheapest of them is n echo-label, 10 tokens a text, not 20")
+    assert found.reasons[1] == "The cheapest of them is n echo-label (0.1 behind): 10 tokens a text, not 20."
     results[1] = results[1].model_copy(update={"tokens": 190})
-    assert "none of them is clearly cheaper" in kind_leaders(results, store)[0].reason
+    [found] = kind_leaders(results, store)
+    assert found.reasons[1] == "None of them is clearly cheaper than m echo-label: 20 tokens a text."
+    results[1] = results[1].model_copy(update={"tokens": 400})
+    [found] = kind_leaders(results, store)
+    assert found.reasons[1] == "The cheapest of them is m echo-label itself: 20 tokens a text."
 
 
 def test_what_it_would_take_is_said_of_ties_alone(tmp_path: Path) -> None:
@@ -71,21 +81,23 @@ def test_what_it_would_take_is_said_of_ties_alone(tmp_path: Path) -> None:
         results.append(result)
     [found] = kind_leaders(results, store)
     [needed] = re.findall(
-        r"telling echo-label from mean-label takes about ([\d,]+) items like these \(80% power\)", found.reason
+        r"To tell echo-label from mean-label takes about ([\d,]+) items like these \(80% power\)\.", "\n".join(found.reasons)
     )
     # two-sided normal at 0.05 / 3: ((2.394 + 0.842) x 0.1 / 0.004)^2
     assert int(needed.replace(",", "")) == pytest.approx((2.394 + 0.842) ** 2 * noise.var() / 0.004**2, rel=0.1)
     [clear] = kind_leaders([results[0], results[2]], store)
-    assert "takes about" not in clear.reason
+    assert clear.reasons[0] == "Better than every other design." and not any("takes" in reason for reason in clear.reasons)
 
 
 def test_against_a_baseline_nothing_is_said_of_other_pairs(tmp_path: Path) -> None:
     results, store = grid(tmp_path, list(DESIGNS), TASKS[:2])
     [found] = kind_leaders(results, store, ("m", "last"))
     assert found.system == ("m", "echo")
-    assert "better than last-label [" in found.reason and "Holm over 2 comparisons with last-label" in found.reason
-    assert found.reason.endswith("; 1 other not tested against it")
-    assert "every other" not in found.reason
+    better, distance, method, untested = found.reasons
+    assert better == "Better than last-label."
+    assert re.match(r"[\d.]+ ahead of last-label \[", distance)
+    assert method.endswith("Holm over 2 comparisons with last-label.")
+    assert untested == "Not tested against it: 1 other design."
 
 
 def test_what_was_not_tested_is_not_called_better(tmp_path: Path) -> None:
@@ -93,15 +105,17 @@ def test_what_was_not_tested_is_not_called_better(tmp_path: Path) -> None:
     results = [add(store, design, "t0", items=False) for design in ("mean", "echo")]
     [found] = kind_leaders(results, store)
     assert found.system == ("m", "echo")
-    assert found.reason.endswith(" ahead of mean-label; not tested: no task has the items behind its score")
+    ahead, untested = found.reasons
+    assert re.fullmatch(r"[\d.]+ ahead of mean-label\.", ahead)
+    assert untested == "Not tested: no task has scores of its single items."
 
 
 def test_tasks_that_a_recommendation_does_without_are_named(tmp_path: Path) -> None:
     results, store = grid(tmp_path, ["mean", "last"], TASKS[:2])
     results.append(add(store, "echo", "t1"))
     [found] = kind_leaders(results, store)
-    assert " on 1 task of 40 items," in found.reason
-    assert found.reason.endswith("; left out: t0 (not scored for echo-label)")
+    assert found.reasons[-2].startswith("Tested on 1 task of 40 items;")
+    assert found.reasons[-1] == "Left out: t0 (not scored for echo-label)."
 
 
 def test_a_kind_without_a_common_task_is_refused(tmp_path: Path) -> None:
@@ -118,15 +132,15 @@ def test_a_kind_is_tested_by_its_own_tasks_and_all_kinds_together_by_all(tmp_pat
     results = [
         add(store, design, task, kind=kind) for design in ("mean", "echo") for task, kind in zip(TASKS, kinds, strict=True)
     ]
-    sts, retrieval = (one.reason for one in kind_leaders(results, store))
-    assert " on 6 tasks, matched rank-biserial" in sts
-    assert " on 1 task of 40 items, difference in standard errors" in retrieval
+    sts, retrieval = (" ".join(one.reasons) for one in kind_leaders(results, store))
+    assert "matched rank-biserial" in sts and "Tested on 6 tasks;" in sts
+    assert "difference in standard errors" in retrieval and "Tested on 1 task of 40 items;" in retrieval
     assert comparisons(results, store)[0].outcome.n == 7
 
 
 def test_a_single_design_is_told_to_be_the_only_one(tmp_path: Path) -> None:
     results, store = grid(tmp_path, ["mean"], ["t0"])
-    assert kind_leaders(results, store)[0].reason.startswith("the only design that was compared, ")
+    assert kind_leaders(results, store)[0].reasons == ("It is the only design that was compared.",)
 
 
 def test_reference_rows_are_compared_and_never_recommended(tmp_path: Path) -> None:
@@ -136,15 +150,15 @@ def test_reference_rows_are_compared_and_never_recommended(tmp_path: Path) -> No
     assert len(comparisons(results, store)) == 3
     [found] = kind_leaders(results, store)
     assert found.system == ("m", "mean")
-    assert REFERENCE not in found.reason
+    assert not any(REFERENCE in reason for reason in found.reasons)
 
 
 def test_six_tasks_of_a_kind_are_told_by_tasks(tmp_path: Path) -> None:
     results, store = grid(tmp_path, ["mean", "echo"], TASKS[:6])
-    reason = kind_leaders(results, store)[0].reason
-    evidence, verdict = reason.split("; ", 1)
-    assert evidence.endswith(" on 6 tasks, matched rank-biserial correlation 1.00")
-    assert verdict == "better than every other design (p < 0.05; p and interval: Holm over 1 pair)"
+    better, distance, method = kind_leaders(results, store)[0].reasons
+    assert better == "Better than every other design."
+    assert distance.endswith("]; matched rank-biserial correlation: 1.00.")
+    assert method == "Tested on 6 tasks; level 0.05; p and intervals: Holm over 1 pair."
     [test] = comparisons(results, store)
     assert isinstance(test, Comparison) and test.outcome.p == pytest.approx(2 / 64)
 
@@ -154,6 +168,5 @@ def test_many_designs_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> N
     one = add(store, "good", "t0")
     alike = [one.model_copy(update={"design": letter, "label": f"{letter}-label"}) for letter in "abcdefgh"]
     (found,) = kind_leaders(alike, store)
-    assert re.search(
-        r"tied with b-label \(.*?\), c-label \(.*?\), d-label \(.*?\), e-label \(.*?\) and 3 more: not", found.reason
-    )
+    tie = r"Tied with b-label \(.*?\), c-label \(.*?\), d-label \(.*?\), e-label \(.*?\) and 3 more\."
+    assert re.fullmatch(tie, found.reasons[0])

@@ -116,7 +116,8 @@ def test_designs_that_no_test_tells_apart_are_all_kept_to_the_last_item(
     recommendation, rounds = race([0.5] * 6, tasks, tmp_path, monkeypatch)
     assert [len(labels) for labels in rounds] == [6, 6, 6]
     assert len(recommendation.ties) == 5 and recommendation.rounds[-1].items == 800
-    assert "tied with" in recommendation.reason and "takes about" not in recommendation.reason
+    assert recommendation.reasons[0].startswith("Tied with ")
+    assert not any(" takes " in reason for reason in recommendation.reasons), "there is no difference to look for"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -137,7 +138,7 @@ def test_only_a_lost_test_drops_a_design_and_only_a_decision_ends_a_race(
 def test_a_race_ends_when_one_design_is_left(tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recommendation, rounds = race([0.1, 0.2, 0.1, 0.2, 0.9, 0.1], tasks, tmp_path, monkeypatch)
     assert (recommendation.label, len(rounds), recommendation.ties, recommendation.all_items) == ("echo", 1, (), False)
-    assert "; better than every other design (p < 0.05" in recommendation.reason
+    assert recommendation.reasons[0] == "Better than every other design."
     assert recommendation.grid_tokens == 800 * (10 + 15 + 20 + 10), "as if all had run to the end"
 
 

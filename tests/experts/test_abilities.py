@@ -73,7 +73,7 @@ def test_mbpp_is_asked_as_published(data: Path, tmp_path: Path) -> None:
         places = [item.prompt.find(by_number[number]["text"]) for number in (2, 3, 4)]
         assert -1 not in places and places == sorted(places)
         assert by_number[1]["text"] not in item.prompt and item.prompt.count("[BEGIN]") == 4
-    for left, why in (({3}, "lacks task 3"), (set(range(11, 511)), "holds no item: .* tasks 11 to 510")):
+    for left, why in (({3}, "lacks task 3"), (set(range(11, 511)), "has no items: .* tasks 11 to 510")):
         shuffled.write_text("\n".join(json.dumps(row) for row in rows if row["task_id"] not in left))
         with pytest.raises(UnmaskError, match=why):
             read_items("mbpp", shuffled)
@@ -93,7 +93,7 @@ def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: P
 
     solution = r"It is $\boxed{\dfrac{1}{2}}$, so \boxed{\text{Fred's } 1,000^\circ}."
     file = write("test.jsonl", [{"problem": "How warm?", "solution": solution}])
-    with pytest.raises(UnmaskError, match=r"examples of test.jsonl are read from .*train.jsonl"):
+    with pytest.raises(UnmaskError, match=r"train\.jsonl does not exist. It must hold the examples for test\.jsonl"):
         read_items("math", file)
     write("train.jsonl", [{"problem": f"p{number}", "solution": f"s{number}"} for number in range(6)])
     [item] = read_items("math", file)
@@ -121,7 +121,7 @@ def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: P
         "\nQ: when was it?\nA:"
     )
     assert item.target == ("1999", "in 1999")
-    with pytest.raises(UnmaskError, match="line 1: 'answer' is no list of texts"):
+    with pytest.raises(UnmaskError, match="line 1: 'answer' must be a list of texts"):
         read_items("nq", write("bad.jsonl", [{"question": "when", "answer": []}]))
 
 
@@ -135,7 +135,7 @@ def test_what_was_learned_is_left_out(data: Path) -> None:
         whole = len(draw_items(name, file, None, 0))
         left = len(draw_items(name, file, None, 0, learned_of(known)))
         assert 15 <= whole - left < 40, name
-        with pytest.raises(UnmaskError, match="every item was learned"):
+        with pytest.raises(UnmaskError, match="all items are among the learned lessons"):
             draw_items(name, file, None, 0, learned_of(lessons))
 
 
@@ -160,7 +160,7 @@ def test_what_was_learned_is_left_out_of_items_that_the_harness_fetches(
 
     assert asked([]) == accuracy(model, tokenizer, name, run_code=True).tolist() == [0, 1, 0, 1, 0, 1]
     assert asked([lessons[0], lessons[2]]) == [1, 1, 0, 1]
-    with pytest.raises(UnmaskError, match="All 6 items that the harness fetched were learned"):
+    with pytest.raises(UnmaskError, match="All 6 items that the harness fetched are among the learned lessons"):
         asked(lessons[:6])
 
 
@@ -264,7 +264,7 @@ def test_code_that_is_asked_for_by_name_is_judged_by_our_sandbox(
         lessons = read_seeds(data / FILES[name])[10:13]
         left = draw_tests({name: None}, 3, 0, lessons[:2])[name]
         assert len(accuracy(model, tokenizer, name, left, run_code=True, limit=3)) == 1
-        with pytest.raises(UnmaskError, match="All 3 items that the harness fetched were learned"):
+        with pytest.raises(UnmaskError, match="All 3 items that the harness fetched are among the learned lessons"):
             accuracy(model, tokenizer, name, draw_tests({name: None}, 3, 0, lessons)[name], run_code=True, limit=3)
 
 
@@ -280,7 +280,7 @@ def test_what_the_hub_does_not_give_is_said(tokenizer: Any, monkeypatch: pytest.
     monkeypatch.setattr(datasets, "load_dataset", offline)
     monkeypatch.setattr(harness, "require_sandbox", lambda _: None)
     model = language_model(vocab_size=512, max_position_embeddings=512)
-    with pytest.raises(UnmaskError, match="cannot load 'openai/openai_humaneval': no way to the hub Give a local file"):
+    with pytest.raises(UnmaskError, match="cannot load 'openai/openai_humaneval': no way to the hub Give a local file instead"):
         accuracy(model, tokenizer, "humaneval", run_code=True)
 
 

@@ -67,7 +67,7 @@ TABLES: dict[str, Callable[[str, Found], RenderableType]] = {
     "ranking": lambda _, found: tables.ranking(found[0], 300),
     "ranking on a narrow terminal": lambda _, found: tables.ranking(found[0], 70),
     "differences": lambda _, found: tables.differences(found[0], comparisons(*found), 100),
-    "advice": lambda name, found: tables.advice([KindLeader("sts", found[0][0].system, 0.5, f"beats {name}")], found[0]),
+    "advice": lambda name, found: tables.advice([KindLeader("sts", found[0][0].system, 0.5, (f"beats {name}",))], found[0]),
     "shared_readings": lambda name, _: tables.shared_readings({name: [name]}),
     "coverage_table": lambda name, _: tables.coverage_table(name, [coverage(name)]),  # type: ignore[list-item]
     "recipe_table": lambda name, _: tables.recipe_table([(recipe(name), [name])]),  # type: ignore[list-item]

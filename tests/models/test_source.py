@@ -49,9 +49,9 @@ def test_a_name_beside_folders_of_its_owner_is_a_path(tmp_path: Path, monkeypatc
 
 def test_a_file_and_no_name_at_all_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "weights").touch()
-    with pytest.raises(UnmaskError, match="is a file; a model is a folder"):
+    with pytest.raises(UnmaskError, match=r"is a file\. A model is a folder"):
         resolve(str(tmp_path / "weights"))
-    with pytest.raises(UnmaskError, match="No model was named"):
+    with pytest.raises(UnmaskError, match="name of the model is empty"):
         resolve("")
 
 

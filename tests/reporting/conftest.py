@@ -50,7 +50,7 @@ def large_report(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
     def leads(results: Sequence[Result], store: ResultStore) -> list[KindLeader]:
         (system, score), *_ = ranked(results)
-        return [KindLeader(results[0].kind, system, score, "the best of 30")]
+        return [KindLeader(results[0].kind, system, score, ("Better than every other design.",))]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(summary, "comparisons", lambda results, store: [])

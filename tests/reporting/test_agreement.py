@@ -79,13 +79,15 @@ def test_no_text_says_better_of_a_pair_that_the_test_does_not_tell_apart(
     if tasks == 1:
         assert {system for (system, _), mark in found.marks.items() if mark == "tied"} == found.tied
     assert page.count("not told apart </") == 0
-    assert page.count("What it would take") == bool(found.lead.needed)
+    assert (found.lead.needed is not None) == (" takes " in head)
 
     # what is advised
     for one in found.advice:
-        assert ("tied with" in one.reason) == bool(one.tied)
-        assert not one.tied or ("ahead" not in one.reason and "every other" not in one.reason)
-        assert one.reason in screen.replace("  ", " ") or len(one.reason) > 60
+        said = " ".join(one.reasons)
+        assert ("Tied with" in said) == bool(one.tied)
+        assert not one.tied or ("ahead" not in said and "every other" not in said)
+        for reason in one.reasons:
+            assert reason in screen
     for text in (page, screen):
         assert not re.search(r"(?<!\d)0\.0 ahead", text)
         assert "of such studies" not in text
@@ -100,8 +102,8 @@ def test_three_perfect_designs_are_shown_as_a_tie_with_the_cheapest_named(tmp_pa
     page, screen = shown(grid, found)
     assert "d0 ties with 2 others" in page, "d0 computes the fewest tokens"
     assert "It scores 100.0 [83.9, 100.0]" in page
-    assert "tied with d1 (the same score [-22.3, 22.3]), d2 (the same score [-22.3, 22.3])" in screen
-    assert "takes about" not in screen, "there is no difference to look for"
+    assert "Tied with d1 (same score [-22.3, 22.3]), d2 (same score [-22.3, 22.3])." in screen
+    assert " takes " not in screen, "there is no difference to look for"
     assert Parsed(render(grid, found, {}, [])).all("h1")
 
 
@@ -110,7 +112,7 @@ def test_the_star_of_the_terminal_is_the_rule_of_the_page(tmp_path: Path) -> Non
     tests = comparisons(grid.results, grid.store)
     _, screen = shown(grid, summarise(grid))
     table = screen.partition("* p <")[0].partition("differs")[2]
-    assert table.count("*") == sum(test.better is not None for test in tests)
+    assert table.count("*") == sum(test.better is not None for test in tests) > 0
 
 
 @pytest.mark.parametrize(("errors", "tied"), [(1.0, True), (1.7, True), (2.3, False), (4.0, False)])
@@ -123,10 +125,10 @@ def test_a_lead_of_so_many_standard_errors_is_a_tie_or_a_win_everywhere(errors: 
     grid = read_grid(tmp_path)
     found = summarise(grid)
     page, screen = shown(grid, found)
-    assert ("leader ties with other" in page, "tied with other" in screen, len(found.tied) == 1) == (tied,) * 3
-    assert ("It is better than other" in page, "better than every other design" in screen) == (not tied,) * 2
+    assert ("leader ties with other" in page, "Tied with other" in screen, len(found.tied) == 1) == (tied,) * 3
+    assert ("It is better than other" in page, "Better than every other design" in screen) == (not tied,) * 2
     assert ("*" in screen.partition("differs")[2].partition("* p <")[0]) == (not tied)
-    assert ("What it would take" in page) == tied
+    assert ("To tell leader from other takes about" in page) == tied
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

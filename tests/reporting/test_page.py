@@ -114,7 +114,7 @@ def test_identifiers_are_unique_and_found(page: Parsed) -> None:
     identifiers = Counter(attrs["id"] for _, attrs, _ in page.elements if "id" in attrs)
     assert max(identifiers.values()) == 1
     referred = {attrs[name] for _, attrs, _ in page.elements for name in ("data-row", "aria-labelledby") if attrs.get(name)}
-    assert referred <= set(identifiers)
+    assert referred and referred <= set(identifiers)
 
 
 def test_every_score_stands_in_the_grid_and_in_the_list(report: Written, page: Parsed) -> None:

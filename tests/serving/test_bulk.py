@@ -141,6 +141,7 @@ def test_the_instruction_reaches_the_vectors(pico: Callable[..., Embedder], tmp_
     embedder, file = pico("causal/instruction/mean"), tmp_path / "vectors.npy"
     embed_file(embedder, Job(texts_in(tmp_path), file, instruction="Find it."))
     np.testing.assert_array_equal(np.load(file), embedder.encode(TEXTS, instruction="Find it."))
+    assert not np.array_equal(np.load(file), embedder.encode(TEXTS))
 
 
 def test_the_text_may_be_in_another_column(embedder: Embedder, tmp_path: Path) -> None:
@@ -229,12 +230,15 @@ def test_a_saved_embedder_outlives_the_model_that_it_was_made_of(pico_folder: Ca
     original.mkdir()
     for file in pico_folder("llama").iterdir():
         (original / file.name).write_bytes(file.read_bytes())
-    Embedder.from_pretrained(original, "mean", device="cpu").save_pretrained(tmp_path / "saved")
+    first = Embedder.from_pretrained(original, "mean", device="cpu")
+    expected = first.encode(TEXTS)
+    first.save_pretrained(tmp_path / "saved")
     for file in original.iterdir():
         file.unlink()
     original.rmdir()
     embedder = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
-    assert embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy")).texts == 6
+    embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), expected)
 
 
 def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -399,9 +403,12 @@ def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], me
         job.check()
 
 
-def test_a_job_that_works_passes_its_check(tmp_path: Path) -> None:
-    for output in OUTPUTS:
-        Job(texts_in(tmp_path), tmp_path / f"vectors{output}").check()
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_check_of_a_job_gives_its_texts_and_writes_nothing(output: str, tmp_path: Path) -> None:
+    texts = texts_in(tmp_path)
+    given = Job(texts, tmp_path / f"vectors{output}").check()
+    assert [text for _, text in given.rows] == TEXTS
+    assert files_in(tmp_path) == [texts]
 
 
 @pytest.mark.parametrize("ending", INPUTS)

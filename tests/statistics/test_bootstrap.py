@@ -95,17 +95,17 @@ def test_what_cannot_be_scored_is_zero_where_the_design_is_at_fault_and_nan_wher
     [
         ("accuracy", {"value": [1.0]}, "Unknown metric 'accuracy'; known are mean, spearman"),
         ("spearman", {"predicted": [1, 2]}, "missing: gold"),
-        ("spearman", {"predicted": [1, 2], "gold": [1, 2, 3]}, "one length"),
+        ("spearman", {"predicted": [1, 2], "gold": [1, 2, 3]}, "equal length"),
         ("mean", {"value": []}, "at least 1"),
         ("mean", {"value": 1.0}, "at least 1"),
-        ("mean", {"value": [[1.0], [2.0]]}, r"one shape \(item,\)"),
+        ("mean", {"value": [[1.0], [2.0]]}, r"equal shape \(item,\)"),
         ("mean", {"value": ["good", "bad"]}, "needs numbers"),
         ("mean", {"value": [1.0, np.nan, np.inf]}, "2 of 3 in column value are nan or infinite"),
         ("spearman", {"predicted": [1, 2], "gold": [3, 3]}, "gold is the same"),
         ("average-precision", {"predicted": [1, 2], "label": [0, 0]}, "no item has label 1"),
         ("average-precision", {"predicted": [1, 2], "label": [1, 2]}, "labels 0 and 1"),
         ("v-measure", {"assigned": [1, 2], "label": [1, 2]}, r"\(item, replicate\)"),
-        ("v-measure", {"assigned": [[1, 1], [2, 2]], "label": [[1], [2]]}, "one shape"),
+        ("v-measure", {"assigned": [[1, 1], [2, 2]], "label": [[1], [2]]}, "equal shape"),
         ("v-measure", {"assigned": [[0.5], [1.0]], "label": [[1], [2]]}, "needs integers in column assigned"),
         ("ratio", {"above": [1, 2], "gold": [1, 2]}, "needs the columns above, below, gold; missing: below"),
         ("ratio", {"above": [1, 2], "below": [1, 1], "gold": [1, 1]}, "0 <= above <= below"),
@@ -178,7 +178,7 @@ def test_bootstrap_and_interval_refuse_what_they_cannot_answer() -> None:
         bootstrap(items_of("mean", value=[1.0]))
     with pytest.raises(ValueError, match="at least 1 resample, not 0"):
         bootstrap(random_items("mean"), 0)
-    with pytest.raises(ValueError, match="between 0 and 1, not at 95"):
+    with pytest.raises(ValueError, match="between 0 and 1, not 95"):
         interval([1.0, 2.0], 95)
     with pytest.raises(ValueError, match="undefined on every resample"):
         interval([np.nan, np.nan])

@@ -77,7 +77,7 @@ def test_wilcoxon_of_equal_designs_finds_nothing() -> None:
     ("a", "b", "message"),
     [
         (np.arange(5), np.zeros(5), "at least 6 tasks, not 5: .* 0.0625"),
-        (np.arange(6), np.zeros(7), "one score a task"),
+        (np.arange(6), np.zeros(7), "one score for each task"),
         (np.append(np.arange(6.0), np.nan), np.zeros(7), "nan or infinite"),
     ],
 )
@@ -188,9 +188,9 @@ def test_paired_bootstrap_finds_as_many_false_differences_as_it_says() -> None:
     ("a", "b", "message"),
     [
         ([], [], "at least 1"),
-        (design(1), design(2)[:3], "one has 5, the other 3"),
-        (design(1), design(2)[::-1], "Task 0 .* mean of 40 items against ratio of 40"),
-        (design(1), design(2, n=41), "mean of 40 items against mean of 41"),
+        (design(1), design(2)[:3], "One has 5, the other 3"),
+        (design(1), design(2)[::-1], "Task 0 .* mean of 40 items, and ratio of 40"),
+        (design(1), design(2, n=41), "mean of 40 items, and mean of 41"),
         ([random_items("spearman", seed=1)], [random_items("spearman", seed=2)], "their columns gold differ"),
     ],
 )
@@ -202,10 +202,10 @@ def test_paired_bootstrap_refuses_what_is_not_paired(a: list[Items], b: list[Ite
 @pytest.mark.parametrize(
     ("samples_a", "samples_b", "points", "message"),
     [
-        (np.zeros((2, 5)), np.zeros((2, 6)), [0, 0], "one shape"),
+        (np.zeros((2, 5)), np.zeros((2, 6)), [0, 0], "same shape"),
         (np.zeros(5), np.zeros(5), [0], r"\(task, resample\)"),
-        (np.zeros((2, 5)), np.zeros((2, 5)), [0], "2 tasks need as many scores"),
-        (np.full((1, 5), np.nan), np.zeros((1, 5)), [0], "0 have one"),
+        (np.zeros((2, 5)), np.zeros((2, 5)), [0], r"shape \(2,\), one score for each task"),
+        (np.full((1, 5), np.nan), np.zeros((1, 5)), [0], "Here are 0"),
     ],
 )
 def test_difference_test_refuses(samples_a: np.ndarray, samples_b: np.ndarray, points: list[int], message: str) -> None:

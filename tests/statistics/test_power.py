@@ -66,7 +66,7 @@ def test_power_of_no_difference_is_the_size_of_the_test() -> None:
         assert found.difference == pytest.approx(0)
         assert found.tasks_needed is None
         assert power_statement(*scores(0, n), power=0.0501).tasks_needed is None  # as often as not, chance alone reaches that
-        assert found.text.endswith(f" is none: there is nothing to look for with more than {n} tasks.")
+        assert found.text == f"The mean difference over the {n} tasks is zero, so no number of tasks can be planned."
 
 
 def test_more_tasks_than_the_needed_reach_the_power_and_fewer_do_not() -> None:
@@ -105,18 +105,18 @@ def test_the_sentence_says_what_was_found() -> None:
     found = power_statement(*scores(0.5, 12, 0.024))
     assert found.effect == pytest.approx(0.5)
     assert found.text == (
-        f"A difference like this (+1.2 points, deviation 2.4) takes about {found.tasks_needed} tasks to be seen in 80 % of studies; "
-        "here are 12."
+        f"A difference like this (+1.2 points, deviation 2.4) needs about {found.tasks_needed} tasks: then 80 % of studies find it. "
+        "Here are 12 tasks."
     )
-    assert " to be seen in 90 % of studies; " in power_statement(*scores(2.0), power=0.9).text
+    assert " tasks: then 90 % of studies find it. " in power_statement(*scores(2.0), power=0.9).text
     corrected = power_statement(*scores(-0.5, 12, 0.024), comparisons=3).text
-    assert "(-1.2 points" in corrected and "studies, corrected for 3 comparisons; " in corrected
+    assert "(-1.2 points" in corrected and "studies find it, corrected for 3 comparisons. " in corrected
 
 
 def test_a_difference_too_small_to_be_shown_names_no_number() -> None:
     found = power_statement(*scores(0.03))
     assert found.tasks_needed is None
-    assert f" takes more than {MOST_TASKS} tasks to be seen in 80 % of studies; " in found.text
+    assert f" needs more than {MOST_TASKS} tasks: then 80 % of studies find it. " in found.text
     large = power_statement(*scores(0.092)).tasks_needed  # Noether: 989
     assert large is not None and 930 < large <= MOST_TASKS
 
@@ -130,14 +130,14 @@ def test_the_same_seed_gives_the_same_statement() -> None:
     ("a", "b", "options", "message"),
     [
         ([0.5], [0.4], {}, "at least 2 tasks, not 1"),
-        ([0.5, 0.6], [0.4], {}, "one score a task"),
+        ([0.5, 0.6], [0.4], {}, "one score for each task"),
         ([0.5, np.nan], [0.4, 0.4], {}, "nan or infinite"),
         ([0.3, 0.2], [0.2, 0.1], {}, r"differ by \+0.1 on every task: .* paired_bootstrap"),
         ([0.3, 0.2], [0.3, 0.2], {}, r"differ by \+0 on every task"),
-        ([0.3, 0.2], [0.3, 0.1], {"power": 80}, "not at 80"),
-        ([0.3, 0.2], [0.3, 0.1], {"power": 0.04}, "not at 0.04"),
+        ([0.3, 0.2], [0.3, 0.1], {"power": 80}, "not 80"),
+        ([0.3, 0.2], [0.3, 0.1], {"power": 0.04}, "not 0.04"),
         ([0.3, 0.2], [0.3, 0.1], {"comparisons": 0}, "at least 1 comparison"),
-        (np.arange(1001) % 2, np.zeros(1001), {}, "1001 tasks are more than the 1000"),
+        (np.arange(1001) % 2, np.zeros(1001), {}, "At most 1000 tasks can be simulated, not 1001"),
     ],
 )
 def test_what_cannot_be_planned_with_is_refused(a: object, b: object, options: dict[str, float], message: str) -> None:

@@ -179,24 +179,24 @@ def test_fewest_tasks(pairs: int, level: float, tasks: int) -> None:
 def test_fewest_tasks_refuses() -> None:
     with pytest.raises(ValueError, match="at least 1 comparison"):
         fewest_tasks(0)
-    with pytest.raises(ValueError, match=r"level between 0 and 1, not 1 and 5"):
+    with pytest.raises(ValueError, match=r"between 0 and 1\. Here: 1 comparisons, level 5"):
         fewest_tasks(1, 5)
 
 
 @pytest.mark.parametrize(
     ("scores", "level", "message"),
     [
-        ({"a": [1.0] * 6, "b": [2.0] * 6}, 0.05, "at least 3 designs, not 2: compare 2 with wilcoxon"),
+        ({"a": [1.0] * 6, "b": [2.0] * 6}, 0.05, "at least 3 designs, not 2. Compare 2 designs with wilcoxon"),
         (
             {"a": [1.0] * 5, "b": [2.0] * 5, "c": [3.0] * 5},
             0.05,
-            "Ranks over tasks need at least 6 tasks, not 5: .* ask paired_bootstrap",
+            "Ranks over tasks need at least 6 tasks, not 5: .* use paired_bootstrap",
         ),
-        ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [3.0] * 7}, 0.05, "'c': 7.*: keep the tasks that all of them have"),
+        ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [3.0] * 7}, 0.05, "'c': 7.* Use only tasks that all designs have"),
         ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [np.nan] * 6}, 0.05, "score of c is nan or infinite"),
         ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [[3.0, 1.0]] * 6}, 0.05, "inhomogeneous"),
-        ({"a": [[1.0]] * 6, "b": [[2.0]] * 6, "c": [[3.0]] * 6}, 0.05, "one score a task"),
-        ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [3.0] * 6}, 5, "between 0 and 1, not at 5"),
+        ({"a": [[1.0]] * 6, "b": [[2.0]] * 6, "c": [[3.0]] * 6}, 0.05, "one score for each task"),
+        ({"a": [1.0] * 6, "b": [2.0] * 6, "c": [3.0] * 6}, 5, "between 0 and 1, not 5"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused(scores: dict[str, list[float]], level: float, message: str) -> None:

@@ -119,7 +119,7 @@ def test_what_was_made_is_not_made_again_and_a_kill_loses_nothing(whole: Path, t
         file: file.stat().st_mtime_ns for file in (tmp_path / "cut").rglob("*") if file.is_file() and "experts" in str(file)
     }
     found = run(plan, tmp_path / "cut")
-    assert made == {file: file.stat().st_mtime_ns for file in made}
+    assert made and made == {file: file.stat().st_mtime_ns for file in made}
     again = json.loads((whole / "results.json").read_text())
     for row in again["main"]:
         assert row["average"] == float(np.mean([values.mean() for values in found.main[row["model"]].values()]))
@@ -246,7 +246,7 @@ def test_tests_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
         (['abilities.mbpp=""'], "run_code=true"),
         (
             ['abilities.math="math/test.jsonl"'],
-            r"math/test.jsonl', the file of the ability test 'math', does not exist.*--set abilities.math=''\), or .*=false",
+            r"The file of the ability test 'math' does not exist: '.*math/test.jsonl'.*--set abilities.math=''\), or .*=false",
         ),
         (['abilities.nothing=""'], "nothing"),
     ):

@@ -55,11 +55,13 @@ def run(made: Recipe, folder: Path, score: Score | None = None, *callbacks: Any)
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a result."""
-    return {
+    found = {
         f"{file.name}:{name}": weight
         for file in sorted(folder.glob("model/*.safetensors"))
         for name, weight in load_file(file).items()
     }
+    assert found, f"{folder} has no weights to compare"
+    return found
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -72,7 +74,9 @@ def losses(folder: Path, stage: str) -> list[float]:
     import json
 
     log = json.loads((folder / "stages" / stage / "log.json").read_text())
-    return [entry["loss"] for entry in log if "loss" in entry]
+    found = [entry["loss"] for entry in log if "loss" in entry]
+    assert found, f"{folder} has no losses to compare"
+    return found
 
 
 def encode(folder: Path) -> Any:

@@ -78,6 +78,8 @@ def test_a_loss_that_explodes_stops_the_run(model: Path, tmp_path: Path, monkeyp
 def test_a_harder_batch_after_easy_ones_is_no_explosion(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objective_of(lambda step, loss: loss * (2.0 / loss.detach() if step == 12 else 1e-3), monkeypatch)
     run(recipe(model, "contrastive", contrastive={"steps": 12}), tmp_path / "run")
+    *easy, hard = losses(tmp_path / "run", "1-contrastive")
+    assert len(easy) == 11 and hard == pytest.approx(2.0) and hard > 10 * max(easy)
 
 
 def test_weights_that_are_no_numbers_are_never_a_checkpoint(
@@ -273,8 +275,14 @@ def test_what_trains_is_read_back_only_where_it_belongs(model: Path, tmp_path: P
     made = recipe(model, "contrastive")
     trainee = Trainee.load(made, Design.parse("causal/plain/mean"), 0)
     trainee.begin("contrastive", 0)
+    trains = [weight for weight in trainee.backbone.model.parameters() if weight.requires_grad]
+    saved = [weight.detach().clone() for weight in trains]
     save_trainable(trainee.backbone.model, tmp_path / "file")
+    with torch.no_grad():
+        for weight in trains:
+            weight += 1
     load_trainable(trainee.backbone.model, tmp_path / "file")
+    assert trains and all(torch.equal(weight, before) for weight, before in zip(trains, saved, strict=True))
     trainee.backbone.model.requires_grad_(True)
     with pytest.raises(UnmaskError, match="trained other weights than this one"):
         load_trainable(trainee.backbone.model, tmp_path / "file")
@@ -287,6 +295,7 @@ def test_what_trains_is_read_back_only_where_it_belongs(model: Path, tmp_path: P
 def test_the_card_says_what_happened(merge: bool, model: Path, tmp_path: Path) -> None:
     made = recipe(model, "contrastive", contrastive={"evaluate_every": 3}, merge=merge)
     done = run(made, tmp_path / "run", lambda _: {"score": 0.5, "a task": 0.5})
+    vectors = encode(done.folder)
     write_card(made, done)
     text = (done.result / "README.md").read_text()
     record = json.loads((done.folder / "run.json").read_text())
@@ -308,4 +317,4 @@ def test_the_card_says_what_happened(merge: bool, model: Path, tmp_path: Path) -
         assert said in text, said
     assert ("trust_remote_code=True" in text) == (not merge)
     assert (done.result / "training.png").read_bytes()[:4] == b"\x89PNG"
-    assert np.array_equal(encode(done.folder), encode(done.folder))
+    assert np.array_equal(encode(done.folder), vectors), "the folder with its card loads as before"

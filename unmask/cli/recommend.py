@@ -80,26 +80,32 @@ def _print(choice: Recommendation) -> None:
     for label, why in choice.failed.items():
         tell(f"Left out: {label}, {why}")
     name = choice.label if choice.label == choice.design.name else f"{choice.label} ({choice.design.name})"
-    _wrapped(f"Use {name}: {choice.reason}.", "")
     from unmask.evaluation.leader import points
+
+    _wrapped(f"Use {name}.", "")
 
     which = f"all {choice.items} items" if choice.all_items else f"{choice.items} items"
     bounds = f" [{points(choice.interval[0])}, {points(choice.interval[1])}]" if choice.interval else ""
     _wrapped(
-        f"Its score: {100 * choice.score:.1f}{bounds} on {which}, {choice.tokens_a_text:.0f} tokens a text. The same items chose it from "
-        f"{choice.candidates} candidates: the interval is widened for that choice (Bonferroni), the score is not corrected for it.",
-        "  ",
+        f"Its score is {100 * choice.score:.1f}{bounds} on {which}, with {choice.tokens_a_text:.0f} tokens a text.", "  - "
+    )
+    for reason in choice.reasons:
+        _wrapped(reason, "  - ")
+    _wrapped(
+        f"The same items chose it from {choice.candidates} candidates. So the interval is wider (Bonferroni), but the score is not "
+        "corrected: it may be too high.",
+        "  - ",
     )
     _wrapped(
-        f"{choice.tokens:,} tokens were computed; all designs on all items are about {choice.grid_tokens:,} "
+        f"It took {choice.tokens:,} tokens. All designs on all items would take about {choice.grid_tokens:,} "
         f"({choice.grid_tokens / max(1, choice.tokens):.1f} times as many).",
-        "  ",
+        "  - ",
     )
 
 
 def _wrapped(text: str, indent: str) -> None:
     """A paragraph, at most 80 characters wide."""
-    for line in textwrap.wrap(text, 80, initial_indent=indent, subsequent_indent="  ", break_on_hyphens=False):
+    for line in textwrap.wrap(text, 80, initial_indent=indent, subsequent_indent=" " * len(indent), break_on_hyphens=False):
         tell(line)
 
 

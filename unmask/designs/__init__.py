@@ -1,1 +1,1 @@
-"""Designs: how a model is read as an embedder, the prompts that a design can use, and designs with names."""
+"""Designs: how a model becomes an embedder, the prompts that a design can use, and the named presets."""

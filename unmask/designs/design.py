@@ -1,17 +1,17 @@
-"""A design says how an LLM is read as an embedder: attention x prompt x pooling x features, one frozen value.
+"""A design says how an LLM becomes an embedder: attention x prompt x pooling x features. It is one frozen value.
 
-Its name is readable both ways: `Design.parse(design.name) == design`. The grammar is
+Each design has a readable name, and each name gives the design back: `Design.parse(design.name) == design`. The grammar is
 
     attention / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore | whiten[:dimensions]]
 
     causal/eol/last                    last token of PromptEOL, last layer
     causal/eol/last@25                 the same at layer 25
-    causal/plain/mean@all              every layer, each of unit length, concatenated
+    causal/plain/mean@all              all layers, each scaled to length 1, one after the other
     causal/eol/last/sum:0.5            MoEE (sum) with alpha 0.5
     causal/eol/last/routing~topk       only the weights of the chosen experts
-    causal/eol/last/whiten:64          the 64 directions of most variance, each of variance 1
-    causal/"Topic of: {text}"/mean     a template of the user's own
-    bidirectional/plain/cross-attention    a trained head (heads.py), which `unmask train` makes
+    causal/eol/last/whiten:64          the 64 directions with the most variance, each scaled to variance 1
+    causal/"Topic of: {text}"/mean     your own template
+    bidirectional/plain/cross-attention    a trained head (heads.py); `unmask train` makes it
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from unmask.errors import UnmaskError, unknown
 Attention = Literal["causal", "bidirectional"]
 HeadName = Literal[
     "cross-attention", "layer-attention", "latent-attention"
-]  # poolings with parameters, which have to be trained
+]  # these poolings have parameters, so they need training
 Pooling = Literal["last", "first", "mean", "weighted-mean", "max", HeadName]
 Features = Literal["hidden", "routing", "concat", "sum"]
 RoutingKind = Literal["softmax", "logits", "sigmoid", "topk"]
@@ -43,15 +43,15 @@ ROUTINGS: Final = get_args(RoutingKind)
 
 @dataclass(frozen=True)
 class Design:
-    """One way of reading an LLM as an embedder.
+    """One way to use an LLM as an embedder.
 
-    layer: None is the last layer after the final norm, k = 1..L the k-th layer, "all" every layer concatenated.
-    alpha: weight of the routing similarity in `sum`; "auto" chooses it without labels (see features.balanced_alpha).
-    routing: what is taken from a router; only where the features use routing weights.
-    zscore: standardise every dimension by a mean and deviation fitted once on a reference corpus.
-    whiten: decorrelate as well, keeping so many directions of most variance, or "all" (arXiv 2103.15316); hidden states and routing
-    weights each on their own.
-    Raises UnmaskError for an unknown name, or for an option that would not change the result.
+    layer: None is the last layer, after the final norm. A number k from 1 to L is layer k. "all" is all layers, one after the other.
+    alpha: weight of the routing similarity in `sum`. "auto" chooses it without labels (see features.balanced_alpha).
+    routing: the form of the routing weights. Only features with routing weights have it.
+    zscore: standardise each dimension. The mean and the deviation come from a reference corpus.
+    whiten: standardise and decorrelate (arXiv 2103.15316). A number keeps only the directions with the most variance. Hidden states
+    and routing weights are whitened separately.
+    Raises UnmaskError for an unknown name, and for an option that would not change the result.
     """
 
     attention: Attention = "causal"
@@ -65,7 +65,7 @@ class Design:
     whiten: int | Literal["all"] | None = None
 
     def __post_init__(self) -> None:
-        """Check every part, and fill in the defaults of features that have some."""
+        """Check every part, and fill in the defaults of the features."""
         _one_of("attention", self.attention, ATTENTIONS)
         find_prompt(self.prompt)
         _one_of("pooling", self.pooling, POOLINGS)
@@ -84,56 +84,56 @@ class Design:
         if self.routing is not None:
             _one_of("routing", self.routing, ROUTINGS)
             if not self.uses_routing:
-                raise UnmaskError(f"Features '{self.features}' read no router, so '~{self.routing}' would change nothing.")
+                raise UnmaskError(
+                    f"Features '{self.features}' use no routing weights, so '~{self.routing}' would change nothing: remove it."
+                )
         if self.alpha is not None:
             if self.features != "sum":
-                raise UnmaskError(f"Only features 'sum' have an alpha; '{self.features}' do not.")
+                raise UnmaskError(f"Only features 'sum' have an alpha, as in 'sum:0.5'; '{self.features}' has none.")
             if self.alpha != "auto" and not 0 < self.alpha < float("inf"):
                 raise UnmaskError(f"alpha must be a positive number or 'auto', not {self.alpha}.")
         if self.layer is not None:
             if not self.uses_hidden:
-                raise UnmaskError("Routing weights are read in every MoE layer, so '@layer' would change nothing.")
+                raise UnmaskError(f"Features 'routing' use all MoE layers, so '@{self.layer}' would change nothing: remove it.")
             if self.layer != "all" and self.layer < 1:
-                raise UnmaskError(f"Layers count from 1, so there is no layer {self.layer}.")
+                raise UnmaskError(f"There is no layer {self.layer}: the first layer is 1.")
         if self.whiten is not None:
             if self.zscore:
-                raise UnmaskError("Whitening undoes any scale, so 'zscore' before it would change nothing.")
+                raise UnmaskError("Whitening standardises too, so 'zscore' before it would change nothing: remove it.")
             if self.whiten != "all" and self.whiten < 1:
-                raise UnmaskError(f"Whitening keeps 1 dimension or more, not {self.whiten}.")
+                raise UnmaskError(f"Whitening must keep at least 1 dimension, not {self.whiten}.")
 
     def _refuse_with_head(self) -> None:
         if self.features != "hidden":
-            raise UnmaskError(
-                f"'{self.pooling}' pools hidden states only, so features '{self.features}' cannot be read with it."
-            )
+            raise UnmaskError(f"'{self.pooling}' pools hidden states only: it does not work with features '{self.features}'.")
         if self.layer == "all" or (self.layer is not None and self.pooling == "layer-attention"):
             raise UnmaskError(f"'{self.pooling}' cannot have '@{self.layer}': " + (
-                "it reads every layer already." if self.pooling == "layer-attention" else "it reads one layer; 'layer-attention' reads all."
+                "it uses all layers already." if self.pooling == "layer-attention" else "it uses one layer; 'layer-attention' uses all."
             ))  # fmt: skip
 
     @property
     def needs_head(self) -> bool:
-        """Whether the pooling has parameters, so that only a trained embedder has vectors."""
+        """Whether the pooling has parameters. If so, it needs training before it can make vectors."""
         return self.pooling in HEADS
 
     @property
     def uses_hidden(self) -> bool:
-        """Whether hidden states enter the vector."""
+        """Whether the vector contains hidden states."""
         return self.features != "routing"
 
     @property
     def uses_routing(self) -> bool:
-        """Whether routing weights enter the vector (so that the model must be a mixture of experts)."""
+        """Whether the vector contains routing weights. If so, the model must be a mixture of experts."""
         return self.features != "hidden"
 
     @property
     def needs_fit(self) -> bool:
-        """Whether something has to be fitted on a reference corpus before the first vector."""
+        """Whether the design needs a reference corpus, to fit z-scores, whitening or alpha before the first vector."""
         return self.zscore or self.whiten is not None or self.alpha == "auto"
 
     @property
     def name(self) -> str:
-        """The readable name, which `Design.parse` turns back into this design."""
+        """The readable name. `Design.parse` turns it back into this design."""
         layer = "" if self.layer is None else f"@{self.layer}"
         parts = [self.attention, _quoted(self.prompt), f"{self.pooling}{layer}"]
         if self.uses_routing:
@@ -148,13 +148,16 @@ class Design:
 
     @classmethod
     def parse(cls, name: str) -> Design:
-        """The design of a readable name or of a preset (`prompteol`, `echo`, ...). Raises UnmaskError."""
+        """The design with this readable name, or this preset (`prompteol`, `echo`, ...). Raises UnmaskError for any other name."""
         name = PRESETS[name].design if name in PRESETS else name
         parts = _split(name)
         if len(parts) == 1:
             raise unknown("design", name, PRESETS)
         if not 3 <= len(parts) <= 5:
-            raise UnmaskError(f"'{name}' is not a design: attention/prompt/pooling[@layer][/features[:alpha]][/zscore|whiten].")
+            raise UnmaskError(
+                f"'{name}' is not a design. A design has the form attention/prompt/pooling[@layer][/features[:alpha]][/zscore|whiten], "
+                "for example causal/eol/last."
+            )
         attention, prompt, (pooling, _, layer), rest = parts[0], parts[1], parts[2].partition("@"), parts[3:]
         zscore, whiten = _parse_scaling(rest[-1] if rest else "")
         features, alpha, routing = _parse_features(rest[: len(rest) - (zscore or whiten is not None)])
@@ -172,19 +175,20 @@ class Design:
 
 
 def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
-    """Designs by label, in order, without repeats. A label is a preset's name, a readable name, or the user's own (`LABEL=DESIGN`).
+    """Designs by label, in the given order, without repeats.
 
-    A string is split at the commas outside quotes. The name of a set stands for its designs. Raises UnmaskError for a name that
-    is not a design, for a label that two designs share, and if there is no design at all.
+    A label is the name of a preset, a readable name, or the user's own (`LABEL=DESIGN`). A string is split at its commas, except
+    inside quotes. The name of a set stands for its designs. Raises UnmaskError for a name that is not a design, for two designs with
+    one label, and for no design at all.
     """
     given = [name.strip() for name in (_split(names, ",") if isinstance(names, str) else names) if name.strip()]
     designs: dict[str, Design] = {}
     for member in (name_or_design for name in given for name_or_design in (SETS[name].designs if name in SETS else [name])):
         label, design = _labelled(member)
         if designs.setdefault(label, design) != design:
-            raise UnmaskError(f"Two designs have the label '{label}': give each its own, as in LABEL=DESIGN.")
+            raise UnmaskError(f"Two designs have the label '{label}'. Give each its own label: LABEL=DESIGN.")
     if not designs:
-        raise UnmaskError("No design was given; `unmask designs` lists them.")
+        raise UnmaskError("No design was given. `unmask designs` lists all designs.")
     by_name: dict[str, str] = {}
     for label, design in designs.items():
         by_name.setdefault(design.name, label)
@@ -199,13 +203,15 @@ def two_designs(designs: Sequence[Design]) -> tuple[Design, Design]:
 
 
 def _labelled(name: str) -> tuple[str, Design]:
-    """The label and the design of `LABEL=DESIGN`, or of a plain name. Raises UnmaskError for a label that means another design."""
+    """The label and the design of `LABEL=DESIGN` or of a plain name. Raises UnmaskError for a label that is another design's name."""
     label, mark, rest = name.partition("=")
     label = label.strip()
     if not mark or any(char in label for char in '/"'):
         return name, Design.parse(name)
     if not label or label in SETS or (label in PRESETS and Design.parse(rest.strip()) != Design.parse(label)):
-        raise UnmaskError(f"'{label}' cannot be the label of '{rest.strip()}': it is empty, or the name of something else.")
+        raise UnmaskError(
+            f"'{label}' cannot be the label of '{rest.strip()}': the label is empty, or it is the name of another design or set."
+        )
     return label, Design.parse(rest.strip())
 
 
@@ -216,7 +222,7 @@ def _one_of(kind: str, given: str, allowed: tuple[str, ...]) -> str:
 
 
 def _split(name: str, separator: str = "/") -> list[str]:
-    """Split at a separator outside double quotes, so that a quoted template may contain it. An open quote stays a character."""
+    """Split at a separator, but not inside double quotes: a quoted template may contain it. A quote that is never closed is a character."""
     return re.findall(rf'((?:"(?:\\.|[^"\\])*"|[^{separator}])+)', name)
 
 
@@ -232,7 +238,9 @@ def _unquoted(prompt: str) -> str:
     try:
         return chat + str(json.loads(bare))
     except json.JSONDecodeError as error:
-        raise UnmaskError(f"The quoted prompt {bare} does not parse: {error.msg}.") from error
+        raise UnmaskError(
+            f'The prompt {bare} has wrong quotes ({error.msg}). Write it in double quotes, with \\" for a quote inside.'
+        ) from error
 
 
 def _number(alpha: float | Literal["auto"]) -> str:
@@ -243,7 +251,7 @@ def _parse_layer(layer: str) -> int | Literal["all"] | None:
     if layer in ("", "all"):
         return "all" if layer else None
     if not layer.isdecimal():
-        raise UnmaskError(f"A layer is a number from 1 or 'all', not '{layer}'.")
+        raise UnmaskError(f"A layer is a number, 1 or more, or 'all', not '{layer}'.")
     return int(layer)
 
 
@@ -251,7 +259,9 @@ def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] 
     if not rest:
         return "hidden", None, None
     if len(rest) > 1:
-        raise UnmaskError(f"'{'/'.join(rest)}' is not features[:alpha][~routing] followed by nothing, zscore or whiten.")
+        raise UnmaskError(
+            f"'{'/'.join(rest)}' does not fit after the pooling. Allowed are features[:alpha][~routing], then zscore or whiten."
+        )
     body, _, routing = rest[0].partition("~")
     features, _, alpha = body.partition(":")
     _one_of("features", features, FEATURES)
@@ -259,12 +269,12 @@ def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] 
 
 
 def _parse_scaling(last: str) -> tuple[bool, int | Literal["all"] | None]:
-    """Whether the last part of a name is zscore, and what it is if it is whiten."""
+    """Whether the last part of a name is zscore, and the dimensions of whiten (None if it is not whiten)."""
     name, mark, dimensions = last.partition(":")
     if name != "whiten":
         return last == "zscore", None
     if mark and not dimensions.isdecimal():
-        raise UnmaskError(f"Whitening keeps a number of dimensions, such as whiten:64, not '{dimensions}'.")
+        raise UnmaskError(f"Whitening needs a number of dimensions, such as whiten:64, not '{dimensions}'.")
     return False, int(dimensions) if mark else "all"
 
 

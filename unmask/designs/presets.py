@@ -1,4 +1,4 @@
-"""Designs under the names that the papers gave them, and sets of designs that are compared together."""
+"""Presets: designs with the names from the papers. Sets: designs that are compared together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Preset:
-    """A named design by its readable name, where it comes from, and whether it needs training."""
+    """A design with a short name: its readable name, its meaning, its source, and whether it needs training."""
 
     design: str
     meaning: str
@@ -16,10 +16,10 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    "last": Preset("causal/plain/last", "last token of the text: the one that has seen all the others", "common practice"),
+    "last": Preset("causal/plain/last", "last token of the text: it has seen all other tokens", "common practice"),
     "mean": Preset("causal/plain/mean", "average over the text's tokens", "common practice"),
     "weighted-mean": Preset(
-        "causal/plain/weighted-mean", "average in which the k-th token weighs k", "SGPT (arXiv 2202.08904)"
+        "causal/plain/weighted-mean", "weighted average: the k-th token has weight k", "SGPT (arXiv 2202.08904)"
     ),
     "max": Preset("causal/plain/max", "largest value of each dimension over the tokens", "common practice"),
     "eos": Preset(
@@ -28,13 +28,15 @@ PRESETS: dict[str, Preset] = {
         "RepLLaMA (arXiv 2310.08319); design 1 of Pooling and Attention (arXiv 2409.02727)",
         needs_training=True,
     ),
-    "prompteol": Preset("causal/eol/last", "the model is about to say the text in one word", "PromptEOL (arXiv 2307.16645)"),
+    "prompteol": Preset(
+        "causal/eol/last", "asks for the text in one word; takes the last token", "PromptEOL (arXiv 2307.16645)"
+    ),
     "prompteol-z": Preset(
         "causal/eol/last/zscore",
         "PromptEOL with every dimension standardised by a reference corpus",
         "PromptEOL (arXiv 2307.16645); the fair baseline to MoEE's z-scored vectors",
     ),
-    "echo": Preset("causal/echo/mean", "the text is read twice, the second copy averaged", "Echo (arXiv 2402.15449)"),
+    "echo": Preset("causal/echo/mean", "the text twice; average over the second copy", "Echo (arXiv 2402.15449)"),
     "bidirectional-mean": Preset(
         "bidirectional/plain/mean",
         "every token attends to every token, untrained",
@@ -60,7 +62,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "nv-embed": Preset(
         "bidirectional/instruction/latent-attention",
-        "trained latents that every token looks up, then their mean, after an instruction",
+        "after an instruction: each token attends to trained latents, then the mean",
         "NV-Embed (arXiv 2405.17428)",
         needs_training=True,
     ),
@@ -84,7 +86,7 @@ PRESETS: dict[str, Preset] = {
 
 @dataclass(frozen=True)
 class DesignSet:
-    """Designs that are compared together, by preset or readable name; a set's name stands for all of them wherever several may be given."""
+    """Designs that are compared together, each by its preset or readable name. An option for several designs accepts the name of a set."""
 
     designs: tuple[str, ...]
     meaning: str
@@ -107,7 +109,7 @@ SETS: dict[str, DesignSet] = {
     ),
     "moee-ablation": DesignSet(
         (*_HIDDEN, "causal/eol/last/routing", "causal/eol/mean/routing", "moee-concat", "moee"),
-        "the same, with routing weights at the last token and at all, and both together",
+        "hidden-ablation, and routing weights: at the last token, at all tokens, and together with hidden states",
         "MoEE (arXiv 2410.10814), ablation",
     ),
 }

@@ -1,8 +1,9 @@
-"""Prompts: a template around the text, and the rule that says which tokens of it are embedded.
+"""Prompts: a template around the text, and the rule that says which of its tokens are embedded.
 
-One rule serves every prompt: **the embedded span runs from the last `{text}` to the end of the prompt.** So `plain` embeds the
-text, `instruction` the text but not the instruction before it, `echo` the second copy, and a one-word prompt ends on the
-token that is about to say the word. Tokens before the span (BOS, instruction, first copy) are attended to, never pooled.
+One rule holds for every prompt: **the embedded span starts at the last `{text}` and ends at the end of the prompt.** `plain` embeds
+the text. `instruction` embeds the text, but not the instruction before it. `echo` embeds the second copy. A one-word prompt ends
+with the token that predicts the word. The model attends to the tokens before the span (BOS, instruction, first copy), but pooling
+leaves them out.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from unmask.errors import UnmaskError, unknown
 
 FIELDS = ("text", "instruction", "eos")
 CHAT = "chat:"
-_NAME = re.compile(r"[\w-]+")  # what a registered name may look like; anything else was meant as a template
+_NAME = re.compile(r"[\w-]+")  # the form of a registered name; anything else must be a template
 
 
 @dataclass(frozen=True)
 class Prompt:
     """A template with the fields `{text}` (once or twice), `{instruction}` (at most once) and `{eos}` (only at the end).
 
-    `{{` and `}}` stand for braces. Raises UnmaskError for a template that breaks these rules.
+    `{{` and `}}` are literal braces. Raises UnmaskError for a template that breaks these rules.
     """
 
     name: str
@@ -33,15 +34,15 @@ class Prompt:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Check the template once, so that every Prompt that exists can be rendered."""
+        """Check the template once. Every Prompt can then be rendered."""
         fields = [field for _, field in self.pieces if field]
         problem = None
         if fields.count("text") not in (1, 2):
             problem = "it must contain {text} once (or twice, to embed the second copy)"
         elif fields.count("instruction") > 1 or "instruction" in " ".join(fields).rpartition("text")[2]:
-            problem = "{instruction} may stand once, before the last {text}"
+            problem = "{instruction} is allowed once, before the last {text}"
         elif "eos" in fields and not (fields.count("eos") == 1 and self.template.endswith("{eos}")):
-            problem = "{eos} may only stand at its end"
+            problem = "{eos} is allowed only at the end"
         if not _is_unicode(self.template):
             problem = "it is not valid Unicode"
         if problem:
@@ -49,16 +50,18 @@ class Prompt:
 
     @cached_property
     def pieces(self) -> tuple[tuple[str, str | None], ...]:
-        """The template as (literal text, the field that follows it or None)."""
+        """The template as pairs: literal text, and the field after it (or None)."""
         try:
             parsed = list(Formatter().parse(self.template))
         except ValueError as error:
-            raise UnmaskError(f"The prompt template {json.dumps(self.template)} does not parse: {error}.") from error
+            raise UnmaskError(f"The prompt template {json.dumps(self.template)} has a mistake: {error}.") from error
         for _, field, how, conversion in parsed:
             if field is not None and field not in FIELDS:
                 raise unknown("field in a prompt template", field, FIELDS)
             if how or conversion:
-                raise UnmaskError(f"The prompt template {json.dumps(self.template)} needs its {{{field}}} without ':' or '!'.")
+                raise UnmaskError(
+                    f"The prompt template {json.dumps(self.template)} has ':' or '!' in a field. Write {{{field}}} without them."
+                )
         return tuple((literal, field) for literal, field, _, _ in parsed)
 
     @property
@@ -68,15 +71,15 @@ class Prompt:
 
     @property
     def appends_eos(self) -> bool:
-        """Whether the end-of-sequence token is appended, as the last token of the embedded span."""
+        """Whether the prompt ends with the end-of-sequence token. If so, that token is part of the embedded span."""
         return self.pieces[-1][1] == "eos"
 
     def without_instruction(self) -> Prompt:
-        """The prompt for a text that comes without an instruction: the text alone, as E5 and GritLM encode documents."""
+        """The prompt for a text without an instruction: the text alone. E5 and GritLM encode documents this way."""
         return Prompt(self.name, "{text}{eos}" if self.appends_eos else "{text}") if self.takes_instruction else self
 
     def render(self, text: str, instruction: str | None) -> tuple[str, list[tuple[int, int]]]:
-        """The prompt around one text, and the [start, end) characters of each copy of the text in it."""
+        """The prompt with the text in it, and where each copy of the text starts and ends, in characters."""
         rendered, copies = "", []
         for literal, field in self.pieces:
             rendered += literal
@@ -109,7 +112,7 @@ PROMPTS: dict[str, Prompt] = {
         Prompt(
             "eol",
             'This sentence : "{text}" means in one word:"',
-            "asks for the meaning in one word; the last token is about to say it",
+            "asks for the meaning in one word; the last token predicts it",
             "PromptEOL (arXiv 2307.16645)",
         ),
         _one_word("style", "has, as its style of writing,"),
@@ -143,17 +146,17 @@ PROMPTS: dict[str, Prompt] = {
 
 
 def is_template(name: str) -> bool:
-    """Whether a prompt's name is a template of the user's own rather than a registered name."""
+    """Whether a prompt's name is the user's own template, not a registered name."""
     return "{" in name
 
 
 def find_prompt(name: str) -> Prompt:
-    """The prompt of a name or of a template; a leading `chat:` is left to `PromptTokenizer`. Raises UnmaskError."""
+    """The prompt with this name, or of this template. `PromptTokenizer` handles a leading `chat:`. Raises UnmaskError for others."""
     name = name.removeprefix(CHAT)
     if name in PROMPTS:
         return PROMPTS[name]
     if is_template(name) or not _NAME.fullmatch(name):
         return Prompt(name, name)
     raise UnmaskError(
-        f'{unknown("prompt", name, PROMPTS)} A prompt of your own has {{text}} where the text goes: "Topic of: {{text}}".'
+        f'{unknown("prompt", name, PROMPTS)} Your own prompt needs {{text}} in it, for example "Topic of: {{text}}".'
     )

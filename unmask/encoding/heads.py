@@ -1,13 +1,13 @@
-"""Heads: trainable poolings, states -> one vector per text.
+"""Heads: poolings with parameters. They turn token states into one vector for each text, and training fits them.
 
-A head is a pooling with parameters: `head(states, mask)` gives one fp32 vector per text, not normalised. It ignores masked
-positions entirely, whatever they hold (NaN included) and whichever side they are on, in values and in gradients;
-tests/test_heads.py holds every entry of HEADS to that. A text with no unmasked position gives NaN, never a plausible vector.
+`head(states, mask)` gives one fp32 vector for each text, not normalised. A head ignores masked positions, in values and in gradients.
+They may hold anything, even NaN, and may be on either side. tests/encoding/test_heads.py checks this for every head in HEADS. A text
+without unmasked positions gives NaN, never a plausible vector.
 
-All linear maps are without bias, and a new head is close to mean pooling of layer-normalised states (latent attention: of the
-states themselves): values and output start as transposes of each other with orthogonal rows, latents and the MLP's output
-start small. A constant part in every vector, which is what large latents or biases are, makes all cosines 1 and takes a
-short training most of its steps to remove.
+A new head is close to mean pooling of layer-normalised states (latent attention: of the states themselves). For this, the value map
+starts with orthogonal rows, and the output map as its transpose. Latents and the MLP's output start small, and no linear map has a
+bias. Large latents or biases would add the same constant to every vector. All cosines would then be near 1, and a short training would
+spend most of its steps on removing that constant.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ MLP_GAIN = 0.1
 class HeadOptions(BaseModel):
     """Sizes and parts of a head.
 
-    latents: number r of trainable queries (cross-attention, layer-attention; None is 8), or of trainable keys
-    (latent-attention; None is 512, as NV-Embed); heads: attention heads; dim: inner width of the attention (None is the hidden
-    size); mlp: width of the GEGLU as a multiple of the hidden size, 0 for no MLP; layer_matrix: add a trainable vector per
-    layer (layer-attention only); conditioned: queries depend on the instruction (not latent-attention, whose queries are the
-    tokens).
+    latents: number r of trainable queries (cross-attention and layer-attention; None is 8), or of trainable keys (latent-attention;
+    None is 512, as in NV-Embed). heads: attention heads. dim: inner width of the attention; None is the hidden size. mlp: width of
+    the GEGLU as a multiple of the hidden size; 0 is no MLP. layer_matrix: add a trainable vector to each layer (layer-attention
+    only). conditioned: queries depend on the instruction (not in latent-attention: its queries are the tokens).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,17 +50,17 @@ DEFAULTS = HeadOptions()
 
 
 class Head(nn.Module):
-    """What all heads share; see CrossAttention, LayerAttention and LatentAttention.
+    """The common part of all heads: CrossAttention, LayerAttention and LatentAttention.
 
-    options: with every default filled in, so that a saved head says its sizes; `build_head(head.kind, hidden, depth,
-    head.options)` makes one that takes its state_dict.
+    options: all options, with the defaults filled in. A saved head therefore states its sizes: `build_head(head.kind, hidden, depth,
+    head.options)` makes a head that fits its state_dict.
     """
 
     kind: ClassVar[str]
     default_latents: ClassVar[int] = 8
 
     def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
-        """Make a head with new parameters, in fp32. Raises UnmaskError for options that it cannot have."""
+        """Make a head with new parameters, in fp32. Raises UnmaskError for options that do not work."""
         super().__init__()
         self.options = _resolved(type(self), hidden, depth, options)
         assert self.options.latents is not None and self.options.dim is not None
@@ -78,10 +77,10 @@ class Head(nn.Module):
         mask: Bool[Tensor, "text position"],
         condition: Float[Tensor, "text dim"] | None = None,
     ) -> Float[Tensor, "text dim"]:
-        """One vector per text in fp32, also beside a bf16 model and under autocast.
+        """One vector for each text. Always fp32, also with a bf16 model and under autocast.
 
-        states: of tokens, or of layers (layer-attention); mask: the positions to pool; condition: mean state of the
-        instruction's tokens, zeros for a text without one, exactly if the head is conditioned. Raises UnmaskError.
+        states: of tokens, or of layers (layer-attention). mask: the positions to pool. condition: mean state of the instruction's
+        tokens, zeros for a text without an instruction; only for a conditioned head. Raises UnmaskError if these do not fit the head.
         """
         self._check(states, condition)
         with torch.autocast(states.device.type, enabled=False):
@@ -95,7 +94,7 @@ class Head(nn.Module):
         mask: Bool[Tensor, "text position"],
         condition: Float[Tensor, "text dim"] | None = None,
     ) -> Float[Tensor, "text head latent position"]:
-        """What each latent attends to: sums to 1 over the positions, 0 where masked. Raises UnmaskError as forward does."""
+        """The attention of each latent to each position. It sums to 1; masked positions get 0. Raises UnmaskError as forward does."""
         self._check(states, condition)
         with torch.autocast(states.device.type, enabled=False):
             clean = states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -111,7 +110,9 @@ class Head(nn.Module):
         if states.shape[-1] != self.hidden:
             raise UnmaskError(f"This {self.kind} head is for states of {self.hidden} dimensions, not {states.shape[-1]}.")
         if self.options.conditioned and condition is None:
-            raise UnmaskError("This head is conditioned: give the mean state of the instruction, zeros where there is none.")
+            raise UnmaskError(
+                "This head is conditioned: it needs the mean state of each instruction, or zeros for a text without one."
+            )
         if not self.options.conditioned and condition is not None:
             raise UnmaskError(
                 "This head is not conditioned, so a condition would change nothing: build it with conditioned=True."
@@ -122,14 +123,14 @@ class Head(nn.Module):
 
 
 class _TrainableQueries(Head):
-    """Trainable latents attend over positions; the vector is the mean of what they found."""
+    """Trainable latents attend over positions. The vector is the mean of their outputs."""
 
     def __init__(self, hidden: int, depth: int, options: HeadOptions) -> None:
         super().__init__(hidden, depth, options)
         self.conditioning: nn.Parameter | None = None
         if options.conditioned:
-            # C is zero, so that training starts from the unconditioned head, and has no bias, so that a text without an
-            # instruction keeps the unconditioned queries
+            # C starts at zero: training starts from the unconditioned head. It has no bias: a text without an instruction keeps the
+            # unconditioned queries
             self.conditioning = nn.Parameter(torch.zeros(hidden, hidden, dtype=torch.float32))
 
     def _positions(self, states: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ class _TrainableQueries(Head):
         queries = self.latent_norm(self.latents).unsqueeze(0)
         if self.conditioning is None or condition is None:
             return queries
-        # to unit scale (zeros stay zeros): states of an LLM have norms in the hundreds, and would drown the latents
+        # scaled to unit size; zeros stay zeros. The states of an LLM have norms in the hundreds: the latents would be lost in them
         scaled = functional.layer_norm(condition.float(), (self.hidden,))
         return queries + (scaled @ self.conditioning.T).unsqueeze(1)
 
@@ -157,8 +158,8 @@ class CrossAttention(_TrainableQueries):
     """Cross-attention of r latents over the tokens of the last layer, designs 2 and 4 of arXiv 2409.02727.
 
     X = LN(states), A = softmax(Wq (LN(latents) + C LN(condition)) . Wk X / sqrt(head size)) over the unmasked tokens,
-    Y = latents + Wo A Wv X, vector = mean over latents of Y + GEGLU(LN(Y)). The paper's code attends over the last token
-    alone, where a softmax is always 1; this one attends over all tokens of the mask.
+    Y = latents + Wo A Wv X, vector = mean over latents of Y + GEGLU(LN(Y)). The paper's code attends to the last token only, so its
+    softmax is always 1. This head attends to all unmasked tokens.
     """
 
     kind = "cross-attention"
@@ -167,8 +168,8 @@ class CrossAttention(_TrainableQueries):
 class LayerAttention(_TrainableQueries):
     """Cross-attention of r latents over the layers, designs 3 and 5 of arXiv 2409.02727.
 
-    states: (text, layer, dim), each layer pooled already. As CrossAttention with X = LN(states + W), where the layer matrix W
-    in R^{L x d} tells the layers apart. The norm stands after the sum because layers differ in norm by orders of magnitude.
+    states: (text, layer, dim), already pooled in each layer. The formula is CrossAttention's with X = LN(states + W). The layer matrix
+    W in R^{L x d} tells the layers apart. The norm comes after the sum because the norms of layers differ by orders of magnitude.
     """
 
     kind = "layer-attention"
@@ -182,17 +183,17 @@ class LayerAttention(_TrainableQueries):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def centre(self, states: Float[Tensor, "text layer dim"]) -> None:
-        """Start the layer matrix at minus the mean of each layer over reference texts: LN then sees what differs between texts.
+        """Set the layer matrix to minus the mean of each layer over reference texts. LN then sees only how texts differ.
 
-        A few dimensions of a trained LLM are enormous and alike in all texts. LN keeps their share, so that untrained vectors
-        are nearly parallel; W can take them off without a change to the formula. Measured on SmolLM2-135M, mean cosine of 20
-        sentences: 0.94 (bidirectional, mean), 0.98 (causal, last) before, 0.03 and 0.01 after. Raises UnmaskError without a
-        layer matrix.
+        A few dimensions of a trained LLM are very large and equal in all texts. LN keeps their share, so untrained vectors are nearly
+        parallel. W can remove these dimensions, and the formula stays the same. Measured on SmolLM2-135M, the mean cosine of 20
+        sentences falls from 0.94 to 0.03 (bidirectional, mean) and from 0.98 to 0.01 (causal, last). Raises UnmaskError for a head
+        without a layer matrix.
         """
         self._check_layers(states)
         if self.layers is None:
             raise UnmaskError(
-                "A head with layer_matrix=False has nothing to centre: the layer matrix is what takes the mean off."
+                "A head with layer_matrix=False cannot be centred: the layer matrix is the part that removes the mean."
             )
         self.layers.copy_(-states.float().mean(dim=0))
 
@@ -209,7 +210,7 @@ class LayerAttention(_TrainableQueries):
 
 
 class LatentAttention(Head):
-    """NV-Embed's latent attention (arXiv 2405.17428): tokens attend over a trainable dictionary.
+    """NV-Embed's latent attention (arXiv 2405.17428): tokens attend to a trainable dictionary.
 
     A = softmax(Wq LN(states) . Wk LN(latents) / sqrt(head size)) over the latents, Y = states + Wo A Wv LN(latents),
     vector = mean over the unmasked tokens of Y + GEGLU(LN(Y)).
@@ -225,17 +226,19 @@ class LatentAttention(Head):
         return torch.bmm(weights.unsqueeze(1), tokens).squeeze(1)
 
     def _weights(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
-        raise UnmaskError("latent-attention attends from the tokens to its latents; over tokens it is a plain mean.")
+        raise UnmaskError(
+            "latent-attention has no weights over tokens: its tokens attend to its latents, then it takes their mean."
+        )
 
 
 HEADS: dict[str, type[Head]] = {head.kind: head for head in (CrossAttention, LayerAttention, LatentAttention)}
 
 
 class Attend(nn.Module):
-    """Multi-head attention in three steps: weights, what they gather, and both at once where no weights are wanted."""
+    """Multi-head attention: the weights, the weighted sum, and both at once if nobody needs the weights."""
 
     def __init__(self, hidden: int, dim: int, heads: int) -> None:
-        """Projections hidden -> dim, and back; the output starts as the transpose of the values."""
+        """Projections from hidden to dim, and back. The output map starts as the transpose of the value map."""
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value = (nn.Linear(hidden, dim, bias=False, dtype=torch.float32) for _ in range(3))
@@ -270,10 +273,10 @@ class Attend(nn.Module):
 
 
 class GEGLU(nn.Module):
-    """Pre-norm gated MLP (arXiv 2002.05202): down(gelu(gate(LN x)) * up(LN x)); the residual is the caller's."""
+    """Pre-norm gated MLP (arXiv 2002.05202): down(gelu(gate(LN x)) * up(LN x)). The caller adds the residual."""
 
     def __init__(self, hidden: int, width: int) -> None:
-        """The output starts small, so that a new head is not dominated by a random MLP."""
+        """The output starts small, so the random MLP does not dominate a new head."""
         super().__init__()
         self.norm = _norm(hidden)
         self.gate, self.up = (nn.Linear(hidden, width, bias=False, dtype=torch.float32) for _ in range(2))
@@ -287,7 +290,7 @@ class GEGLU(nn.Module):
 
 
 def build_head(kind: str, hidden: int, depth: int, options: HeadOptions = DEFAULTS) -> Head:
-    """A head with new parameters (seeded by torch.manual_seed) for a model of a hidden size and a number of layers.
+    """A head with new parameters, for a model with this hidden size and this number of layers (depth). torch.manual_seed seeds it.
 
     Raises UnmaskError for an unknown kind, sizes that do not fit, and an option that would change nothing for the kind.
     """
@@ -305,10 +308,10 @@ def count_parameters(head: Head) -> dict[str, int]:
 
 
 def matched_options(kind: str, hidden: int, depth: int, parameters: int, options: HeadOptions = DEFAULTS) -> HeadOptions:
-    """The options that bring a head nearest to a number of parameters: the control of a comparison between kinds.
+    """The options that give a head about this number of parameters. With them, kinds of heads are compared at equal size.
 
-    The width of the MLP is fitted; only where a head without an MLP is still too large, the inner dim of the attention is
-    reduced, in steps of `heads`. Raises UnmaskError for a number below the smallest head.
+    It changes the width of the MLP. If a head without an MLP is still too large, it reduces the inner dim of the attention, in steps
+    of `heads`. Raises UnmaskError for a number below the smallest head.
     """
 
     def total(**changes: float | int) -> int:
@@ -318,7 +321,7 @@ def matched_options(kind: str, hidden: int, depth: int, parameters: int, options
     bare = total(mlp=0.0)
     dim = options.dim or hidden
     if parameters < bare:
-        # linear in dim, so that two counts give the slope; rounded up, and the MLP takes nothing
+        # the count is linear in dim, so two counts give the slope; rounded up, without an MLP
         per_step = (bare - total(mlp=0.0, dim=options.heads)) // max(dim // options.heads - 1, 1)
         steps = dim // options.heads - round((bare - parameters) / max(per_step, 1))
         if steps < 1:
@@ -338,7 +341,7 @@ def layer_attribution(
     mask: Bool[Tensor, "text layer"],
     condition: Float[Tensor, "text dim"] | None = None,
 ) -> Float[Tensor, " layer"]:
-    """Which layers a head reads: its attention averaged over texts, heads and latents; sums to 1."""
+    """How much a head uses each layer: its attention, averaged over texts, heads and latents. Sums to 1."""
     return head.attention(states, mask, condition).mean(dim=(0, 1, 2))
 
 
@@ -367,15 +370,19 @@ def _resolved(head: type[Head], hidden: int, depth: int, options: HeadOptions) -
             raise UnmaskError(f"A head needs {name} of at least 1, not {size}.")
     if filled.dim % filled.heads:
         divisors = [str(count) for count in range(1, min(filled.dim, 64) + 1) if filled.dim % count == 0]
-        raise UnmaskError(f"{filled.heads} heads do not divide dim {filled.dim}; these do: {', '.join(divisors)}.")
+        raise UnmaskError(
+            f"dim {filled.dim} is not divisible by {filled.heads} heads. Possible numbers of heads: {', '.join(divisors)}."
+        )
     if filled.mlp < 0 or (filled.mlp > 0 and _mlp_width(filled, hidden) < 1):
         raise UnmaskError(
-            f"mlp={filled.mlp} is no width for {hidden} dimensions; use 0 for no MLP, or at least {1 / hidden:.4f}."
+            f"mlp={filled.mlp} is not a valid width for {hidden} dimensions. Use 0 for no MLP, or at least {1 / hidden:.4f}."
         )
     if not options.layer_matrix and head is not LayerAttention:
         raise UnmaskError(f"layer_matrix=False changes nothing for {head.kind}: only layer-attention has a layer matrix.")
     if options.conditioned and head is LatentAttention:
         raise UnmaskError("conditioned=True changes nothing for latent-attention: its queries are the tokens themselves.")
     if head is LayerAttention and depth < 2:
-        raise UnmaskError(f"layer-attention needs a model of at least 2 layers, not {depth}: over one layer it is always 1.")
+        raise UnmaskError(
+            f"layer-attention needs a model with at least 2 layers, not {depth}: with one layer its attention is always 1."
+        )
     return filled

@@ -1,7 +1,7 @@
-"""Pooling: token states -> one vector per text.
+"""Poolings without parameters. They turn token states into one vector for each text.
 
-A pooling is a function (hidden, mask) -> vectors in fp32. It ignores masked positions entirely, whatever they hold (NaN
-included) and whichever side they are on; tests/test_pooling.py holds every entry of POOLINGS to that.
+A pooling is a function (hidden, mask) -> vectors, in fp32. It ignores masked positions: they may hold anything, even NaN, and may be
+on either side. tests/encoding/test_pooling.py checks this for every pooling in POOLINGS.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Pool = Callable[[Tensor, Tensor], Tensor]
 
 
 def last(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
-    """State of the last token: under causal attention the only one that has seen the whole text."""
+    """State of the last token. Under causal attention, only this token has seen the whole text."""
     positions = torch.arange(mask.shape[1], device=mask.device)
     return _at(hidden, torch.where(mask, positions, -1).argmax(dim=1))
 
 
 def first(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
-    """State of the first token: BERT's [CLS] position, of use under bidirectional attention only."""
+    """State of the first token: BERT's [CLS] position. It is useful only under bidirectional attention."""
     return _at(hidden, mask.int().argmax(dim=1))
 
 
@@ -32,7 +32,7 @@ def mean(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token
 
 
 def weighted_mean(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
-    """Average in which the k-th token weighs k: later tokens of a causal model have seen more (SGPT, arXiv 2202.08904)."""
+    """Weighted average: the k-th token has weight k. Later tokens of a causal model have seen more (SGPT, arXiv 2202.08904)."""
     return _average(hidden, mask.cumsum(dim=1) * mask.float())
 
 
@@ -49,6 +49,6 @@ def _at(hidden: Tensor, positions: Tensor) -> Tensor:
 
 
 def _average(hidden: Tensor, weights: Tensor) -> Tensor:
-    # masked_fill before the product: NaN * 0 is NaN, and padding may hold anything
+    # masked_fill before the product: padding may hold NaN, and NaN * 0 is NaN
     states = hidden.float().masked_fill((weights == 0).unsqueeze(-1), 0.0)
     return torch.bmm((weights / weights.sum(dim=1, keepdim=True)).unsqueeze(1), states).squeeze(1)

@@ -1,6 +1,6 @@
-"""The leading design: which designs tie with it, which of these is the cheapest, and what it would take to decide between them.
+"""The leading design: which designs tie with it, which of them is the cheapest, and how much data would tell them apart.
 
-Every table, page and sentence about the best designs comes from `lead`, so that no two of them disagree.
+All tables, pages and sentences about the best designs use `lead`, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _MOST_ITEMS = 1_000_000  # a difference that needs more items is too small to sh
 class Lead:
     """The leader of some designs, and how the others compare with it.
 
-    order: systems with their scores, best first; equal scores: the cheapest first. leader: the first of them. tied: systems that the
-    corrected test does not tell apart from the leader; worse: those that it does. Both are best first, and empty without a test.
-    cheapest: the system with the fewest tokens a text among leader and tied. needed: what it would take to tell the leader from the first
-    of the tied.
+    order: systems with their scores, best first; with equal scores, the cheapest first. leader: the first of them. tied: systems that the
+    corrected test does not tell apart from the leader. worse: systems that it does. Both are best first, and empty without a test.
+    cheapest: the system with the fewest tokens a text, among leader and tied. needed: a sentence that says how much data would tell the
+    leader from the first of the tied.
     """
 
     order: tuple[tuple[System, float], ...]
@@ -78,17 +78,17 @@ class Lead:
 
 @dataclass(frozen=True)
 class KindLeader:
-    """The best system for a kind of task, and why. tied: systems that may be as good."""
+    """The best system for a kind of task. reasons: short sentences that say why. tied: systems that may be as good."""
 
     kind: str
     system: System
     score: float
-    reason: str
+    reasons: tuple[str, ...]
     tied: tuple[System, ...] = ()
 
 
 def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], results: Sequence[Result]) -> Lead:
-    """How the others of some systems, given best first, compare with the first."""
+    """Compare the first of some systems with all others. `order` is best first."""
     leader = order[0][0]
     against = {_other(test, leader): test for test in tests if leader in (test.a, test.b)}
     against = {system: against[system] for system, _ in order if system in against}
@@ -100,11 +100,11 @@ def lead(order: Sequence[tuple[System, float]], tests: Sequence[Comparison], res
 
 
 def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System | None = None) -> list[KindLeader]:
-    """The best design for each kind of task, its lead over the runner-up, and the designs that tie with it.
+    """The best design for each kind of task, with the reasons, and the designs that tie with it.
 
-    Reference rows (sentence-transformers models) are not candidates: the question is how to read the LLM. Each kind is tested on its own,
-    over all pairs, or against the baseline alone if there is one. Raises UnmaskError for a kind without a task on which all designs have
-    a score.
+    Reference rows (sentence-transformers models) are not candidates: the question is how to use the LLM. Each kind is tested separately,
+    over all pairs, or only against the baseline if there is one. Raises UnmaskError for a kind without a task that all designs were
+    scored on.
     """
     candidates = [result for result in results if result.design != SENTENCE_TRANSFORMERS]
     leaders = []
@@ -115,87 +115,104 @@ def kind_leaders(results: Sequence[Result], store: ResultStore, baseline: System
             raise UnmaskError(f"No {kind} task was scored for every design: {listed(not_scored(of_kind))}. Score them too.")
         chosen = baseline if baseline in dict(order) else None
         standing = lead(order, comparisons(of_kind, store, chosen), of_kind)
-        leaders.append(KindLeader(kind, standing.leader, order[0][1], reason(standing, of_kind), standing.tied))
+        leaders.append(KindLeader(kind, standing.leader, order[0][1], reasons(standing, of_kind), standing.tied))
     return leaders
 
 
-def reason(standing: Lead, results: Sequence[Result]) -> str:
-    """A sentence on the leader that starts with its score."""
-    (_, top), rest = standing.order[0], standing.order[1:]
+def reasons(standing: Lead, results: Sequence[Result]) -> tuple[str, ...]:
+    """Why the leader is recommended, in short sentences: one thought each."""
+    rest = standing.order[1:]
     if not rest:
-        return f"the only design that was compared, {points(top)}"
-    runner_up, second = rest[0]
-    ahead = f"{points(top - second)} ahead of {display_name(runner_up, results)}"
+        return ("It is the only design that was compared.",)
     if not standing.tests:
-        alike = points(top) == points(second)
-        said = f"as {display_name(runner_up, results)} scores" if alike else ahead
-        why = "not tested: no task has the items behind its score"
-        return f"{points(top)}, {said}; {why}"
-    if standing.tied:
-        text = f"{points(top)}, {_ties(standing, results)}"
-    elif len(standing.tests) < len(rest):
-        text = f"{points(top)}; {_told(standing, standing.worse[0], results)} ({_correction(standing, '<')})"
-    else:
-        text = f"{points(top)}, {ahead} {_evidence(standing, runner_up)}; better than every other design ({_correction(standing, '<')})"
-    left_out = next(iter(standing.tests.values())).left_out
-    untested = len(rest) - len(standing.tests)
-    return (
-        text
-        + (f"; {counted(untested, 'other')} not tested against it" if untested else "")
-        + (f"; left out: {listed(left_out)}" if left_out else "")
-    )
+        return (_untested_lead(standing, results), "Not tested: no task has scores of its single items.")
+    facts = _ties(standing, results) if standing.tied else _wins(standing, results)
+    facts.append(_method(standing))
+    if untested := len(rest) - len(standing.tests):
+        facts.append(f"Not tested against it: {counted(untested, 'other design')}.")
+    if left_out := next(iter(standing.tests.values())).left_out:
+        facts.append(f"Left out: {listed(left_out)}.")
+    return tuple(facts)
 
 
-def _ties(standing: Lead, results: Sequence[Result]) -> str:
+def _untested_lead(standing: Lead, results: Sequence[Result]) -> str:
+    (_, top), (runner_up, second) = standing.order[:2]
+    name = display_name(runner_up, results)
+    return f"Same score as {name}." if points(top) == points(second) else f"{points(top - second)} ahead of {name}."
+
+
+def _wins(standing: Lead, results: Sequence[Result]) -> list[str]:
+    """The lead over the runner-up, or over the baseline if only that was tested."""
+    if len(standing.tests) < len(standing.order) - 1:
+        return [f"Better than {names(standing.worse, results)}.", _distance(standing, standing.worse[0], results)]
+    return ["Better than every other design.", _distance(standing, standing.order[1][0], results)]
+
+
+def _distance(standing: Lead, system: System, results: Sequence[Result]) -> str:
+    outcome = standing.against(system)
+    ahead = f"{points(outcome.difference)} ahead of {display_name(system, results)} {_interval(outcome)}"
+    return f"{ahead}; {outcome.effect_name}: {outcome.effect + 0.0:.2f}."
+
+
+def _ties(standing: Lead, results: Sequence[Result]) -> list[str]:
+    """The tied designs, the worse designs, the cheapest of the tied, and how much data would tell them apart."""
     tied = [f"{display_name(system, results)} ({_behind(standing, system)})" for system in standing.tied]
     more = f" and {len(tied) - _NAMED} more" if len(tied) > _NAMED else ""
-    text = f"tied with {', '.join(tied[:_NAMED])}{more}: not told apart on {_amount(standing)} ({_correction(standing, '>=')})"
+    facts = [f"Tied with {', '.join(tied[:_NAMED])}{more}."]
     if standing.worse:
-        text += (
-            f"; better than the other {len(standing.worse)}"
-            if len(standing.worse) > 1
-            else f"; better than {names(standing.worse, results)}"
-        )
-    return text + f"; {cheapest_words(standing, results)}" + (f"; {standing.needed}" if standing.needed else "")
+        others = names(standing.worse, results) if len(standing.worse) == 1 else f"the other {len(standing.worse)} designs"
+        facts.append(f"Better than {others}.")
+    facts.append(cheapest_sentence(standing, results))
+    return [*facts, standing.needed] if standing.needed else facts
 
 
 def _behind(standing: Lead, system: System) -> str:
     outcome = standing.against(system)
-    low, high = (points(bound) for bound in outcome.interval)
     behind = points(outcome.difference)
-    return ("the same score" if behind == "0.0" else f"{behind} behind") + f" [{low}, {high}]"
+    return ("same score" if behind == "0.0" else f"{behind} behind") + f" {_interval(outcome)}"
 
 
-def cheapest_words(standing: Lead, results: Sequence[Result]) -> str:
-    """The part of a sentence that says which of the tied designs costs least."""
-    tokens = standing.tokens[standing.cheapest]
+def _interval(outcome: PairedTest) -> str:
+    low, high = (points(bound) for bound in outcome.interval)
+    return f"[{low}, {high}]"
+
+
+def _method(standing: Lead) -> str:
+    test = next(iter(standing.tests.values()))
+    data = counted(len(test.tasks), "task") + (f" of {test.outcome.n} items" if test.outcome.unit == "items" else "")
+    return f"Tested on {data}; level {SIGNIFICANT}; p and intervals: Holm over {test.family}."
+
+
+def cheapest_sentence(standing: Lead, results: Sequence[Result]) -> str:
+    """A sentence that says which of the tied designs costs least."""
+    tokens, leader = standing.tokens[standing.cheapest], display_name(standing.leader, results)
     dearer = [system for system in standing.tied if standing.tokens[system] > tokens / CLEARLY]
     if standing.cheapest == standing.leader and len(dearer) == len(standing.tied):
-        return f"{display_name(standing.leader, results)} is also the cheapest, {tokens:.0f} tokens a text"
+        return f"The cheapest of them is {leader} itself: {tokens:.0f} tokens a text."
     if not standing.cheaper:
-        return f"none of them is clearly cheaper ({tokens:.0f} tokens a text)"
+        return f"None of them is clearly cheaper than {leader}: {standing.tokens[standing.leader]:.0f} tokens a text."
     behind = points(standing.against(standing.cheapest).difference)
     name = display_name(standing.cheapest, results) + (f" ({behind} behind)" if behind != "0.0" else "")
-    return f"the cheapest of them is {name}, {tokens:.0f} tokens a text, not {standing.tokens[standing.leader]:.0f}"
+    return f"The cheapest of them is {name}: {tokens:.0f} tokens a text, not {standing.tokens[standing.leader]:.0f}."
 
 
 def what_it_takes(first: System, second: System, test: Comparison, results: Sequence[Result]) -> str | None:
-    """How many items or tasks would tell two designs apart; None if that cannot be said.
+    """A sentence: how many items or tasks would tell two designs apart. None if that cannot be estimated.
 
-    This is for planning and is no evidence: it takes the difference found for the true one.
+    It is for planning, not evidence: it treats the observed difference as the true one.
     """
     outcome, comparisons_made = test.outcome, _family_size(test)
-    pair = f"telling {display_name(first, results)} from {display_name(second, results)}"
+    start = f"To tell {display_name(first, results)} from {display_name(second, results)} takes"
     if outcome.unit == "tasks":
         needed = _tasks_needed(test, results, comparisons_made)
-        return f"{pair} takes about {needed} tasks ({POWER:.0%} power)" if needed else None
+        return f"{start} about {needed} tasks ({POWER:.0%} power)." if needed else None
     if not outcome.difference or not isfinite(outcome.effect):
         return None
     level = NormalDist().inv_cdf(1 - SIGNIFICANT / (2 * comparisons_made))
     needed_items = outcome.n * ((level + NormalDist().inv_cdf(POWER)) / abs(outcome.effect)) ** 2
     if needed_items > _MOST_ITEMS:
-        return f"{pair} takes more than a million items like these"
-    return f"{pair} takes about {_rounded(needed_items):,} items like these ({POWER:.0%} power)"
+        return f"{start} more than a million items like these."
+    return f"{start} about {_rounded(needed_items):,} items like these ({POWER:.0%} power)."
 
 
 def _tasks_needed(test: Comparison, results: Sequence[Result], comparisons_made: int) -> int | None:
@@ -218,26 +235,6 @@ def _rounded(number: float) -> int:
     """An estimate, to two digits."""
     digits = max(0, len(str(int(number))) - 2)
     return int(round(number, -digits))
-
-
-def _evidence(standing: Lead, system: System) -> str:
-    """Interval, amount of data and effect size of the leader against another design."""
-    outcome = standing.against(system)
-    low, high = outcome.interval
-    return f"[{points(low)}, {points(high)}] on {_amount(standing)}, {outcome.effect_name} {outcome.effect + 0.0:.2f}"
-
-
-def _told(standing: Lead, system: System, results: Sequence[Result]) -> str:
-    return f"{points(standing.against(system).difference)} better than {display_name(system, results)} {_evidence(standing, system)}"
-
-
-def _amount(standing: Lead) -> str:
-    test = next(iter(standing.tests.values()))
-    return counted(len(test.tasks), "task") + (f" of {test.outcome.n} items" if test.outcome.unit == "items" else "")
-
-
-def _correction(standing: Lead, sign: str) -> str:
-    return f"p {sign} {SIGNIFICANT}; p and interval: Holm over {next(iter(standing.tests.values())).family}"
 
 
 def names(systems: Sequence[System], results: Sequence[Result]) -> str:

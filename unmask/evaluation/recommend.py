@@ -13,7 +13,7 @@ from typing import Any
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError, require_package
 from unmask.evaluation.compare import ComparisonPlan
-from unmask.evaluation.leader import Lead, lead, reason
+from unmask.evaluation.leader import Lead, lead, reasons
 from unmask.evaluation.racing import Race, Round, pass_key
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import ranked
@@ -28,10 +28,10 @@ class Recommendation:
     """The design to use, and why.
 
     score: its mean main score over the items of the last round. The same items chose the design among all candidates, so the interval is
-    widened (Bonferroni over the candidates). all_items: whether the last round used all items of the tasks. reason: how the design
-    compares with the others of the last round, in the words of `compare`; ties: designs that are not told apart from it. failed: designs
-    that left because they have no score, and why. tokens_a_text: the cost of the design; tokens: all that were computed; grid_tokens:
-    what every design on every item would have computed.
+    widened (Bonferroni over the candidates). all_items: whether the last round used all items of the tasks. reasons: how the design
+    compares with the others of the last round, in the same sentences as in `compare`. ties: designs that are not told apart from it.
+    failed: designs without a score, and why. tokens_a_text: the cost of the design. tokens: all tokens that were computed. grid_tokens:
+    the tokens of all designs on all items.
     """
 
     design: Design
@@ -41,7 +41,7 @@ class Recommendation:
     items: int
     all_items: bool
     candidates: int
-    reason: str
+    reasons: tuple[str, ...]
     ties: tuple[str, ...]
     tokens_a_text: float
     tokens: int
@@ -88,7 +88,7 @@ def _recommendation(race: Race, standing: Lead) -> Recommendation:
         items=race.rounds[-1].items,
         all_items=all(part is task for part, task in whole.values()),
         candidates=race.candidates,
-        reason=reason(standing, race.results),
+        reasons=reasons(standing, race.results),
         ties=tuple(labels[system] for system in standing.tied),
         tokens_a_text=standing.tokens[standing.leader],
         tokens=sum(race.paid.values()),

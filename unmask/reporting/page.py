@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.evaluation.leader import cheapest_words
+from unmask.evaluation.leader import cheapest_sentence
 from unmask.evaluation.leader import points as points_of
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from unmask.evaluation.leader import KindLeader
+from unmask.evaluation.leader import KindLeader, points
 from unmask.evaluation.results import Result
 from unmask.evaluation.seed_means import DEVIATION
 from unmask.evaluation.verdict import Comparison, System, counted, display_name, ranked
@@ -42,10 +42,9 @@ METRIC_NAMES = {
 
 
 def ranking(results: Sequence[Result], width: int) -> Table:
-    """Systems, best first: main score x 100 of each task, the mean, and the tokens of a text. Half an interval where it has room.
+    """Systems, best first: main score x 100 on each task, the mean, and the tokens of a text. Half an interval if there is room.
 
-    width: of the terminal, in characters. Where tasks have no room, there is one column for each kind of task, the mean over its
-    tasks.
+    width: of the terminal, in characters. If there is no room for all tasks, each kind of task has one column, with its mean.
     """
     columns = _columns({result.task: result for result in results}, width)
     tables = (_ranking(results, columns, decimals) for decimals in (1, 0) if all(len(tasks) == 1 for _, tasks in columns))
@@ -110,10 +109,10 @@ def _heading(kind: str) -> str:
 
 
 def differences(results: Sequence[Result], comparisons: Sequence[Comparison], width: int) -> RenderableType:
-    """Row minus column x 100 for every pair of the best systems, a star where the pair differs after Holm's correction.
+    """Row minus column x 100 for every pair of the best systems. A star: the pair differs after Holm's correction.
 
-    As many systems are shown as a terminal of that width has room for, without cutting a number or its star. Differences have one
-    decimal where all systems have room with it.
+    It shows as many systems as the width allows, and never cuts a number or its star. Differences have one decimal if there is room
+    for all systems.
     """
     order = [system for system, _ in ranked(results)]
     name = min(_NAME, max(len(visible(display_name(system, results))) for system in order) + 4)
@@ -144,7 +143,9 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
 
 
 def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> RenderableType:
-    """What to use for each kind of task, and why."""
+    """What to use for each kind of task, with its score x 100, and why: one short line for each thought."""
+    from rich.table import Table
+
     lines: list[RenderableType] = [Text("What to use", style="italic")]
     for leader in recommendations:
         line = Text(f"{leader.kind}: ", style="default")
@@ -155,7 +156,7 @@ def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> 
 
 
 def shared_readings(sharing: Mapping[str, Sequence[str]]) -> RenderableType:
-    """Which designs read words alike, so that they share a score."""
+    """The designs that share a word-level score, because they have the same attention and layer."""
     note = "A score on words depends on attention and layer alone, and means nothing beside one on texts."
     lines = [f"  {name}: {', '.join(labels)}" for name, labels in sharing.items()]
     return Group(*(Text(line, style="dim") for line in [note, *lines]), "")
@@ -195,7 +196,7 @@ def _difference(row: System, column: System, by_pair: dict[tuple[System, System]
 
 
 def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:
-    """What trains in a stage, by kind of weight: how many of those present, and how many parameters."""
+    """What trains in a stage: for each kind of weight, how many of them have an adapter, and how many parameters."""
     table = empty_table(f"{stage}: what trains")
     table.add_column("weights", no_wrap=True)
     for column in ("adapted", "of parameters", "trainable"):
@@ -209,7 +210,7 @@ def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:
 
 
 def recipe_table(recipes: Sequence[tuple[Recipe, Sequence[str]]]) -> Table:
-    """Recipes, what they do and at which scales."""
+    """The recipes: their stages, their scales, and what they train."""
     table = empty_table("Recipes")
     for column in ("recipe", "stages", "scales", "what it trains"):
         table.add_column(column, no_wrap=column == "recipe")

@@ -1,8 +1,8 @@
-"""Resampling: the score of one evaluation, recomputed on any resample of its items.
+"""Bootstrap: the score of one evaluation, computed again on resamples of its items.
 
-A metric is a function (columns, indices) -> scores. Row b of `indices`, of shape (resample, item), lists the items
-that resample b drew, with repeats; the metric answers with one score a row. No metric sorts a resample: ranks,
-precisions and entropies follow from how often each distinct value was drawn, and the values are sorted only once.
+A metric is a function (columns, indices) -> scores. `indices` has the shape (resample, item): row b lists the items that resample b
+drew, with repeats. The metric returns one score for each row. It sorts the values once, not once for each resample: ranks, precisions
+and entropies need only the number of times that each distinct value was drawn.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,15 +17,14 @@ Indices = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 DRAWS_AT_ONCE = 2**20
-"""Items drawn in one call of a metric: bounds a bootstrap to some ten arrays of 8 MB, however many items there are."""
+"""Items drawn in one call of a metric. A bootstrap then needs about ten arrays of 8 MB, however many items there are."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A score that can be recomputed on many resamples at once, and the columns of `Items` that it reads.
+    """A score that can be computed on many resamples at once, and the columns of `Items` that it needs.
 
-    `made` is the column that the design produced, `also` are others of its; `given` is the one that comes with the task, equal
-    for every design.
+    made: the column that the design produced. also: other columns that it produced. given: the column of the task, equal for all designs.
     """
 
     scores: Callable[[Columns, Indices], Scores]
@@ -34,12 +33,12 @@ class Metric:
     also: tuple[str, ...] = ()
 
     def __call__(self, columns: Columns, indices: Indices) -> Scores:
-        """Scores of shape (resample,) for indices of shape (resample, item)."""
+        """The scores, of shape (resample,), for indices of shape (resample, item)."""
         return self.scores(columns, indices)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Names of the columns that the metric reads."""
+        """Names of the columns that the metric needs."""
         return (self.made, *self.also, *([] if self.given is None else [self.given]))
 
 
@@ -50,9 +49,9 @@ def mean(columns: Columns, indices: Indices) -> Scores:
 
 
 def spearman(columns: Columns, indices: Indices) -> Scores:
-    """Spearman's rank correlation of `predicted` and `gold`: Pearson's of the ranks, ties sharing their average rank.
+    """Spearman's rank correlation of `predicted` and `gold`: Pearson's correlation of the ranks. Ties share their average rank.
 
-    A constant prediction orders nothing and scores 0.0; a resample in which gold is constant asks nothing and is nan.
+    A constant prediction scores 0.0. A resample with constant gold scores nan.
     """
     centre = (indices.shape[1] + 1) / 2
     predicted = _ranks(columns["predicted"], indices) - centre
@@ -63,10 +62,10 @@ def spearman(columns: Columns, indices: Indices) -> Scores:
 
 
 def average_precision(columns: Columns, indices: Indices) -> Scores:
-    """Average precision of ranking by `predicted` for `label` in {0, 1}; nan for a resample without a positive.
+    """Average precision of `label` in {0, 1}, ranked by `predicted`; nan for a resample without positives.
 
-    Sum over the distinct scores, from the highest down, of (share of the positives found there) x (precision so far):
-    tied items enter together, as in sklearn.metrics.average_precision_score.
+    It goes through the distinct values of `predicted`, the highest first, and sums (share of the positives with this value) x
+    (precision so far). Items with one value count together, as in sklearn.metrics.average_precision_score.
     """
     ascending = _codes(columns["predicted"])
     codes = (ascending.max() - ascending)[indices]
@@ -79,13 +78,13 @@ def average_precision(columns: Columns, indices: Indices) -> Scores:
 
 
 def v_measure(columns: Columns, indices: Indices) -> Scores:
-    """V-measure of `assigned` clusters against `label`; resample b is scored on replicate b modulo their number.
+    """V-measure of `assigned` clusters against `label`. Resample b uses replicate b modulo the number of replicates.
 
-    Both columns have the shape (item, replicate). The harmonic mean of homogeneity I/H(label) and completeness
-    I/H(assigned) is 2 I / (H(label) + H(assigned)), I the mutual information; 1.0 where both entropies are zero
-    (Rosenberg and Hirschberg, 2007; sklearn.metrics.v_measure_score). The clusters are not fitted anew on a resample,
-    and repeated items agree with themselves: resamples score higher than the items do, the more so the more and the
-    poorer the clusters. Hence `around` in `interval`, and the centring in `statistics.difference_test`.
+    Both columns have the shape (item, replicate). With I the mutual information, homogeneity is I / H(label) and completeness is
+    I / H(assigned). Their harmonic mean is 2 I / (H(label) + H(assigned)), or 1.0 if both entropies are zero (Rosenberg and Hirschberg,
+    2007; sklearn.metrics.v_measure_score).
+    Resamples score higher than the items do: the clusters are not fitted again, and a repeated item agrees with itself. Many clusters
+    and poor clusters gain most. `around` in `interval` and the centring in `paired.difference_test` correct this.
     """
     scores = np.empty(len(indices))
     replicates = columns["assigned"].shape[1]
@@ -100,10 +99,10 @@ def v_measure(columns: Columns, indices: Indices) -> Scores:
 
 
 def ratio(columns: Columns, indices: Indices) -> Scores:
-    """Sum of `above` over sum of `below`; nan for a resample that has nothing to score.
+    """Sum of `above` divided by sum of `below`; nan for a resample where `below` sums to 0. An item is a sentence.
 
-    Words that were tagged rightly over words, a sentence an item; or 2 x entities found over entities given + predicted, which is
-    their F1: 2 / (1 / precision + 1 / recall) of all entities together, not the mean of the sentences' F1.
+    For accuracy: correctly tagged words / words. For F1: 2 x entities found / (entities given + entities predicted). This is the F1 of
+    all entities together, not the mean of the sentences' F1.
     """
     above = columns["above"][indices].sum(axis=1, dtype=np.float64)
     below = columns["below"][indices].sum(axis=1, dtype=np.float64)
@@ -121,17 +120,17 @@ METRICS: dict[str, Metric] = {
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """What one evaluation leaves behind for every item: enough to recompute its score on any resample of the items.
+    """The items of one evaluation, with all values that the score needs. The score can be computed on any resample of them.
 
-    `metric` is a key of METRICS; `columns` are arrays with one row an item, at least those that the metric needs.
-    Raises ValueError where they do not fit, and where the score of all the items would be undefined.
+    metric: a key of METRICS. columns: arrays with one row for each item, at least those that the metric needs. Raises ValueError if the
+    columns do not fit the metric, or if the score of all items is undefined.
     """
 
     metric: str
     columns: dict[str, NDArray[Any]]
 
     def __post_init__(self) -> None:
-        """Check the columns, and hold them as arrays in a dict of our own."""
+        """Check the columns, and keep them as arrays in a new dict."""
         if self.metric not in METRICS:
             raise ValueError(f"Unknown metric {self.metric!r}; known are {', '.join(METRICS)}.")
         columns = {name: np.asarray(column) for name, column in self.columns.items()}
@@ -145,25 +144,25 @@ class Items:
 
     @property
     def replicates(self) -> int:
-        """Number of replicates: 1, except where the columns have a second dimension."""
+        """Number of replicates: the second dimension of the columns, or 1 if they have none."""
         made = self.columns[METRICS[self.metric].made]
         return made.shape[1] if made.ndim == 2 else 1
 
 
 def score(items: Items) -> float:
-    """Score on all the items; for several replicates, the mean of their scores."""
+    """Score on all items. With several replicates, the mean of their scores."""
     all_items = np.tile(np.arange(items.n), (items.replicates, 1))
     return float(METRICS[items.metric](items.columns, all_items).mean())
 
 
 def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSequence = 0) -> Scores:
-    """Scores on `resamples` draws of n items with replacement, of shape (resample,).
+    """Scores of shape (resample,). Each resample draws n items with replacement.
 
-    The same seed and n draw the same items, so that two designs on one task are paired, and fewer resamples are the
-    first of more. Undefined scores are nan. Raises ValueError for fewer than 2 items or for no resample.
+    The same seed and n draw the same items, so two designs on one task are paired. Fewer resamples are the first of more. Undefined
+    scores are nan. Raises ValueError for fewer than 2 items, and for fewer than 1 resample.
     """
     if items.n < 2:
-        raise ValueError("A bootstrap needs at least 2 items: 1 item drawn again and again shows no spread.")
+        raise ValueError("A bootstrap needs at least 2 items: with 1 item, all resamples are equal.")
     if resamples < 1:
         raise ValueError(f"A bootstrap needs at least 1 resample, not {resamples}.")
     metric = METRICS[items.metric]
@@ -172,22 +171,22 @@ def bootstrap(items: Items, resamples: int = 1000, seed: int | np.random.SeedSeq
 
 
 def undefined(samples: ArrayLike) -> int:
-    """How many resamples have no score (nan): `interval` leaves them out."""
+    """The number of resamples without a score (nan). `interval` leaves them out."""
     return int(np.isnan(np.asarray(samples, dtype=np.float64)).sum())
 
 
 def interval(samples: ArrayLike, level: float = 0.95, *, around: float | None = None) -> tuple[float, float]:
-    """Percentile interval: the bounds of the middle `level` of the samples, nan left out (Efron and Tibshirani, 1993).
+    """Percentile interval: it holds the middle `level` of the samples, without nan (Efron and Tibshirani, 1993).
 
-    `around` first shifts the samples so that their mean is that score: for v-measure, which repeated items inflate, so
-    that the plain interval may lie wholly above the score. Raises ValueError for a level outside 0..1 or only nan.
+    around: a score; the samples are first shifted so that it is their mean. V-measure needs this: repeated items raise it, and the plain
+    interval may lie above the score. Raises ValueError for a level outside 0..1, and if all samples are nan.
     """
     if not 0 < level < 1:
-        raise ValueError(f"The level of an interval lies between 0 and 1, not at {level}; 0.95 is usual.")
+        raise ValueError(f"The level of an interval must be between 0 and 1, not {level}. 0.95 is usual.")
     values = np.asarray(samples, dtype=np.float64)
     values = values[~np.isnan(values)]
     if not values.size:
-        raise ValueError("No interval: the score is undefined on every resample.")
+        raise ValueError("There is no interval: the score is undefined on every resample.")
     if around is not None:
         values = values - values.mean() + around
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
@@ -195,8 +194,8 @@ def interval(samples: ArrayLike, level: float = 0.95, *, around: float | None = 
 
 
 def _draws(n: int, resamples: int, replicates: int, random: np.random.Generator) -> Iterator[Indices]:
-    """Item indices for all the resamples, in blocks; the size of a block changes nothing about what is drawn."""
-    # A whole number of replicates a block: row b of a block then meets the replicate that resample b is due.
+    """Item indices of all resamples, in blocks. The draws do not depend on the size of a block."""
+    # the rows of a block are a multiple of the replicates, so each resample gets its own replicate
     rows = replicates * max(1, DRAWS_AT_ONCE // (n * replicates))
     for start in range(0, resamples, rows):
         yield random.integers(n, size=(min(rows, resamples - start), n))
@@ -208,7 +207,7 @@ def _codes(values: NDArray[Any]) -> Indices:
 
 
 def _counts(codes: Indices, weights: NDArray[Any] | None = None) -> NDArray[Any]:
-    """How often, or with how much weight, each code occurs in each row: (row, item) -> (row, code)."""
+    """How often each code occurs in each row, or the sum of its weights: (row, item) -> (row, code)."""
     rows, size = len(codes), int(codes.max()) + 1
     cells = codes + size * np.arange(rows)[:, None]
     flat_weights = None if weights is None else weights.ravel()
@@ -216,7 +215,7 @@ def _counts(codes: Indices, weights: NDArray[Any] | None = None) -> NDArray[Any]
 
 
 def _ranks(values: NDArray[Any], indices: Indices) -> Scores:
-    """Average rank of each drawn item in its resample: the number drawn up to its value, less half of its own ties."""
+    """Average rank of each drawn item in its resample: the number of draws up to its value, minus half of its ties."""
     codes = _codes(values)[indices]
     counts = _counts(codes)
     return np.take_along_axis(np.cumsum(counts, axis=1) - (counts - 1) / 2, codes, axis=1)
@@ -230,18 +229,18 @@ def _entropy(codes: Indices) -> Scores:
 
 
 def _check(name: str, columns: Columns) -> None:
-    """Raise ValueError where the columns cannot give the metric's score."""
+    """Raise ValueError if the metric cannot be computed from the columns."""
     metric = METRICS[name]
     if missing := [column for column in metric.needs if column not in columns]:
         raise ValueError(f"{name} needs the columns {', '.join(metric.needs)}; missing: {', '.join(missing)}.")
     lengths = {column: len(values) if values.ndim else 0 for column, values in columns.items()}
     if len(set(lengths.values())) != 1 or not lengths[metric.made]:
-        raise ValueError(f"{name} needs columns of one length of at least 1, not {lengths}.")
+        raise ValueError(f"{name} needs columns of equal length, at least 1, not {lengths}.")
     shapes = {column: columns[column].shape for column in metric.needs}
     dimensions = 2 if name == "v-measure" else 1
     if len(set(shapes.values())) != 1 or len(shapes[metric.made]) != dimensions or 0 in shapes[metric.made]:
         expected = "(item, replicate)" if dimensions == 2 else "(item,)"
-        raise ValueError(f"{name} needs columns of one shape {expected}, not {shapes}.")
+        raise ValueError(f"{name} needs columns of equal shape {expected}, not {shapes}.")
     for column in metric.needs:
         _check_values(name, column, columns[column])
     if name == "spearman" and columns["gold"].min() == columns["gold"].max():
@@ -260,7 +259,7 @@ def _check_ratio(above: NDArray[Any], below: NDArray[Any]) -> None:
 
 
 def _check_values(name: str, column: str, values: NDArray[Any]) -> None:
-    """Raise ValueError where a column holds anything but the finite numbers, labels or clusters that it stands for."""
+    """Raise ValueError if a column has other values than the metric needs: finite numbers, labels 0 and 1, or integers for clusters."""
     if values.dtype.kind not in ("biu" if name == "v-measure" else "biuf"):
         wanted = "integers" if name == "v-measure" else "numbers"
         raise ValueError(f"{name} needs {wanted} in column {column}, not {values.dtype}.")

@@ -1,8 +1,8 @@
-"""Paired tests: is one design better than another, by how much, and how sure are we?
+"""Paired tests: is one design better than another, by how much, and how sure is that?
 
 There are two questions. `wilcoxon` asks about tasks in general; it needs one score for each task. `paired_bootstrap` asks about these
-tasks; it needs their items. Both are two-sided and report the test, n, the effect size and an interval. With several tests, correct them
-together with `with_holm`. `told_apart` decides whether two designs differ.
+tasks only; it needs their items. Both tests are two-sided. They report the test, n, the effect size and an interval. Correct several
+tests together with `with_holm`. `told_apart` decides whether two designs differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,25 +19,25 @@ from unmask.statistics.bootstrap import METRICS, Items, Scores, bootstrap, score
 from unmask.statistics.intervals import Bounds, difference_interval, normal_interval
 
 FEWEST_TASKS = 6
-"""Tasks that a signed-rank test needs: the smallest p of n tasks is 2/2^n, 0.0625 for 5 and 0.03125 for 6."""
+"""Tasks that a signed-rank test needs. The smallest p of n tasks is 2/2^n: 0.0625 for 5 tasks, 0.03125 for 6."""
 
 SIGNIFICANT = 0.05
 """The level of every family of tests."""
 
 DECIMALS = 12
-"""Decimals that differences are rounded to: 0.3 - 0.2 and 0.2 - 0.1 are a tie, whatever floating point makes of it."""
+"""Differences are rounded to this many decimals, so that 0.3 - 0.2 and 0.2 - 0.1 tie. In floating point they differ a little."""
 
 _MOST_SUMS = 2**20
-"""Most sums of signed differences that a sign-flip test counts: those of 20 items that all differ by another amount."""
+"""The largest number of sums that a sign-flip test counts. 20 items whose differences all have different sizes have this many sums."""
 
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Outcome of comparing a with b on the same tasks or items.
+    """The result of a comparison of a with b on the same tasks or items.
 
-    `difference` is the mean of a - b, and `interval` the bounds of it at `level`; `p` is two-sided, and `p_holm` is p
-    corrected for the family of comparisons, None before `with_holm`, which corrects `interval` and `level` alike. `effect` is
-    positive where a is better. `bounds` gives the interval at another level.
+    difference: mean of a - b. interval: its bounds at `level`. bounds: computes the interval at another level. p: two-sided. p_holm: p
+    corrected for all tests of the family; None until `with_holm` sets it. `with_holm` corrects `interval` and `level` too. effect:
+    positive if a is better.
     """
 
     test: str
@@ -54,10 +54,10 @@ class PairedTest:
 
 
 def told_apart(test: PairedTest, level: float = SIGNIFICANT) -> bool:
-    """Whether a and b may be said to differ: the p, corrected if it is of a family, is below the level, and the interval leaves out 0.
+    """Whether a and b differ: p (corrected, in a family) is below the level, and the interval does not contain 0.
 
-    This is the one rule for tables, marks, sentences and recommendations; `with_holm` sees to it that the interval of a pair that is
-    not told apart holds 0, so that what is printed side by side agrees.
+    All tables, marks, sentences and recommendations use this rule. `with_holm` widens the interval of a pair that is not told apart
+    until it contains 0, so that p and interval always agree.
     """
     p = test.p if test.p_holm is None else test.p_holm
     low, high = test.interval
@@ -67,11 +67,11 @@ def told_apart(test: PairedTest, level: float = SIGNIFICANT) -> bool:
 def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> PairedTest:
     """Wilcoxon's signed-rank test of the scores of two designs on the same tasks, both of shape (task,).
 
-    Tasks without a difference are dropped from the ranking, as Wilcoxon did (zero_method="wilcox" of scipy), and
-    counted in the test's name; no difference at all gives p = 1 and effect 0. p is exact, ties or not. Effect: matched
-    rank-biserial correlation (W+ - W-) / (W+ + W-), W the rank sums of the differences of either sign (Kerby, 2014).
-    Interval: percentile bootstrap of the mean difference over all the tasks. Raises ValueError for scores that are
-    unpaired or not finite, and for fewer than 6 tasks, with which nothing can be significant at 0.05.
+    Tasks with equal scores are left out of the ranking, as Wilcoxon did (scipy's zero_method="wilcox"). The test's name says how many.
+    Without any difference, p is 1 and the effect is 0. p is exact, also with ties. The effect is the matched rank-biserial correlation
+    (W+ - W-) / (W+ + W-). W+ and W- are the rank sums of the positive and negative differences (Kerby, 2014). The interval is a
+    percentile bootstrap of the mean difference over all tasks. Raises ValueError for scores that are not paired or not finite, and for
+    fewer than 6 tasks: with 5, no result can be significant at 0.05.
     """
     differences = _task_differences(a, b)
     nonzero = differences[differences != 0]
@@ -100,9 +100,10 @@ def paired_bootstrap(
 ) -> PairedTest:
     """Test of two designs on the items of their tasks; a[i] and b[i] are the items of task i.
 
-    The interval is a bootstrap: items are drawn within each task, the same ones for both designs. p is exact where it can be counted
-    (`sign_flip_p`), else of the same bootstrap: see `difference_test`. To compare many designs, call `bootstrap_tasks` once for each
-    and `difference_test` for each pair. Raises ValueError if the tasks differ in number, metric, items or gold.
+    The interval is a bootstrap interval. Each resample draws items within each task, the same items for both designs. p is exact if
+    `sign_flip_p` can count it; otherwise it comes from the bootstrap (see `difference_test`). To compare many designs, call
+    `bootstrap_tasks` once for each design and `difference_test` for each pair. Raises ValueError if the tasks differ in number, metric,
+    items or gold.
     """
     _check_pairs(a, b)
     return difference_test(
@@ -118,9 +119,9 @@ def paired_bootstrap(
 
 
 def task_changes(a: Sequence[Sequence[Items]], b: Sequence[Sequence[Items]]) -> Scores | None:
-    """What each item adds to the mean difference a - b over the tasks: a[i] and b[i] hold the items of task i, one set for each seed.
+    """How much each item adds to the mean difference a - b. a[i] and b[i] are the items of task i, one set for each seed.
 
-    None if a score is not a sum over its items: rank correlations, average precision, V-measure, and F1.
+    None if a score is not a sum over items, as for rank correlation, average precision, V-measure and F1.
     """
     tasks = []
     for runs_a, runs_b in zip(a, b, strict=True):
@@ -132,7 +133,7 @@ def task_changes(a: Sequence[Sequence[Items]], b: Sequence[Sequence[Items]]) -> 
 
 
 def _changes(a: Sequence[Items], b: Sequence[Items]) -> Scores | None:
-    """What each item of one task adds to the difference of the mean scores over seeds."""
+    """How much each item of one task adds to the difference a - b of the mean scores over seeds."""
     first = a[0]
     if first.metric == "mean":
         column, whole = "value", float(first.n)
@@ -145,11 +146,11 @@ def _changes(a: Sequence[Items], b: Sequence[Items]) -> Scores | None:
 
 
 def sign_flip_p(changes: ArrayLike) -> float | None:
-    """Exact two-sided p of the sign-flip test: the share of all ways to set the signs with a sum as far from 0 as the one observed.
+    """Exact two-sided p of the sign-flip test.
 
-    `changes`: what each item adds to the difference. If two designs are equal, each item favours either one with the same chance.
-    If all changes have one size, as for items that are right or wrong, this is McNemar's exact test. None if there are too many
-    different sums to count (`_MOST_SUMS`).
+    `changes` are the amounts that the items add to the difference. If the two designs are equal, the sign of each amount is a coin flip.
+    p is the share of all sign patterns whose sum is as far from 0 as the observed sum, or farther. If all amounts have the same size, as
+    for items that are right or wrong, this is McNemar's exact test. None if there are too many sums to count (`_MOST_SUMS`).
     """
     values = np.asarray(changes, dtype=np.float64)
     largest = float(np.abs(values).max(initial=0.0))
@@ -166,14 +167,14 @@ def sign_flip_p(changes: ArrayLike) -> float | None:
         plus = np.arange(number + 1)
         sums = np.add.outer(sums, size * (2 * plus - number)).ravel()
         share = np.multiply.outer(share, binom.pmf(plus, number, 0.5)).ravel()
-    as_far = np.abs(sums) >= abs(float(signed.sum())) - 1e-9  # sums that floating point alone sets apart are equal
+    as_far = np.abs(sums) >= abs(float(signed.sum())) - 1e-9  # sums that differ only by rounding are equal
     return float(min(1.0, share[as_far].sum()))
 
 
 def bootstrap_tasks(tasks: Sequence[Items], resamples: int = 2000, seed: int = 0) -> Scores:
     """Scores of one design on resamples of each task's items, of shape (task, resample).
 
-    Task i draws from child i of the seed: independently of the other tasks, and alike for every design.
+    Task i uses child i of the seed: its draws do not depend on the other tasks, and are the same for every design.
     """
     seeds = np.random.SeedSequence(seed).spawn(len(tasks))
     return np.stack([bootstrap(items, resamples, child) for items, child in zip(tasks, seeds, strict=True)])
@@ -191,33 +192,39 @@ def difference_test(
     smallest: int | None = None,
     changes: Scores | None = None,
 ) -> PairedTest:
-    """Test of the difference a - b averaged over the tasks, from paired bootstrap samples.
+    """Test of the difference a - b, averaged over the tasks, from paired bootstrap samples.
 
-    Samples have the shape (task, resample), as `bootstrap_tasks` makes them with one seed. Points are the scores on all the items, of
-    shape (task,). n is the number of items of all tasks; `changes` is what each of them adds to the difference (`task_changes`).
+    Samples have the shape (task, resample): `bootstrap_tasks` makes them, with the same seed for a and b. Points are the scores on all
+    items, of shape (task,). n is the number of items of all tasks. `changes` are the amounts that the items add to the difference
+    (`task_changes`).
 
-    - p is that of `sign_flip_p` if there are `changes` and few enough of them to count. Else, with d the difference on each of m
-      resamples, centred on the observed one, p = 2 min(#(d <= 0) + 1, #(d >= 0) + 1) / (m + 1), at most 1 (Davison and Hinkley,
-      1997, 4.2). Where few items differ, that p is too small: 4 items that differ, all one way, give 0.04 and not 0.125.
-    - With `normal`, the bootstrap's p is 2 P(Z >= |effect|) of a standard normal Z, which has no smallest value, and the interval is of
-      that normal: for families of so many pairs that counting would take a hundred thousand resamples.
-    - Effect: the difference in standard errors, the standard deviation of d; infinite if every resample shows one and the same
-      difference other than zero.
+    - p comes from `sign_flip_p` if there are `changes` and their sums can be counted. Otherwise it comes from the bootstrap. With d the
+      differences on m resamples, shifted to have the observed mean, p = 2 min(#(d <= 0) + 1, #(d >= 0) + 1) / (m + 1), at most 1 (Davison
+      and Hinkley, 1997, 4.2). If few items differ, this p is too small: for 4 items that differ, all in one direction, it is 0.04 instead
+      of 0.125.
+    - With `normal`, the bootstrap's p is 2 P(Z >= |effect|) for a standard normal Z, and the interval is normal too. Such a p can be as
+      small as needed. It is for families of very many pairs, where a counted p would take a hundred thousand resamples.
+    - The effect is the difference divided by its standard error (the standard deviation of d). It is infinite if all resamples have the
+      same difference and it is not zero.
 
-    A resample on which any task's score is undefined is left out, and counted in the test's name. Raises ValueError if shapes do not
-    match or fewer than 2 resamples are left.
+    A resample is left out if the score of a task is undefined on it; the test's name says how many. Raises ValueError if shapes do not
+    match, or if fewer than 2 resamples are left.
     """
     table_a, table_b = np.asarray(samples_a, dtype=np.float64), np.asarray(samples_b, dtype=np.float64)
     scores_a, scores_b = np.asarray(point_a, dtype=np.float64), np.asarray(point_b, dtype=np.float64)
     if table_a.ndim != 2 or table_a.shape != table_b.shape:
-        raise ValueError(f"Samples need one shape (task, resample), not {table_a.shape} and {table_b.shape}.")
+        raise ValueError(f"Samples need the same shape (task, resample), not {table_a.shape} and {table_b.shape}.")
     if scores_a.shape != table_a.shape[:1] or scores_b.shape != scores_a.shape:
-        raise ValueError(f"{len(table_a)} tasks need as many scores, not {scores_a.shape} and {scores_b.shape}.")
+        raise ValueError(
+            f"Points need the shape ({len(table_a)},), one score for each task, not {scores_a.shape} and {scores_b.shape}."
+        )
     differences = (table_a - table_b).mean(axis=0)
     skipped = undefined(differences)
     differences = differences[~np.isnan(differences)]
     if len(differences) < 2:
-        raise ValueError(f"A bootstrap test needs 2 resamples with a score on every task; {len(differences)} have one.")
+        raise ValueError(
+            f"A bootstrap test needs at least 2 resamples on which all tasks have a score. Here are {len(differences)}."
+        )
     difference = float(np.round((scores_a - scores_b).mean(), DECIMALS))
     differences = _centred(differences, difference)
     effect = _in_standard_errors(difference, differences)
@@ -249,14 +256,14 @@ def difference_test(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction, in the order given: the k-th smallest of m p-values times m - k + 1, at most 1.
+    """Holm's step-down correction, in the given order: the k-th smallest of m p-values is multiplied by m - k + 1, at most 1.
 
-    A corrected p is never below that of a smaller p, so the order survives (Holm, 1979). Bounds the chance of any false
-    positive, however the tests depend on each other. Raises ValueError for a p outside 0..1.
+    The order of the p-values stays: a corrected p is at least as large as those of all smaller p-values (Holm, 1979). The correction
+    limits the chance of any false positive, also if the tests depend on each other. Raises ValueError for a p outside 0..1.
     """
     p = np.asarray(p_values, dtype=np.float64)
     if not ((p >= 0) & (p <= 1)).all():
-        raise ValueError(f"A p-value lies between 0 and 1; given: {', '.join(map(str, p_values))}.")
+        raise ValueError(f"A p-value must be between 0 and 1, but these were given: {', '.join(map(str, p_values))}.")
     order = np.argsort(p, kind="stable")
     corrected = np.empty_like(p)
     corrected[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
@@ -264,11 +271,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def with_holm(tests: Sequence[PairedTest], level: float = SIGNIFICANT) -> list[PairedTest]:
-    """The same tests with `p_holm`, corrected for all of them as one family, and intervals of the same correction.
+    """The same tests, corrected as one family: with `p_holm`, and with intervals of the same correction.
 
-    Holm multiplies the k-th smallest p of m by m - k + 1, and stops at the first that is not significant. The interval of a test
-    before has the confidence 1 - level / (m - k + 1), that of the c others 1 - level / c (Guilbaud, 2008). The interval of a pair that
-    is not told apart holds 0: where test and bootstrap disagree, it is widened.
+    Holm multiplies the k-th smallest of m p-values by m - k + 1, and stops at the first that is not significant. The interval of a
+    significant test has the confidence 1 - level / (m - k + 1). The c other tests have 1 - level / c (Guilbaud, 2008). The interval of a
+    pair that is not told apart contains 0: if test and bootstrap disagree, the interval is widened.
     """
     corrected = holm([test.p for test in tests])
     order = np.argsort([test.p for test in tests], kind="stable")
@@ -289,20 +296,22 @@ def _corrected(test: PairedTest, p: float, level: float, comparisons: int) -> Pa
 
 
 def fewest_tasks(comparisons: int = 1, level: float = 0.05) -> int:
-    """Tasks that a family of signed-rank tests needs before any of them can be significant: 6 for a single one.
+    """The number of tasks from which a family of signed-rank tests can have a significant one. For a single test it is 6.
 
-    The smallest n with comparisons x 2/2^n < level: Holm's first step multiplies the smallest p of n tasks by the number
-    of comparisons. Raises ValueError for no comparison, or a level outside 0..1.
+    It is the smallest n with comparisons x 2/2^n < level. The smallest p of n tasks is 2/2^n, and Holm's first step multiplies it by the
+    number of comparisons. Raises ValueError for less than one comparison, or a level outside 0..1.
     """
     if comparisons < 1 or not 0 < level < 1:
-        raise ValueError(f"A family has at least 1 comparison and a level between 0 and 1, not {comparisons} and {level}.")
+        raise ValueError(
+            f"A family needs at least 1 comparison and a level between 0 and 1. Here: {comparisons} comparisons, level {level}."
+        )
     return next(n for n in count(1) if comparisons * 2.0 ** (1 - n) < level)
 
 
 def sums_under_chance(ranks: NDArray[np.int64]) -> Scores:
-    """Distribution of the sum of those ranks whose sign is plus, where either sign is as likely: share of each sum 0, 1, ...
+    """Distribution of the sum of the ranks with a plus sign, if both signs are equally likely: the share of each sum 0, 1, ...
 
-    Counted rank by rank: each is in the sum or is not (Streitberg and Roehmel, 1986). Ranks are whole numbers.
+    It is counted rank by rank: each rank is in the sum or not (Streitberg and Roehmel, 1986). Ranks are whole numbers.
     """
     share = np.ones(1)
     for rank in ranks:
@@ -311,17 +320,17 @@ def sums_under_chance(ranks: NDArray[np.int64]) -> Scores:
 
 
 def _task_differences(a: ArrayLike, b: ArrayLike) -> Scores:
-    """Differences a - b a task; ValueError where the scores are unpaired, undefined or too few."""
+    """The difference a - b on each task. Raises ValueError if the scores are not paired, not finite or too few."""
     scores_a, scores_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if scores_a.ndim != 1 or scores_a.shape != scores_b.shape:
-        raise ValueError(f"Both designs need one score a task, not shapes {scores_a.shape} and {scores_b.shape}.")
+        raise ValueError(f"Both designs need one score for each task, not shapes {scores_a.shape} and {scores_b.shape}.")
     if not (np.isfinite(scores_a).all() and np.isfinite(scores_b).all()):
         raise ValueError("A score is nan or infinite: leave that task out for both designs.")
     if len(scores_a) < FEWEST_TASKS:
         raise ValueError(
-            f"The Wilcoxon signed-rank test needs at least {FEWEST_TASKS} tasks, not {len(scores_a)}: with 5 the "
-            "smallest two-sided p is 0.0625, so that no difference could be significant at 0.05. Add tasks, or ask "
-            "paired_bootstrap about these."
+            f"The Wilcoxon signed-rank test needs at least {FEWEST_TASKS} tasks, not {len(scores_a)}: with 5 tasks the smallest "
+            "two-sided p is 0.0625, so no difference can be significant at 0.05. Add tasks, or use paired_bootstrap: it tests the "
+            "difference on these tasks only."
         )
     return np.round(scores_a - scores_b, DECIMALS)
 
@@ -329,9 +338,9 @@ def _task_differences(a: ArrayLike, b: ArrayLike) -> Scores:
 def _signed_rank(nonzero: Scores) -> tuple[float, float]:
     """Two-sided p of the signed-rank test, and the matched rank-biserial correlation.
 
-    p is the share, doubled, of the 2^m ways to set the signs in which W+ is at least as far out as the one observed.
-    Our own count, because scipy's takes the ranks to be 1..m, which they are not under ties. Twice an average rank is
-    an integer, so that W+ can be counted.
+    There are 2^m ways to set the m signs. p is twice the share of those with a W+ at least as extreme as the observed one. scipy's exact
+    count assumes the ranks 1..m, which is wrong with ties, so this is our own count. It uses doubled ranks: they are integers, also for
+    ties.
     """
     from scipy.stats import rankdata
 
@@ -347,29 +356,29 @@ def _signed_rank(nonzero: Scores) -> tuple[float, float]:
 def _centred(differences: Scores, difference: float) -> Scores:
     """Shift the differences of the resamples so that their mean is the observed difference.
 
-    For most metrics that is a hundredth of a standard error. But repeats inflate a V-measure, and that of many clusters
-    more than that of few: two designs of equal worth would be told apart by their numbers of clusters alone. A resample
-    in which no item tells the designs apart stays at zero and counts for either side, lest the shift decide its sign.
+    For most metrics the shift is about a hundredth of a standard error. But repeated items raise a V-measure, and many clusters raise it
+    more than few. Without the shift, two equally good designs would differ only because of their numbers of clusters. A resample without
+    a difference stays at zero and counts for both sides: the shift must not decide its sign.
     """
     undecided = np.abs(differences) < 10**-DECIMALS
     return np.where(undecided, 0.0, np.round(differences - differences.mean() + difference, DECIMALS))
 
 
 def counted_p(differences: Scores) -> float:
-    """Two-sided p of bootstrapped differences: twice the share on the rarer side of zero, with one added to both counts."""
+    """Two-sided p of bootstrapped differences: twice the share on the smaller side of zero. One is added to both counts."""
     fewer = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
     return min(1.0, 2 * (int(fewer) + 1) / (len(differences) + 1))
 
 
 def _two_sided(effect: float) -> float:
-    """Chance that a standard normal is so far from zero."""
+    """Chance that a standard normal number is at least as far from zero as the effect."""
     from scipy.stats import norm
 
     return float(2 * norm.sf(abs(effect)))
 
 
 def _in_standard_errors(difference: float, differences: Scores) -> float:
-    """The difference over the standard deviation of its bootstrap; infinite over none, and 0 where it is zero too."""
+    """The difference divided by its bootstrap standard deviation. If that is 0: infinite, or 0 if the difference is 0 too."""
     error = float(differences.std(ddof=1))
     if error > 10**-DECIMALS:
         return difference / error
@@ -377,9 +386,9 @@ def _in_standard_errors(difference: float, differences: Scores) -> float:
 
 
 def _check_pairs(a: Sequence[Items], b: Sequence[Items]) -> None:
-    """Raise ValueError where a[i] and b[i] are not two designs on one task."""
+    """Raise ValueError if a[i] and b[i] are not from the same task."""
     if len(a) != len(b) or not a:
-        raise ValueError(f"Both designs need the same tasks, at least 1; one has {len(a)}, the other {len(b)}.")
+        raise ValueError(f"Both designs need the same tasks, at least 1. One has {len(a)}, the other {len(b)}.")
     for index, (one, other) in enumerate(zip(a, b, strict=True)):
         if (one.metric, one.n) != (other.metric, other.n):
             difference = f"{one.metric} of {one.n} items against {other.metric} of {other.n}"

@@ -11,20 +11,20 @@ from unmask.statistics.bootstrap import Scores
 from unmask.statistics.paired import DECIMALS, fewest_tasks, sums_under_chance
 
 MOST_TASKS = 1000
-"""The largest number of tasks that is named. A difference that needs more is too small for any collection of tasks."""
+"""The largest number of tasks that is reported. A difference that needs more is too small for any collection of tasks."""
 
-_STUDIES = 4000  # the standard error of a power of 0.8 is then 0.006
-_EXACT = 60  # tasks up to which the null distribution is counted; beyond, it is normal to three digits of p
+_STUDIES = 4000  # with so many, the standard error of a power of 0.8 is 0.006
+_EXACT = 60  # up to so many tasks the null distribution is counted; for more, a normal one is right to three digits of p
 
 
 @dataclass(frozen=True)
 class Power:
-    """What n tasks can see of a difference, and how many would do.
+    """The power of n tasks for a difference, and the number of tasks that it needs.
 
-    difference, deviation: mean and standard deviation of a - b over the tasks; effect: the one over the other;
-    tasks_needed: about how many tasks see it with the power asked for, None where there is no difference or `MOST_TASKS`
-    do not; power_now: share of studies of n such tasks in which the test is significant, if the true difference is the one found, so
-    that it says nothing that p does not; text: what it takes, in a sentence.
+    difference, deviation: mean and standard deviation of a - b over the tasks. effect: difference / deviation. tasks_needed: about how
+    many tasks give the requested power; None without a difference, or if `MOST_TASKS` are too few. power_now: the share of studies with
+    n such tasks that are significant, if the true difference is the observed one; it says nothing more than p does. text: the result in
+    a sentence.
     """
 
     n: int
@@ -39,25 +39,24 @@ class Power:
 def power_statement(
     a: ArrayLike, b: ArrayLike, power: float = 0.8, level: float = 0.05, comparisons: int = 1, *, seed: int = 0
 ) -> Power:
-    """Power of the two-sided Wilcoxon signed-rank test for a difference such as that of scores a and b, both (task,).
+    """Power of the two-sided Wilcoxon signed-rank test for the difference between scores a and b, both of shape (task,).
 
-    Simulated: studies of normal differences with the observed mean and deviation, each tested as `wilcoxon` does. Normal
-    rather than drawn from the observed differences: a dozen of them do not show a shape, and where all of them have one
-    sign, every drawn study would too, and six tasks would seem to do. For differences of heavier tails than normal the
-    test has more power, not less (Hodges and Lehmann, 1956).
+    It simulates studies. Their differences are normal, with the observed mean and deviation, and each study is tested as `wilcoxon` does.
+    Drawing from the observed differences would mislead: if all of them have one sign, every drawn study would too, and six tasks would
+    seem enough. If the true differences have heavier tails than normal ones, the test has more power, not less (Hodges and Lehmann, 1956).
 
-    `comparisons` divides the level, as the first step of Holm's correction does. The numbers are for planning the next study:
-    they take the difference found for the true one, which a study chosen for its result overstates, and power_now says
-    no more about this one than its p does (Hoenig and Heisey, 2001). Raises ValueError for fewer than 2 tasks or more than
-    `MOST_TASKS`, for scores unpaired or not finite, for differences without a spread, and for a power or level outside 0..1.
+    `comparisons` divides the level, as the first step of Holm's correction does. Use the numbers to plan the next study. They treat the
+    observed difference as the true one; a study that was selected for its result overstates it. About this study, power_now says no more
+    than p does (Hoenig and Heisey, 2001). Raises ValueError for fewer than 2 tasks or more than `MOST_TASKS`, for scores that are not
+    paired or not finite, for differences without a spread, and for a power or level outside 0..1.
     """
     differences = _differences(a, b)
     if not level < power < 1:
-        raise ValueError(f"Power lies between the level {level} and 1, not at {power}; 0.8 is usual.")
+        raise ValueError(f"The power must be between the level {level} and 1, not {power}. 0.8 is usual.")
     fewest = fewest_tasks(comparisons, level)
     difference, deviation = float(np.round(differences.mean(), DECIMALS)), float(differences.std(ddof=1))
     effect = difference / deviation
-    # a study's tasks are the first of one long row, so that a larger study is a smaller one and more
+    # a study takes the first tasks of one long row: a larger study contains all smaller ones
     studies = np.random.default_rng(seed).standard_normal((_STUDIES, MOST_TASKS), dtype=np.float32) + np.float32(effect)
     now = _power(studies[:, : len(differences)], level / comparisons)
     needed = _tasks_needed(studies, power, level / comparisons, fewest) if difference else None
@@ -75,27 +74,27 @@ def power_statement(
 def _differences(a: ArrayLike, b: ArrayLike) -> Scores:
     scores_a, scores_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if scores_a.ndim != 1 or scores_a.shape != scores_b.shape:
-        raise ValueError(f"Both designs need one score a task, not shapes {scores_a.shape} and {scores_b.shape}.")
+        raise ValueError(f"Both designs need one score for each task, not shapes {scores_a.shape} and {scores_b.shape}.")
     if len(scores_a) > MOST_TASKS:
         raise ValueError(
-            f"{len(scores_a)} tasks are more than the {MOST_TASKS} that are simulated: wilcoxon will see what is there."
+            f"At most {MOST_TASKS} tasks can be simulated, not {len(scores_a)}. With so many, no planning is needed: use wilcoxon."
         )
     if len(scores_a) < 2:
-        raise ValueError(f"A deviation needs at least 2 tasks, not {len(scores_a)}: score both designs on more first.")
+        raise ValueError(f"A deviation needs at least 2 tasks, not {len(scores_a)}. Score both designs on more tasks first.")
     differences = np.round(scores_a - scores_b, DECIMALS)
     if not np.isfinite(differences).all():
         raise ValueError("A score is nan or infinite: leave that task out for both designs.")
     if np.ptp(differences) == 0:
         raise ValueError(
-            f"The designs differ by {differences[0]:+g} on every task: without a spread there is nothing to plan with. Score "
-            "them on tasks of another kind, or ask paired_bootstrap about the items of these."
+            f"The designs differ by {differences[0]:+g} on every task, so there is no spread to plan with. Score them on tasks of another "
+            "kind, or use paired_bootstrap on the items of these tasks."
         )
     return differences
 
 
 def _tasks_needed(studies: NDArray[np.float32], power: float, level: float, fewest: int) -> int | None:
-    """About the smallest number of tasks with that power: bisection between one too few and one that does."""
-    low, high = fewest - 1, fewest  # below, the power is 0
+    """About the smallest number of tasks with this power, by bisection between a number that is too small and one that is enough."""
+    low, high = fewest - 1, fewest  # with fewer tasks, the power is 0
     while _power(studies[:, :high], level) < power:
         if high == MOST_TASKS:
             return None
@@ -107,7 +106,7 @@ def _tasks_needed(studies: NDArray[np.float32], power: float, level: float, fewe
 
 
 def _power(studies: NDArray[np.float32], level: float) -> float:
-    """Share of the studies, differences of shape (study, task), in which the p of the signed-rank test lies below the level."""
+    """Share of the studies in which the signed-rank test has a p below the level. `studies`: differences of shape (study, task)."""
     ranks = np.abs(studies).argsort(axis=1).argsort(axis=1) + 1
     sums = np.where(studies > 0, ranks, 0).sum(axis=1)
     return float((_p_values(studies.shape[1])[sums] < level).mean())
@@ -131,6 +130,6 @@ def _sentence(n: int, difference: float, deviation: float, needed: int | None, p
     family = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
     this = f"A difference like this ({100 * difference:+.1f} points, deviation {100 * deviation:.1f})"
     if not difference:
-        return f"{this} is none: there is nothing to look for with more than {n} tasks."
+        return f"The mean difference over the {n} tasks is zero, so no number of tasks can be planned."
     wanted = f"more than {MOST_TASKS}" if needed is None else f"about {needed}"
-    return f"{this} takes {wanted} tasks to be seen in {100 * power:.0f} % of studies{family}; here are {n}."
+    return f"{this} needs {wanted} tasks: then {100 * power:.0f} % of studies find it{family}. Here are {n} tasks."

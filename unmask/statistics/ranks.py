@@ -1,4 +1,4 @@
-"""Ranks: the content of a critical-difference diagram. It ranks many designs over many tasks and shows which cannot be told apart."""
+"""Ranks: the numbers of a critical-difference diagram. It ranks many designs over many tasks and shows which cannot be told apart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unmask.statistics.paired import (
 
 
 class Omnibus(NamedTuple):
-    """A test of all designs at once: its statistic, and the chance of one at least as large where all are alike."""
+    """A test of all designs at once: its statistic, and p, the chance of one at least as large if all designs are equal."""
 
     statistic: float
     p: float
@@ -31,12 +31,12 @@ class Omnibus(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranks:
-    """Designs by mean rank over the n tasks, and what can be told apart at `level`.
+    """The mean ranks of designs over n tasks, and which designs are told apart at `level`.
 
-    mean_ranks: best first, 1 is best. friedman: chi-squared, corrected for ties, and its p. iman_davenport: F, and its p.
-    tests: Wilcoxon's test of each pair, better mean rank first, Holm-corrected over all pairs. cliques: groups of at
-    least two designs. nemenyi: the difference of mean ranks that Nemenyi's test asks for. fewest: tasks below which no
-    pair could differ after the correction, whatever its scores; with n below it, a clique says nothing.
+    mean_ranks: best first; 1 is best. friedman: chi-squared, corrected for ties, and its p. iman_davenport: F, and its p. tests:
+    Wilcoxon's test of each pair, the better mean rank first, Holm-corrected over all pairs. cliques: groups of two or more designs that
+    are not told apart. nemenyi: the critical difference of Nemenyi's test. fewest: the number of tasks from which a pair can be told
+    apart after the correction; if n is smaller, a clique says nothing.
     """
 
     mean_ranks: dict[str, float]
@@ -51,30 +51,31 @@ class Ranks:
 
     @property
     def friedman_p(self) -> float:
-        """p of Iman and Davenport's F, the one to report: that of the chi-squared is too large (Demsar, 2006, 3.2.2)."""
+        """p of Iman and Davenport's F. Report this one: the p of the chi-squared is too large (Demsar, 2006, 3.2.2)."""
         return self.iman_davenport.p
 
 
 def critical_differences(scores: Mapping[str, Sequence[float]], level: float = 0.05) -> Ranks:
-    """Rank designs on each task and tell which of them differ; scores[design][task], higher is better.
+    """Rank designs on each task, and test which of them differ. scores[design][task]: higher is better.
 
-    - Mean ranks: 1 is the best of a task, equal scores share their ranks.
-    - Do any differ? Friedman's chi-squared with N tasks and k designs, and from it Iman and Davenport's F =
+    - Mean ranks: 1 is the best on a task. Equal scores share their average rank.
+    - Does any design differ? Friedman's chi-squared with N tasks and k designs, and from it Iman and Davenport's F =
       (N - 1) chi2 / (N (k - 1) - chi2) with k - 1 and (k - 1)(N - 1) degrees of freedom (1980).
-    - Which? Wilcoxon's signed-rank test of every pair, corrected by Holm over all pairs. A clique is a maximal run of designs,
-      neighbours in mean rank, no two of which differ at `level`. Nemenyi's test compares mean ranks, which move with the
-      other designs in the pool, so that two designs may differ or not depending on a third (Benavoli, Corani and Mangili,
-      2016). Its critical difference q sqrt(k (k + 1) / (6 N)) is given for comparison (Demsar, 2006, 3.2.2).
+    - Which designs differ? Wilcoxon's signed-rank test of every pair, with Holm's correction over all pairs. A clique is a run of
+      designs that are neighbours in mean rank, as long as possible, in which no pair differs at `level`.
+    - Nemenyi's test is not used: it compares mean ranks, and these depend on all designs. Whether two designs differ could then depend on
+      a third (Benavoli, Corani and Mangili, 2016). Its critical difference q sqrt(k (k + 1) / (6 N)) is given for comparison (Demsar,
+      2006, 3.2.2).
 
-    A pair that is not told apart may be in no common clique: a design between the two may differ from one of them. `tests`
-    has every pair. Raises ValueError for fewer than 3 designs or 6 tasks, and for scores that are unpaired or not finite.
+    A pair that is not told apart may share no clique, if a design between the two differs from one of them. `tests` has every pair.
+    Raises ValueError for fewer than 3 designs or 6 tasks, and for scores that are not paired or not finite.
     """
     from scipy.stats import rankdata, studentized_range
 
     table = _table(scores)  # (task, design)
     n, k = table.shape
     if not 0 < level < 1:
-        raise ValueError(f"The level of a test lies between 0 and 1, not at {level}; 0.05 is usual.")
+        raise ValueError(f"The level of a test must be between 0 and 1, not {level}. 0.05 is usual.")
     ranks = rankdata(-table, axis=1)
     means = dict(zip(scores, ranks.mean(axis=0), strict=True))
     order = sorted(means, key=lambda design: means[design])
@@ -96,19 +97,21 @@ def critical_differences(scores: Mapping[str, Sequence[float]], level: float = 0
 
 
 def _table(scores: Mapping[str, Sequence[float]]) -> Scores:
-    """Scores of shape (task, design), rounded so that what is equal ties; ValueError where they cannot be ranked."""
+    """Scores of shape (task, design), rounded so that equal scores tie. Raises ValueError if they cannot be ranked."""
     if len(scores) < 3:
-        raise ValueError(f"Ranks over tasks need at least 3 designs, not {len(scores)}: compare 2 with wilcoxon.")
+        raise ValueError(f"Ranks over tasks need at least 3 designs, not {len(scores)}. Compare 2 designs with wilcoxon.")
     lengths = {design: len(values) for design, values in scores.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"Every design needs a score on every task, not {lengths}: keep the tasks that all of them have.")
+        raise ValueError(
+            f"Every design needs a score on every task, but their numbers of scores are {lengths}. Use only tasks that all designs have."
+        )
     table = np.asarray(np.round(np.array(list(scores.values()), dtype=np.float64), DECIMALS).T, dtype=np.float64)
     if table.ndim != 2:
-        raise ValueError(f"Every design needs one score a task, not an array of shape {table.T.shape[1:]}.")
+        raise ValueError(f"Every design needs one score for each task, not an array of shape {table.T.shape[1:]}.")
     if len(table) < FEWEST_TASKS:
         raise ValueError(
-            f"Ranks over tasks need at least {FEWEST_TASKS} tasks, not {len(table)}: below, no pair can be told apart. Add "
-            "tasks, or ask paired_bootstrap about the items of these."
+            f"Ranks over tasks need at least {FEWEST_TASKS} tasks, not {len(table)}: with fewer, no pair can be told apart. Add tasks, or "
+            "use paired_bootstrap on the items of these tasks."
         )
     if not np.isfinite(table).all():
         bad = ", ".join(design for design, values in zip(scores, table.T, strict=True) if not np.isfinite(values).all())
@@ -128,7 +131,7 @@ def _omnibus(ranks: Scores) -> tuple[Omnibus, Omnibus]:
     statistic = (k - 1) * n * between / total
     friedman = Omnibus(statistic, float(chi2.sf(statistic, k - 1)))
     if (ranks == ranks[0]).all():
-        # F is infinite and its p would be 0; by count, each task after the first happens to repeat its ranks
+        # F is infinite, and its p would be 0. So p is counted: the chance that every later task repeats the ranks of the first
         alike = np.prod([factorial(ties) for ties in np.unique(ranks[0], return_counts=True)[1]]) / factorial(k)
         return friedman, Omnibus(float("inf"), float(alike ** (n - 1)))
     ratio = (n - 1) * statistic / (n * (k - 1) - statistic)

@@ -1,1 +1,1 @@
-"""Studies: a paper's tables and figures, measured anew by one command that resumes where it was stopped."""
+"""Studies: one command measures the tables and figures of a paper again. A stopped study continues where it was."""

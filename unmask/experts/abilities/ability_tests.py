@@ -1,18 +1,18 @@
-"""Tests of ability: those that Self-MoE reports, on target and on other domains, by the harness's own names or from local files.
+"""Tests of ability: those of the Self-MoE paper. The harness fetches their data by name, or they are read from local files.
 
-| test | shots | asked by | columns of a local file |
+| test | shots | what counts | columns of a local file |
 |---|---|---|---|
 | mmlu | 0 | likeliest letter | subject, question, choices, answer |
-| bbh | 3, chain of thought | what follows "the answer is" | task, input, target; cot_prompts.jsonl beside it |
+| bbh | 3, chain of thought | text after "the answer is" | task, input, target; cot_prompts.jsonl beside it |
 | gsm8k | 8 | number behind #### | question, answer; train.jsonl beside it |
 | humaneval | 0 | code passes the tests | prompt, test, entry_point |
 | mbpp | 3: tasks 2, 3, 4 | code passes the tests | task_id, text, code, test_list; tasks 11 to 510 are the test |
-| hellaswag, piqa | 0 | likeliest ending, by its length | context, endings, label; goal, sol1, sol2, label |
+| hellaswag, piqa | 0 | likeliest ending, per character | context, endings, label; goal, sol1, sol2, label |
 | truthfulqa | 0 | likeliest answer (MC1) | question, best_answer, incorrect_answers |
-| math | 4 | what stands in the last \\boxed{} | problem, solution; train.jsonl beside it |
+| math | 4 | content of the last \\boxed{} | problem, solution; train.jsonl beside it |
 | triviaqa, nq | 5 | one of the answers | question, answer (a list, or a table with `aliases`); train.jsonl beside it |
 
-Shots of the four targets are the paper's (Self-MoE, arXiv 2406.12034, section 3.1), the others the harness's usual ones.
+mmlu, bbh, gsm8k and humaneval have the paper's number of shots (Self-MoE, arXiv 2406.12034, section 3.1), the others the harness's.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _MBPP_TEST: Final = range(11, 511)
 class Item:
     """One question as the model sees it.
 
-    prompt: with all shots. choices: continuations to choose from; target: place of the right one, or the right texts; program: puts what
-    the model wrote beside the tests that judge it. key: what the item is, to tell it from lessons.
+    prompt: the question, after all shots. choices: possible continuations. target: the index of the right choice, or the right text or
+    texts. program: combines the code that the model wrote with the tests that judge it. key: text that identifies the item, to recognise
+    it among lessons.
     """
 
     prompt: str
@@ -51,11 +52,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Test:
-    """A test: how it is asked, and where its answer stands in what the model writes.
+    """A test: how its questions are asked, and how the answer is found in the text that the model writes.
 
-    hub: its name in the harness, the metric and the filter that count there. dataset: of a test of code, its name and part on the hub (the
-    harness does not run those). needed: columns of a local file. by_length: a choice counts by its likelihood per character. answer, find:
-    where the answer stands, by a pattern or by a function. stop: strings that end an answer.
+    hub: its name in the harness, with the metric and the filter. dataset: for a test of code, the name and part of its data on the hub
+    (the harness does not run these tests). needed: columns of a local file. by_length: compare choices by their likelihood per character.
+    answer, find: a pattern or a function that finds the answer. stop: strings that end an answer.
     """
 
     asked: Asked
@@ -72,16 +73,16 @@ class Test:
 
 
 def read_items(name: str, file: Path) -> list[Item]:
-    """The items of a local file, in its order. Raises UnmaskError for another layout."""
+    """The items of a local file, in its order. Raises UnmaskError if the file lacks a column."""
     test = TESTS[name]
     rows = list(read_rows(file))
     if not rows or not set(test.needed) <= rows[0][1].keys():
-        raise UnmaskError(f"{file} is no file of '{name}': it needs the columns {', '.join(test.needed)}.")
+        raise UnmaskError(f"{file} does not fit the test '{name}': it needs the columns {', '.join(test.needed)}.")
     return test.read(file)
 
 
 def said(test: Test, text: str) -> str:
-    """The answer in what a model wrote: the last match, or nothing."""
+    """The answer in the text of a model: the last match, or the empty string."""
     if test.find is not None:
         return test.find(text)
     matches = re.findall(test.answer, text)
@@ -89,7 +90,7 @@ def said(test: Test, text: str) -> str:
 
 
 def is_right(test: Test, text: str, target: int | str | tuple[str, ...]) -> bool:
-    """Whether a model wrote the right text, or one of several."""
+    """Whether a model wrote the right text, or one of the right texts."""
     answer = said(test, text)
     return bool(answer) and answer in target if isinstance(target, tuple) else answer == target
 
@@ -141,18 +142,18 @@ def _humaneval(file: Path) -> list[Item]:
 
 
 def _whole(where: str, prompt: str) -> str:
-    """The head of a function as code that runs alone: tests use what stands in front of the function."""
+    """The head of a function as code that runs without a body. The tests may use the code before the function."""
     for end in ("", "\n    pass\n"):
         try:
             compile(prompt + end, where, "exec")
         except SyntaxError:
             continue
         return prompt + end
-    raise UnmaskError(f"{where}: the prompt is no beginning of a Python function.")
+    raise UnmaskError(f"{where}: the prompt is not the start of a Python function.")
 
 
 def _mbpp(file: Path) -> list[Item]:
-    """The published protocol, by task number: three shots, and the 500 tasks of the test."""
+    """The published protocol: tasks 2, 3 and 4 are the shots, and tasks 11 to 510 are the test."""
     rows = {field(file, line, row, "task_id", int): row for line, row in read_rows(file)}
     if lacking := [number for number in _MBPP_SHOTS if number not in rows]:
         raise UnmaskError(f"{file} lacks task {lacking[0]}: the examples of 'mbpp' are its tasks 2, 3 and 4.")
@@ -163,7 +164,7 @@ def _mbpp(file: Path) -> list[Item]:
         before, names = _taken(f"{file}, task {number}", str(row["code"]))
         items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=_program("", tests, names, before)))
     if not items:
-        raise UnmaskError(f"{file} holds no item: the test of 'mbpp' is its tasks {_MBPP_TEST[0]} to {_MBPP_TEST[-1]}.")
+        raise UnmaskError(f"{file} has no items: the test 'mbpp' uses the tasks {_MBPP_TEST[0]} to {_MBPP_TEST[-1]}.")
     return items
 
 
@@ -174,11 +175,11 @@ def _mbpp_prompt(row: Row) -> str:
 
 
 def _taken(where: str, code: str) -> tuple[str, tuple[str, ...]]:
-    """The modules that a published solution imports, as code, and the names that it defines: tests may use both."""
+    """The imports of a published solution, as code, and the names that it defines. The tests may use both."""
     try:
         body = ast.parse(code).body
     except SyntaxError as error:
-        raise UnmaskError(f"{where}: the solution is no Python ({error.msg}).") from error
+        raise UnmaskError(f"{where}: the solution is not valid Python ({error.msg}).") from error
     imports = [part for part in body if isinstance(part, ast.Import | ast.ImportFrom)]
     names = [part.name for part in body if isinstance(part, ast.FunctionDef | ast.ClassDef)]
     names += [name.id for part in body if isinstance(part, ast.Assign) for name in part.targets if isinstance(name, ast.Name)]
@@ -233,7 +234,7 @@ def _math(file: Path) -> list[Item]:
 
 
 def boxed(text: str) -> str:
-    r"""What stands in the last \boxed{} of a solution, in one of the ways to write it (Minerva's rules, the most frequent ones)."""
+    r"""The content of the last \boxed{} of a solution, in a standard form (the most frequent of Minerva's rules)."""
     _, mark, rest = text.rpartition("\\boxed{")
     depth, inner = 1, ""
     for char in rest:
@@ -251,7 +252,7 @@ def boxed(text: str) -> str:
 
 
 def _questions(form: str, head: str, between: str) -> Callable[[Path], list[Item]]:
-    """Reads questions with several right answers, five of train.jsonl as shots."""
+    """A reader of questions with several right answers. Five questions of train.jsonl are the shots."""
 
     def read(file: Path) -> list[Item]:
         shots = _beside(file, "train.jsonl")
@@ -270,7 +271,7 @@ def _questions(form: str, head: str, between: str) -> Callable[[Path], list[Item
 
 
 def _answers(file: Path, line: int, row: Row) -> list[str]:
-    """The right answers of a question: a list, or a table that holds them."""
+    """The right answers of a question, from a list or from a table with `aliases`."""
     given = row.get("answer")
     answers = given.get("aliases") if isinstance(given, dict) else given
     if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) and answer for answer in answers):
@@ -279,7 +280,7 @@ def _answers(file: Path, line: int, row: Row) -> list[str]:
 
 
 def plain_answer(text: str) -> str:
-    """A short answer without what does not count: case, punctuation, articles, and all after the first line."""
+    """The first line of a short answer in a standard form: lower case, without punctuation and articles."""
     words = re.sub(r"[^\w\s]", "", text.strip().split("\n")[0].casefold()).split()
     return " ".join(word for word in words if word not in ("a", "an", "the")) or " ".join(words)
 

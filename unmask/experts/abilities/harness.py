@@ -1,6 +1,6 @@
-"""Harness: lm-evaluation-harness on a model in memory, item by item, so that two models can be compared on the same items.
+"""Harness: runs lm-evaluation-harness on a model in memory. It keeps the result of each item, so two models can be compared item by item.
 
-Code that a model writes is run by our sandbox and by nothing else: of a test of code, the harness fetches neither data nor metric.
+Only our sandbox runs code that a model writes. For tests of code, the harness provides neither data nor metric.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _nothing(_: str) -> bool:
 
 @dataclass(frozen=True)
 class Fetched:
-    """Items that the harness fetches by the name of their test, without those that were learned."""
+    """Items that the harness fetches by the name of their test, without learned items."""
 
     learned: Callable[[str], bool] = _nothing
 
@@ -46,7 +46,7 @@ Items = Sequence[Item] | Fetched | None  # None: fetched, and nothing was learne
 
 
 def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, learned: Sequence[Lesson]) -> dict[str, Items]:
-    """Items of each test by its file, or as the harness fetches them, without those that are lessons. Raises UnmaskError."""
+    """The items of each test, from its file or fetched by the harness, without learned items. Raises UnmaskError for an unknown test."""
     known = learned_of(learned)
     for name in files:
         find_test(name)
@@ -54,23 +54,23 @@ def draw_tests(files: Mapping[str, Path | None], limit: int | None, seed: int, l
 
 
 def draw_items(name: str, file: Path, limit: int | None, seed: int, learned: Callable[[str], bool] = _nothing) -> list[Item]:
-    """Items of a local file, `limit` of them drawn by the seed, without those that were learned. Raises UnmaskError if none is left."""
+    """`limit` random items of a local file, drawn with the seed, without learned items. Raises UnmaskError if no item is left."""
     items = [item for item in read_items(name, file) if not learned(item.key)]
     if not items:
-        raise UnmaskError(f"{file}: every item was learned.")
+        raise UnmaskError(f"{file}: all items are among the learned lessons, so there is nothing to test.")
     if limit is not None and limit < len(items):
         items = random.Random(f"{seed}:{name}").sample(items, limit)
     return items
 
 
 def learned_of(lessons: Sequence[Lesson]) -> Callable[[str], bool]:
-    """Whether an item is one of some lessons, by the words of its question."""
+    """A function that says whether an item is among these lessons. It compares the words of the question."""
     known = {_plain(part) for lesson in lessons for part in (lesson.instruction, lesson.input) if part}
     return lambda key: _plain(key) in known
 
 
 def _keys(doc: Mapping[str, Any]) -> Iterator[str]:
-    """What an item of the harness asks, in the words that a lesson made of it would have."""
+    """The question of a harness item, in the forms that a lesson made from it can have."""
     for column in _QUESTIONS:
         if isinstance(doc.get(column), str):
             yield doc[column]
@@ -79,7 +79,7 @@ def _keys(doc: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Words alone, and without the test that a lesson of code is given."""
+    """The words only, without the tests that a lesson of code contains."""
     return " ".join(text.split("\nIt has to pass:")[0].casefold().split())
 
 
@@ -94,11 +94,11 @@ def accuracy(
     limit: int | None = None,
     batch: int = 8,
 ) -> NDArray[np.float64]:
-    """1 for every item that a model gets right, 0 for the others, in order.
+    """1 for each item that a model answers correctly, 0 for the others, in order.
 
-    items: of a local file; without them, or with `Fetched`, the harness fetches its own by name, the first `limit` of each part.
-    run_code: run what the model writes, in a sandbox; unsandboxed: without one where there is none. Raises UnmaskError for a test that
-    there is not, for code that may not be run, and without the harness.
+    items: from a local file. With None or `Fetched`, the harness fetches its own, the first `limit` of each part. run_code: run code that
+    the model writes, in a sandbox. unsandboxed: run it even if no sandbox is available. Raises UnmaskError for an unknown test, for code
+    that may not be run, and if the harness is not installed.
     """
     given = {"run_code": run_code, "unsandboxed": unsandboxed}
     return accuracies(model, tokenizer, {name: items}, limit=limit, batch=batch, **given)[name]
@@ -114,7 +114,7 @@ def accuracies(
     limit: int | None = None,
     batch: int = 8,
 ) -> dict[str, NDArray[np.float64]]:
-    """`accuracy` of each test by its items. Raises UnmaskError, before anything is measured, as that does."""
+    """`accuracy` for several tests. It raises the same errors, before anything is measured."""
     require_code_to_run(asked, run_code, unsandboxed)
     tests = {name: find_test(name) for name in asked}
     given = {
@@ -133,17 +133,17 @@ def accuracies(
 
 
 def require_code_to_run(names: Iterable[str], run_code: bool, unsandboxed: bool = False) -> str:
-    """How code that models write is run, in words; nothing if no test asks for code. Raises UnmaskError if it may not be run."""
+    """A phrase that says how code of models is run; empty if no test asks for code. Raises UnmaskError if it may not be run."""
     code = [name for name in names if find_test(name).asked == "code"]
     if not code:
         return ""
     if not run_code:
-        raise UnmaskError(f"'{code[0]}' runs code that the model writes, in a sandbox; allow it with --run-code.")
+        raise UnmaskError(f"'{code[0]}' runs code that the model writes, in a sandbox. Allow it with --run-code.")
     return f"code that models write runs {require_sandbox(unsandboxed)}"
 
 
 def find_test(name: str) -> Test:
-    """A test of ability by its name. Raises UnmaskError for one that there is not."""
+    """The test of ability with this name. Raises UnmaskError for an unknown name."""
     if name not in TESTS:
         raise unknown("ability", name, TESTS)
     return TESTS[name]
@@ -155,14 +155,14 @@ def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) 
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
-    if not sys.stderr.isatty():  # its bars would fill a log
+    if not sys.stderr.isatty():  # progress bars would fill a log
         for kind in ("loglikelihood", "generate_until"):
             setattr(lm, kind, partial(getattr(lm, kind), disable_tqdm=True))
     return lm
 
 
 def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Callable[[Program], bool]) -> NDArray[np.float64]:
-    """Ask through the harness, and score what it brings back."""
+    """Ask the items through the harness, and score the answers."""
     from datasets import Dataset
     from lm_eval import evaluate
     from lm_eval.api.task import ConfigurableTask
@@ -189,7 +189,7 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
         "custom_dataset": lambda **_: {"test": asked},
         "test_split": "test",
         "doc_to_text": lambda doc: doc["prompt"],
-        "num_fewshot": 0,  # shots stand in the prompt
+        "num_fewshot": 0,  # the prompt has the shots already
         "target_delimiter": "",
         "process_results": score,
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
@@ -209,7 +209,7 @@ def _scores(lm: Any, test: Test, name: str, items: Sequence[Item], judged: Calla
 
 
 def _fetched(name: str, test: Test, limit: int | None, items: Fetched) -> list[Item]:
-    """Items of a test of code from the hub: the first `limit` of them, less those that were learned."""
+    """Items of a test of code from the hub: the first `limit`, without learned items."""
     from datasets import load_dataset
 
     path, part = test.dataset
@@ -230,12 +230,12 @@ def _fetched(name: str, test: Test, limit: int | None, items: Fetched) -> list[I
 
 
 def _in_order(task: str) -> int:
-    """The number of a task: 11 of "11", 3 of "HumanEval/3"."""
+    """The number of a task: 11 for "11", 3 for "HumanEval/3"."""
     return int(task.rpartition("/")[2])
 
 
 def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[np.float64]:
-    """A test of the harness's own, whose data it fetches: the first `limit` of each part, less those that were learned."""
+    """Run a test of the harness on data that it fetches: the first `limit` items of each part, without learned items."""
     from lm_eval import simple_evaluate
 
     name, metric, counted = test.hub
@@ -250,12 +250,14 @@ def _by_name(lm: Any, test: Test, limit: int | None, items: Fetched) -> NDArray[
 
 
 def _all_learned(number: int) -> UnmaskError:
-    return UnmaskError(f"All {number} items that the harness fetched were learned.")
+    return UnmaskError(
+        f"All {number} items that the harness fetched are among the learned lessons, so there is nothing to test."
+    )
 
 
 def _not_loaded(name: str, error: Exception) -> UnmaskError:
     why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return UnmaskError(f"The harness cannot load '{name}': {why} Give a local file: NAME=FILE.")
+    return UnmaskError(f"The harness cannot load '{name}': {why} Give a local file instead: NAME=FILE.")
 
 
 def _values(results: Any, metric: str, counted: str, items: Fetched = Fetched()) -> NDArray[np.float64]:
@@ -270,5 +272,5 @@ def _values(results: Any, metric: str, counted: str, items: Fetched = Fetched())
     if left_out and not values:
         raise _all_learned(left_out)
     if not values:
-        raise UnmaskError(f"The harness gave no '{metric}' under '{counted}'.")
+        raise UnmaskError(f"The harness returned no '{metric}' with the filter '{counted}'. Another version of it may work.")
     return np.array(values)

@@ -1,16 +1,16 @@
-"""What runs inside the sandbox: the program that a model wrote in one process, the tests that judge it in another.
+"""The program inside the sandbox. One process runs the code that a model wrote; another process runs the tests that judge it.
 
-The two processes share one socket and nothing else: no memory, no files, no process list. The tests call the program through the socket
-and compare the answers on their own side. Plain data (numbers, texts, lists, ...) cross by value and become the exact built-in types.
-Every other object stays with the program and crosses as a number; `_Far` is the tests' end of it. The tests' process alone knows the
-secret, and writes it after the last test.
+The two processes share one socket and nothing else: no memory, no files, no process list. The tests call the model's code through the
+socket and compare the answers in their own process. Plain data (numbers, texts, lists, ...) are copied, as exact built-in types. Every
+other object stays in the code's process and is sent as a number; in the tests' process, a `_Far` stands for it. Only the tests' process
+knows the secret. It writes the secret after the last test.
 
-This file runs as it stands, without the rest of the package, twice for every program: it imports only what starts quickly.
+This file runs alone, without the rest of the package, twice for every program. So it imports only modules that load quickly.
 """
 
 from __future__ import annotations
 
-import _pickle  # pickle would import much that is not used here
+import _pickle  # pickle would import many modules that are not needed here
 import builtins
 import io
 import marshal
@@ -35,7 +35,7 @@ PLAIN = frozenset(
     [("builtins", kind.__name__) for kind in (*_BASIC, type(None), type(...))]
     + [("builtins", "Ellipsis"), *((module, name) for module, names in _MADE.items() for name in names)]
 )
-"""Types whose values cross by value, as they are called."""
+"""The types that are copied, as (module, name)."""
 _LIMITS = {"RLIMIT_CPU": "seconds", "RLIMIT_AS": "memory", "RLIMIT_DATA": "memory", "RLIMIT_FSIZE": "file"}
 
 
@@ -44,7 +44,7 @@ def _is_plain(kind: type) -> bool:
 
 
 def narrow(limits: Mapping[str, int]) -> None:
-    """Set the limits of this process. It does so itself: a function run between fork and exec is not safe beside threads."""
+    """Set the limits of this process. The parent cannot do it: code between fork and exec is not safe if there are threads."""
     for name, key in _LIMITS.items():
         if hasattr(resource, name):
             try:
@@ -56,11 +56,11 @@ def narrow(limits: Mapping[str, int]) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
 
 
-# The program's side ------------------------------------------------------------------------------------------------------------
+# The process of the model's code -------------------------------------------------------------------------------------------
 
 
 class _Outbox(_pickle.Pickler):
-    """Writes answers: plain data by value, subclasses of plain types as these types, all else as a number."""
+    """Writes answers: plain data as copies, subclasses of plain types as those types, and all other objects as numbers."""
 
     def __init__(self, file: BinaryIO, kept: list[Any]) -> None:
         super().__init__(file, protocol=5)
@@ -83,7 +83,7 @@ class _Outbox(_pickle.Pickler):
 
 
 class _Inbox(_pickle.Unpickler):
-    """Reads what the tests ask."""
+    """Reads the requests of the tests."""
 
     def __init__(self, file: BinaryIO, kept: list[Any]) -> None:
         super().__init__(file)
@@ -104,11 +104,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "str": str,
     "bool": bool,
 }
-"""What the tests can do to an object of the program's."""
+"""The operations that the tests can do with an object of the program."""
 
 
 def serve(program: str, fd: int) -> None:
-    """Run a program, then do to its objects what the tests ask, until they hang up."""
+    """Run a program. Then do the operations that the tests request on its objects, until the tests close the socket."""
     space: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
     exec(compile(program, "<written>", "exec"), space)
     kept: list[Any] = []
@@ -119,19 +119,19 @@ def serve(program: str, fd: int) -> None:
         answer: tuple[str | None, Any]
         try:
             answer = (None, operations[asked](*given))
-        except Exception as error:  # theirs to see, as if it had been raised there
+        except Exception as error:  # the tests raise it in their process
             answer = (type(error).__name__, str(error))
-        scratch = io.BytesIO()  # whole or not at all
+        scratch = io.BytesIO()  # an answer is sent complete or not at all
         _Outbox(scratch, kept).dump(answer)
         writer.write(scratch.getvalue())
         writer.flush()
 
 
-# The tests' side ---------------------------------------------------------------------------------------------------------------
+# The process of the tests --------------------------------------------------------------------------------------------------------
 
 
 class _Far:
-    """An object of the program's that is not plain data. It equals nothing but itself."""
+    """An object in the program's process that is not plain data. It is equal only to itself."""
 
     def __init__(self, link: Link, number: int) -> None:
         object.__setattr__(self, "_link", link)
@@ -168,25 +168,25 @@ class _Far:
 
 
 class _Answers(_pickle.Unpickler):
-    """Reads what the program's process says: data of the plain types, and nothing that could run here."""
+    """Reads the program's answers. It accepts only the plain types, so nothing from the program can run here."""
 
     def __init__(self, file: BinaryIO, link: Link) -> None:
         super().__init__(file)
         self.link = link
 
     def find_class(self, module: str, name: str) -> Any:
-        """A plain type, or an error."""
+        """The plain type with this name. Any other name is an error."""
         if (module, name) not in PLAIN:
             raise _pickle.UnpicklingError(f"{module}.{name} is not plain")
         return getattr(__import__(module), name)
 
     def persistent_load(self, number: Any) -> Any:
-        """The object of this number."""
+        """The object with this number."""
         return self.link.far(int(number))
 
 
 class _Questions(_pickle.Pickler):
-    """Writes what the tests ask."""
+    """Writes the requests of the tests."""
 
     def persistent_id(self, value: Any) -> int | None:
         return value._number if type(value) is _Far else None  # type: ignore[no-any-return]
@@ -200,11 +200,11 @@ class Link:
         self._far: dict[int, _Far] = {}
 
     def far(self, number: int) -> _Far:
-        """The program's object of this number: the same number, the same object."""
+        """The program's object with this number. The same number always gives the same object."""
         return self._far.setdefault(number, _Far(self, number))
 
     def ask(self, operation: str, *given: Any) -> Any:
-        """Do something to the program's objects. An exception there is raised here by its name."""
+        """Request an operation on the program's objects. If it raises there, an exception with that name is raised here."""
         scratch = io.BytesIO()
         _Questions(scratch, protocol=5).dump((operation, given))
         self._writer.write(scratch.getvalue())
@@ -222,7 +222,7 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def judge(before: str, tests: str, asked: list[str], fd: int) -> None:
-    """Run the tests. Names in `asked` are the program's, all others are the tests' own. An exception if a test fails."""
+    """Run the tests. They take the names in `asked` from the program; all other names are their own. Raises if a test fails."""
     space: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins}
     exec(compile(before, "<given>", "exec"), space)
     link, code = Link(fd), compile(tests, "<tests>", "exec")
@@ -230,7 +230,7 @@ def judge(before: str, tests: str, asked: list[str], fd: int) -> None:
         try:
             space[name] = link.ask("name", name)
         except KeyError:
-            space.pop(name, None)  # the program lacks it: a NameError where it is used
+            space.pop(name, None)  # the program lacks it, so the tests get a NameError
     exec(code, space)
 
 
@@ -238,7 +238,10 @@ def judge(before: str, tests: str, asked: list[str], fd: int) -> None:
 
 
 def probe(marker: str, port: int, outside: int, memory: int) -> dict[str, bool]:
-    """What this process is kept from, found by trying: a file, a socket and a process of outside, a child, and too much memory."""
+    """Try what the sandbox must prevent, and say what it prevents.
+
+    It tries to use a file, a socket and a process outside the sandbox, to start a child process, and to use too much memory.
+    """
     import socket
     from pathlib import Path
 
@@ -260,7 +263,7 @@ def _refused(act: Callable[[], Any]) -> bool:
 
 
 def main(role: str, fd: int, limits: Mapping[str, int]) -> None:
-    """Play one of the parts on what the standard input says. The judge writes the secret as its very last act."""
+    """Run one role (candidate, judge or probe) with the task from the standard input. The judge writes the secret at the very end."""
     task = marshal.loads(sys.stdin.buffer.read())
     narrow(limits)
     if role == "candidate":

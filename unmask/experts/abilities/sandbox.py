@@ -1,17 +1,17 @@
-"""Sandbox: runs Python that a model wrote against tests, in bubblewrap (bwrap), and says whether it passed.
+"""Sandbox: runs Python code that a model wrote, tests it, and says whether it passed. The sandbox is bubblewrap (bwrap).
 
-Two processes, each in a sandbox of its own. One runs what the model wrote. The other runs the tests: it calls the first through a socket,
-compares the answers itself, and writes a secret of this run after the last test. So a program passes by its answers and by nothing else:
-leaving early, printing, and changing the interpreter that it runs in do not reach the tests. (inside_sandbox.py is what runs in the two.)
+There are two processes, each in its own sandbox. One runs the model's code. The other runs the tests: it calls the first through a
+socket, compares the answers itself, and writes a secret after the last test. A program can pass only by its answers: to exit early, to
+print, or to change its own interpreter has no effect on the tests. Both processes run inside_sandbox.py.
 
-| kept from | by |
+| protected | how |
 |---|---|
-| network | a network namespace with nothing in it; no sockets but local ones |
+| network | an empty network namespace; only local sockets |
 | files | only Python and the system's libraries can be read; only an empty folder in memory can be written, 16 MiB in all |
-| processes | no children; no sight of other processes; all that runs is killed with the sandbox |
-| memory, time | limits of each process; a clock outside |
+| processes | no child processes; other processes are invisible; everything is killed with the sandbox |
+| memory, time | limits for each process; a clock outside |
 
-What was obtained is tried out before the first program is run. Where anything is missing, nothing is run, unless the user accepts that.
+Before the first program, a probe checks each protection. If one is missing, nothing runs, unless the user accepts the risk.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _GRACE: Final = 2  # seconds to start two interpreters on a busy machine
 
 @dataclass(frozen=True)
 class Limits:
-    """What each of the two processes may use: seconds, bytes of memory, bytes of a file."""
+    """The limits of each of the two processes: seconds, bytes of memory, bytes of a file."""
 
     seconds: int = 5
     memory: int = 1 << 30
@@ -54,10 +54,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Program:
-    """What a model wrote, and the tests that judge it.
+    """Code that a model wrote, and the tests that judge it.
 
-    source: runs in a sandbox, on its own. before, tests: run one after the other in another sandbox. asked: names that the tests take
-    from the source; all other names are the tests' own.
+    source: the model's code; it runs alone in a sandbox. before, tests: run in another sandbox, in this order. asked: the names that the
+    tests take from the source; all other names are the tests' own.
     """
 
     source: str
@@ -68,7 +68,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Isolation:
-    """What code is kept from. tool: the program that does it, nothing if there is none. why: what is missing, in words."""
+    """The protections of the sandbox. tool: the program that provides them, empty if there is none. why: what is missing, in words."""
 
     tool: str = ""
     network: bool = False
@@ -79,7 +79,7 @@ class Isolation:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether all protections work."""
         return self.network and self.files and self.processes and self.memory
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class Isolation:
 
 
 def passes(program: Program, limits: Limits | None = None, *, unsandboxed: bool = False) -> bool:
-    """Whether a program passes its tests in time. Raises UnmaskError where there is no sandbox, unless `unsandboxed` accepts that."""
+    """Whether a program passes its tests in time. Raises UnmaskError if there is no sandbox, unless `unsandboxed` accepts that."""
     limits = limits or Limits()
     isolated = require_sandbox(unsandboxed)
     ours, theirs = socket.socketpair()
@@ -110,7 +110,7 @@ def passes(program: Program, limits: Limits | None = None, *, unsandboxed: bool 
 
 
 def require_sandbox(unsandboxed: bool = False) -> Isolation:
-    """The isolation of code that a model writes. Raises UnmaskError if it is not whole, unless `unsandboxed` accepts that."""
+    """The isolation of code that a model writes. Raises UnmaskError if a protection is missing, unless `unsandboxed` accepts that."""
     if sys.platform == "win32":
         raise UnmaskError("Code that a model wrote is run only where its memory and time can be limited (Linux, macOS).")
     sandbox = isolation()
@@ -125,12 +125,12 @@ def require_sandbox(unsandboxed: bool = False) -> Isolation:
 
 @functools.cache
 def isolation() -> Isolation:
-    """What a sandbox here keeps code from, tried out once."""
+    """The protections that work on this machine. They are tried once."""
     tool = shutil.which("bwrap")
     if sys.platform != "linux" or tool is None:
         return Isolation(why="there is no bubblewrap (bwrap).")
     if seccomp_filter() is None:
-        return Isolation(why="the system calls of this kind of processor are not known.")
+        return Isolation(why="the system calls of this processor are not known.")
     limits, trial = Limits(), Isolation(tool)
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         marker = Path(folder, "marker")
@@ -139,7 +139,7 @@ def isolation() -> Isolation:
         with _process("probe", task, limits, trial, errors=subprocess.PIPE) as process:
             said, complaint = (_read(file, 4000) for file in (process.stdout, process.stderr))
     if not said:
-        why = complaint.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        why = complaint.decode(errors="replace").strip().splitlines() or ["no message"]
         return Isolation(why=f"bubblewrap does not start ({why[-1]}).")
     kept: dict[str, Any] = marshal.loads(said)  # our own program's: nobody else's has run
     tried = Isolation(tool, **kept)
@@ -156,7 +156,7 @@ def _process(
     link: int | None = None,
     errors: int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """One of the two processes, with its task in its standard input; killed at the end, with all that it started."""
+    """One of the two processes. It gets its task through its standard input. At the end it is killed, with everything that it started."""
     allowed = {**asdict(limits), "may_lack_limits": int(not isolated.whole and not isolated.tool)}
     code = f"{_source()}\nmain({role!r}, {-1 if link is None else link}, {allowed})\n"
     # -I: no environment, no user packages, no current folder on the path; -S: no site packages
@@ -178,7 +178,7 @@ def _process(
         clock.start()
         try:
             with suppress(BrokenPipeError), process.stdin as inlet:  # type: ignore[union-attr]
-                inlet.write(marshal.dumps(dict(task)))  # it reads all of this before anything else
+                inlet.write(marshal.dumps(dict(task)))  # it reads this first, so the pipe cannot block
             yield process
         finally:
             clock.cancel()
@@ -189,7 +189,7 @@ def _process(
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its group. The first process of a sandbox dies with it, and the kernel ends all others there."""
+    """Kill a process and its group. The first process of the sandbox dies with it, and then the kernel kills all others there."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, 9)
     process.kill()
@@ -202,7 +202,7 @@ def _read(file: IO[bytes] | None, most: int) -> bytes:
 
 @contextmanager
 def _filter(wanted: bool) -> Iterator[int | None]:
-    """The filter of system calls, as a file that can be read once."""
+    """The filter of system calls, as an open file that can be read once."""
     content = seccomp_filter() if wanted else None
     if content is None:
         yield None
@@ -217,7 +217,7 @@ def _filter(wanted: bool) -> Iterator[int | None]:
 
 
 def _wrapper(tool: str, seccomp: int) -> list[str]:
-    """The command that puts another one into the sandbox."""
+    """The start of a command: it runs the rest of the command inside the sandbox."""
     python = Path(os.path.realpath(sys.executable))
     read = [*_SYSTEM, *(str(Path(sys.base_prefix, name)) for name in ("lib", "lib64")), str(python)]
     read += [sysconfig.get_path(name, vars={"base": sys.base_prefix}) for name in ("stdlib", "platstdlib")]

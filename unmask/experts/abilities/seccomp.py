@@ -1,7 +1,7 @@
-"""Seccomp: the system calls that a program in the sandbox may not make, as a filter that the kernel runs.
+"""Seccomp: a filter that the kernel runs. It forbids system calls to the programs in the sandbox.
 
-Denied: new processes (threads are allowed), sockets other than local ones, new namespaces and mounts, looking into other processes,
-memory that outlives its owner, and parts of the kernel that no test needs. The numbers are those of the kernel's own tables.
+Forbidden are new processes (threads are allowed), sockets that are not local, new namespaces and mounts, access to other processes,
+memory that outlives its process, and parts of the kernel that no test needs. The numbers come from the kernel's tables.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # cl
 _NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16  # places in the kernel's seccomp_data
 _ALLOW, _KILL, _DENY, _NOT_THERE = 0x7FFF0000, 0x80000000, 0x00050000 | 1, 0x00050000 | 38  # errno 1: EPERM; 38: ENOSYS
 _THREAD, _LOCAL = 0x00010000, 1  # CLONE_THREAD; AF_UNIX
-# io_uring, pidfd_getfd, the newer mount calls: numbered alike everywhere
+# io_uring, pidfd_getfd, the newer mount calls: they have the same numbers on all processors
 _EVERYWHERE: Final = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442)
 _CLONE3: Final = 435
 
 
 @dataclass(frozen=True)
 class _Machine:
-    """A processor's name for the kernel, and its numbers of calls."""
+    """The kernel's code for a processor, and the numbers of its system calls."""
 
     audit: int
     clone: int
@@ -47,7 +47,7 @@ _MACHINES: Final = {
 
 
 def seccomp_filter(machine: str | None = None) -> bytes | None:
-    """The filter for a processor, this one by default; None where its calls are not known."""
+    """The filter for a processor (default: this one). None if its system calls are not known."""
     known = _MACHINES.get(machine or platform.machine())
     if known is None:
         return None
@@ -56,9 +56,9 @@ def seccomp_filter(machine: str | None = None) -> bytes | None:
         (_EQUAL, 1, 0, known.audit),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
-        (_AT_LEAST, 0, 1, known.highest),  # the calls of x32, under other numbers
+        (_AT_LEAST, 0, 1, known.highest),  # x32 has the same calls under other numbers
         (_RETURN, 0, 0, _KILL),
-        (_EQUAL, 0, 1, _CLONE3),  # its flags lie in memory, out of the filter's sight: the C library then calls clone
+        (_EQUAL, 0, 1, _CLONE3),  # the filter cannot see its flags; without it, the C library calls clone
         (_RETURN, 0, 0, _NOT_THERE),
         (_EQUAL, 0, 4, known.clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),

@@ -1,4 +1,4 @@
-"""Training of the experts, of instance merging, and of every mixture of the study. What exists already is reused."""
+"""Builder: trains the experts, instance merging, and every mixture of the study. Models that exist already are reused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Builder:
         return self._expert(INSTANCE, together, number)
 
     def mixture(self, variant: str, number: int, domains: Sequence[str] | None = None) -> Path:
-        """A mixture of the experts of some domains (by default all), whose router is trained on their lessons."""
+        """A mixture of the experts of some domains (default: all). Its router is trained on the lessons of these domains."""
         how = VARIANTS[variant]
         chosen = list(domains or self.data.learned)
         lessons = {name: self.data.first(number)[name] for name in chosen}
@@ -72,7 +72,7 @@ class Builder:
         return folder
 
     def _place(self, kind: str, name: str, number: int) -> Path:
-        """The folder of an expert or mixture; the number of lessons is part of its name if it is not the plan's own number."""
+        """The folder of an expert or mixture. Its name contains the number of lessons if that is below the plan's number."""
         return inside(self.folder / (kind if number >= self.plan.number else f"{kind}-{number}"), name)
 
     def _announce(self, folder: Path) -> None:

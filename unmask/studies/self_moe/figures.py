@@ -1,4 +1,4 @@
-"""Figures of the study: where each domain's tokens go, how the loss falls with experts and lessons, what the experts cost."""
+"""Figures of the study: the experts that each domain uses, the loss by number of experts and lessons, and the cost of experts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"  # told apart by every kind of eye
+_BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"  # colour-blind people can tell these apart
 
 
 def draw_figures(findings: Findings, folder: Path) -> list[Path]:
@@ -52,7 +52,7 @@ def _routing(findings: Findings) -> Figure | None:
         axis.set_xticks(range(len(usage["experts"])), usage["experts"], rotation=45, ha="right", fontsize=8)
         axis.set_yticks(range(len(load)), usage["domains"] if place == 0 else [""] * len(load), fontsize=8)
         axis.set_title(f"{name}\nI(D;E) minus chance {usage['information'] - usage['shuffled']:.2f}", fontsize=9)
-    figure.suptitle("Share of each domain's tokens (rows) whose first expert is ... (columns)", fontsize=9)
+    figure.suptitle("Share of each domain's tokens (row) that go to each expert first (column)", fontsize=9)
     return figure
 
 

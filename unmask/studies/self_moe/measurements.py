@@ -1,6 +1,6 @@
-"""Measurements of the study: likelihoods of held-out responses, abilities, and routing, for every row of its tables.
+"""Measurements of the study, for every row of its tables: likelihoods of held-out responses, abilities, and routing.
 
-All are kept. Only what is missing is measured, so that a stopped study continues and a finished one can be extended.
+All results are kept, and only missing ones are measured. So a stopped study continues, and a finished study can be extended.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Values = dict[str, NDArray[np.float64]]
 
 
 class Measurements:
-    """Measures models on the held-out lessons, each at most once.
+    """Measures models on the held-out lessons, each model at most once.
 
-    folder: where values are kept, one file for each row, named after it; ability_tests: for whole models; rows: the rows that were
+    folder: holds the values, one file for each row, with the name of the row. ability_tests: tests for whole models. rows: the rows
     requested so far, in order.
     """
 
@@ -55,13 +55,13 @@ class Measurements:
         self.rows: list[str] = []
 
     def model(self, row: str, folder: Path | None) -> Values:
-        """The values of a base model (no folder), an expert or a mixture as it was saved."""
+        """The values of a saved expert or mixture, or of the base model (no folder)."""
         if self._lacks(row):
             self._measure(row, *load_any_language_model(replace(self.source, model=str(folder or self.source.model))))
         return self._values(row)
 
     def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:
-        """The values of experts merged into the base."""
+        """The values of the base model with these experts merged into it."""
         if self._lacks(row):
             model, tokenizer = load_language_model(self.source)
             merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
@@ -69,7 +69,7 @@ class Measurements:
         return self._values(row)
 
     def choices(self, row: str, folder: Path, choices: Sequence[str], *, abilities: bool = False) -> dict[str, Values]:
-        """The values of a mixture under other routings, on request with its abilities. Measures its routing too."""
+        """The values of a mixture with other routings, and on request its abilities. It measures the usage of experts too."""
         names = {choice: f"{row}, {choice}" for choice in choices}
         lacking = {choice for choice, name in names.items() if self._lacks(name, abilities)}
         usage = f"{row}, usage"
@@ -87,11 +87,11 @@ class Measurements:
         return {choice: self._values(name) for choice, name in names.items()}
 
     def usage(self, row: str) -> dict[str, Any]:
-        """The routing of a mixture that `choices` measured."""
+        """The usage of experts, as `choices` measured it for this mixture."""
         return self._kept(f"{row}, usage")
 
     def abilities(self) -> dict[str, Values]:
-        """For each row so far, 100 for each item that is right and 0 for others, on the tests that all rows have with the same items."""
+        """For each row so far: 100 for each correct item, 0 for the others. Only tests that all rows have, with the same items."""
         by_row = {row: right for row in self.rows if (right := self._right(row))}
         shared = [
             name
@@ -103,11 +103,11 @@ class Measurements:
         )
 
     def oracle(self, experts: Mapping[str, Values]) -> Values:
-        """The values of each domain under its own expert."""
+        """The values of each domain, measured with its own expert."""
         return {domain: experts[domain][domain] for domain in self.held_out}
 
     def _lacks(self, row: str, abilities: bool = True) -> bool:
-        """Whether something of a row is still to be measured. If so, say it."""
+        """Whether something of a row is not measured yet. If so, it prints that."""
         if abilities:
             self.rows.append(row)
         tests = self._lacking(row) if abilities else []
@@ -121,7 +121,7 @@ class Measurements:
     def _measure(
         self, row: str, speaker: Any, tokenizer: Any, using: Callable[[], Any] = nullcontext, abilities: bool = True
     ) -> None:
-        """Measure what a row lacks. Each test is kept as soon as it is measured."""
+        """Measure the missing values of a row. The result of each test is kept at once."""
         for name in self._lacking(row) if abilities else ():
             with using():
                 scores = accuracies(
@@ -141,7 +141,7 @@ class Measurements:
         return [name for name, items in self.tests.items() if right.get(name, {}).get("items") != items]
 
     def _right(self, row: str) -> dict[str, dict[str, Any]]:
-        """The kept abilities of a row, without those that do not name their items."""
+        """The kept abilities of a row, except those without the name of their items."""
         kept = self._read(f"{row}, abilities") or {}
         return {name: test for name, test in kept.items() if isinstance(test, dict)}
 

@@ -21,7 +21,8 @@ _TOKENS, _TEXTS, _ROUNDS = 128, 4, 4
 class Overhead:
     """The cost of a mixture.
 
-    parameters: of the base; added: by all experts and the router; flops, forward: FLOPs and time of a forward pass, divided by the base's.
+    parameters: those of the base. added: those of all experts and the router. router: those of the router. flops, forward: FLOPs and time
+    of a forward pass, divided by those of the base.
     """
 
     experts: int
@@ -37,7 +38,7 @@ class Overhead:
 
 
 def measure_overhead(folder: Path, source: Source) -> Overhead:
-    """Count and time a saved mixture and its own base (the same model without experts), in turns; each time is the best of four."""
+    """Count and time a saved mixture and its base (the same model without experts), in turns. Each time is the best of four."""
     from torch.utils.flop_counter import FlopCounterMode
 
     mixture, _ = load_mixture(folder, source)

@@ -25,7 +25,7 @@ _FILE = Path(__file__).with_name("self_moe.toml")
 
 @dataclass(frozen=True)
 class Variant:
-    """A mixture of the study: how it routes and how its router learns. shared: the instance-merged expert acts on every token too."""
+    """A mixture of the study: how it routes, and how its router learns. shared: the instance-merged expert is also used for every token."""
 
     about: str
     routing: Routing = field(default_factory=Routing)
@@ -37,29 +37,31 @@ class Variant:
 
 MIXSE: Final = "MiXSE"
 VARIANTS: Final[dict[str, Variant]] = {
-    MIXSE: Variant("one router for all blocks, trained with all experts, used with the best"),
+    MIXSE: Variant("one router for all blocks; trained with all experts, used with the best expert of each token"),
     "layer routers": Variant("a router for each block", Routing("layer")),
-    "final router": Variant("one decision for the model, by a first pass (X-LoRA)", Routing("final")),
+    "final router": Variant("one decision for all blocks, after a first forward pass (X-LoRA)", Routing("final")),
     "prototypes": Variant(
-        "the router is the domains' mean states, untrained", options=RouterOptions(start="prototypes"), untrained=True
+        "an untrained router: the mean state of each domain", options=RouterOptions(start="prototypes"), untrained=True
     ),
-    "from prototypes": Variant("the same, then trained", options=RouterOptions(start="prototypes")),
+    "from prototypes": Variant("starts as prototypes, then trained", options=RouterOptions(start="prototypes")),
     "sequence level": Variant(
-        "from prototypes; the text so far is routed, not the token",
+        "as from prototypes, but it routes the text so far, not the single token",
         Routing(level="sequence"),
         RouterOptions(start="prototypes"),
     ),
-    "trained top-1": Variant("one expert acts while the router learns, too", options=RouterOptions(train_top_k=1)),
+    "trained top-1": Variant("one expert for each token in training too", options=RouterOptions(train_top_k=1)),
     "token mean": Variant("the loss is a mean over tokens, not over examples", average="token"),
-    "balanced": Variant("with load-balancing loss, over the step", options=RouterOptions(balance=Balance(0.1))),
-    "shared expert": Variant("the instance-merged expert always acts as well", shared=True),
-    "joint top-1": Variant("new experts learn with the router", options=RouterOptions(train_top_k=1, joint=True)),
-    "joint top-2": Variant("the same, two at a time", Routing(top_k=2), RouterOptions(train_top_k=2, joint=True)),
+    "balanced": Variant("with a load-balancing loss over each training step", options=RouterOptions(balance=Balance(0.1))),
+    "shared expert": Variant("the instance-merged expert is used for every token too", shared=True),
+    "joint top-1": Variant("new experts, trained together with the router", options=RouterOptions(train_top_k=1, joint=True)),
+    "joint top-2": Variant(
+        "as joint top-1, with two experts for each token", Routing(top_k=2), RouterOptions(train_top_k=2, joint=True)
+    ),
 }
 INSTANCE: Final = "instance"
 RENORMALISED: Final = "renormalised"
 CHOICES: Final = (RENORMALISED, "top-2", "all", "random", "uniform")
-"""Other ways to use the trained router of MiXSE."""
+"""Other routings with the trained router of MiXSE."""
 
 
 class _PlanTable(BaseModel):
@@ -67,9 +69,9 @@ class _PlanTable(BaseModel):
 
 
 class ExpertPlan(_PlanTable):
-    """How experts learn. Instance merging and joint training see every lesson as often as experts do.
+    """How experts learn. Instance merging and joint training use every lesson as often as the experts do.
 
-    steps: for an expert of `number` lessons; with more or fewer lessons, in proportion.
+    steps: for an expert with `number` lessons. Twice the lessons get twice the steps.
     """
 
     steps: int = Field(ge=1)
@@ -86,13 +88,13 @@ class RouterPlan(_PlanTable):
 
 
 class StudyPlan(_PlanTable):
-    """What the study does at one scale.
+    """The settings of the study at one scale.
 
-    seeds: a file of lessons for each domain, below the data folder or `starter:NAME`. lessons: "seeds" takes these, "written" lets the
-    model write its own from 100 of them. number: lessons of a domain; held_out: lessons it is tested on, never learned; sizes: other
-    numbers of lessons, for the curve over data. abilities: ability tests by their files below the data folder (empty: the harness's own
-    data; false: left out), `limit` items each. Tests of code need run_code, and unsandboxed_code where there is no sandbox. ablations:
-    the other mixtures; by default all of them.
+    seeds: a file of lessons for each domain, below the data folder or `starter:NAME`. lessons: "seeds" uses these lessons; "written" lets
+    the model write its own from 100 of them. number: lessons to learn in each domain. held_out: lessons for the tests, never learned.
+    sizes: more numbers of lessons, for the curve over the amount of data. abilities: ability tests with their files below the data folder
+    (empty: the harness's data; false: no such test), `limit` items of each. Tests of code need run_code, and also unsandboxed_code if
+    there is no sandbox. ablations: the other mixtures, by default all.
     """
 
     models: tuple[str, ...] = Field(min_length=1)
@@ -121,7 +123,7 @@ class StudyPlan(_PlanTable):
         return {name: file for name, file in self.abilities.items() if file is not False}
 
     def expert_learning(self, lessons: int) -> Learning:
-        """How this number of lessons is learned by LoRA."""
+        """How a LoRA learns this number of lessons."""
         steps = max(1, round(self.expert.steps * lessons / self.number))
         warmup = min(self.expert.warmup, steps - 1)
         return Learning(steps, self.expert.lr, self.batch, warmup=warmup, max_length=self.max_length, seed=self.seed)
@@ -137,12 +139,12 @@ class StudyPlan(_PlanTable):
 
 
 def scales() -> list[str]:
-    """The scales at which the study can be run."""
+    """The names of the scales, such as `smoke`."""
     return list(tomllib.loads(_FILE.read_text(encoding="utf-8"))["scale"])
 
 
 def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
-    """The plan at a scale, with `key=value` settings over it. Raises UnmaskError that names the key."""
+    """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
     tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))
     known = tables.pop("scale")
     if scale not in known:
@@ -155,7 +157,7 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     except ValidationError as error:
         raise UnmaskError(f"self-moe: {first_problem(error)}.") from error
     for name in plan.seeds:
-        inside(Path(), name)  # a domain gives its name to folders
+        inside(Path(), name)  # the name of a domain is used for folders
         if name == INSTANCE:
             raise UnmaskError(
                 f"self-moe: '{name}' is the name of the expert of all domains together. Choose another name for this domain."

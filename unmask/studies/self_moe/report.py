@@ -1,4 +1,4 @@
-"""The report of the study on one base model: report.md with its tables and figures, results.json beside it."""
+"""The report of the study on one base model: report.md with tables and figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unmask.studies.self_moe.tables import sheets
 
 
 def write_report(findings: Findings, folder: Path, model: str, plan: StudyPlan) -> None:
-    """Write the tables that are there so far, and the figures once the study is complete: they take longer than a short study."""
+    """Write all tables that have findings. The figures follow when the study is complete, because drawing them takes time."""
     complete = plan.number in findings.sizes  # the last table
     drawn = draw_figures(findings, folder / "figures") if complete else []
     figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in drawn] or [
@@ -20,9 +20,10 @@ def write_report(findings: Findings, folder: Path, model: str, plan: StudyPlan) 
     ]
     kind = "lessons of public sets" if plan.lessons == "seeds" else "lessons that the model wrote itself"
     head = (
-        f"# Self-MoE on {model}\n\n{plan.number} {kind} for each of {', '.join(plan.seeds)}; {plan.held_out} of each held out; "
-        f"LoRA of rank {plan.lora.r}, {plan.expert.steps} steps of {plan.batch} an expert; routers {plan.router.steps} steps; "
-        f"seed {plan.seed}. One seed: intervals hold for other lessons of the same kind, not for other trainings.\n"
+        f"# Self-MoE on {model}\n\n- Domains: {', '.join(plan.seeds)}.\n- For each domain: {plan.number} {kind}, and {plan.held_out} "
+        f"held-out lessons.\n- Experts: LoRA of rank {plan.lora.r}, {plan.expert.steps} steps with batches of {plan.batch} lessons.\n"
+        f"- Routers: {plan.router.steps} steps.\n- Seed: {plan.seed}. There is only one seed, so the intervals cover other lessons of the "
+        "same kind, but not other trainings.\n"
     )
     descriptions = [f"- {row}: {about(row)}" for row in findings.ablations if about(row)]
     legend = "\n".join(["## What the ablations are", *descriptions]) + "\n" if descriptions else ""

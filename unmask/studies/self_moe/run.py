@@ -1,4 +1,4 @@
-"""Running the study on one base model: made and measured in the order of the paper's tables, the report written anew after each."""
+"""Runs the study on one base model, in the order of the paper's tables. After each table it writes the report again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, StudyPlan
 from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw
 
-_MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # may change when a finished study is extended
+_MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # these may change when a finished study is extended
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 
 
@@ -38,10 +38,10 @@ class StudyRecord(RunRecord):
 
 @dataclass
 class Findings:
-    """The findings so far. A table is values by row; a row is likelihoods by domain, one for each lesson.
+    """The findings so far. Each table holds rows by name. A row holds likelihoods by domain, one for each lesson.
 
-    usage: where tokens go, by mixture; growing: mixtures of 0, 1, .. experts; sizes: instance merging and MiXSE by number of lessons;
-    abilities: what each row of any table got right, item by item.
+    usage: the usage of experts, by mixture. growing: mixtures of 0, 1, .. experts. sizes: instance merging and MiXSE, by number of
+    lessons. abilities: for each row of any table, which items were answered correctly.
     """
 
     main: dict[str, Values] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Findings:
         sized = {f"{name}, {number} lessons": values for number, rows in self.sizes.items() for name, values in rows.items()}
         tables = {"main": self.main, "ablations": self.ablations, "experts": self.growing, "lessons": sized}
         return {
-            "unit": "nats a response token, held out; differences with 95 % intervals by a paired bootstrap over lessons",
+            "unit": "nats per response token of held-out lessons; differences with 95 % intervals (paired bootstrap over lessons)",
             **{name: [asdict(row) for row in rows_of(self, values)] for name, values in tables.items()},
             "abilities": [asdict(row) for row in compare_by_domain(self.abilities, BASE)] if self.abilities else [],
             "routing": self.usage,
@@ -66,7 +66,7 @@ class Findings:
 
 
 def rows_of(findings: Findings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:
-    """The rows of a table, in its order, each compared with one row of the main table."""
+    """The rows of a table, in its order. Each is compared with one row of the main table."""
     compared = {row.model: row for row in compare_by_domain({against: findings.main[against]} | values, against)}
     return [compared[name] for name in values]
 
@@ -134,7 +134,7 @@ def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findi
     for name in plan.ablations:
         place = builder.mixture(name, plan.number)
         findings.ablations[name] = measurements.model(name, place)
-        # renormalised: which expert acts, whatever its weight; some routers give larger weights than others
+        # renormalised: the expert gets weight 1. This compares the choice of experts alone: some routers give larger weights than others
         used = measurements.choices(name, place, [RENORMALISED])
         findings.ablations[f"{name}, {RENORMALISED}"] = used[RENORMALISED]
         findings.usage[name] = measurements.usage(name)
@@ -155,7 +155,7 @@ def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findi
 def _growing(
     builder: Builder, measurements: Measurements, plan: StudyPlan, findings: Findings, own: dict[str, Values]
 ) -> Iterator[tuple[str, Values]]:
-    """Mixtures of the first 0, 1, 2, .. experts, each router trained on the lessons of these."""
+    """Mixtures of the first 0, 1, 2, .. experts. Each router is trained on the lessons of its experts."""
     domains = list(own)
     yield "0: base", findings.main[BASE]
     yield f"1: {domains[0]}", own[domains[0]]
@@ -178,5 +178,5 @@ def _overhead(folder: Path, mixture: Path, source: Source) -> dict[str, Any]:
 
 
 def about(row: str) -> str:
-    """A row of the ablations in a few words."""
+    """A short description of a row of the ablations."""
     return VARIANTS[row].about if row in VARIANTS else ""

@@ -1,4 +1,4 @@
-"""Data of the study: lessons to learn, lessons held out, and items of ability tests. They are drawn once and kept beside the results."""
+"""Data of the study: lessons to learn, held-out lessons, and items of ability tests. They are drawn once and kept with the results."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _SEEDS = 100  # seed lessons from which a model writes its own
 
 @dataclass(frozen=True)
 class StudyData:
-    """Lessons by domain: those to learn, in random order; those held out, which nothing learns; and the seeds of written lessons."""
+    """Lessons by domain. learned: to learn, in random order. held_out: for tests only. seeds: the examples for written lessons."""
 
     learned: Lessons
     held_out: Lessons
     seeds: Lessons
 
     def first(self, number: int) -> dict[str, list[Lesson]]:
-        """The first `number` lessons of each domain, which are a sample too."""
+        """The first `number` lessons of each domain. They are a random sample, because the order is random."""
         return {name: lessons[:number] for name, lessons in self.learned.items()}
 
 
 @dataclass(frozen=True)
 class AbilityTests:
-    """Ability tests: their items (`Fetched`: the harness's own, the first `limit`), and whether code may run, also without a sandbox."""
+    """Ability tests: their items (`Fetched`: the first `limit` that the harness fetches), and whether code may run, also unsandboxed."""
 
     items: Mapping[str, Items]
     limit: int | None
@@ -51,7 +51,7 @@ class AbilityTests:
 
 
 def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData:
-    """Draw the lessons of every domain, or let the model write them. Raises UnmaskError if data are missing or too few."""
+    """Draw the lessons of every domain, or let the model write them. Raises UnmaskError if there are too few lessons."""
     seeds, held_out = {}, {}
     for name, file in plan.seeds.items():
         wanted = plan.number if plan.lessons == "seeds" else _SEEDS
@@ -80,13 +80,13 @@ def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData
 
 
 def check_tests(plan: StudyPlan, root: Path) -> None:
-    """Raise UnmaskError, before hours of work, for ability tests that do not exist, lack their files or may not run code."""
+    """Raise UnmaskError for ability tests that do not exist, lack their files or may not run code. This avoids hours of wasted work."""
     for name, file in plan.abilities.items():
         find_test(name)
         if file and not (root / file).is_file():
             raise UnmaskError(
-                f"'{root / file}', the file of the ability test '{name}', does not exist. Give the folder of the data sets (--data), let "
-                f"the harness fetch its own (--set abilities.{name}=''), or leave the test out (--set abilities.{name}=false)."
+                f"The file of the ability test '{name}' does not exist: '{root / file}'. Give the folder of the data sets (--data), let "
+                f"the harness fetch the data (--set abilities.{name}=''), or leave the test out (--set abilities.{name}=false)."
             )
     if not plan.run_code and (
         code := [name for name, given in plan.requested_abilities.items() if TESTS[name].asked == "code"]
@@ -99,7 +99,7 @@ def check_tests(plan: StudyPlan, root: Path) -> None:
 
 
 def ability_tests(plan: StudyPlan, root: Path, data: StudyData) -> AbilityTests:
-    """The ability tests of a plan, without items that are among the learned lessons."""
+    """The ability tests of a plan, without learned items."""
     learned = [lesson for by_domain in (data.learned, data.seeds) for lessons in by_domain.values() for lesson in lessons]
     files = {name: root / file if file else None for name, file in plan.requested_abilities.items()}
     return AbilityTests(draw_tests(files, plan.limit, plan.seed, learned), plan.limit, plan.run_code, plan.unsandboxed_code)

@@ -24,13 +24,13 @@ class Sheet:
     note: str = ""
 
     def markdown(self) -> str:
-        """As Markdown, with numbers aligned to the right."""
+        """The table as Markdown, with numbers aligned to the right."""
         lines = [self.columns, ("---", *("--:" for _ in self.columns[1:])), *self.rows]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"## {self.title}\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
     def rich(self) -> Table:
-        """For a terminal."""
+        """The table for a terminal."""
         from unmask.io.terminal import table as empty_table
 
         table = empty_table(self.title, caption=self.note or None, caption_justify="left", pad_edge=True)
@@ -61,7 +61,7 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
 
 
 def _likelihoods(title: str, findings: Findings, values: dict[str, Values]) -> Sheet:
-    """Nats a token by domain, the average, and its difference from the base and from instance merging."""
+    """Nats per token by domain, their average, and its difference from the base and from instance merging."""
     against = [rows_of(findings, values, row) for row in (BASE, INSTANCE)]
     domains = tuple(against[0][0].domains)
     rows = tuple(
@@ -75,18 +75,18 @@ def _likelihoods(title: str, findings: Findings, values: dict[str, Values]) -> S
         for row, other in zip(*against, strict=True)
     )
     note = (
-        "Nats a response token on held-out lessons; lower is better. The last columns are the average minus that of the base and of "
-        "instance merging, ± half of the 95 % interval (paired bootstrap over lessons)."
+        "Nats per response token on held-out lessons; lower is better. The last two columns are the average minus the base's average, and "
+        "minus instance merging's, ± half of the 95 % interval (paired bootstrap over lessons)."
     )
     return Sheet(title, ("", *domains, "average", "minus base", "minus instance merging"), rows, note)
 
 
 def _abilities(findings: Findings) -> Iterator[Sheet]:
-    """Percent of items that the rows of the main table got right, and the same for all other rows."""
+    """Percent of correct items, for the rows of the main table and then for all other rows."""
     rows = compare_by_domain(findings.abilities, BASE)
     tests = tuple(rows[0].domains)
     numbers = ", ".join(f"{test} {len(findings.abilities[BASE][test])}" for test in tests)
-    note = f"Percent of items that are right ({numbers}). Last column: average minus base, ± half of the 95 % interval (paired bootstrap)."
+    note = f"Percent of correct items. Items: {numbers}. Last column: average minus base, ± half of the 95 % interval (paired bootstrap)."
     others = [row for row in rows if row.model not in findings.main]
     for title, shown in (
         ("Abilities", [row for row in rows if row.model in findings.main]),
@@ -107,7 +107,7 @@ def _difference(row: ModelScores, against: str) -> str:
 
 
 def _routing(findings: Findings) -> Sheet:
-    """How much the first expert of a token tells about its domain, and how strong experts are."""
+    """How well the first expert of a token predicts its domain, and how large the gates are."""
     rows = []
     for name, usage in findings.usage.items():
         chance = usage["shuffled"]
@@ -118,9 +118,9 @@ def _routing(findings: Findings) -> Sheet:
         responses = f"{usage['responses'] - usage.get('responses_shuffled', chance):.3f}"  # older measurements lack it
         rows.append((name, corrected, measured, responses, own_first, f"{usage['strength']:.2f}"))
     note = (
-        "Mutual information of the domain and the first expert of tokens, I(D;E) / log |D| (1: the expert tells the domain), minus its "
-        "value by chance (the mean after shuffling domains). Then both values as measured; the difference for tokens of responses alone; "
-        "the number of domains whose own expert is used most; the mean sum of the gates."
+        "I(D;E): mutual information of a token's domain and its first expert, divided by log |D|. At 1, the expert predicts the domain. "
+        "Chance: the mean value after the domains are shuffled. Responses only: the difference on the tokens of responses. Own expert "
+        "first: the number of domains that use their own expert most. Sum of gates: its mean."
     )
     header = ("", "I(D;E) minus chance", "measured, by chance", "responses only", "own expert first", "sum of gates")
     return Sheet("Routing", header, tuple(rows), note)
