@@ -62,7 +62,7 @@ def test_a_cheaper_design_that_is_as_good_is_named_with_its_cost(tmp_path: Path)
     results = store.results
     [found] = kind_leaders(results, store)
     assert found.system == ("m", "echo")
-    assert found.reasons[1] == "The cheapest of them is n echo-label (0.1 behind): 10 tokens a text, not 20."
+    assert found.reasons[1] == "The cheapest of them is n echo-label: 10 tokens a text, not 20."
     results[1] = results[1].model_copy(update={"tokens": 190})
     [found] = kind_leaders(results, store)
     assert found.reasons[1] == "None of them is clearly cheaper than m echo-label: 20 tokens a text."

@@ -186,7 +186,7 @@ def test_the_lead_says_what_the_tests_say(small_report: Written, tmp_path: Path)
     html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
     assert Parsed(html).all("h1")[0][1] == "mean ties with twin"
     assert "The tests do not tell it apart from twin (" in html
-    assert "What it would take: telling " in html
+    assert "To tell mean from twin takes " in html
 
 
 def test_where_it_was_measured_is_said(small_report: Written) -> None:

@@ -132,7 +132,7 @@ def test_the_same_seed_gives_the_same_statement() -> None:
         ([0.5], [0.4], {}, "at least 2 tasks, not 1"),
         ([0.5, 0.6], [0.4], {}, "one score for each task"),
         ([0.5, np.nan], [0.4, 0.4], {}, "nan or infinite"),
-        ([0.3, 0.2], [0.2, 0.1], {}, r"differ by \+0.1 on every task: .* paired_bootstrap"),
+        ([0.3, 0.2], [0.2, 0.1], {}, r"differ by \+0.1 on every task, so .* paired_bootstrap"),
         ([0.3, 0.2], [0.3, 0.2], {}, r"differ by \+0 on every task"),
         ([0.3, 0.2], [0.3, 0.1], {"power": 80}, "not 80"),
         ([0.3, 0.2], [0.3, 0.1], {"power": 0.04}, "not 0.04"),
