@@ -194,8 +194,8 @@ def test_a_comparison_of_seeds_is_the_seed_test(tmp_path: Path) -> None:
     np.testing.assert_allclose(seed_scores([one for one in joined if one.system == found.a]), tables[0])
     assert ranked(joined)[0][1] == pytest.approx(tables[0].mean())
     assert "causal-plain-mean (3 seeds) label" in display_name(ranked(joined)[0][0], joined)
-    [found] = kind_leaders(joined, ResultStore(tmp_path / "store"))
-    assert any("ahead of causal-plain-last (2 seeds) label" in reason for reason in found.reasons)
+    [leader] = kind_leaders(joined, ResultStore(tmp_path / "store"))
+    assert any("ahead of causal-plain-last (2 seeds) label" in reason for reason in leader.reasons)
 
 
 def test_a_trained_design_is_compared_with_one_that_is_not(tmp_path: Path) -> None:

@@ -144,8 +144,6 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
 
 def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> RenderableType:
     """What to use for each kind of task, with its score x 100, and why: one short line for each thought."""
-    from rich.table import Table
-
     lines: list[RenderableType] = [Text("What to use", style="italic")]
     for leader in recommendations:
         line = Text(f"{leader.kind}: ", style="default")
