@@ -230,7 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     long_instruction(model, sets["sentences"], repeats)
     for peer in given.peer:
         against_peer(peer, model, given.gguf, sets["mixed"], repeats)
-    if not given.smoke:  # two processes more
+    if not given.smoke:  # it needs two more processes
         peak_memory(model, given.texts)
 
 

@@ -150,7 +150,7 @@ class _TrainableQueries(Head):
 
     def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
         attended = self.attend.gather(self._weights(states, mask, condition), self.state_norm(self._positions(states)))
-        # the residual is to the latents alone: the instruction says where to look, and is itself no part of the vector
+        # the residual is the latents alone: the instruction says where to look, but is not part of the vector
         return self._transformed(self.latents + attended).mean(dim=1)
 
 
@@ -259,7 +259,7 @@ class Attend(nn.Module):
         return self._join(weights @ self._split(self.value(keys)))
 
     def all_keys(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """As gather(weights(...)) with no key masked, without holding (text, head, query, key) in memory."""
+        """gather(weights(...)) with all keys unmasked. It never holds the weights (text, head, query, key) in memory."""
         attended = functional.scaled_dot_product_attention(
             self._split(self.query(queries)), self._split(self.key(keys)), self._split(self.value(keys))
         )

@@ -177,7 +177,7 @@ def advice_rows(grid: Grid, summary: Summary) -> list[Record]:
             "name": grid.names[advice.system],
             "score": advice.score,
             "tied": [grid.names[system] for system in advice.tied],
-            "reason": advice.reason,
+            "reasons": list(advice.reasons),
         }
         for advice in summary.advice
     ]

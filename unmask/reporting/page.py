@@ -153,7 +153,7 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "outcome": test.outcome if test else None,
         "families": " and over ".join(dict.fromkeys(paired.family for paired in summary.tests)),
         "worse": [grid.names[system] for system in summary.lead.worse],
-        "cheapest": cheapest_words(summary.lead, grid.results) if summary.tied else "",
+        "cheapest": cheapest_sentence(summary.lead, grid.results) if summary.tied else "",
         "common": len(summary.common),
         "columns": columns,
         "kinds": grid.kinds,
@@ -195,7 +195,7 @@ def _words(grid: Grid) -> dict[str, Any]:
 
 
 def _card(grid: Grid, summary: Summary, place: int) -> dict[str, Any]:
-    """What to use for a kind of task; the reason without the score that it starts with, which is shown on its own."""
+    """What to use for a kind of task, and why."""
     advice = summary.advice[place]
     tasks = [result for result in grid.tasks.values() if result.kind == advice.kind]
     return {
@@ -206,7 +206,7 @@ def _card(grid: Grid, summary: Summary, place: int) -> dict[str, Any]:
         "metric": ", ".join(_distinct(METRIC_NAMES.get(result.metric, result.metric) for result in tasks)),
         "tasks": len(tasks),
         "tied": len(advice.tied),
-        "reason": re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, advice.reason.removeprefix(f"{100 * advice.score:.1f}, ")),
+        "reasons": [re.sub(r"(?<=[\[ ])-(?=\d)", MINUS, reason) for reason in advice.reasons],
         "cost": _cost_words(grid.cost(advice.system)),
     }
 

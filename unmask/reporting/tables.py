@@ -146,10 +146,12 @@ def advice(recommendations: Sequence[KindLeader], results: Sequence[Result]) -> 
     """What to use for each kind of task, with its score x 100, and why: one short line for each thought."""
     lines: list[RenderableType] = [Text("What to use", style="italic")]
     for leader in recommendations:
-        line = Text(f"{leader.kind}: ", style="default")
-        line.append(display_name(leader.system, results), style="bold")
-        line.append(f"  {leader.reason}.")
-        lines.append(Padding(line, (0, 0, 0, 2), expand=False))
+        head = Text(f"{leader.kind}: ").append(display_name(leader.system, results), style="bold")
+        lines.append(Padding(head.append(f", {points(leader.score)}", style="default"), (0, 0, 0, 2), expand=False))
+        reasons = empty_table("", show_header=False, box=None)
+        for reason in leader.reasons:
+            reasons.add_row("   -", reason)
+        lines.append(reasons)
     return Group(*lines, "")
 
 

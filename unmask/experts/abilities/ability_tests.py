@@ -275,7 +275,7 @@ def _answers(file: Path, line: int, row: Row) -> list[str]:
     given = row.get("answer")
     answers = given.get("aliases") if isinstance(given, dict) else given
     if not isinstance(answers, list) or not answers or not all(isinstance(answer, str) and answer for answer in answers):
-        raise UnmaskError(f"{file}, line {line}: 'answer' is no list of texts, and no table whose 'aliases' are one.")
+        raise UnmaskError(f"{file}, line {line}: 'answer' must be a list of texts, or a table with such a list in 'aliases'.")
     return answers
 
 

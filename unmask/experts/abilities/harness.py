@@ -261,7 +261,7 @@ def _not_loaded(name: str, error: Exception) -> UnmaskError:
 
 
 def _values(results: Any, metric: str, counted: str, items: Fetched = Fetched()) -> NDArray[np.float64]:
-    """Each item's metric under one of the task's filters, without the items that were learned."""
+    """The metric of each item, under one of the task's filters, without learned items."""
     values: list[float] = []
     left_out = 0
     for name in sorted(results["samples"]):

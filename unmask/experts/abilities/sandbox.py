@@ -141,7 +141,7 @@ def isolation() -> Isolation:
     if not said:
         why = complaint.decode(errors="replace").strip().splitlines() or ["no message"]
         return Isolation(why=f"bubblewrap does not start ({why[-1]}).")
-    kept: dict[str, Any] = marshal.loads(said)  # our own program's: nobody else's has run
+    kept: dict[str, Any] = marshal.loads(said)  # safe: only our own program has run
     tried = Isolation(tool, **kept)
     missing = [name for name, there in kept.items() if not there]
     return tried if tried.whole else Isolation(tool, **kept, why=f"bubblewrap does not limit {', '.join(missing)}.")

@@ -18,7 +18,7 @@ _BLUE, _ORANGE, _GREY = "#0072b2", "#d55e00", "#666666"  # colour-blind people c
 
 
 def draw_figures(findings: Findings, folder: Path) -> list[Path]:
-    """Write every figure that there is something for; their files."""
+    """Write every figure that has data. Returns the files."""
     written = []
     for name, figure in (("routing", _routing(findings)), ("growth", _growth(findings)), ("overhead", _overhead(findings))):
         if figure is not None:
@@ -37,7 +37,7 @@ def _figure(columns: int, width: float, height: float) -> tuple[Figure, list[Axe
 
 
 def _routing(findings: Findings) -> Figure | None:
-    """Share of each domain's tokens by their first expert, one panel a mixture."""
+    """The share of each domain's tokens that go to each expert first, one panel for each mixture."""
     shown = list(findings.usage.items())[:6]
     if not shown:
         return None
