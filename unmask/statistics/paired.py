@@ -391,7 +391,7 @@ def _check_pairs(a: Sequence[Items], b: Sequence[Items]) -> None:
         raise ValueError(f"Both designs need the same tasks, at least 1. One has {len(a)}, the other {len(b)}.")
     for index, (one, other) in enumerate(zip(a, b, strict=True)):
         if (one.metric, one.n) != (other.metric, other.n):
-            difference = f"{one.metric} of {one.n} items against {other.metric} of {other.n}"
+            difference = f"{one.metric} of {one.n} items, and {other.metric} of {other.n} items"
             raise ValueError(f"Task {index} is not the same for both designs: {difference}.")
         given = METRICS[one.metric].given
         if given is not None and not np.array_equal(one.columns[given], other.columns[given]):

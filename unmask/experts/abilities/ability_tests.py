@@ -288,7 +288,7 @@ def plain_answer(text: str) -> str:
 def _beside(file: Path, name: str) -> Path:
     examples = file.with_name(name)
     if not examples.is_file():
-        raise UnmaskError(f"The examples of {file.name} are read from {examples}, which is not there.")
+        raise UnmaskError(f"{examples} does not exist. It must hold the examples for {file.name}.")
     return examples
 
 
