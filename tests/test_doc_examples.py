@@ -26,12 +26,18 @@ pytestmark = pytest.mark.slow
 
 STARTER = ROOT / "unmask" / "starter"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("how-to", "report", "experts", "analyses")]
+HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("how-to", "report", "experts", "analyses", "tasks", "training")]
 CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"\bsmollm2(?!-)", "pico"),
     (r"(?<=-m )MODEL", "routed"),
     (r" -r minilm", ""),
-    (r"-t (starter|DATA/\w+)", "-t my-task"),
+    (r"-t (starter|STSBenchmark|llm2vec-15|DATA/\w+)", "-t my-task"),
+    (r"mean@12", "mean@2"),
+    (r"\S+/mrpc/train\.jsonl", "pairs.jsonl"),
+    (r"\S+/sts12", "my-task"),
+    (r"--test test\.jsonl", "--test ud_ewt_pos/test.jsonl"),
+    (r"--train train\.jsonl", "--train ud_ewt_pos/train.jsonl"),
+    (r"\.steps=\d+", ".steps=2"),
     (r"(-t my-task)( -t my-task)+", r"\1"),
     (r"--scale (small|paper)", "--scale smoke"),
     (r" --data \S+", ""),
@@ -78,6 +84,9 @@ def data_files() -> dict[str, list[str]]:
         "my-task/test.jsonl": pairs,
     }
     files["triples.jsonl"] = files["pairs.jsonl"]
+    words = [{"tokens": text.split(), "tags": [str(len(word) % 2) for word in text.split()]} for text in sentences]
+    files["ud_ewt_pos/train.jsonl"] = [json.dumps(row) + "\n" for row in words[:16]]
+    files["ud_ewt_pos/test.jsonl"] = [json.dumps(row) + "\n" for row in words[16:]]
     for domain, name, source in (("math", "math", "gsm8k/train"), ("coding", "code", "mbpp/all")):
         lessons = rows(STARTER / "lessons" / f"{domain}.jsonl", 16)
         files |= {f"{name}.jsonl": lessons[:8], f"{name}-test.jsonl": lessons[8:], f"{source}.jsonl": lessons}
@@ -119,6 +128,10 @@ def test_every_block_runs(page: Path, desk: Path) -> None:
     for language, block in fenced(page):
         if language == "python" and OF_CLIENTS not in block:
             exec(compile(block.replace("smollm2", "pico"), page.name, "exec"), names)
+            ran += 1
+        if language == "toml" and "stages =" in block:
+            Path("own.toml").write_text(block.replace("smollm2", "pico"), "utf-8")
+            run("unmask train own.toml -o own --set contrastive.steps=2 --set contrastive.batch=4")
             ran += 1
         for line in block.replace("\\\n", " ").splitlines() if language == "" else ():
             if line.startswith("unmask ") and not any(part in line for part in PARSED_ONLY):
