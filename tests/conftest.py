@@ -34,7 +34,7 @@ SLOW = (
     "abuse/", "evaluation/test_compare", "evaluation/test_damage", "evaluation/test_kills", "evaluation/test_power",
     "evaluation/test_recommend", "experts/lessons/test_generation", "experts/test_abilities", "experts/test_kills",
     "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training", "probing/test_analyses",
-    "probing/test_prefixes", "reporting/test_browser", "reporting/test_page", "statistics/test_power", "studies/",
+    "probing/test_prefixes", "reporting/test_browser", "reporting/test_page", "saving/test_exports", "statistics/test_power", "studies/",
     "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmark_scripts", "training/test_damage",
     "training/test_distributed", "training/test_resume", "training/test_run", "training/test_sharding", "training/test_train_cli",
 )  # fmt: skip

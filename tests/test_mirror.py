@@ -12,6 +12,7 @@ FAMILIES = {
     "cli/probing": "probing/test_command.py",
     "cli": "cli/test_cli.py",
     "experts/abilities": "experts/test_abilities.py",
+    "saving/exports": "saving/test_exports.py",
     "studies/self_moe": "studies/test_self_moe.py",
     "tasks/kinds": "tasks/test_task.py",
     "tasks/mteb": "tasks/test_mteb_tasks.py",

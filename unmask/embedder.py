@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source, dtype_name
+from unmask.models.provenance import fingerprint_of
 
 if TYPE_CHECKING:
     import torch
@@ -252,7 +253,11 @@ class Embedder:
         scaled by its own largest value, so that cosines survive. show_progress: None shows a bar on a terminal.
         Warns if texts were cut to max_length, and says which; a `tally` counts them. Raises UnmaskError for an unknown option
         (and says what to use), for texts that are no strings, and for an impossible dim or precision, before it computes.
+
+        `mteb.evaluate(embedder, tasks)` calls it too, with batches in place of texts and options of its own.
         """
+        if "task_metadata" in others:
+            return self._encode_for_mteb(texts, **others, dim=dim, normalize=normalize, precision=precision)
         _refuse(others)
         texts = as_texts(texts)
         if precision not in PRECISIONS:
@@ -286,8 +291,14 @@ class Embedder:
 
     @staticmethod
     def similarity(a: NDArray[np.generic], b: NDArray[np.generic]) -> Vectors:
-        """Cosine of every vector of `a` with every vector of `b`, float32 of shape (n, m)."""
-        return normalized(np.asarray(a, np.float32)) @ normalized(np.asarray(b, np.float32)).T
+        """Cosine of every vector of `a` with every vector of `b`, float32 of shape (n, m); without an axis for a single vector."""
+        cosines = _rows_of_unit_length(a) @ _rows_of_unit_length(b).T
+        return cosines.reshape((*np.shape(a)[:-1], *np.shape(b)[:-1]))
+
+    @staticmethod
+    def similarity_pairwise(a: NDArray[np.generic], b: NDArray[np.generic]) -> Vectors:
+        """Cosine of each vector of `a` with the vector of `b` in the same place, float32 of shape (n,)."""
+        return np.asarray((_rows_of_unit_length(a) * _rows_of_unit_length(b)).sum(axis=1), np.float32)
 
     @staticmethod
     def top_k(queries: NDArray[np.generic], texts: NDArray[np.generic], k: int = 10) -> Nearest:
@@ -297,6 +308,22 @@ class Embedder:
         cosines = Embedder.similarity(queries, texts)
         places = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
         return Nearest(places, np.take_along_axis(cosines, places, axis=1))
+
+    @property
+    def mteb_model_meta(self) -> Any:
+        """What mteb asks of a model: a name, and everything that the vectors depend on, so that its cache keeps results apart."""
+        from unmask.models.identity import identity_of_loaded
+        from unmask.tasks.mteb.protocol import model_meta
+
+        weights = {**self.fitted.tensors, **(self.backbone.head.state_dict() if self.backbone.head else {})}
+        settings = {
+            "design": self.design.name,
+            "max_length": self.max_length,
+            "dtype": dtype_name(self.backbone.model),
+            "alpha": self.fitted.alpha,
+            "fitted": fingerprint_of([f"{name}{weights[name].tolist()}" for name in sorted(weights)]) if weights else None,
+        }
+        return model_meta(Path(self.source.model).name, identity_of_loaded(self.backbone.model).revision, settings)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""
@@ -310,6 +337,17 @@ class Embedder:
         if name in self.instructions and "instruction" not in options:
             options = {"instruction_name": name, **options}
         return self.encode(texts, **options)  # type: ignore[arg-type]
+
+    def _encode_for_mteb(
+        self, batches: Any, task_metadata: Any, prompt_type: Any = None, **options: Any
+    ) -> NDArray[np.float32 | np.float16 | np.int8]:
+        """Vectors of mteb's batches. As in a comparison, a prompt that takes an instruction gets the task's, except for documents."""
+        from unmask.tasks.mteb.protocol import OWN_OPTIONS, instruction_of, is_document, texts_of
+
+        asks = self.prompt.prompt.takes_instruction and not is_document(prompt_type)
+        options = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
+        instruction = instruction_of(task_metadata) if asks else None
+        return self.encode(texts_of(batches), instruction=instruction, show_progress=False, **options)
 
     def _instruction(self, instruction: str | None, name: str | None) -> str | None:
         if name is None:
@@ -381,6 +419,10 @@ def finish(
 def _require_width(dim: int, width: int) -> None:
     if not 1 <= dim <= width:
         raise UnmaskError(f"dim must be between 1 and {width}, not {dim}.")
+
+
+def _rows_of_unit_length(vectors: NDArray[np.generic]) -> Vectors:
+    return normalized(np.atleast_2d(np.asarray(vectors, np.float32)))
 
 
 def normalized(vectors: Vectors) -> Vectors:

@@ -52,6 +52,7 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
         ("{in}", "-d", "mean", "-o", "{out}", *PICO), "texts.jsonl", "vectors.npy", ("vectors.npy.manifest.json",), "text"
     ),
     ("serve",): Example(("pico", "-d", "mean,last", "--port", "0", "--check", *CPU)),
+    ("export",): Example(("pico", "-d", "mean", "--to", "sentence-transformers", "-o", "{out}", *CPU), output="exported"),
     ("mine",): Example(("{in}", "-o", "{out}", *PICO), "pairs.jsonl", "triples.jsonl", column="anchor"),
     ("leaks",): Example(("--train", "{in}", "-t", "sts"), "pairs.jsonl", column="anchor"),
     ("train",): Example(("{in}", "-o", "{out}"), "pico.toml", "trained", timed=("run.json", "log.json", "README.md")),

@@ -39,6 +39,7 @@ NOT_READ = {
     "scale",
     "settings",
     "tags",
+    "to",
     "tokens",
 }
 # how an option writes its path

@@ -18,12 +18,14 @@ from sklearn.metrics import average_precision_score
 
 from tests.tiny import encode_words, labelled, write_rows, write_task
 from unmask.errors import UnmaskError
+from unmask.evaluation.embedder_scores import score as embedder_score
 from unmask.statistics.bootstrap import METRICS, bootstrap, score
 from unmask.statistics.paired import paired_bootstrap
 from unmask.tasks.find import find_task
 from unmask.tasks.kinds import TEXT_KINDS
 from unmask.tasks.kinds.clustering import Clustering
 from unmask.tasks.mteb import catalogue
+from unmask.tasks.mteb.building import build
 from unmask.tasks.mteb.evaluator import Outcome, evaluate
 from unmask.tasks.mteb.ranking import MEASURES, average_precision, ndcg, per_query
 from unmask.tasks.task import LocalTask
@@ -445,3 +447,36 @@ def test_a_name_in_mteb_has_one_of_our_kinds() -> None:
         "Banking77Classification": "classification",
         "SummEval": "summarization",
     }
+
+
+# --- mteb.evaluate with an embedder ------------------------------------------------------------------------------------
+
+
+def by_mteb(embedder: Any, task: LocalTask, **options: Any) -> float:
+    """What `mteb.evaluate` itself says of an embedder."""
+    import mteb
+
+    with catalogue.quiet():
+        (found,) = mteb.evaluate(embedder, build(task), cache=None, show_progress_bar=False, **options).task_results
+    return float(found.get_score())
+
+
+@pytest.mark.parametrize("design", ["causal/plain/mean", "causal/instruction/mean/zscore"])
+@pytest.mark.parametrize("kind", TEXT_KINDS)
+def test_mteb_scores_an_embedder_as_a_comparison_does(kind: str, design: str, tiny: Any, pico: Any) -> None:
+    embedder, task = pico(design), tiny(kind)
+    assert by_mteb(embedder, task) == pytest.approx(embedder_score(embedder, [task])[task.name], abs=1e-6)
+
+
+def test_mteb_keeps_results_of_different_vectors_apart(tiny: Any, pico: Any) -> None:
+    one, two = pico("causal/plain/mean/zscore").mteb_model_meta, pico("causal/plain/mean").mteb_model_meta
+    refitted = pico("causal/plain/mean/zscore").fit(["one text", "another text", "a third"]).mteb_model_meta
+    assert len({str(meta.experiment_kwargs) for meta in (one, two, refitted)}) == 3
+    assert one.revision == two.revision != pico(family="qwen2").mteb_model_meta.revision
+    assert one.name.startswith("unmask/")
+
+
+def test_an_option_of_mteb_that_would_change_nothing_is_refused(tiny: Any, pico: Any) -> None:
+    assert by_mteb(pico(), tiny("sts"), encode_kwargs={"batch_size": 3})
+    with pytest.raises(UnmaskError, match="no option 'convert_to_tensor'"):
+        by_mteb(pico(), tiny("sts"), encode_kwargs={"convert_to_tensor": True})

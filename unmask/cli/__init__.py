@@ -13,6 +13,7 @@ from unmask.cli.compare import compare
 from unmask.cli.embed import embed
 from unmask.cli.evaluate_lm import evaluate_lm
 from unmask.cli.experts import expert, seeds, specialise
+from unmask.cli.export import export
 from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
@@ -60,6 +61,7 @@ for command, example in (
     (recommend, "unmask recommend -m smollm2 -t starter"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
     (serve, "unmask serve smollm2 -d prompteol,mean"),
+    (export, "unmask export smollm2 -d prompteol --to onnx -o smollm2-onnx"),
     (mine, "unmask mine pairs.jsonl -m smollm2 -o triples.jsonl"),
     (leaks, "unmask leaks --train triples.jsonl --task my-task --task starter"),
     (train, "unmask train llm2vec --scale smoke -o my-embedder"),

@@ -295,7 +295,8 @@ class Backbone:
             before = batch.beginning.length
             real = torch.cat([real.new_ones(len(real), before), real], dim=1)
             inputs["past_key_values"] = batch.beginning.repeated(len(real))
-        if before or not real.all():
+        # a graph that is being exported serves batches with padding and without
+        if before or torch.compiler.is_exporting() or not real.all():
             inputs["attention_mask"] = real.long()
             if "position_ids" in self._parameters:
                 # without position ids, GPT-2 counts positions from the left edge of the padding

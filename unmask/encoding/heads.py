@@ -145,7 +145,7 @@ class _TrainableQueries(Head):
         return queries + (scaled @ self.conditioning.T).unsqueeze(1)
 
     def _weights(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
-        queries = self._queries(condition).expand(len(states), -1, -1)
+        queries = self._queries(condition).expand(states.shape[0], -1, -1)
         return self.attend.weights(queries, self.state_norm(self._positions(states)), mask)
 
     def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
@@ -220,7 +220,7 @@ class LatentAttention(Head):
     default_latents = 512
 
     def _pool(self, states: Tensor, mask: Tensor, condition: Tensor | None) -> Tensor:
-        latents = self.latent_norm(self.latents).unsqueeze(0).expand(len(states), -1, -1)
+        latents = self.latent_norm(self.latents).unsqueeze(0).expand(states.shape[0], -1, -1)
         tokens = self._transformed(states + self.attend.all_keys(self.state_norm(states), latents))
         weights = mask.float() / mask.sum(dim=1, keepdim=True)
         return torch.bmm(weights.unsqueeze(1), tokens).squeeze(1)

@@ -45,7 +45,8 @@ POOLINGS: dict[str, Pool] = {"last": last, "first": first, "mean": mean, "weight
 
 
 def _at(hidden: Tensor, positions: Tensor) -> Tensor:
-    return hidden[torch.arange(len(hidden), device=hidden.device), positions].float()
+    # not len(hidden), which is a constant in an exported graph
+    return hidden[torch.arange(hidden.shape[0], device=hidden.device), positions].float()
 
 
 def _average(hidden: Tensor, weights: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unmask.designs.prompts import CHAT, Prompt, find_prompt
 from unmask.errors import UnmaskError
@@ -114,6 +114,24 @@ class PromptTokenizer:
         pad = self.tokenizer.pad_token_id
         return 0 if pad is None else int(pad)
 
+    @property
+    def layout(self) -> dict[str, Any]:
+        """What the tokens depend on beside the tokenizer, as JSON: for exported models, which read texts without this package.
+
+        The prompt is a list of (literal, field that follows it), with and without an instruction. appended: tokens that the tokenizer
+        puts after a text and that are dropped. end: ids that follow the text. empty: the id that stands for an empty text, if one can.
+        """
+        return {
+            "prompt": [list(piece) for piece in self._without.pieces],
+            "prompt_with_instruction": [list(piece) for piece in self._with.pieces] if self.prompt.takes_instruction else None,
+            "add_special_tokens": not self.chat,
+            "appended": self._appended,
+            "end": [int(self.tokenizer.eos_token_id)] if self.prompt.appends_eos else [],
+            "empty": self._empty_token(),
+            "pad": self.pad_id,
+            "max_length": self.max_length,
+        }
+
     def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
         """Yield the tokens of each text, in order.
 
@@ -170,13 +188,17 @@ class PromptTokenizer:
             at = stop
         return TokenizedText((*result, *ids[at:]), first, True)
 
+    def _empty_token(self) -> int | None:
+        tokens = (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id)
+        return next((int(token) for token in tokens if token is not None), None)
+
     def _empty_text_token(self) -> int:
-        for token in (self.tokenizer.eos_token_id, self.tokenizer.bos_token_id):
-            if token is not None:
-                return int(token)
-        raise UnmaskError(
-            "A text is empty, and this tokenizer has no end-of-sequence token to embed instead. Leave out empty texts."
-        )
+        token = self._empty_token()
+        if token is None:
+            raise UnmaskError(
+                "A text is empty, and this tokenizer has no end-of-sequence token to embed instead. Leave out empty texts."
+            )
+        return token
 
     def _wrapped(self, prompt: Prompt) -> Prompt:
         if not self.chat:

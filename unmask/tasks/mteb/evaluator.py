@@ -25,6 +25,7 @@ from unmask.tasks.kinds.kind import TextKind
 from unmask.tasks.mteb.building import build
 from unmask.tasks.mteb.catalogue import english, quiet
 from unmask.tasks.mteb.cutting import cut, items_of_parts, texts_of_parts
+from unmask.tasks.mteb.protocol import is_document, model_meta, texts_of
 from unmask.tasks.mteb.scored import RecordingRandom, ScoredSubset, checked, joined
 from unmask.tasks.task import LocalTask, MtebTask
 
@@ -52,19 +53,16 @@ class MtebModel:
 
     def __init__(self, name: str, encode: Encode, default_instruction: str | None) -> None:
         """encode takes texts and an instruction (None for documents)."""
-        from mteb.models.model_meta import ModelMeta
-
         self._encode, self._instruction = encode, default_instruction
         self.failed = False
         # what the model is called goes into our own results; here it only has to satisfy mteb
-        self.mteb_model_meta = ModelMeta.create_empty({"name": f"unmask/{name.replace('/', '-')}", "revision": "local"})
+        self.mteb_model_meta = model_meta(name)
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
         """Vectors of the texts in mteb's batches."""
-        texts = [text for batch in inputs for text in batch["text"]]
-        role = getattr(prompt_type, "value", None)
+        texts = texts_of(inputs)
         self.failed = True
-        vectors = self._encode(texts, None if role == "document" else self._instruction)
+        vectors = self._encode(texts, None if is_document(prompt_type) else self._instruction)
         if not np.isfinite(vectors).all():
             raise UnmaskError("Some vectors hold nan or infinite numbers, so they have no score; try dtype float32.")
         self.failed = False

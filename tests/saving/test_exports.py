@@ -1,0 +1,292 @@
+"""Exports: each target's own runtime gives the embedder's vectors, what it cannot express is refused, and a refusal leaves nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.test_outputs import COMMANDS
+from tests.conftest import make_tokenizer
+from tests.families import FAMILIES
+from tests.in_process import run_program
+from unmask import errors
+from unmask.embedder import Embedder
+from unmask.encoding.heads import HeadOptions, build_head
+from unmask.errors import UnmaskError
+from unmask.saving.exports import gguf, model2vec
+from unmask.saving.exports.check import TEXTS, check_texts, check_vectors, our_vectors, unit
+from unmask.saving.exports.export import export, find_target
+from unmask.saving.exports.graph import load_reader
+from unmask.saving.exports.target import Target
+from unmask.saving.exports.targets import TARGETS
+
+Make = Callable[..., Embedder]
+ONNX, GGUF, STATIC, FOLDER = (TARGETS[name] for name in ("onnx", "gguf", "model2vec", "sentence-transformers"))
+
+
+def installed(target: Target) -> bool:
+    return all(importlib.util.find_spec(module) for module in (*target.writes, *target.checks))
+
+
+def skip_without(target: Target) -> None:
+    if not installed(target):
+        pytest.skip(f"{target.name}: pip install 'unmask[export]'")
+
+
+def without(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which a module is not installed; the extras are those of this version."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == module else find(name, *more))
+    monkeypatch.setattr(errors, "_extras", lambda: {module: "export"})
+
+
+def exported(embedder: Embedder, name: str, folder: Path, **options: Any) -> str:
+    """The line that an export says of its check."""
+    skip_without(TARGETS[name])
+    return export(embedder, TARGETS[name], folder, **options).line
+
+
+# ---- the same vectors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_writes_a_checked_folder_with_a_card(name: str, pico: Make, tmp_path: Path) -> None:
+    embedder = pico("causal/plain/mean", max_length=64)
+    line = exported(embedder, name, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "causal/plain/mean" in card and "## Check" in card and f"for {name}" in card
+    if name != "model2vec":
+        assert line.startswith("largest difference ") and float(line.split()[2].rstrip(",")) < 1e-4
+    assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("design", "family", "add_bos"),
+    [
+        ("causal/echo/weighted-mean", "llama", False),
+        ("bidirectional/plain/mean@2/whiten:8", "mistral-sliding", True),
+        ("causal/instruction-eos/layer-attention/zscore", "llama", False),
+        ("bidirectional/chat:plain/latent-attention", "llama", False),
+        ("causal/eol/last@all/sum:0.5", "olmoe", False),
+    ],
+)
+def test_a_graph_holds_all_of_a_design_and_its_reader_makes_our_tokens(
+    design: str, family: str, add_bos: bool, tmp_path: Path
+) -> None:
+    kind = design.split("/")[2]
+    head = build_head(kind, 64, 3, HeadOptions(latents=4, heads=4)) if kind.endswith("-attention") else None
+    embedder = Embedder.from_model(FAMILIES[family].build(), make_tokenizer(add_bos), design, head=head, max_length=48)
+    exported(embedder, "onnx", tmp_path / "out")
+    reader = load_reader(tmp_path / "out")
+    texts = check_texts(embedder)
+    for text, ours in zip(texts, embedder.prompt.tokenize(texts), strict=True):
+        assert reader.tokenize(text) == (list(ours.ids), ours.start)
+    if not embedder.prompt.prompt.takes_instruction:
+        with pytest.raises(ValueError, match="takes no instruction"):
+            reader.encode(["a"], "Find it.")
+
+
+@pytest.mark.parametrize(
+    ("design", "family"),
+    [
+        ("causal/eol/last", "llama"),
+        ("causal/eos/last", "mistral"),
+        ("bidirectional/instruction/last", "qwen2"),
+        ("bidirectional/plain/mean", "qwen3"),
+    ],
+)
+def test_llama_cpp_gives_the_same_vectors(design: str, family: str, pico: Make, tmp_path: Path) -> None:
+    line = exported(pico(design, family=family, max_length=64), "gguf", tmp_path / "out")
+    assert "by llama.cpp's own tokenizer, largest difference" in line
+
+
+# ---- a check that can fail ----------------------------------------------------------------------------------------------------
+
+
+def test_the_check_sees_a_text_an_empty_one_and_a_cut_one(pico: Make) -> None:
+    embedder = pico("causal/plain/mean", max_length=32)
+    texts = check_texts(embedder)
+    tokens = list(embedder.prompt.tokenize(texts))
+    assert len(texts) == TEXTS and "" in texts and tokens[-1].truncated and not all(text.isascii() for text in texts)
+
+
+def test_a_difference_is_refused(pico: Make) -> None:
+    embedder = pico("causal/plain/mean", max_length=32)
+
+    def off(texts: Any, _: str | None) -> Any:
+        vectors = our_vectors(embedder, texts)
+        vectors[7, 3] += 2e-3
+        return vectors
+
+    assert check_vectors(embedder, off, 1e-2)
+    with pytest.raises(UnmaskError, match=r"differs from the embedder by 2\.0e-03 .* Nothing is written"):
+        check_vectors(embedder, off, 1e-3)
+    with pytest.raises(UnmaskError, match="differs"):
+        check_vectors(embedder, lambda texts, _: off(texts, _) * np.nan, 1e-3)
+    with pytest.raises(UnmaskError, match="shape"):
+        check_vectors(embedder, lambda texts, _: off(texts, _)[:, :5], 1e-3)
+
+
+def test_an_instruction_is_checked_too(pico: Make) -> None:
+    embedder = pico("causal/instruction/mean", max_length=48)
+    with pytest.raises(UnmaskError, match="differs"):
+        check_vectors(embedder, lambda texts, _: our_vectors(embedder, texts), 1e-3)
+
+
+def test_nothing_is_left_of_an_export_that_differs(pico: Make, tmp_path: Path) -> None:
+    embedder, other = pico("causal/plain/mean", max_length=32), pico("causal/plain/last", max_length=32)
+    wrong = replace(FOLDER, write=lambda _, folder: FOLDER.write(other, folder))
+    with pytest.raises(UnmaskError, match="differs"):
+        export(embedder, wrong, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("design", "nearest"),
+    [
+        ("causal/plain/mean/zscore", "causal/plain/mean"),
+        ("causal/plain/weighted-mean", "causal/plain/last"),
+        ("bidirectional/eol/mean", "bidirectional/eol/last"),
+        ("causal/plain/last@2", "causal/plain/last"),
+        ("causal/plain/max", "causal/plain/last"),
+    ],
+)
+def test_llama_cpp_refuses_what_it_lacks_and_names_the_nearest(design: str, nearest: str, pico: Make) -> None:
+    embedder = pico(design)
+    assert GGUF.refusal(embedder) == f"llama.cpp cannot compute '{design}'; the nearest design that it can is '{nearest}'."
+    assert GGUF.refusal(pico(nearest)) is None
+
+
+@pytest.mark.parametrize(("family", "why"), [("gpt2", "not for 'gpt2'"), ("mistral-sliding", "sliding window")])
+def test_llama_cpp_refuses_another_model(family: str, why: str, pico: Make, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=why):
+        exported(pico("causal/plain/last", family=family), "gguf", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_llama_cpp_refuses_a_tokenizer_that_it_lacks(pico: Make) -> None:
+    from tokenizers import pre_tokenizers
+
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(" ", "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    embedder = Embedder.from_model(FAMILIES["llama"].build(), tokenizer, "causal/plain/last")
+    assert "tokenizer" in str(GGUF.refusal(embedder))
+
+
+def test_low_precision_is_refused_where_the_format_has_none(pico: Make, tmp_path: Path) -> None:
+    import torch
+
+    embedder = Embedder.from_model(FAMILIES["llama"].build(dtype=torch.bfloat16), make_tokenizer(), "causal/plain/mean")
+    with pytest.raises(UnmaskError, match="float32, not in bfloat16"):
+        exported(embedder, "onnx", tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.writes])
+def test_a_missing_package_is_named_with_its_command(
+    name: str, pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = TARGETS[name]
+    without(target.writes[0], monkeypatch)
+    with pytest.raises(UnmaskError, match=rf"needs {target.writes[0]}, .* pip install 'unmask\[export\]'\.$"):
+        export(pico(), target, tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+def test_without_the_runtime_an_export_is_written_only_where_that_is_said(
+    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without(replace(GGUF, checks=()))
+    without("xllamacpp", monkeypatch)
+    embedder = pico("causal/plain/last")
+    with pytest.raises(UnmaskError, match=r"needs xllamacpp, .* --unchecked writes"):
+        export(embedder, GGUF, tmp_path / "out")
+    assert export(embedder, GGUF, tmp_path / "out", unchecked=True).line == "not checked"
+    assert "It was not checked" in (tmp_path / "out" / "README.md").read_text()
+
+
+# ---- model2vec ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_static_vector_is_the_vector_of_its_token(pico: Make) -> None:
+    embedder = pico("causal/eol/last")
+    vectors = model2vec.token_vectors(embedder)
+    assert vectors.shape == (512, 64)
+    (id_,) = embedder.tokenizer("a")["input_ids"]
+    assert np.allclose(vectors[id_], our_vectors(embedder, ["a"])[0], atol=1e-6)
+    assert not vectors[embedder.tokenizer.all_special_ids].any() and (np.linalg.norm(vectors, axis=1) > 0.99).sum() == 509
+
+
+def test_both_copies_of_an_echo_hold_the_token(pico: Make) -> None:
+    texts = model2vec.one_token_texts(pico("causal/echo/mean"), 9)
+    assert [ids.count(8) for ids in (text.ids for text in texts)][-1] == 2
+
+
+def test_frequent_tokens_weigh_less() -> None:
+    weights = model2vec.weighted(np.ones((3, 1), np.float32))[:, 0]
+    shares = np.array([1 / 2, 1 / 3, 1 / 4]) / (1 / 2 + 1 / 3 + 1 / 4)
+    assert weights == pytest.approx(1e-4 / (1e-4 + shares), rel=1e-5)
+
+
+def test_agreement_is_a_rank_correlation_over_pairs() -> None:
+    vectors = unit(np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32))
+    assert model2vec.agreement_of(vectors, vectors) == pytest.approx(1)
+    turned = vectors @ np.linalg.qr(np.random.default_rng(1).normal(size=(4, 4)))[0].astype(np.float32)
+    assert model2vec.agreement_of(vectors, turned) == pytest.approx(1)
+    assert abs(model2vec.agreement_of(vectors, unit(np.random.default_rng(2).normal(size=(9, 4)).astype(np.float32)))) < 0.6
+
+
+def test_the_card_of_a_static_model_has_its_scores(pico: Make, tmp_path: Path) -> None:
+    line = exported(pico("causal/plain/mean", max_length=64), "model2vec", tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    for task in ("starter-sts", "starter-classification", "starter-clustering", "starter-retrieval"):
+        assert task in line and f"| {task} |" in card
+
+
+# ---- the command --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_offers_every_target() -> None:
+    (help_text,) = (option.help for option in COMMANDS["export",].params if option.name == "to")
+    assert all(name in help_text for name in TARGETS)
+    with pytest.raises(UnmaskError, match=r"Unknown target 'onyx'\. Did you mean 'onnx'\?"):
+        find_target("onyx")
+
+
+def test_the_command_exports_a_saved_embedder(
+    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pico("bidirectional/eol/last", max_length=40).save_pretrained(tmp_path / "mine")
+    words: list[str | Path] = [
+        "export",
+        tmp_path / "mine",
+        "--to",
+        "sentence-transformers",
+        "-o",
+        tmp_path / "out",
+        "--device",
+        "cpu",
+    ]
+    code, _, err = run_program(words, monkeypatch, capfd)
+    assert code == 0 and "bidirectional/eol/last" in err and "largest difference" in err, err
+    assert json.loads((tmp_path / "out" / "unmask.json").read_text())["max_length"] == 40
+    code, _, err = run_program(words, monkeypatch, capfd)
+    assert code == 2 and "exists: give a new folder" in err
+
+
+def test_gguf_names_the_tokenizer_by_how_it_cuts_words(pico: Make) -> None:
+    content = gguf._tokenizer_json(pico())
+    assert gguf._words(content) == "gpt-2"
+    assert gguf._words({**content, "normalizer": {"type": "NFC"}}) is None
+    assert gguf._words({**content, "model": {"type": "WordPiece"}}) is None

@@ -1,0 +1,46 @@
+"""`unmask export`: an embedder in the format of another runtime, checked there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import ModelOptions
+from unmask.io.terminal import say
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="A saved embedder, or a hub id, folder or bundled name (see `unmask models`).")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to", help="What runs the export: sentence-transformers, onnx, openvino, gguf (llama.cpp) or model2vec."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the exported model.")],
+    design: Annotated[
+        str | None,
+        typer.Option("--design", "-d", help="A design (see `unmask designs`); a saved embedder's own, or prompteol."),
+    ] = None,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Write the export although nothing here can run it, and so without a check.")
+    ] = False,
+    *,
+    options: ModelOptions,
+) -> None:
+    """Export an embedder to another runtime. The exported model embeds 200 texts there, and is refused if a vector differs."""
+    from unmask.embedder import Embedder
+    from unmask.saving.exports.export import export as run
+    from unmask.saving.exports.export import find_target, require_ready
+
+    target, output = find_target(to), output.expanduser()
+    require_ready(target, output, unchecked=unchecked)
+    given = asdict(options)
+    if target.precision is not None:  # the format holds plain weights
+        given |= {"merge": options.adapter is not None, "dtype": target.precision if options.dtype == "auto" else options.dtype}
+    embedder = Embedder.from_pretrained(model, design, **given)
+    checked = run(embedder, target, output, unchecked=unchecked)
+    say(f"'{embedder.design.name}' of {embedder.source.model} for {to} in {output}: {checked.line}")

@@ -1,0 +1,102 @@
+"""Export: an embedder in the format of another runtime, checked there, in a folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+
+from unmask.errors import UnmaskError, require_package, unknown
+from unmask.io.files import atomic_folder, check_output, only_writer_of
+from unmask.io.seals import seal
+from unmask.models.hub import first_line
+from unmask.models.provenance import versions
+from unmask.saving.exports.target import Checked, Exportable, Target
+from unmask.saving.exports.targets import TARGETS
+
+_UNCHECKED = Checked(
+    "not checked", "It was not checked (`--unchecked`): nobody knows whether its vectors are the embedder's.\n"
+)
+
+
+def find_target(name: str) -> Target:
+    """The target of a name. Raises UnmaskError for a name that there is not."""
+    if name not in TARGETS:
+        raise unknown("target", name, TARGETS)
+    return TARGETS[name]
+
+
+def require_ready(target: Target, folder: Path, *, unchecked: bool = False) -> None:
+    """Raise UnmaskError if a package of the target is missing, or if the folder exists: before a model is loaded."""
+    for module in target.writes:
+        require_package(module)
+    try:
+        for module in () if unchecked else target.checks:
+            require_package(module)
+    except UnmaskError as error:
+        raise UnmaskError(
+            f"{error} It runs the check of the export; --unchecked writes an export that nobody has checked."
+        ) from error
+    check_output(folder, folder=True)
+    if folder.exists():
+        raise UnmaskError(f"'{folder}' exists: give a new folder.")
+
+
+def export(embedder: Exportable, target: Target, folder: Path, *, unchecked: bool = False) -> Checked:
+    """Write an embedder in the format of a target, with a card that says what the check found.
+
+    unchecked: write it without a check, for a machine that lacks the runtime. Raises UnmaskError for an embedder that the target cannot
+    express (it names the nearest design that can go), and for an exported model that differs from the embedder.
+    """
+    require_ready(target, folder, unchecked=unchecked)
+    if reason := target.refusal(embedder):
+        raise UnmaskError(reason)
+    precision = str(embedder.backbone.dtype).removeprefix("torch.")
+    if target.precision is not None and precision != target.precision:
+        raise UnmaskError(
+            f"An export to {target.name} has weights in {target.precision}, not in {precision}: leave --dtype out."
+        )
+    with only_writer_of(folder), atomic_folder(folder) as scratch:
+        target.write(embedder, scratch)
+        checked = _UNCHECKED if unchecked else _checked(embedder, target, scratch)
+        (scratch / "README.md").write_text(card(embedder, target, checked), encoding="utf-8")
+        seal(scratch)
+    return checked
+
+
+def _checked(embedder: Exportable, target: Target, folder: Path) -> Checked:
+    try:
+        return target.check(embedder, folder)
+    except (UnmaskError, OSError):
+        raise
+    except Exception as error:  # whatever another runtime raises, it says that it cannot run the export
+        said = first_line(error)
+        raise UnmaskError(f"The exported model does not run in its own runtime: {said} Nothing is written.") from error
+
+
+def card(embedder: Exportable, target: Target, checked: Checked) -> str:
+    """The text of README.md: what the folder is, how it is used, what the check found, and with which versions."""
+    source, design = embedder.source, embedder.design
+    packages = {name.partition(".")[0]: None for name in (*target.writes, *target.checks)}
+    used = {**versions(), **{name: metadata.version(name) for name in packages if _installed(name)}}
+    return "\n".join(
+        [
+            f"# {Path(source.model).name} as a text embedder, for {target.name}\n",
+            f"Runs in {target.meaning}.\n",
+            "| | |\n|---|---|",
+            f"| model | `{source.model}`{f', revision `{source.revision}`' if source.revision else ''} |",
+            f"| design | `{design.name}` |",
+            f"| attention | {embedder.backbone.proof.summary} |",
+            f"| most tokens of a text with its prompt | {embedder.prompt.max_length} |\n",
+            f"```python\n{target.usage(embedder)}\n```\n",
+            f"## Check\n\n{checked.details}",
+            "Exported with " + ", ".join(f"{name} {version}" for name, version in used.items()) + ".\n",
+        ]
+    )
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""Graph: model, pooling, standardisation, head and normalisation as one ONNX graph, and the files that a reader needs beside it.
+
+The graph is traced from the code that embeds here, so it is what every design computes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.encoding.backbone import TokenBatch
+from unmask.encoding.batching import collate
+from unmask.encoding.features import vectors
+from unmask.errors import UnmaskError
+from unmask.models.hub import first_line
+from unmask.saving.exports import standalone
+from unmask.saving.exports.target import Exportable
+
+_OPSET = 20
+
+
+class VectorGraph(nn.Module):
+    """Tokens in, vectors of unit length out, for tracing."""
+
+    def __init__(self, embedder: Exportable) -> None:
+        """Wrap an embedder; its model and head become submodules, so that their weights are the graph's."""
+        super().__init__()
+        self.embedder, self.fit = embedder, embedder.fitted
+        self.model, self.head = embedder.backbone.model, embedder.backbone.head
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, embed_mask: Tensor | None = None) -> Tensor:
+        """Vectors of shape (text, dim). embed_mask: the tokens that are pooled, if not all."""
+        design, real = self.embedder.design, attention_mask.bool()
+        batch = TokenBatch(input_ids, real, real if embed_mask is None else embed_mask.bool())
+        raw = self.embedder.backbone.raw(batch, [design])[design]
+        return nn.functional.normalize(vectors(design, raw, self.fit), dim=1)
+
+
+def write_graph(embedder: Exportable, folder: Path) -> None:
+    """Write model.onnx, the tokenizer and what a reader needs. Raises UnmaskError for a model that torch cannot export."""
+    inputs = _example(embedder)
+    text, token = torch.export.Dim("text"), torch.export.Dim("token")
+    try:
+        with _silent(), torch.no_grad():
+            torch.onnx.export(
+                VectorGraph(embedder).eval(),
+                (),
+                str(folder / "model.onnx"),
+                kwargs=inputs,
+                dynamo=True,
+                verbose=False,
+                opset_version=_OPSET,
+                input_names=list(inputs),
+                output_names=["vectors"],
+                dynamic_shapes={name: {0: text, 1: token} for name in inputs},
+            )
+    except torch.onnx.OnnxExporterError as error:
+        name = type(embedder.backbone.model).__name__
+        raise UnmaskError(
+            f"torch could not export {name} with '{embedder.design.name}' to ONNX: {first_line(error)}"
+        ) from error
+    write_reader(embedder, folder)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the exporter's remarks on names of dimensions, and on libraries that no model here needs."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def write_reader(embedder: Exportable, folder: Path) -> None:
+    """Write the tokenizer, how a text becomes tokens, and the code that reads both and runs the model."""
+    embedder.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    layout = {**embedder.prompt.layout, "instructions": embedder.instructions}
+    (folder / "input.json").write_text(json.dumps(layout, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    shutil.copyfile(standalone.__file__, folder / "embed.py")
+
+
+def load_reader(folder: Path) -> Any:
+    """The reader that an exported folder carries, run by its own code; see `standalone.Embedder`."""
+    import importlib.util
+
+    spec: Any = importlib.util.spec_from_file_location("unmask_exported", folder / "embed.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Embedder(folder)
+
+
+def reader_usage(_: Exportable) -> str:
+    """How to use an exported folder, for its card."""
+    return (
+        "from pathlib import Path\n\nfrom embed import Embedder  # embed.py in this folder\n\n"
+        'model = Embedder(Path("FOLDER"))\nvectors = model.encode(["A man plays a guitar."])'
+    )
+
+
+def _example(embedder: Exportable) -> dict[str, Tensor]:
+    """A batch of two texts with padding, as the inputs of the graph."""
+    texts = list(embedder.prompt.tokenize(["A man plays a guitar.", "It rains."]))
+    batch = collate(texts, embedder.prompt.pad_id)
+    inputs = {"input_ids": batch.ids, "attention_mask": batch.real.long()}
+    if pools_a_part(embedder):
+        inputs["embed_mask"] = batch.embed.long()
+    return {name: value.to(embedder.backbone.device) for name, value in inputs.items()}
+
+
+def pools_a_part(embedder: Exportable) -> bool:
+    """Whether some tokens are attended to but not pooled: of the prompt before the text, or BOS."""
+    instruction = "x" if embedder.prompt.prompt.takes_instruction else None
+    return embedder.design.pooling != "last" and next(embedder.prompt.tokenize(["a"], instruction)).start > 0

@@ -1,0 +1,48 @@
+"""Export to sentence-transformers: the folder that every saved embedder is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unmask.saving.exports.check import check_vectors
+from unmask.saving.exports.target import Checked, Exportable, Target
+from unmask.saving.folder import sentence_transformers_modules, write
+
+# of a number at unit length; in low precision the texts of a batch move each other's vectors
+_TOLERANCE = {"float32": 1e-4}
+_LOW_PRECISION_TOLERANCE = 5e-2
+
+
+def _check(embedder: Exportable, folder: Path) -> Checked:
+    from sentence_transformers import SentenceTransformer
+
+    trusted = sentence_transformers_modules(embedder) != "plain"
+    model = SentenceTransformer(str(folder), device=str(embedder.backbone.device), trust_remote_code=trusted)
+    precision = str(embedder.backbone.dtype).removeprefix("torch.")
+    return check_vectors(
+        embedder,
+        lambda texts, instruction: model.encode(list(texts), prompt=instruction, show_progress_bar=False, batch_size=8),
+        _TOLERANCE.get(precision, _LOW_PRECISION_TOLERANCE),
+    )
+
+
+def _usage(embedder: Exportable) -> str:
+    trust = "" if sentence_transformers_modules(embedder) == "plain" else ", trust_remote_code=True"
+    note = "" if not trust else "  # needs unmask installed: sentence-transformers has no module for this design"
+    return (
+        "from sentence_transformers import SentenceTransformer\n\n"
+        f'model = SentenceTransformer("FOLDER"{trust}){note}\nvectors = model.encode(["A man plays a guitar."])'
+    )
+
+
+SENTENCE_TRANSFORMERS = Target(
+    name="sentence-transformers",
+    meaning="SentenceTransformer(FOLDER), and every library that builds on it",
+    precision=None,
+    writes=(),
+    checks=("sentence_transformers",),
+    refusal=lambda _: None,
+    write=write,
+    check=_check,
+    usage=_usage,
+)

@@ -1,0 +1,35 @@
+"""mteb's protocol for encoders: what `mteb.evaluate` gives an encoder, in our words, and what it asks of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+OWN_OPTIONS = ("task_metadata", "hf_split", "hf_subset", "prompt_type", "batch_size", "show_progress_bar")
+"""Options that mteb gives to every encoder. An encoder of ours bounds its batches by tokens, so it needs no batch size."""
+
+
+def texts_of(batches: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The texts of mteb's batches, in their order."""
+    return [text for batch in batches for text in batch["text"]]
+
+
+def is_document(prompt_type: Any) -> bool:
+    """Whether texts are documents, which get no instruction."""
+    return getattr(prompt_type, "value", None) == "document"
+
+
+def instruction_of(metadata: Any) -> str:
+    """What a task asks, by its metadata; else what every task of its type asks."""
+    from mteb.abstasks.abstask import get_abstask_prompt
+
+    prompt = metadata.prompt
+    return str((prompt.get("query") if isinstance(prompt, dict) else prompt) or get_abstask_prompt(metadata.name))
+
+
+def model_meta(name: str, revision: str = "local", settings: Mapping[str, Any] | None = None) -> Any:
+    """mteb's metadata of a model. settings: what its vectors depend on beside the weights; mteb keeps results apart by them."""
+    from mteb.models.model_meta import ModelMeta
+
+    about = {"name": f"unmask/{name.replace('/', '-')}", "revision": revision, "modalities": ["text"]}
+    return ModelMeta.create_empty({**about, "experiment_kwargs": dict(settings) if settings else None})
