@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterator
@@ -16,7 +17,19 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+import typer.main
 from hypothesis import settings
+
+# The command line is built once a process, as for a user, and not once a run of it: hundreds of tests run it.
+typer.main.get_command = functools.cache(typer.main.get_command)
+
+
+def _without_the_disk(fd: Any) -> None:
+    """A sync that does not wait for the disk: no test cuts the power of this machine. A closed file still raises."""
+    os.fstat(fd if isinstance(fd, int) else fd.fileno())
+
+
+os.fsync = _without_the_disk  # abuse/power.py counts the calls and plays the power cuts
 
 from tests.shapes import check_shapes
 
@@ -32,20 +45,30 @@ from unmask.embedder import Embedder
 # Files whose tests train, start processes or simulate: most of the time. `make fast` leaves them out.
 SLOW = (
     "abuse/", "evaluation/test_compare", "evaluation/test_damage", "evaluation/test_kills", "evaluation/test_power",
-    "evaluation/test_recommend", "experts/lessons/test_generation", "experts/test_abilities", "experts/test_kills",
-    "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training", "probing/test_analyses",
-    "probing/test_prefixes", "reporting/test_browser", "reporting/test_page", "saving/test_exports", "statistics/test_power", "studies/",
+    "evaluation/test_recommend", "evaluation/test_word_scores", "experts/lessons/test_pool", "experts/test_abilities",
+    "experts/test_kills", "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training",
+    "probing/test_analyses", "probing/test_clusters", "probing/test_command", "probing/test_prefixes", "reporting/test_browser",
+    "reporting/test_exports", "reporting/test_page", "saving/test_exports", "saving/test_folder", "statistics/test_power",
+    "studies/",
     "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmark_scripts", "training/test_damage",
-    "training/test_distributed", "training/test_resume", "training/test_run", "training/test_sharding", "training/test_train_cli",
+    "training/test_distributed", "training/test_leakage", "training/test_resume", "training/test_run", "training/test_sharding",
+    "training/test_train_cli",
 )  # fmt: skip
+LONGEST = ("test_doc_examples", "test_real", "test_wheel", "experts/lessons/test_pool", "studies/", "abuse/test_power")
+"""Files with tests of more than ten seconds. They go first: at the end, one process would wait for the other."""
 QUICK_FAMILIES = ("llama", "olmoe")
 """The model families of `make fast`: a dense one and a mixture of experts. All others are tested by `make test`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(SLOW) or _of_another_family(item):
+        if _file(item).startswith(SLOW) or _of_another_family(item):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: not _file(item).startswith(LONGEST))
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.removeprefix("tests/")
 
 
 def _of_another_family(item: pytest.Item) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import unmask.embedder
+from tests.resampling import resample_less
 from tests.serving.running import running
 from tests.test_docs import ROOT, blocks, fenced
 from unmask.cli import app
@@ -97,6 +100,7 @@ def data_files() -> dict[str, list[str]]:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pico_folder: Callable[[str], Path]) -> Path:
     """A folder with data and models, in which the commands run."""
     monkeypatch.chdir(tmp_path)
+    resample_less(monkeypatch.setattr)
     for name, lines in data_files().items():
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
@@ -168,7 +172,9 @@ def cells(notebook: Path) -> list[str]:
 
 @pytest.mark.real
 @pytest.mark.skipif(not BUNDLED["smollm2"].installed, reason=BUNDLED["smollm2"].install_command)
-def test_the_notebook_runs_from_top_to_bottom() -> None:
+def test_the_notebook_runs_from_top_to_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
+    for part in ("load_any_decoder", "Backbone"):  # embedders of one model share it: it is loaded and proven once
+        monkeypatch.setattr(unmask.embedder, part, functools.cache(getattr(unmask.embedder, part)))
     names: dict[str, Any] = {}
     for place, cell in enumerate(cells(ROOT / "docs" / "tutorials" / "first-look.ipynb")):
         exec(compile(cell, f"cell {place}", "exec"), names)

@@ -32,7 +32,6 @@ ELSEWHERE = {
     "experts/lesson_training": "experts/test_training.py",
     "experts/lessons/domain": "experts/lessons/test_specialise.py",
     "experts/lessons/filters": "experts/lessons/test_specialise.py",
-    "experts/lessons/pool": "experts/lessons/test_generation.py",
     "experts/likelihood": "experts/test_training.py",
     "experts/names": "experts/test_mixing.py",
     "experts/prototypes": "experts/test_mixing.py",

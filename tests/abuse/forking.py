@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from tests.abuse.power import Disk
+from tests.resampling import resample_less
 
 PATIENCE = 120.0
 """Seconds after which a command counts as hanging."""
@@ -63,10 +64,13 @@ def import_everything() -> None:
 
 def _warm_up() -> None:
     """Do once what libraries do once in a process, so that no copy has to."""
+    import typer.main
     from matplotlib import pyplot
 
+    from unmask.cli import app
     from unmask.embedder import Embedder
 
+    typer.main.get_command(app)  # kept by tests/conftest.py
     Embedder.from_pretrained("pico", device="cpu").encode(["x"])
     figure, axes = pyplot.subplots()
     axes.set_title("x")
@@ -82,6 +86,7 @@ def command(*words: object) -> Callable[[], None]:
     def work() -> None:
         from unmask.cli import main
 
+        resample_less()  # these tests are about files and messages
         sys.argv = ["unmask", *map(str, words)]
         main()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -392,19 +393,27 @@ def test_defaults_are_below_five_million_parameters(kind: str) -> None:
     assert counts.get("layer matrix", 0) == (30 * 576 if kind == "layer-attention" else 0)
 
 
+LITTLE = HeadOptions(latents=4, heads=2)
+
+
+def total(kind: str, **changes: Any) -> int:
+    return count_parameters(build_head(kind, HIDDEN, DEPTH, LITTLE.model_copy(update=changes)))["total"]
+
+
+@cache
+def possible_sizes(kind: str) -> tuple[list[int], list[int]]:
+    """Numbers of parameters with an MLP of each width, and without one in each dimension."""
+    with_mlp = [total(kind, mlp=width / HIDDEN) for width in range(300)]
+    return with_mlp, [total(kind, mlp=0.0, dim=dim) for dim in range(2, HIDDEN + 1, 2)]
+
+
 @kinds
 @pytest.mark.parametrize("parameters", [700, 1000, 1234, 2000, 10_000])
 def test_matched_options_are_the_nearest(kind: str, parameters: int) -> None:
-    options = HeadOptions(latents=4, heads=2)
-
-    def total(**changes: Any) -> int:
-        return count_parameters(build_head(kind, HIDDEN, DEPTH, options.model_copy(update=changes)))["total"]
-
-    matched = matched_options(kind, HIDDEN, DEPTH, parameters, options)
-    with_mlp = [total(mlp=width / HIDDEN) for width in range(300)]
-    narrower = [total(mlp=0.0, dim=dim) for dim in range(2, HIDDEN + 1, 2)]
+    matched = matched_options(kind, HIDDEN, DEPTH, parameters, LITTLE)
+    with_mlp, narrower = possible_sizes(kind)
     allowed = with_mlp if parameters >= with_mlp[0] else narrower
-    found = total(**matched.model_dump(include={"mlp", "dim"}))
+    found = total(kind, **matched.model_dump(include={"mlp", "dim"}))
     assert abs(found - parameters) == min(abs(count - parameters) for count in allowed)
     assert (matched.latents, matched.heads) == (4, 2)
 

@@ -176,21 +176,3 @@ def test_lessons_of_an_older_version_are_gone_on_with(tmp_path: Path) -> None:
     writer = Scripted()
     specialise(writer, "pico", FREE, SUMS, tmp_path, PLAN)
     assert writer.batches == 0 and (tmp_path / "lessons.jsonl").read_bytes() == before
-
-
-def test_writers_without_their_gpus_are_refused(base: Path) -> None:
-    pytest.importorskip("ray")
-    from unmask.experts.lessons.pool import WriterPool
-
-    with pytest.raises(UnmaskError, match=r"2 writers need 200 GPUs, and the Ray cluster has \d+ free of \d+"):
-        WriterPool(Source(str(base)), 2, gpus=100)
-
-
-def test_a_writer_that_fails_says_why_in_one_sentence(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    from unmask.experts.lessons.pool import WriterPool
-
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UnmaskError) as told:
-        WriterPool(Source(str(tmp_path / "empty")), 2)
-    assert "\n" not in str(told.value) and "has no config.json" in str(told.value)

@@ -17,12 +17,22 @@ LoraConfig(target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj"], e
 """
 
 
+def write_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["", str(folder)])
+    exec(WRITE, {})
+
+
+def write_elsewhere(folder: Path, _: pytest.MonkeyPatch) -> None:
+    """In a process that orders sets in another way."""
+    subprocess.run([sys.executable, "-c", WRITE, folder], env={"PYTHONHASHSEED": "1"}, check=True)
+
+
 @pytest.mark.slow
-def test_two_processes_write_the_same_bytes(tmp_path: Path) -> None:
+def test_two_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = set()
-    for seed in ("1", "2"):
-        folder = tmp_path / seed
-        subprocess.run([sys.executable, "-c", WRITE, folder], env={"PYTHONHASHSEED": seed}, check=True)
+    for write in (write_here, write_elsewhere):
+        folder = tmp_path / write.__name__
+        write(folder, monkeypatch)
         before = json.loads((folder / "adapter_config.json").read_text())
         sort_adapter_config(folder)
         content = (folder / "adapter_config.json").read_bytes()

@@ -55,6 +55,7 @@ def test_a_file_and_no_name_at_all_are_no_models(tmp_path: Path) -> None:
         resolve("")
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_costs_no_minute(tmp_path: Path) -> None:
     script = (
         "import time; from unmask.models.source import Source; from unmask.mixture.any_model import load_any_decoder\n"

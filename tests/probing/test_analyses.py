@@ -12,8 +12,16 @@ import pytest
 import typer
 
 from tests.probing.conftest import Run
+from tests.resampling import resample_less
 from tests.tiny import FILES, labelled, write_rows, write_task
 from unmask.cli import app
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers are tested with each probe."""
+    resample_less(monkeypatch.setattr)
+
 
 ANALYSES = ["clusters", "prompts", "pairs", "layers", "states"]
 

@@ -72,8 +72,8 @@ def test_words_in_common_do_not_favour_the_same_meaning() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", PICO)
 def test_the_gap_of_a_causal_model_is_exactly_zero(family: str, dtype: str, tokenizer: Any) -> None:
-    found = probe_prefixes(pico_model(tokenizer, "causal", family, dtype=DTYPES[dtype]), [*TRIPLES, *read_triples()])
-    assert found.gaps == (0.0,) * 51
+    found = probe_prefixes(pico_model(tokenizer, "causal", family, dtype=DTYPES[dtype]), [*TRIPLES, *read_triples()[::4]])
+    assert found.gaps == (0.0,) * 15
     assert (found.gap, found.interval, found.accuracy) == (0.0, (0.0, 0.0), 0.0)
 
 
@@ -174,5 +174,5 @@ def test_every_family_named_here_exists() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gap_of_a_real_causal_model_is_exactly_zero(dtype: str) -> None:
-    found = probe_prefixes(load_model(Source("smollm2", dtype=dtype, device="cpu"), "causal"), read_triples()[:12])
-    assert set(found.gaps) == {0.0}
+    found = probe_prefixes(load_model(Source("smollm2", dtype=dtype, device="cpu"), "causal"), read_triples()[:4])
+    assert found.gaps == (0.0,) * 4

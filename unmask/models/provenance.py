@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 from collections.abc import Sequence
+from functools import cache
 from importlib import metadata
 
 import torch
@@ -20,6 +21,12 @@ def hardware(device: torch.device) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the libraries that vectors and scores depend on, as far as they are installed."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
+    """Read from the disk once: every result and every saved embedder records them."""
     names = ("unmask", "torch", "transformers", "tokenizers", "peft", "sentence-transformers", "mteb", "scikit-learn")
     return {name: package.version for name in names for package in list(metadata.distributions(name=name))[:1]}
 

@@ -11,10 +11,8 @@ import torch
 from tests.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.generation import Sampling, Writer
-from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture
-from unmask.models.loading import Source
 
 PREFIX, ROWS = "A few tasks to be solved, one by one.\n\n", ["Task 1\nAdd", "Task 22\nName all of the colours", "x"]
 GREEDY = Sampling(12)
@@ -61,23 +59,3 @@ def test_a_prompt_without_room_is_refused(tokenizer: Any) -> None:
     writer = Writer(language_model(vocab_size=512, max_position_embeddings=32), tokenizer)
     with pytest.raises(UnmaskError, match="leaves no room for 40 new ones in 32 positions"):
         writer.write(PREFIX, ROWS, Sampling(40), "\n\nTask", 0)
-
-
-def test_a_fleet_writes_what_one_writes(base: Path, tmp_path: Path) -> None:
-    """Two processes under Ray: the same lessons, in the same files, as one."""
-    from tests.experts.conftest import SUMS
-    from tests.experts.lessons.test_specialise import FREE
-    from unmask.experts.lessons.pool import WriterPool
-    from unmask.experts.lessons.specialise import SpecialisePlan, specialise
-
-    source = Source(str(base), dtype="float32")
-    plan = SpecialisePlan(number=5, batch=2, instruction_tokens=8, response_tokens=8, patience=2)
-    specialise(Writer(*load_any_language_model(source)), "base", FREE, SUMS, tmp_path / "one", plan)
-    pool = WriterPool(source, 2)
-    try:
-        specialise(pool, "base", FREE, SUMS, tmp_path / "two", plan)
-    finally:
-        pool.close()
-        __import__("ray").shutdown()
-    for file in ("instructions.jsonl", "lessons.jsonl", "report.json"):
-        assert (tmp_path / "two" / file).read_bytes() == (tmp_path / "one" / file).read_bytes()
