@@ -63,7 +63,7 @@ def test_attention_and_routing_are_those_of_the_model(
 
 def test_replicas_hold_the_tensors_of_the_model(pico: Callable[..., Embedder]) -> None:
     backbone = pico().backbone
-    replica = replicas._replica(backbone)
+    replica = replicas.replica(backbone)
     assert replica.model is not backbone.model
     ours, theirs = dict(backbone.model.named_parameters()), dict(replica.model.named_parameters())
     assert ours.keys() == theirs.keys() and all(ours[name] is theirs[name] for name in ours)

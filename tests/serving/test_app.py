@@ -109,7 +109,7 @@ def test_models_that_share_a_forward_pass_are_computed_in_one(embedders: dict[st
     passes: list[Any] = []
     hook = embedders["mean"].backbone.model.register_forward_pre_hook(lambda *_: passes.append(1))
     values = [(embedders[name].design, text) for name in ("mean", "last", "z") for text in tokenized]
-    vectors = models.compute(models["mean"].group, values)
+    vectors = models.compute(0, models["mean"].group, values)
     hook.remove()
     assert len(passes) == 1
     for place, name in enumerate(("mean", "last", "z")):
@@ -309,10 +309,10 @@ def test_no_request_is_left_in_what_the_server_says(
 def test_a_vector_that_is_not_finite_fails_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     compute = client.server.service.batcher._compute
 
-    def damaged(group: Any, texts: Any) -> Any:
+    def damaged(worker: int, group: Any, texts: Any) -> Any:
         return [
             vector * (np.nan if len(text.ids) > 20 else 1)
-            for vector, (_, text) in zip(compute(group, texts), texts, strict=True)
+            for vector, (_, text) in zip(compute(worker, group, texts), texts, strict=True)
         ]
 
     monkeypatch.setattr(client.server.service.batcher, "_compute", damaged)
@@ -342,10 +342,10 @@ def test_what_takes_too_long_is_ended(embedders: dict[str, Embedder], monkeypatc
     with running(ServedModels({"mean": embedders["mean"]}), limits=Limits(seconds=0.2)) as client:
         compute, computed = client.server.service.batcher._compute, []
 
-        def slow(group: Any, texts: Any) -> Any:
+        def slow(*given: Any) -> Any:
             time.sleep(0.5)
-            computed.append(len(texts))
-            return compute(group, texts)
+            computed.append(len(given[-1]))
+            return compute(*given)
 
         monkeypatch.setattr(client.server.service.batcher, "_compute", slow)
         first = threading.Thread(target=client.embed, args=("first",))

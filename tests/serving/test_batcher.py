@@ -23,7 +23,7 @@ class Model:
         self.gate.set()
         self.entered = threading.Event()
 
-    def __call__(self, group: Hashable, values: Sequence[str]) -> list[str]:
+    def __call__(self, worker: int, group: Hashable, values: Sequence[str]) -> list[str]:
         self.batches.append(list(values))
         self.entered.set()
         assert self.gate.wait(10)
@@ -35,6 +35,23 @@ class Model:
 @pytest.fixture
 def model() -> Model:
     return Model()
+
+
+def test_requests_of_several_workers(model: Model) -> None:
+    seen: set[int] = set()
+
+    def compute(worker: int, group: Hashable, values: Sequence[str]) -> list[str]:
+        seen.add(worker)
+        time.sleep(0.002)
+        return model(worker, group, values)
+
+    batcher = Batcher(compute, budget=40, capacity=10**6, workers=3)
+    futures = [(batcher.submit(n % 2, texts(*(f"{n}.{place}" for place in range(n)))), n) for n in range(1, 40)]
+    for future, n in futures:
+        assert future.result(10) == [f"{n}.{place}" * 2 for place in range(n)]
+    assert seen == {0, 1, 2}
+    batcher.close(10)
+    assert not batcher.alive
 
 
 @pytest.fixture

@@ -44,10 +44,10 @@ class Hold:
         batcher = client.server.service.batcher
         compute = batcher._compute
 
-        def wait(group: Any, texts: Any) -> Any:
+        def wait(*batch: Any) -> Any:
             self.entered.set()
             self._released.wait(20)
-            return compute(group, texts)
+            return compute(*batch)
 
         monkeypatch.setattr(batcher, "_compute", wait)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.conftest import TEXTS
 from unmask.embedder import Embedder
+from unmask.encoding import replicas
 from unmask.encoding.tokenization import decode_ids
 from unmask.errors import UnmaskError
-from unmask.serving.served import load_models
+from unmask.serving.served import ServedModels, load_models
 
 EXACT = {"dtype": "float32", "device": "cpu"}
 
@@ -47,7 +50,7 @@ def test_a_saved_embedder_is_served_as_it_was_saved(family: str, pico: Callable[
     assert served.embedder.max_length == 90
     assert served.instruction(None, "query") == "Find it" and served.instruction(None, "document") is None
     values = [(served.embedder.design, text) for text in served.tokenize(TEXTS, "Find it")]
-    assert np.allclose(np.stack(models.compute(served.group, values)), embedder.encode_query(TEXTS), atol=2e-5)
+    assert np.allclose(np.stack(models.compute(0, served.group, values)), embedder.encode_query(TEXTS), atol=2e-5)
 
 
 def test_a_saved_embedder_can_be_read_by_other_designs_too(pico: Callable[..., Embedder], tmp_path: Path) -> None:
@@ -75,3 +78,36 @@ def test_ids_are_decoded_without_the_tokens_around_a_text() -> None:
                 ids = tokenizer(text, add_special_tokens=special)["input_ids"]
                 if special or text != "<s>":  # a lone BOS may be either
                     assert decode_ids(tokenizer, [ids]) == [text], (text, special)
+
+
+def test_workers_with_a_core_each_compute_what_one_computes(
+    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "_cores", lambda: 2)
+    first = pico("causal/plain/mean/zscore")
+    models = ServedModels({"mean": first, "whole": first.with_design("bidirectional/plain/last")})
+    assert models.workers == 2
+    found: dict[tuple[int, str], list[NDArray[np.float32]]] = {}
+
+    def compute(worker: int) -> None:
+        for name, model in [*models.items()] * 5:
+            values = [(model.embedder.design, text) for text in model.tokenize(TEXTS, None)]
+            found[worker, name] = models.compute(worker, model.group, values)
+
+    threads = [threading.Thread(target=compute, args=(worker,)) for worker in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for (_, name), vectors in found.items():
+        assert np.allclose(np.stack(vectors), models[name].embedder.encode(TEXTS), atol=2e-5)
+    assert len(found) == 4
+
+
+def test_a_mixture_has_one_worker(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks of somebody else keep a state of their own."""
+    monkeypatch.setattr(replicas, "_cores", lambda: 2)
+    embedder = pico("causal/plain/mean")
+    hook = embedder.backbone.layers[0].register_forward_hook(lambda *_: None)
+    assert ServedModels({"mean": embedder}).workers == 1
+    hook.remove()

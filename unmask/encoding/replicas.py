@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from itertools import chain
+from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,7 +30,7 @@ _WORTH = 1024
 """Tokens for each thread from which a replica is worth it. To make one takes some hundredths of a second."""
 
 
-def threads_for(backbone: Backbone, tokens: int) -> int:
+def threads_for(backbone: Backbone, tokens: float = inf) -> int:
     """How many threads compute so many tokens best: one, or as many as torch may use cores of the CPU."""
     cores = _cores() if backbone.device.type == "cpu" else 1
     return cores if tokens >= cores * _WORTH and not has_hooks(backbone.model) else 1
@@ -44,14 +45,14 @@ def in_parallel(
         return
     free: SimpleQueue[Backbone] = SimpleQueue()
     for _ in range(threads):
-        free.put(_replica(backbone))
+        free.put(replica(backbone))
 
     def on_a_replica(job: Job) -> Value:
-        replica = free.get()
+        mine = free.get()
         try:
-            return compute(replica, job)
+            return compute(mine, job)
         finally:
-            free.put(replica)
+            free.put(mine)
 
     with _one_core_each(threads) as pool:
         yield from pool.map(on_a_replica, jobs)
@@ -73,7 +74,7 @@ def _one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
         torch.set_num_threads(before)
 
 
-def _replica(backbone: Backbone) -> Backbone:
+def replica(backbone: Backbone) -> Backbone:
     """A backbone with modules and config of its own, and the tensors of the original."""
     with model_lock(backbone.model):
         model = backbone.model

@@ -35,11 +35,15 @@ class Service:
     """What the routes do: served models behind a batcher."""
 
     def __init__(self, models: ServedModels, limits: Limits, metrics: Metrics, traffic: Traffic) -> None:
-        """Start the thread that computes."""
+        """Start the threads that compute."""
         self.models, self.limits, self.metrics, self.traffic = models, limits, metrics, traffic
         self.started = int(time.time())
         self.batcher = Batcher(
-            models.compute, budget=models.batch_tokens, capacity=limits.queue_tokens, observe=metrics.note_batch
+            models.compute,
+            budget=models.batch_tokens,
+            capacity=limits.queue_tokens,
+            workers=models.workers,
+            observe=metrics.note_batch,
         )
         self._threads = ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="unmask-text")
         metrics.watch("unmask_queue_texts", "Texts that wait.", lambda: self.batcher.waiting[0])
@@ -144,7 +148,7 @@ class Routes:
 
     async def health(self) -> Response:
         """Whether the server works. A server that does not should be started again."""
-        return _state(self._service.batcher.alive, "ok", "the thread that computes has ended")
+        return _state(self._service.batcher.alive, "ok", "a thread that computes has ended")
 
     async def ready(self) -> Response:
         """Whether the server takes requests. It does not while it stops."""

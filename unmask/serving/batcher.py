@@ -1,4 +1,4 @@
-"""Batcher: one thread that owns the model computes the texts of all requests, batch by batch, in the order of the text queue."""
+"""Batcher: the threads that own the model compute the texts of all requests, batch by batch, in the order of the text queue."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from unmask.encoding.batching import share
 from unmask.serving.text_queue import TextQueue, WaitingText
 
-Compute = Callable[[Hashable, Sequence[Any]], Sequence[Any]]
-"""Takes the group and the values of a batch, and returns one result for each value."""
+Compute = Callable[[int, Hashable, Sequence[Any]], Sequence[Any]]
+"""Takes the number of the worker, and the group and the values of a batch. Returns one result for each value."""
 
 _FORGET = 0.2  # weight of the newest batch in the mean speed
 
@@ -49,30 +50,47 @@ class _Request:
     missing: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.missing = len(self.results)
+        self.missing, self._lock = len(self.results), threading.Lock()
+
+    def done_with_one(self) -> bool:
+        """Count a result. Returns whether it was the last one."""
+        with self._lock:
+            self.missing -= 1
+            return not self.missing
 
 
 class Batcher:
     """Computes texts of many requests together. All methods may be called from any thread.
 
-    budget: most tokens of a batch with its padding. capacity: most tokens that may wait. observe: called after each batch.
+    budget: most tokens of a batch with its padding. capacity: most tokens that may wait. workers: batches that are computed at the
+    same time. observe: called after each batch.
     """
 
     def __init__(
-        self, compute: Compute, *, budget: int, capacity: int, observe: Callable[[Batch], None] = lambda batch: None
+        self,
+        compute: Compute,
+        *,
+        budget: int,
+        capacity: int,
+        workers: int = 1,
+        observe: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        """Start the thread."""
+        """Start the threads."""
         self._compute, self._budget, self._capacity, self._observe = compute, budget, capacity, observe
         self._queue, self._changed = TextQueue(), threading.Condition()
         self._closed = False
-        self._speed = 0.0  # tokens a second
-        self._thread = threading.Thread(target=self._work, name="unmask-batcher", daemon=True)
-        self._thread.start()
+        self._speed = 0.0  # tokens a second, of one worker
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"unmask-worker-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether all threads run."""
+        return all(thread.is_alive() for thread in self._threads)
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -91,9 +109,9 @@ class Batcher:
                 raise Closed
             # an empty queue takes any request, so that none is refused for ever
             if len(self._queue) and self._queue.tokens + sum(tokens for tokens, _ in texts) > self._capacity:
-                raise Full(self._queue.tokens / self._speed if self._speed else 1.0)
+                raise Full(self._queue.tokens / self._speed / len(self._threads) if self._speed else 1.0)
             self._queue.add(request, group, texts)
-            self._changed.notify()
+            self._changed.notify(len(texts))
         request.future.add_done_callback(lambda _: self._forget(request))
         if not texts:
             request.future.set_result([])
@@ -103,8 +121,10 @@ class Batcher:
         """Refuse new texts, and wait until all others are computed. What is not computed in time raises Closed."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join(timeout)
+            self._changed.notify_all()
+        end = None if timeout is None else time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(None if end is None else max(0, end - time.monotonic()))
         with self._changed:
             abandoned = {text.request for text in self._queue.take_all()}
         for request in abandoned:
@@ -116,10 +136,10 @@ class Batcher:
             with self._changed:
                 self._queue.remove(request)
 
-    def _work(self) -> None:
+    def _work(self, worker: int) -> None:
         while batch := self._next():
             begin = time.perf_counter()
-            self._answer(batch)
+            self._answer(worker, batch)
             self._note(batch, time.perf_counter() - begin)
 
     def _next(self) -> list[WaitingText]:
@@ -127,30 +147,30 @@ class Batcher:
         with self._changed:
             while not len(self._queue) and not self._closed:
                 self._changed.wait()
-            return self._queue.take(self._budget)
+            return self._queue.take(share(self._budget, self._queue.tokens, len(self._threads)))
 
-    def _answer(self, batch: list[WaitingText]) -> None:
+    def _answer(self, worker: int, batch: list[WaitingText]) -> None:
         """Compute a batch. If that fails, compute its halves, so that only the text that cannot be computed fails."""
         try:
-            results = self._compute(batch[0].group, [text.value for text in batch])
+            results = self._compute(worker, batch[0].group, [text.value for text in batch])
         except Exception as error:
             if len(batch) == 1:
                 _settle(batch[0].request.future, error)
                 return
-            self._answer(batch[: len(batch) // 2])
-            self._answer(batch[len(batch) // 2 :])
+            self._answer(worker, batch[: len(batch) // 2])
+            self._answer(worker, batch[len(batch) // 2 :])
             return
         for text, result in zip(batch, results, strict=True):
             request = text.request
             request.results[text.place] = result
-            request.missing -= 1
-            if not request.missing:
+            if request.done_with_one():
                 _settle(request.future, request.results)
 
     def _note(self, batch: list[WaitingText], seconds: float) -> None:
         tokens = sum(text.tokens for text in batch)
         speed = tokens / max(seconds, 1e-6)
-        self._speed += (speed - self._speed) * (_FORGET if self._speed else 1.0)
+        with self._changed:
+            self._speed += (speed - self._speed) * (_FORGET if self._speed else 1.0)
         self._observe(Batch(batch[0].group, len(batch), tokens, seconds))
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design, parse_designs
 from unmask.embedder import DEFAULT_DESIGN, Embedder
+from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import encode_batch
+from unmask.encoding.replicas import replica, threads_for
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.saving.folder import read_settings
@@ -55,6 +60,10 @@ class ServedModels(Mapping[str, ServedModel]):
         self._models = {name: ServedModel(name, embedder, embedder.dim) for name, embedder in embedders.items()}
         self._fits = {embedder.design: embedder.fitted for embedder in embedders.values()}
         self._groups = {model.group: model.embedder for model in self._models.values()}
+        backbones = {group: embedder.backbone for group, embedder in self._groups.items()}
+        self.workers = min(threads_for(backbone) for backbone in backbones.values())
+        self._backbones = [backbones] if self.workers == 1 else [_replicas(backbones) for _ in range(self.workers)]
+        self._shared = _SharedCores() if self.workers > 1 else nullcontext()
 
     def __getitem__(self, name: str) -> ServedModel:
         """The model of a name."""
@@ -73,15 +82,39 @@ class ServedModels(Mapping[str, ServedModel]):
         """Most tokens of a batch."""
         return next(iter(self._groups.values())).batch_tokens
 
-    def compute(self, group: Hashable, texts: Sequence[tuple[Design, TokenizedText]]) -> list[NDArray[np.float32]]:
-        """The vector of each text by its design, from ONE forward pass. Equal texts are computed once. A vector may be not finite."""
-        embedder = self._groups[group]
+    def compute(self, worker: int, group: Hashable, texts: Sequence[tuple[Design, TokenizedText]]) -> list[NDArray[np.float32]]:
+        """The vector of each text by its design, from ONE forward pass. Equal texts are computed once. A vector may be not finite.
+
+        worker: from 0, one of as many as may compute at the same time.
+        """
         rows: dict[tuple[tuple[int, ...], int], int] = {}
         places = [rows.setdefault((text.ids, text.start), len(rows)) for _, text in texts]
         distinct = {place: text for place, (_, text) in zip(places, texts, strict=True)}
         fits = {design: self._fits[design] for design, _ in texts}
-        vectors = encode_batch(embedder.backbone, embedder.prompt, fits, [distinct[row] for row in range(len(rows))])
+        backbone, prompt = self._backbones[worker][group], self._groups[group].prompt
+        with self._shared:
+            vectors = encode_batch(backbone, prompt, fits, [distinct[row] for row in range(len(rows))])
         return [vectors[design][place] for (design, _), place in zip(texts, places, strict=True)]
+
+
+class _SharedCores:
+    """Cores of the CPU, shared by the threads that compute just now: a lone batch takes all of them."""
+
+    def __init__(self) -> None:
+        self._cores, self._busy, self._lock = torch.get_num_threads(), 0, Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._busy += 1
+            torch.set_num_threads(max(1, self._cores // self._busy))  # of this thread
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._busy -= 1
+
+
+def _replicas(backbones: Mapping[Hashable, Backbone]) -> dict[Hashable, Backbone]:
+    return {group: replica(backbone) for group, backbone in backbones.items()}
 
 
 def load_models(model: str, designs: str | None = None, **options: Any) -> ServedModels:

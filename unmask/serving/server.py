@@ -25,7 +25,7 @@ class Server:
     """Served models on a socket."""
 
     def __init__(self, models: ServedModels, keys: Keys, limits: Limits) -> None:
-        """Start the thread that computes; nothing listens yet."""
+        """Start the threads that compute; nothing listens yet."""
         # its messages would show what a client sent; the gate and the metrics tell what happens
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
         metrics, self.traffic = Metrics(), Traffic()
