@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -204,7 +205,7 @@ def against_peer(peer: str, model: str, gguf: str | None, some: Sequence[str], r
         )
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
-    theirs = float(done.stdout.split("seconds")[-1])
+    theirs = float(re.findall(r"^seconds ([\d.]+)$", done.stdout, re.MULTILINE)[-1])  # a runtime may print more
     seconds = best_times({"ours": lambda: ours.encode(some, show_progress=False)}, repeats)["ours"]
     print(f"{name:10} {tokens} tokens: {theirs / seconds:.2f} x ({tokens / seconds:.0f} and {tokens / theirs:.0f} tokens/s)")
 

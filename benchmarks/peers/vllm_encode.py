@@ -22,6 +22,7 @@ def main() -> None:
         dtype="bfloat16",
         max_model_len=512,
         enforce_eager=True,
+        gpu_memory_utilization=0.3,  # of memory, also on a CPU
     )
     best = float("inf")
     for turn in range(repeats + 1):
