@@ -56,8 +56,14 @@ SLOW = (
 )  # fmt: skip
 LONGEST = ("test_doc_examples", "test_real", "test_wheel", "experts/lessons/test_pool", "studies/", "abuse/test_power")
 """Files with tests of more than ten seconds. They go first: at the end, one process would wait for the other."""
+REAL_DATA = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[2] / "shared" / "data"))
 QUICK_FAMILIES = ("llama", "olmoe")
 """The model families of `make fast`: a dense one and a mixture of experts. All others are tested by `make test`."""
+
+
+def pytest_runtest_setup() -> None:
+    """Commands under test find no data but those that the test gives them."""
+    os.environ.pop("UNMASK_DATA", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -155,10 +161,9 @@ def base(tokenizer: Any, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Real data sets, from UNMASK_DATA or ../shared/data; the test skips without them."""
-    folder = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[2] / "shared" / "data"))
-    if not folder.is_dir():
+    if not REAL_DATA.is_dir():
         pytest.skip("no real data: set UNMASK_DATA")
-    return folder
+    return REAL_DATA
 
 
 @pytest.fixture(autouse=True)

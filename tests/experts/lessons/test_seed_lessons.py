@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import REAL_DATA
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
-
-DATA = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[3] / "shared" / "data"))
 
 
 def rows(folder: Path, *given: dict[str, Any]) -> Path:
@@ -70,10 +68,10 @@ def test_parts_have_nothing_in_common(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="needs the public sets")
+@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the public sets")
 @pytest.mark.parametrize(("name", "number"), [("gsm8k/train", 3500), ("mbpp/all", 974), ("bbh/test", 6511), ("mmlu/dev", 285)])
 def test_real_sets(name: str, number: int) -> None:
-    found = read_seeds(DATA / f"{name}.jsonl")
+    found = read_seeds(REAL_DATA / f"{name}.jsonl")
     assert len(found) == number
     assert all(
         one.prompt.strip() and one.output.strip() and "<<" not in one.output[: 40 if "mbpp" in name else None] for one in found
