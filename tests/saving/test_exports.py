@@ -75,6 +75,8 @@ def test_every_target_writes_a_checked_folder_with_a_card(name: str, pico: Make,
         ("causal/instruction-eos/layer-attention/zscore", "llama", False),
         ("bidirectional/chat:plain/latent-attention", "llama", False),
         ("causal/eol/last@all/sum:0.5", "olmoe", False),
+        ("causal/plain/mean/routing~topk", "qwen3-moe", False),
+        ("causal/eol/max", "gemma3", False),
     ],
 )
 def test_a_graph_holds_all_of_a_design_and_its_reader_makes_our_tokens(

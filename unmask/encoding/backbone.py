@@ -296,11 +296,11 @@ class Backbone:
             real = torch.cat([real.new_ones(len(real), before), real], dim=1)
             inputs["past_key_values"] = batch.beginning.repeated(len(real))
         # a graph that is being exported serves batches with padding and without
-        if before or torch.compiler.is_exporting() or not real.all():
+        if before or torch.jit.is_tracing() or not real.all():
             inputs["attention_mask"] = real.long()
             if "position_ids" in self._parameters:
                 # without position ids, GPT-2 counts positions from the left edge of the padding
-                inputs["position_ids"] = (real.cumsum(dim=1) - 1).clamp_min(0)[:, before:]
+                inputs["position_ids"] = (real.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
         try:
             with self.computing():
                 return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]

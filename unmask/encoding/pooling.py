@@ -33,7 +33,7 @@ def mean(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token
 
 def weighted_mean(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:
     """Weighted average: the k-th token has weight k. Later tokens of a causal model have seen more (SGPT, arXiv 2202.08904)."""
-    return _average(hidden, mask.cumsum(dim=1) * mask.float())
+    return _average(hidden, mask.long().cumsum(dim=1) * mask.float())
 
 
 def maximum(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> Float[Tensor, "text dim"]:

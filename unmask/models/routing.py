@@ -52,7 +52,7 @@ class Router:
             raise UnmaskError(f"{name} does not expose the weights of its chosen experts; use softmax, logits or sigmoid.")
         if indices is None:
             return weights.reshape(scores.shape).float()
-        indices = indices.reshape(len(scores), -1)
+        indices = indices.reshape(scores.shape[0], -1)
         return torch.zeros_like(scores, dtype=torch.float32).scatter(1, indices, weights.reshape(indices.shape).float())
 
 

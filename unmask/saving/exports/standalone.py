@@ -132,7 +132,9 @@ def _openvino(file: Path, layout: dict[str, Any]) -> Run:
     model = openvino.Core().compile_model(
         str(file), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": THREADS}
     )
-    names = [given.get_any_name() for given in model.inputs]
+    names = [
+        next(name for name in ("input_ids", "attention_mask", "embed_mask") if name in given.names) for given in model.inputs
+    ]
 
     def run(texts: list[tuple[list[int], int]]) -> Any:
         batch = _padded(texts, layout["pad"])
