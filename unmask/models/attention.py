@@ -80,9 +80,8 @@ def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: At
     Raises AttentionError with the layers if a causal layer looks ahead, if no bidirectional layer does, if padding changes what a layer
     sees, or if padding leaks into real tokens.
     """
-    unpadded = _dependence(model, layers, pads=0, disturbed=_TOKENS - 1)
-    padded = _dependence(model, layers, pads=_PADS, disturbed=_TOKENS - 1)
-    leak = _dependence(model, layers, pads=_PADS, disturbed=slice(_TOKENS, None))
+    (unpadded,) = _dependences(model, layers, 0, _TOKENS - 1)
+    padded, leak = _dependences(model, layers, _PADS, _TOKENS - 1, slice(_TOKENS, None))
     threshold = _THRESHOLD.get(next(model.parameters()).dtype, _LOW_PRECISION_THRESHOLD)
     ahead = [value > threshold for value in unpadded]
     causal = tuple(k for k, sees in enumerate(ahead, start=1) if not sees)
@@ -125,8 +124,8 @@ def _has_softmax_attention(model: nn.Module, layer: int) -> bool:
     return kind.endswith("attention") and not kind.startswith("linear")
 
 
-def _dependence(model: nn.Module, layers: Sequence[nn.Module], pads: int, disturbed: int | slice) -> tuple[float, ...]:
-    """For each layer, the relative change of its output at the earlier tokens when its input is changed at the `disturbed` positions."""
+def _dependences(model: nn.Module, layers: Sequence[nn.Module], pads: int, *disturbed: int | slice) -> list[tuple[float, ...]]:
+    """For each place, and for each layer, the relative change of its output at the earlier tokens when its input is changed there."""
     device = next(model.parameters()).device
     vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     ids = (torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary
@@ -135,20 +134,20 @@ def _dependence(model: nn.Module, layers: Sequence[nn.Module], pads: int, distur
     if pads:
         inputs["attention_mask"] = mask.expand(len(layers), -1)
     outputs = []
-    for disturb in (False, True):
-        with torch.inference_mode(), _watched(layers, disturbed if disturb else None) as states:
+    for place in (None, *disturbed):
+        with torch.inference_mode(), _watched(layers, place) as states:
             model(**inputs)
-        outputs.append(torch.stack(states)[:, : _TOKENS - 1].float())
-    clean, moved = (states.flatten(1) for states in outputs)
+        outputs.append(torch.stack(states)[:, : _TOKENS - 1].float().flatten(1))
+    clean = outputs[0]
     # the median, not the largest: trained models have a few enormous values, beside which every change looks small
     typical = clean.abs().median(dim=1, keepdim=True).values.clamp_min(1e-12)
     if not clean.isfinite().all():
         precision = str(next(model.parameters()).dtype).removeprefix("torch.")
         raise AttentionError(f"The states of {type(model).__name__} are not finite (NaN or infinity) in {precision}, so nothing can be "
                              "read from them. Use another --dtype: bfloat16 or float32.")  # fmt: skip
+    changes = [(moved - clean).abs() / clean.abs().maximum(typical) for moved in outputs[1:]]
     # a state that turns into NaN has changed
-    change = ((moved - clean).abs() / clean.abs().maximum(typical)).nan_to_num(nan=float("inf"))
-    return tuple(change.amax(dim=1).tolist())
+    return [tuple(change.nan_to_num(nan=float("inf")).amax(dim=1).tolist()) for change in changes]
 
 
 @contextmanager
