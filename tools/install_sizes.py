@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-INSTALLS = ("", "compare", "train", "experts", "serve", "search", "ray", "all")
+INSTALLS = ("", "compare", "train", "experts", "export", "serve", "search", "ray", "all")
 
 
 def closure(extra: str = "") -> dict[str, Distribution]:
