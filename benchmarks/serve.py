@@ -149,17 +149,17 @@ def compare(given: argparse.Namespace) -> None:
             begin = time.perf_counter()
             embedder.encode(some, show_progress=False)
             offline = max(offline, sum(lengths) / (time.perf_counter() - begin))
+            print(f"offline: {offline:.0f} tokens/s on {len(some)} texts", flush=True)
             for name, server in servers.items():
                 bodies = [(server.body([some[k] for k in sample]), sum(lengths[k] for k in sample)) for sample in samples]
-                loads.setdefault(name, []).append(load(server, bodies, given.clients, given.seconds))
-    best = {name: max(found, key=lambda one: one.speed) for name, found in loads.items()}
-    print(f"offline: {offline:.0f} tokens/s on {len(some)} texts")
-    for name, one in best.items():
-        print(
-            f"{name}: {one.speed:.0f} tokens/s, {len(one.seconds)} requests of {given.per_request} texts from {given.clients} clients, "
-            f"{one.failures} failed; p50 {one.latency(0.5):.2f} s, p99 {one.latency(0.99):.2f} s"
-        )
-    speeds = {name: one.speed for name, one in best.items()}
+                one = load(server, bodies, given.clients, given.seconds)
+                loads.setdefault(name, []).append(one)
+                print(
+                    f"{name}: {one.speed:.0f} tokens/s, {len(one.seconds)} requests of {given.per_request} texts from "
+                    f"{given.clients} clients, {one.failures} failed; p50 {one.latency(0.5):.2f} s, p99 {one.latency(0.99):.2f} s",
+                    flush=True,
+                )
+    speeds = {name: max(one.speed for one in found) for name, found in loads.items()}
     print(f"ours: {speeds['ours'] / offline:.0%} of offline, {speeds['ours'] / speeds['plain']:.2f} x the plain server")
 
 
