@@ -53,12 +53,12 @@ def test_a_long_text_lets_short_ones_go_first_for_a_bounded_time(tokens: int) ->
     came = {f"early{number}": 0 for number in range(5)}
     overtaken_by: list[int] = []
     while "document0" not in (batch := values(queue, budget)):
+        assert queue.clock < 4 * AGEING * tokens, "it starves"
         overtaken_by += [came[value] for value in batch]
         for number in range(20):
             add(queue, name := f"late{queue.clock}-{number}-", 10)
             came[f"{name}0"] = queue.clock
     assert max(overtaken_by, default=0) <= AGEING * tokens
-    assert queue.clock < 4 * AGEING * tokens, "it starves"
 
 
 def test_texts_of_two_groups_never_share_a_batch() -> None:
