@@ -82,4 +82,4 @@ def test_without_extras_it_embeds_and_says_what_else_is_needed(wheel: Path, tmp_
     )
     assert failed.returncode == 2
     assert failed.stderr == "unmask: This needs mteb, which is not installed: pip install 'unmask[compare]'.\n"
-    assert [path.name for path in (tmp_path / "report").iterdir()] == [".lock"]
+    assert not (tmp_path / "report").exists()

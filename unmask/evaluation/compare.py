@@ -61,7 +61,11 @@ class ComparisonPlan:
     beside: Sequence[Design] = ()
 
     def __post_init__(self) -> None:
-        """Load a saved embedder with the precision and attention implementation that it was saved with, unless others are given."""
+        """Load a saved embedder with the precision and attention implementation that it was saved with, unless others are given.
+
+        Raises UnmaskError, before anything is written, if the package that scores is not installed.
+        """
+        require_package("mteb")
         if self.saved is not None:
             object.__setattr__(self, "source", self.saved.completed(self.source))
 
@@ -124,7 +128,6 @@ def compare(
     cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. loaded and fits:
     give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
     """
-    require_package("mteb")
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
     device = pick_device(plan.source.device)
     dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from unmask.designs.design import Design
-from unmask.errors import UnmaskError, require_package
+from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan
 from unmask.evaluation.leader import Lead, lead, reasons
 from unmask.evaluation.racing import Race, Round, pass_key
@@ -60,7 +60,6 @@ def recommend(plan: ComparisonPlan, store: ResultStore, *, layers: bool = True) 
     What the store already holds is not computed again, but its tokens count. Raises UnmaskError for word-level tasks, for fewer than two
     designs, and for a task on which no design has a score.
     """
-    require_package("mteb")
     if words := [task.name for task in plan.tasks if is_of_words(task.kind)]:
         raise UnmaskError(
             f"'{words[0]}' is a word-level task: its score depends on attention and layer alone. Use `unmask compare` to score designs on "
