@@ -286,7 +286,7 @@ def test_only_plain_data_cross() -> None:
 def test_nothing_is_run_without_a_sandbox_unless_the_user_accepts_it(tmp_path: Path) -> None:
     touch = f"open({str(tmp_path / 'touched')!r}, 'w')\n"
     with pytest.raises(
-        UnmaskError, match=r"there is no bubblewrap \(bwrap\).*--allow-unsandboxed-code .*The code can then read"
+        UnmaskError, match=r"there is no bubblewrap \(bwrap\).*--allow-unsandboxed-code .*the code can then read"
     ):
         is_passed(touch + RIGHT)
     assert not list(tmp_path.iterdir())
@@ -334,5 +334,5 @@ def test_every_known_processor_has_a_filter(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_code_is_not_run_where_it_cannot_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(UnmaskError, match="only on Linux and macOS"):
+    with pytest.raises(UnmaskError, match="only where its memory and time can be limited"):
         passes(Program(RIGHT, "assert f() == 4", ("f",)), unsandboxed=True)
