@@ -90,6 +90,11 @@ def mask_id(tokenizer: PreTrainedTokenizerBase, token: str) -> int:
     return int(ids[0])
 
 
+def starts_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer itself puts a beginning-of-sequence token before a text."""
+    return bool(tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id)
+
+
 class PromptTokenizer:
     """Turns texts into the tokens of one prompt.
 

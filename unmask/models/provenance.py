@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import metadata
 
@@ -28,6 +28,11 @@ def versions() -> dict[str, str]:
 def _versions() -> dict[str, str]:
     """Read from the disk once: every result and every saved embedder records them."""
     names = ("unmask", "torch", "transformers", "tokenizers", "peft", "sentence-transformers", "mteb", "scikit-learn")
+    return installed_versions(names)
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """The versions of those packages that are installed."""
     return {name: package.version for name in names for package in list(metadata.distributions(name=name))[:1]}
 
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unmask.designs.design import Design, as_design
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head, HeadOptions, build_head
+from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
@@ -206,8 +207,7 @@ def _template(tokenizer: PreTrainedTokenizerBase) -> str:
     sentence-transformers has no other place to say what an empty text is: it would make no token, and a zero vector.
     """
     empty = "eos_token" if tokenizer.eos_token is not None else "bos_token"
-    starts = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
-    return f"{'{{ bos_token }}' if starts else ''}{{{{ messages | map(attribute='content') | join or {empty} }}}}"
+    return f"{'{{ bos_token }}' if starts_with_bos(tokenizer) else ''}{{{{ messages | map(attribute='content') | join or {empty} }}}}"
 
 
 def _renders_equal(embedder: Saveable) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import metadata
 from pathlib import Path
 
 from unmask.errors import UnmaskError, require_package, unknown
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import seal
 from unmask.models.hub import first_line
-from unmask.models.provenance import versions
+from unmask.models.loading import dtype_name
+from unmask.models.provenance import installed_versions, versions
 from unmask.saving.exports.target import Checked, Exportable, Target
 from unmask.saving.exports.targets import TARGETS
 
@@ -50,7 +50,7 @@ def export(embedder: Exportable, target: Target, folder: Path, *, unchecked: boo
     require_ready(target, folder, unchecked=unchecked)
     if reason := target.refusal(embedder):
         raise UnmaskError(reason)
-    precision = str(embedder.backbone.dtype).removeprefix("torch.")
+    precision = dtype_name(embedder.backbone.model)
     if target.precision is not None and precision != target.precision:
         raise UnmaskError(
             f"An export to {target.name} has weights in {target.precision}, not in {precision}: leave --dtype out."
@@ -76,8 +76,7 @@ def _checked(embedder: Exportable, target: Target, folder: Path) -> Checked:
 def card(embedder: Exportable, target: Target, checked: Checked) -> str:
     """The text of README.md: what the folder is, how it is used, what the check found, and with which versions."""
     source, design = embedder.source, embedder.design
-    packages = {name.partition(".")[0]: None for name in (*target.writes, *target.checks)}
-    used = {**versions(), **{name: metadata.version(name) for name in packages if _installed(name)}}
+    used = versions() | installed_versions(name.partition(".")[0] for name in (*target.writes, *target.checks))
     return "\n".join(
         [
             f"# {Path(source.model).name} as a text embedder, for {target.name}\n",
@@ -92,11 +91,3 @@ def card(embedder: Exportable, target: Target, checked: Checked) -> str:
             "Exported with " + ", ".join(f"{name} {version}" for name, version in used.items()) + ".\n",
         ]
     )
-
-
-def _installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

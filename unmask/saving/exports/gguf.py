@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from unmask.designs.design import Design
+from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError
 from unmask.saving.exports.check import INSTRUCTION, check_texts, check_vectors
 from unmask.saving.exports.graph import load_reader, pools_a_part, reader_usage, write_reader
@@ -151,8 +152,7 @@ def _write_vocabulary(writer: Any, embedder: Exportable, rows: int) -> None:
     for name in ("bos", "eos", "pad"):
         if (id_ := getattr(tokenizer, f"{name}_token_id")) is not None:
             getattr(writer, f"add_{name}_token_id")(id_)
-    starts = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
-    writer.add_add_bos_token(starts)
+    writer.add_add_bos_token(starts_with_bos(tokenizer))
     writer.add_add_eos_token(False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from unmask.models.loading import dtype_name
 from unmask.saving.exports.check import check_vectors
 from unmask.saving.exports.target import Checked, Exportable, Target
 from unmask.saving.folder import sentence_transformers_modules, write
@@ -18,11 +19,10 @@ def _check(embedder: Exportable, folder: Path) -> Checked:
 
     trusted = sentence_transformers_modules(embedder) != "plain"
     model = SentenceTransformer(str(folder), device=str(embedder.backbone.device), trust_remote_code=trusted)
-    precision = str(embedder.backbone.dtype).removeprefix("torch.")
     return check_vectors(
         embedder,
         lambda texts, instruction: model.encode(list(texts), prompt=instruction, show_progress_bar=False, batch_size=8),
-        _TOLERANCE.get(precision, _LOW_PRECISION_TOLERANCE),
+        _TOLERANCE.get(dtype_name(embedder.backbone.model), _LOW_PRECISION_TOLERANCE),
     )
 
 
