@@ -2,8 +2,9 @@
 
     python -m benchmarks.serve [--model smollm2] [--clients 32] [--per-request 4] [--seconds 10] [--repeats 2] [--smoke]
 
-Texts are STSB sentences and SciFact abstracts (UNMASK_DATA or ../shared/data). Each client sends its next request as soon as it has the
-answer to the last one. All three take turns on one machine, which also runs the clients; a ratio is that of their best turns.
+Texts are STSB sentences and SciFact abstracts (UNMASK_DATA or ../shared/data). No text is sent twice before all were. Each client sends
+its next request as soon as it has the answer to the last one. All three take turns on one machine, which also runs the clients; a ratio
+is that of their best turns.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -96,14 +98,16 @@ def _status(port: int) -> int:
 
 
 def load(server: Server, requests: Sequence[tuple[bytes, int]], clients: int, seconds: float) -> Load:
-    """Send requests (bodies, with their tokens) for some seconds, each client one after the other."""
+    """Send requests (bodies, with their tokens) for some seconds, in order; clients take them from one line."""
     results, end = [Load() for _ in range(clients)], time.perf_counter() + seconds
+    line, turn = cycle(requests), threading.Lock()
 
     def client(number: int) -> None:
-        mine, draw = results[number], random.Random(number)
+        mine = results[number]
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
         while time.perf_counter() < end:
-            body, tokens = draw.choice(requests)
+            with turn:
+                body, tokens = next(line)
             begin = time.perf_counter()
             connection.request("POST", server.path, body, {"content-type": "application/json"})
             answer = connection.getresponse()
@@ -131,9 +135,9 @@ def compare(given: argparse.Namespace) -> None:
     from unmask import Embedder
 
     embedder = Embedder.from_pretrained(_inputs.model_of(given), PLAIN)
-    some = texts(given.texts, given.smoke)["mixed"]
+    some = list(dict.fromkeys(texts(given.texts, given.smoke)["mixed"]))
     lengths = [len(text.ids) for text in embedder.prompt.tokenize(some)]
-    draw, loads = random.Random(0), dict[str, list[Load]]()
+    loads = dict[str, list[Load]]()
     offline = 0.0
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         saved = Path(folder) / "saved"
@@ -144,7 +148,7 @@ def compare(given: argparse.Namespace) -> None:
             "ours": stack.enter_context(started(ours, "/v1/embeddings", "saved")),
             "plain": stack.enter_context(started(plain, "/embed", "")),
         }
-        samples = [draw.sample(range(len(some)), given.per_request) for _ in range(200)]
+        samples = [range(len(some))[k : k + given.per_request] for k in range(0, len(some), given.per_request)]
         for _ in range(given.repeats):
             begin = time.perf_counter()
             embedder.encode(some, show_progress=False)
@@ -208,7 +212,7 @@ def plain_server(folder: str, port: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all of it."""
     parser = _inputs.parser(__doc__)
-    parser.add_argument("--texts", type=int, default=600)
+    parser.add_argument("--texts", type=int, default=2400)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--per-request", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=10, help="of each turn")
