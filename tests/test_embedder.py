@@ -20,9 +20,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 import unmask
 from tests.conftest import TEXTS
 from unmask.designs.design import Design, as_design
-from unmask.embedder import _INSTEAD, Embedder, finish, normalized
+from unmask.embedder import _INSTEAD, Embedder
 from unmask.encoding.encode import Tally, Vectors
 from unmask.encoding.features import Fit
+from unmask.encoding.quantization import finish, normalized
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 
@@ -211,7 +212,7 @@ def test_an_option_that_cannot_be_is_refused_before_the_texts_are_computed(
 
 @pytest.mark.parametrize("precision", ["int4", "float64", ""])
 def test_an_unknown_precision_is_refused(plain: Embedder, precision: Any) -> None:
-    with pytest.raises(UnmaskError, match="Allowed: float16, float32, int8"):
+    with pytest.raises(UnmaskError, match="Allowed: binary, float16, float32, int8"):
         plain.encode(TEXTS, precision=precision)
 
 

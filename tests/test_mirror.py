@@ -22,7 +22,7 @@ FAMILIES = {
 # modules that are tested through what uses them
 ELSEWHERE = {
     "designs/presets": "designs/test_design.py",
-    "encoding/precision": "serving/test_bulk.py",
+    "encoding/precision": "encoding/test_quantization.py",
     "evaluation/racing": "evaluation/test_recommend.py",
     "evaluation/reference_rows": "evaluation/test_compare.py",
     "evaluation/word_level": "evaluation/test_word_scores.py",

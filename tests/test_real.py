@@ -17,7 +17,8 @@ from scipy.stats import spearmanr
 
 from unmask.designs.design import ATTENTIONS, Attention, as_design
 from unmask.designs.prompts import PROMPTS
-from unmask.embedder import Embedder, normalized
+from unmask.embedder import Embedder
+from unmask.encoding.quantization import normalized
 from unmask.models.bundled import BUNDLED
 from unmask.tasks.find import find_task
 from unmask.tasks.mteb.evaluator import evaluate

@@ -18,6 +18,7 @@ from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
 from unmask.encoding.precision import PRECISIONS, Precision
+from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
 from unmask.io.terminal import progress_bar
@@ -245,12 +246,13 @@ class Embedder:
         show_progress: bool | None = None,
         tally: Tally | None = None,
         **others: object,
-    ) -> NDArray[np.float32 | np.float16 | np.int8]:
+    ) -> AnyVectors:
         """Vectors of texts, shape (text, dim), in their order. texts: a list, or anything that yields strings in an order.
 
         instruction: what the prompt's `{instruction}` says, or its name in `instructions`. dim: keep the first dimensions
-        only (for Matryoshka-trained models). normalize: unit length. precision: float16, or int8 in which each vector is
-        scaled by its own largest value, so that cosines survive. show_progress: None shows a bar on a terminal.
+        only (for Matryoshka-trained models). normalize: unit length. precision: float16; int8, in which each vector is
+        scaled by its own largest value, so that cosines survive; or binary, the signs, eight dimensions in a byte (uint8).
+        show_progress: None shows a bar on a terminal.
         Warns if texts were cut to max_length, and says which; a `tally` counts them. Raises UnmaskError for an unknown option
         (and says what to use), for texts that are no strings, and for an impossible dim or precision, before it computes.
 
@@ -262,8 +264,9 @@ class Embedder:
         texts = as_texts(texts)
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
-        if dim is not None:
-            _require_width(dim, self.encode([]).shape[1])
+        require_signs(self.design, precision)
+        if dim is not None or precision == "binary":
+            require_width(dim, self.dim, precision)
         tally = tally or Tally()
         first, known = tally.texts, len(tally.cut)
         with progress_bar("embedding", len(texts), show_progress) as advance:
@@ -281,17 +284,20 @@ class Embedder:
             warnings.warn(_cut_note(cut, len(texts), self.max_length), stacklevel=2)
         return finish(vectors[self.design], dim, normalize, precision)
 
-    def encode_query(self, texts: Iterable[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
+    def encode_query(self, texts: Iterable[str], **options: object) -> AnyVectors:
         """As encode, with the instruction named "query" if there is one."""
         return self._encode_as("query", texts, options)
 
-    def encode_document(self, texts: Iterable[str], **options: object) -> NDArray[np.float32 | np.float16 | np.int8]:
+    def encode_document(self, texts: Iterable[str], **options: object) -> AnyVectors:
         """As encode, with the instruction named "document" if there is one."""
         return self._encode_as("document", texts, options)
 
     @staticmethod
     def similarity(a: NDArray[np.generic], b: NDArray[np.generic]) -> Vectors:
-        """Cosine of every vector of `a` with every vector of `b`, float32 of shape (n, m); without an axis for a single vector."""
+        """Cosine of every vector of `a` with every vector of `b`, float32 of shape (n, m); without an axis for a single vector.
+
+        Vectors may have any precision. Of two binary vectors it is 1 - 2 Hamming distance / dimensions.
+        """
         cosines = _rows_of_unit_length(a) @ _rows_of_unit_length(b).T
         return cosines.reshape((*np.shape(a)[:-1], *np.shape(b)[:-1]))
 
@@ -331,23 +337,20 @@ class Embedder:
 
         save(self, Path(folder).expanduser())
 
-    def _encode_as(
-        self, name: str, texts: Iterable[str], options: dict[str, object]
-    ) -> NDArray[np.float32 | np.float16 | np.int8]:
+    def _encode_as(self, name: str, texts: Iterable[str], options: dict[str, object]) -> AnyVectors:
         if name in self.instructions and "instruction" not in options:
             options = {"instruction_name": name, **options}
         return self.encode(texts, **options)  # type: ignore[arg-type]
 
-    def _encode_for_mteb(
-        self, batches: Any, task_metadata: Any, prompt_type: Any = None, **options: Any
-    ) -> NDArray[np.float32 | np.float16 | np.int8]:
+    def _encode_for_mteb(self, batches: Any, task_metadata: Any, prompt_type: Any = None, **options: Any) -> AnyVectors:
         """Vectors of mteb's batches. As in a comparison, a prompt that takes an instruction gets the task's, except for documents."""
         from unmask.tasks.mteb.protocol import OWN_OPTIONS, instruction_of, is_document, texts_of
 
         asks = self.prompt.prompt.takes_instruction and not is_document(prompt_type)
         options = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
         instruction = instruction_of(task_metadata) if asks else None
-        return self.encode(texts_of(batches), instruction=instruction, show_progress=False, **options)
+        vectors = self.encode(texts_of(batches), instruction=instruction, show_progress=False, **options)
+        return as_floats(vectors) if vectors.dtype == np.uint8 else vectors  # mteb would take packed bits for numbers
 
     def _instruction(self, instruction: str | None, name: str | None) -> str | None:
         if name is None:
@@ -395,40 +398,5 @@ def _cut_note(rows: Sequence[int], texts: int, limit: int) -> str:
     )
 
 
-def finish(
-    vectors: Vectors, dim: int | None, normalize: bool, precision: Precision
-) -> NDArray[np.float32 | np.float16 | np.int8]:
-    """Cut, normalise and convert vectors. Raises UnmaskError for a dimension or precision that they do not have."""
-    if dim is not None:
-        _require_width(dim, vectors.shape[1])
-        vectors = vectors[:, :dim]
-    if normalize:
-        vectors = normalized(vectors)
-    if precision == "float32":
-        return vectors
-    if precision == "float16":
-        if vectors.size and np.abs(vectors).max() > np.finfo(np.float16).max:
-            raise UnmaskError("These vectors do not fit float16; use normalize=True.")
-        return vectors.astype(np.float16)
-    if precision == "int8":
-        largest = np.abs(vectors).max(axis=1, keepdims=True, initial=np.finfo(np.float32).tiny)
-        return np.asarray(np.rint(vectors / largest * 127), np.int8)
-    raise unknown("precision", precision, PRECISIONS)
-
-
-def _require_width(dim: int, width: int) -> None:
-    if not 1 <= dim <= width:
-        raise UnmaskError(f"dim must be between 1 and {width}, not {dim}.")
-
-
 def _rows_of_unit_length(vectors: NDArray[np.generic]) -> Vectors:
-    return normalized(np.atleast_2d(np.asarray(vectors, np.float32)))
-
-
-def normalized(vectors: Vectors) -> Vectors:
-    """Vectors at unit length."""
-    with np.errstate(over="ignore"):
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    if not np.isfinite(lengths).all():  # squares beyond fp32, where every vector would become zero
-        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
+    return normalized(np.atleast_2d(as_floats(vectors)))

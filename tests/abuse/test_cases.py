@@ -38,7 +38,7 @@ OPTIONS = st.fixed_dictionaries(
     optional={
         "normalize": st.booleans(),
         "dim": st.sampled_from((-1, 0, 1, 8, 8, 64, 65)),
-        "precision": st.sampled_from(["float32", "float32", "float16", "int8", "int3"]),
+        "precision": st.sampled_from(["float32", "float32", "float16", "int8", "binary", "int3"]),
         "instruction": st.one_of(st.none(), st.none(), st.text(max_size=20)),
     },
 )

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from tests.conftest import TEXTS, make_tokenizer
 from tests.families import FAMILIES
 from unmask.designs.design import POOLINGS
-from unmask.embedder import Embedder, normalized
+from unmask.embedder import Embedder
 from unmask.encoding.heads import HEADS, HeadOptions, build_head
+from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
 from unmask.io import files
 from unmask.io.seals import SEAL, Damaged

@@ -17,7 +17,8 @@ from openai import BadRequestError, NotFoundError, OpenAI
 
 from tests.conftest import TEXTS
 from tests.serving.running import Client, running, until
-from unmask.embedder import Embedder, normalized
+from unmask.embedder import Embedder
+from unmask.encoding.quantization import normalized
 from unmask.serving.limits import Limits
 from unmask.serving.served import ServedModels
 

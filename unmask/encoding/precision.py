@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-Precision = Literal["float32", "float16", "int8"]
+Precision = Literal["float32", "float16", "int8", "binary"]
 PRECISIONS: Final = get_args(Precision)

@@ -15,8 +15,8 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from unmask import __version__
-from unmask.embedder import finish
 from unmask.encoding.encode import require_finite
+from unmask.encoding.quantization import finish
 from unmask.encoding.tokenization import TokenizedText, decode_ids
 from unmask.errors import UnmaskError
 from unmask.serving.batcher import Batcher, Closed, Full

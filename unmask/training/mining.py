@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Float32
 from numpy.typing import NDArray
 
-from unmask.embedder import Embedder, normalized
+from unmask.embedder import Embedder
+from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, Example, content_hash
 from unmask.training.leakage import fold

@@ -1,0 +1,185 @@
+"""Precisions: what is packed is what other libraries read, nothing senseless is written, and a loss is measured, not assumed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from tests.conftest import TEXTS
+from unmask.embedder import Embedder
+from unmask.encoding.precision import PRECISIONS
+from unmask.encoding.quantization import (
+    PrecisionLoss,
+    Vectors,
+    as_floats,
+    finish,
+    mean_loss,
+    measure_loss,
+    normalized,
+    sample_rows,
+)
+from unmask.errors import UnmaskError
+
+NUMBERS = st.floats(-1e4, 1e4, width=32)
+SIGNED = arrays("float32", st.tuples(st.integers(1, 6), st.integers(1, 4).map(lambda bytes_: 8 * bytes_)), elements=NUMBERS)
+LOSSY = [precision for precision in PRECISIONS if precision != "float32"]
+
+
+def drawn(count: int, dim: int = 64, seed: int = 0) -> Vectors:
+    return np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
+
+
+# --- binary ----------------------------------------------------------------------------------------------------------
+
+
+def test_binary_by_hand() -> None:
+    vectors = np.array([[1, -1, 0, 2, -3, 0.5, -0.0, 9]], np.float32)
+    assert finish(vectors, None, False, "binary").tolist() == [[0b10010101]]
+    assert as_floats(finish(vectors, None, False, "binary")).tolist() == [[1, -1, -1, 1, -1, 1, -1, 1]]
+
+
+@given(SIGNED)
+def test_binary_is_packed_as_in_sentence_transformers(vectors: Vectors) -> None:
+    from sentence_transformers.util import quantize_embeddings
+
+    assert np.array_equal(finish(vectors, None, False, "binary"), quantize_embeddings(vectors, "ubinary"))
+
+
+@given(SIGNED)
+def test_the_cosine_of_binary_vectors_is_their_hamming_distance(vectors: Vectors) -> None:
+    packed = np.asarray(finish(vectors, None, False, "binary"), np.uint8)
+    hamming = np.bitwise_count(packed[:, None] ^ packed[None]).sum(axis=2)
+    np.testing.assert_allclose(Embedder.similarity(packed, packed), 1 - 2 * hamming / vectors.shape[1], atol=1e-6)
+    np.testing.assert_allclose(Embedder.similarity_pairwise(packed, packed[::-1]), 1 - 2 * np.diag(hamming[:, ::-1]) / vectors.shape[1],
+                               atol=1e-6)  # fmt: skip
+
+
+def test_top_k_reads_binary_vectors_and_float_queries() -> None:
+    vectors = drawn(20)
+    packed = finish(vectors, None, False, "binary")
+    assert Embedder.top_k(packed, packed, 1).places[:, 0].tolist() == list(range(20))
+    assert Embedder.top_k(vectors, packed, 1).places[:, 0].tolist() == list(range(20))
+    assert Embedder.similarity(packed[0], packed[1]).shape == ()
+
+
+def test_an_embedder_writes_the_signs(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean")
+    found, vectors = embedder.encode(TEXTS, precision="binary"), embedder.encode(TEXTS)
+    assert found.dtype == np.uint8 and found.shape == (len(TEXTS), 8)
+    assert np.array_equal(as_floats(found) > 0, vectors > 0)
+    assert np.array_equal(embedder.encode(TEXTS, precision="binary", dim=16), found[:, :2])
+    assert embedder.encode([], precision="binary").shape == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("design", "options", "message"),
+    [
+        ("causal/plain/mean", {"dim": 12}, r"12 is not a multiple of 8. Use dim=8"),
+        ("causal/plain/mean", {"dim": 3}, r"3 is not a multiple of 8. Use int8"),
+        ("causal/plain/mean/whiten:9", {}, r"9 is not a multiple of 8. Use dim=8"),
+        ("causal/plain/mean/routing", {}, r"never negative.*'/zscore'"),
+        ("causal/plain/mean/concat~sigmoid", {}, r"never negative"),
+    ],
+)
+def test_binary_that_makes_no_sense_is_refused_before_texts_are_computed(
+    design: str, options: dict[str, Any], message: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = pico(design, "olmoe")
+    monkeypatch.setattr("unmask.encoding.tokenization.PromptTokenizer._truncate", lambda *_: pytest.fail("it was computed"))
+    with pytest.raises(UnmaskError, match=message):
+        embedder.encode(["long " * 2000], precision="binary", **options)
+
+
+@pytest.mark.parametrize("design", ["causal/plain/mean/routing/zscore", "causal/plain/mean/routing~topk"])
+def test_routing_weights_with_signs_have_binary_vectors(design: str, pico: Callable[..., Embedder]) -> None:
+    packed = pico(design, "olmoe").encode(TEXTS[:5], precision="binary")
+    assert len(np.unique(packed, axis=0)) > 1
+
+
+def test_mteb_gets_numbers_and_no_packed_bits(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean")
+    found = embedder.encode([{"text": TEXTS}], task_metadata=object(), precision="binary")  # type: ignore[list-item]
+    assert np.array_equal(found, as_floats(embedder.encode(TEXTS, precision="binary")))
+
+
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", LOSSY)
+def test_a_loss_is_that_of_the_similarities(precision: Any) -> None:
+    """Against numbers computed another way: scipy's correlation, and neighbours by sets."""
+    from scipy.stats import spearmanr
+
+    vectors = drawn(60)
+    loss = measure_loss(vectors, precision)
+    before, after = (normalized(values) for values in (vectors, as_floats(finish(vectors, None, False, precision))))
+    one, other = before @ before.T, after @ after.T
+    pairs = [(a, b) for a in range(60) for b in range(a)]
+    expected = spearmanr([one[pair] for pair in pairs], [other[pair] for pair in pairs]).statistic
+    assert loss is not None and loss.spearman == pytest.approx(expected, abs=1e-6)
+    kept = []
+    for row in range(60):
+        others = [k for k in range(60) if k != row]
+        first, second = (sorted(others, key=lambda k: (-cosines[row, k], k))[:10] for cosines in (one, other))
+        kept.append(len(set(first) & set(second)) / 10)
+    assert loss.neighbours == pytest.approx(np.mean(kept), abs=0.005)
+
+
+def test_coarser_precisions_lose_more() -> None:
+    losses = [measure_loss(drawn(200), precision) for precision in ("float16", "int8", "binary")]
+    spearman = [loss.spearman or 0 for loss in losses if loss]
+    assert spearman[0] > spearman[1] > spearman[2] > 0
+    assert [loss.neighbours for loss in losses if loss] == sorted((loss.neighbours for loss in losses if loss), reverse=True)
+
+
+def test_signs_alone_lose_nothing_as_binary() -> None:
+    loss = measure_loss(np.sign(drawn(50)), "binary")
+    assert loss == PrecisionLoss("binary", 50, pytest.approx(1), 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("precision", LOSSY)
+def test_vectors_that_are_all_alike_have_no_correlation(precision: Any) -> None:
+    loss = measure_loss(np.ones((5, 8), np.float32), precision)
+    assert loss == PrecisionLoss(precision, 5, None, 1.0)
+    assert "correlation" not in str(loss)
+
+
+def test_float32_and_two_vectors_have_no_loss_to_measure() -> None:
+    assert measure_loss(drawn(50), "float32") is None
+    assert measure_loss(drawn(2), "binary") is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 199, 200, 201, 1000, 99_999])
+def test_a_sample_is_spread_evenly(count: int) -> None:
+    rows = sample_rows(count)
+    assert len(rows) == min(count, 200) == len(set(rows.tolist()))
+    if count > 1:
+        assert rows[0] == 0 and rows[-1] == count - 1 and np.ptp(np.diff(rows)) <= 1
+
+
+def test_losses_of_shards_are_averaged_by_their_vectors() -> None:
+    one, other = PrecisionLoss("int8", 30, 0.9, 0.6), PrecisionLoss("int8", 10, 0.5, 1.0)
+    assert mean_loss([one, other]) == PrecisionLoss("int8", 40, pytest.approx(0.8), pytest.approx(0.7))  # type: ignore[arg-type]
+    assert mean_loss([PrecisionLoss("int8", 5, None, 1.0)]) == PrecisionLoss("int8", 5, None, 1.0)
+    assert mean_loss([]) is None
+
+
+def test_a_loss_reads_as_one_line() -> None:
+    assert str(PrecisionLoss("binary", 200, 0.93456, 0.7123)) == (
+        "binary against float32, on 200 vectors: rank correlation of cosines 0.9346, 71.2% of the nearest neighbours stay"
+    )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_no_precision_warns(precision: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        finish(np.zeros((3, 8), np.float32), None, True, precision)
+        measure_loss(np.zeros((3, 8), np.float32), precision)
