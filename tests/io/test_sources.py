@@ -1,0 +1,83 @@
+"""Sources: names, folders and patterns become files of rows, each of them once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unmask.errors import UnmaskError
+from unmask.io.sources import find_files
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of files of rows and others, which tests run in."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.jsonl", "a.txt", "README.md", ".hidden.jsonl", "below/c.csv.gz", "below/.git/d.jsonl", "below/e.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["b.jsonl"], ["b.jsonl"]),
+        (["b.jsonl", "a.txt", "./b.jsonl"], ["a.txt", "b.jsonl"]),
+        (["."], ["a.txt", "b.jsonl", "below/c.csv.gz", "below/e.parquet"]),
+        (["below", "."], ["a.txt", "b.jsonl", "below/c.csv.gz", "below/e.parquet"]),
+        (["*.txt", "*.jsonl"], ["a.txt", "b.jsonl"]),
+        (["**/*.gz"], ["below/c.csv.gz"]),
+        (["below/[ce].*"], ["below/c.csv.gz", "below/e.parquet"]),
+    ],
+)
+def test_names_folders_and_patterns_become_files(given: list[str], expected: list[str], corpus: Path) -> None:
+    assert [str(file) for file in find_files(given)] == expected
+
+
+def test_an_absolute_pattern_is_matched(corpus: Path) -> None:
+    assert find_files([f"{corpus}/*.txt"]) == [corpus / "a.txt"]
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_found(corpus: Path) -> None:
+    (corpus / "a[1].txt").write_text("x\n")
+    assert find_files(["a[1].txt"]) == [Path("a[1].txt")]
+
+
+def test_links_in_a_folder_are_left_out_and_a_link_that_is_named_is_followed(corpus: Path) -> None:
+    (corpus / "below" / "link.jsonl").symlink_to(corpus / "b.jsonl")
+    (corpus / "below" / "loop").symlink_to(corpus)
+    assert [file.name for file in find_files(["below"])] == ["c.csv.gz", "e.parquet"]
+    assert find_files(["below/link.jsonl"]) == [Path("below/link.jsonl")]
+    assert find_files(["below/link.jsonl", "b.jsonl"]) == [Path("below/link.jsonl")]  # the same file
+
+
+def test_a_folder_of_links_says_so(corpus: Path) -> None:
+    (corpus / "links").mkdir()
+    (corpus / "links" / "a.jsonl").symlink_to(corpus / "b.jsonl")
+    with pytest.raises(UnmaskError, match="Its 1 links are not followed: name their targets"):
+        find_files(["links"])
+
+
+def test_the_output_is_left_out(corpus: Path) -> None:
+    assert [file.name for file in find_files(["."], corpus / "below")] == ["a.txt", "b.jsonl"]
+    assert [file.name for file in find_files(["."], corpus / "b.jsonl")] == ["a.txt", "c.csv.gz", "e.parquet"]
+    with pytest.raises(UnmaskError, match="no file of rows but those of the output"):
+        find_files(["below"], Path("below"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nowhere", "There is no file or folder 'nowhere'"),
+        ("*.csv", r"No file matches '\*\.csv'"),
+        ("README.md", r"'README\.md': files of rows end with \.jsonl, .* not '\.md'"),
+        ("*", "README"),
+        ("empty", "'empty' holds no file of rows"),
+    ],
+)
+def test_what_stands_for_no_file_of_rows_is_refused(given: str, message: str, corpus: Path) -> None:
+    (corpus / "empty").mkdir()
+    with pytest.raises(UnmaskError, match=message):
+        find_files([given])

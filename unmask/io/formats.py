@@ -1,0 +1,232 @@
+"""Formats: how each kind of file becomes rows. A row that cannot be read is a fault, and the rows after it are read.
+
+A format reads from any row on, without parsing what lies before, and says where every n-th row begins. Memory holds one row of a text
+file, and 1 024 rows of a parquet file.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from unmask.io.compressed import DAMAGE, is_damage, open_unpacked
+from unmask.io.lines import BadLine, Lines, Start
+
+Row = dict[str, Any]
+_BATCH = 1024
+_BUFFER = 1 << 20
+_FIELD = 1 << 27
+"""Most characters of a field of a csv: more than any line that is read in bounded memory."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a row cannot be read. told: what follows the file's name in an error; text: how the row begins."""
+
+    told: str
+    text: str = ""
+
+
+Item = tuple[int, Row | Fault]
+"""Line number, and what is there."""
+
+
+class Format(Protocol):
+    """One kind of file."""
+
+    def read(self, file: Path, start: Start, longest: int | None, columns: Sequence[str] | None) -> Iterator[Item]:
+        """Rows and faults from a start on. longest: most bytes of a line; columns: a hint which columns are needed."""
+        ...
+
+    def starts(self, file: Path, every: int, longest: int | None) -> tuple[list[Start], int]:
+        """Where the rows 0, every, 2 * every ... begin, and the number of rows with the faulty ones."""
+        ...
+
+
+Items = Callable[[Lines, Start, bool], Iterator[Item]]
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """Rows in lines, compressed or not. items: yields the rows; without the flag, only that there is one."""
+
+    items: Items
+
+    def read(self, file: Path, start: Start, longest: int | None, columns: Sequence[str] | None) -> Iterator[Item]:
+        """Rows and faults. A file whose rest cannot be unpacked ends with a fault."""
+        with closing(open_unpacked(file)) as stream:
+            yield from _to_the_damage(Lines(stream, longest), start, True, self.items)
+
+    def starts(self, file: Path, every: int, longest: int | None) -> tuple[list[Start], int]:
+        """Where every n-th row begins, and the number of rows."""
+        starts, rows = [], 0
+        with closing(open_unpacked(file)) as stream:
+            lines = Lines(stream, longest)
+            here = Start()
+            for _ in _to_the_damage(lines, here, False, self.items):
+                if rows % every == 0:
+                    starts.append(here)
+                rows += 1
+                here = Start(rows, lines.number, lines.offset)
+        return starts, rows
+
+
+def _to_the_damage(lines: Lines, start: Start, parsed: bool, items: Items) -> Iterator[Item]:
+    try:
+        yield from items(lines, start, parsed)
+    except DAMAGE as error:
+        if not is_damage(error):
+            raise
+        yield lines.number + 1, Fault(f" cannot be unpacked after line {lines.number}: {str(error).rstrip('.')}.")
+
+
+def _each_line(lines: Lines, start: Start) -> Iterator[tuple[int, str | Fault]]:
+    if start.row:
+        lines.go_to(start)
+    while True:
+        try:
+            yield lines.number + 1, next(lines)
+        except StopIteration:
+            return
+        except BadLine as bad:
+            yield bad.line, Fault(bad.told, bad.text)
+
+
+def _txt(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
+    for number, line in _each_line(lines, start):
+        yield number, line if isinstance(line, Fault) else {"text": line.rstrip("\r\n")}
+
+
+def _jsonl(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
+    for number, line in _each_line(lines, start):
+        if isinstance(line, Fault):
+            yield number, line
+        elif line.strip():
+            yield number, _object(number, line) if parsed else {}
+
+
+def _object(number: int, line: str) -> Row | Fault:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        return Fault(f", line {number}, column {error.colno}: no JSON: {error.msg}.", line)
+    except RecursionError:
+        return Fault(f", line {number}: lists or objects lie too deep in each other.", line)
+    except ValueError as error:  # a number of thousands of digits
+        return Fault(f", line {number}: no JSON: {error}.", line)
+    if not isinstance(row, dict):
+        return Fault(f", line {number}: expected a JSON object, found {type(row).__name__}.", line)
+    return row
+
+
+def _delimited(delimiter: str) -> Items:
+    def items(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
+        csv.field_size_limit(_FIELD)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        header, reading = None, True
+        while reading:
+            begin = lines.number + 1
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except BadLine as bad:
+                yield bad.line, Fault(bad.told, bad.text)
+                reading = header is not None  # without a header, the rest says nothing
+                continue
+            except csv.Error as error:
+                yield begin, Fault(f", line {begin}: {error}.")  # an open quote runs to the end of the file
+                reading = header is not None
+                continue
+            if not cells:
+                continue
+            if header is None:
+                header = cells
+                if start.row:
+                    lines.go_to(start)
+            elif len(cells) == len(header):
+                yield lines.number, dict(zip(header, cells, strict=True))
+            else:
+                yield lines.number, Fault(f", line {lines.number}: expected {len(header)} columns.", delimiter.join(cells))
+
+    return items
+
+
+class Parquet:
+    """Rows in columns. The line of a row is its number, from 1."""
+
+    def read(self, file: Path, start: Start, longest: int | None, columns: Sequence[str] | None) -> Iterator[Item]:
+        """Rows and faults. A file that cannot be read further ends with a fault."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        number = start.row
+        try:
+            with pq.ParquetFile(
+                file, buffer_size=_BUFFER
+            ) as table:  # without a buffer, a column of a row group is read at once
+                names = set(table.schema_arrow.names)
+                known = list(columns) if columns is not None and names.issuperset(columns) else None
+                groups, skip = _groups_from(table, start.row)
+                for batch in table.iter_batches(_BATCH, row_groups=groups, columns=known):
+                    for item in _rows(batch, number - skip):
+                        if skip:
+                            skip -= 1
+                            continue
+                        number += 1
+                        yield number, item
+        except (pa.ArrowException, OSError) as error:
+            if getattr(error, "errno", None) and not isinstance(error, pa.ArrowException):
+                raise
+            yield number + 1, Fault(f" cannot be read as a parquet file: {str(error).rstrip('.')}.")
+
+    def starts(self, file: Path, every: int, longest: int | None) -> tuple[list[Start], int]:
+        """Where every n-th row begins, and the number of rows."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            rows = pq.read_metadata(file).num_rows
+        except (pa.ArrowException, OSError):
+            return [Start()], 1  # which reads as one fault
+        return [Start(row, row, 0) for row in range(0, rows, every)], rows
+
+
+def _groups_from(table: Any, row: int) -> tuple[list[int], int]:
+    """The row groups that hold this row and all after it, and how many rows of theirs come before."""
+    sizes = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+    first = 0
+    while first < len(sizes) and row >= sizes[first]:
+        row -= sizes[first]
+        first += 1
+    return list(range(first, len(sizes))), row
+
+
+def _rows(batch: Any, before: int) -> list[Row | Fault]:
+    """The rows of a batch; one by one if a string in it is not UTF-8."""
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError:
+        return [_row(batch, place, before + place + 1) for place in range(batch.num_rows)]
+
+
+def _row(batch: Any, place: int, number: int) -> Row | Fault:
+    try:
+        row: Row = batch.slice(place, 1).to_pylist()[0]
+        return row
+    except UnicodeDecodeError:
+        return Fault(f", line {number}: a string is not UTF-8.")
+
+
+FORMATS: dict[str, Format] = {
+    ".jsonl": TextFormat(_jsonl),
+    ".csv": TextFormat(_delimited(",")),
+    ".tsv": TextFormat(_delimited("\t")),
+    ".parquet": Parquet(),
+    ".txt": TextFormat(_txt),
+}

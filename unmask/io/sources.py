@@ -1,0 +1,66 @@
+"""Sources: the files of rows that a command is given, as files, folders and patterns."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from unmask.errors import UnmaskError
+from unmask.io.compressed import COMPRESSIONS
+from unmask.io.rows import READERS, has_rows, require_rows
+
+
+def find_files(given: Sequence[str | Path], output: Path | None = None) -> list[Path]:
+    """The files that names, folders and patterns (`data/*.jsonl`, `data/**/*.parquet`) stand for, sorted, none of them twice.
+
+    A folder stands for all files of rows below it. Links and hidden files in it are left out; a link that is named itself is followed.
+    output: a file or folder that the command writes; it is left out, with everything below it. Raises UnmaskError for a name or pattern
+    that nothing matches, for a folder without a file of rows, and for a file with another ending.
+    """
+    found: dict[str, Path] = {}
+    target = None if output is None else os.path.realpath(output)
+    for one in given:
+        for file in _below(one):
+            real = os.path.realpath(file)
+            if target is None or (real != target and not real.startswith(f"{target}{os.sep}")):
+                found.setdefault(real, file)
+    if not found:
+        raise UnmaskError(f"There is no file of rows but those of the output '{output}'.")
+    return sorted(found.values())
+
+
+def _below(given: str | Path) -> Iterable[Path]:
+    place = Path(given).expanduser()
+    if place.is_dir():
+        return _in_folder(place)
+    if place.is_file():
+        require_rows(place)
+        return [place]
+    if not glob.has_magic(str(given)):
+        raise UnmaskError(f"There is no file or folder '{given}'.")
+    matches = sorted(Path(match) for match in glob.glob(str(place), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    files = [match for match in matches if match.is_file()]
+    if not files:
+        raise UnmaskError(f"No file matches '{given}'.")
+    for file in files:
+        require_rows(file)
+    return files
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    files, links = [], 0
+    for above, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(above, name) for name in names if not name.startswith(".")):
+            links += path.is_symlink()
+            if has_rows(path) and path.is_file() and not path.is_symlink():
+                files.append(path)
+    if not files:
+        more = f" Its {links} links are not followed: name their targets." if links else ""
+        raise UnmaskError(
+            f"'{folder}' holds no file of rows. Such files end with {', '.join(READERS)}, and those of lines may be compressed "
+            f"({', '.join(COMPRESSIONS)}).{more}"
+        )
+    return files
