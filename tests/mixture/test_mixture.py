@@ -13,7 +13,7 @@ from tests.mixture.models import FAMILY, language_model, saved_experts, tokens
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.mixture.gating import Routing, gates
-from unmask.mixture.mixture_folder import Mixture
+from unmask.mixture.mixture_folder import Mixture, read_mixture_settings
 from unmask.mixture.overrides import override_routing, shuffled
 
 ROUTERS = ["block", "layer", "final"]
@@ -291,7 +291,7 @@ def test_routers_of_other_experts_are_refused(tmp_path: Path) -> None:
         mixture.load_routers({"router": torch.zeros(2, 64)})
     with pytest.raises(UnmaskError, match="not of the kind 'block'"):
         mixture.load_routers({"model.layers.0.mlp": torch.zeros(3, 64)})
-    with pytest.raises(UnmaskError, match="were made for 'block'"):
+    with pytest.raises(UnmaskError, match="were made for router=block"):
         mixture.routing = Routing("layer")
     with pytest.raises(UnmaskError, match="Did you mean 'a'"):
         mixture.only("aa")
@@ -358,7 +358,7 @@ def test_a_sequence_is_routed_by_the_mean_of_the_text_so_far(tmp_path: Path) -> 
     other = ids.clone()
     other[:, 6:] = 5
     assert torch.allclose(logits(model, other)[:, :6], whole[:, :6], atol=1e-5), "the future decides nothing"
-    with pytest.raises(UnmaskError, match="were made for 'sequence'"):
+    with pytest.raises(UnmaskError, match="were made for level=sequence"):
         mixture.routing = Routing()
 
 
@@ -433,3 +433,96 @@ def test_chance_is_as_strong_as_what_was_learned() -> None:
     assert not torch.equal(chance, shuffled(Routing(top_k=2), 1)(scores))
     agree = float((chance.argmax(dim=-1) == learned.argmax(dim=-1)).float().mean())
     assert abs(agree - 1 / 3) < 0.05
+
+
+@pytest.mark.parametrize("router", ["block", "layer"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "olmoe"])
+def test_layers_of_a_span_share_the_decision_of_the_first_one(router: Any, family: str, tmp_path: Path) -> None:
+    model = language_model(family, num_hidden_layers=3)
+    ids = tokens(model)
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(router, top_k=2, span=2))
+    with mixture.record_logits() as recorded:
+        shared = logits(model, ids)
+    blocks = len(recorded) // 3  # of a layer that carry experts: the attention and the MLP, which olmoe's experts leave out
+    assert blocks == (1 if family == "olmoe" else 2) and len(mixture.deciding) == 2, "layers 0 and 1; layer 2"
+    assert len(mixture.routers) == (2 if router == "layer" else 1)
+    assert all(torch.equal(decision, recorded[0]) for decision in recorded[: 2 * blocks])
+    assert torch.equal(recorded[-1], recorded[2 * blocks]) and not torch.equal(recorded[0], recorded[-1])
+    # the same decisions, dictated point by point to a mixture in which each block decides
+    weights, dictated = mixture.routers, iter([*recorded])
+    first = next(iter(weights.values())).weight.detach().clone()
+    plain = Mixture(mixture.remove(), saved_experts(tmp_path / "again", model), Routing("block", top_k=2))
+    plain.load_routers({"router": first})
+    with plain.with_gates(lambda _: gates(next(dictated), plain.routing)):
+        assert torch.equal(logits(model, ids), shared)
+
+
+def test_layers_below_the_first_with_experts_are_those_of_the_base(tmp_path: Path) -> None:
+    model = language_model(num_hidden_layers=3)
+    ids = tokens(model)
+    base = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(from_layer=2))
+    states = model(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+    assert len(mixture.points) == 2 and all(".layers.2." in name for name in mixture.stacks)
+    assert torch.equal(states[2], base[2]) and not torch.equal(states[3], base[3])
+    assert torch.equal(logits(mixture.remove(), ids), logits(model, ids))
+
+
+SHARED = {"span": 2, "from_layer": 1}
+
+
+@pytest.mark.parametrize(
+    "routing",
+    [
+        {},
+        {"level": "sequence"},
+        {"router": "final"},
+        SHARED,
+        SHARED | {"level": "sequence"},
+        {"router": "final", "level": "sequence"},
+    ],
+)
+def test_a_text_that_goes_on_by_the_cache_of_its_beginning_is_routed_as_a_whole(
+    routing: dict[str, Any], tmp_path: Path
+) -> None:
+    """The model makes the cache itself, as it does by default."""
+    model = language_model(num_hidden_layers=3)
+    ids = tokens(model)
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(**routing))
+    for router in mixture.routers.values():
+        torch.nn.init.normal_(router.weight, std=0.5)
+    whole = logits(model, ids)
+    with torch.no_grad():
+        before = model(input_ids=ids[:, :5])
+        after = model(input_ids=ids[:, 5:], past_key_values=before.past_key_values)
+    assert torch.allclose(before.logits, whole[:, :5], atol=1e-5) and torch.allclose(after.logits, whole[:, 5:], atol=1e-5)
+
+
+def test_a_span_is_kept_by_the_folder_and_cannot_be_changed(tmp_path: Path) -> None:
+    model = language_model(num_hidden_layers=3)
+    mixture = Mixture(model, saved_experts(tmp_path, model), routing := Routing(**SHARED))  # type: ignore[arg-type]
+    mixture.save_pretrained(tmp_path / "saved")
+    assert read_mixture_settings(tmp_path / "saved").routing == routing
+    with pytest.raises(UnmaskError, match="made for span=2, not 1"):
+        mixture.routing = Routing(span=1, from_layer=1)
+
+
+@pytest.mark.parametrize(
+    ("routing", "words"),
+    [
+        ({"span": -1}, "span must be at least 0"),
+        ({"from_layer": -1}, "from_layer must be at least 0"),
+        ({"router": "final", "span": 2}, "decides once for all layers"),
+    ],
+)
+def test_a_span_that_says_nothing_is_refused(routing: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnmaskError, match=words):
+        Routing(**routing)
+
+
+def test_a_first_layer_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    model = language_model(num_hidden_layers=2)
+    experts = saved_experts(tmp_path, model)
+    with pytest.raises(UnmaskError, match="this model has layers 0 to 1"):
+        Mixture(model, experts, Routing(from_layer=2))
+    assert not any("routing_point" in name for name, _ in model.named_modules()), "nothing was changed"

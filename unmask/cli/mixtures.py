@@ -51,6 +51,10 @@ def mix(
         ),
     ] = "block",
     level: Annotated[Level, typer.Option(help="What the router decides on: each token alone, or the text so far.")] = "token",
+    span: Annotated[
+        int, typer.Option(min=0, help="Layers that share the decision of the first one. 0: each block decides.")
+    ] = 0,
+    from_layer: Annotated[int, typer.Option(min=0, help="First layer with experts. Those below stay as in the base.")] = 0,
     top_k: Annotated[int, typer.Option(min=1, help="Experts that act on a token.")] = 1,
     renormalise: Annotated[
         bool, typer.Option("--renormalise", help="Scale the gates of the chosen experts so that they sum to 1.")
@@ -95,9 +99,10 @@ def mix(
         raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
     with in_one_sentence():
         lora = LoraOptions(r=r, alpha=alpha)
+    routing = Routing(router, top_k, renormalise, level, span, from_layer)
     _mix(
         lora if joint else Ingredients(tuple(experts or ()), shared, start_from),
-        (domains_of(lessons), output.expanduser(), Routing(router, top_k, renormalise, level), options.source(base or "")),
+        (domains_of(lessons), output.expanduser(), routing, options.source(base or "")),
         RouterOptions(train_top_k, start, Balance(balance, balance_over)),
         {"batch": batch, "accumulate": accumulate, "max_length": max_length, "average": average, "seed": seed},
         steps,

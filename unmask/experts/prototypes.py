@@ -75,7 +75,7 @@ def mean_states(
 
     collate = LessonCollator(pad_id)
     with mixture.without_experts(), ExitStack() as hooks:
-        for block in mixture.points if mixture.routing.router != "final" else ():
+        for block in mixture.deciding if mixture.routing.router != "final" else ():
             name = block if mixture.routing.router == "layer" else "router"
             module = mixture.model.get_submodule(block)
             hooks.callback(module.register_forward_pre_hook(hook(name), with_kwargs=True).remove)
@@ -87,5 +87,5 @@ def mean_states(
             if mixture.routing.router == "final":
                 add("router", state)
             tokens += int(real.sum())
-    blocks = len(mixture.points) if mixture.routing.router == "block" else 1
+    blocks = len(mixture.deciding) if mixture.routing.router == "block" else 1
     return {name: (total / tokens / blocks).float() for name, total in sums.items()}

@@ -19,10 +19,11 @@ class FinalRouter:
 
     def __init__(self, body: Any, control: Control, router: nn.Linear) -> None:
         self.body, self.control, self.router = body, control, router
+        self.cache: Any = None  # of the base model, for the current pass
 
-    def attach(self) -> Any:
-        """Run before every pass. Returns the handle that undoes it."""
-        return self.body.register_forward_pre_hook(self._decide, with_kwargs=True)
+    def attach(self) -> tuple[Any, Any]:
+        """Run before every pass, and keep the base model's cache with the mixture's. Returns the handles that undo it."""
+        return self.body.register_forward_pre_hook(self._decide, with_kwargs=True), self.body.register_forward_hook(self._keep)
 
     def _decide(self, body: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if self.control.off:
@@ -34,10 +35,19 @@ class FinalRouter:
         self.control.off = True
         try:
             with torch.no_grad():
-                state = body(*args, **inputs).last_hidden_state
+                output = body(*args, **inputs)
         finally:
             self.control.off = False
+        state, self.cache = output.last_hidden_state, output.past_key_values
         self.control.decided = nn.functional.linear(state.to(self.router.weight.dtype), self.router.weight)
+
+    def _keep(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        """A model that is given no cache makes one itself, in each of the two passes."""
+        if not self.control.off:
+            cache = getattr(output, "past_key_values", None)
+            if cache is not None:
+                cache.of_the_base_model = self.cache
+            self.cache = None
 
 
 def _own_cache(cache: Any, config: Any) -> Any:

@@ -28,19 +28,33 @@ class Routing:
     router: "block" has one router for all blocks, and each block routes by its own input. "layer" has a router for each block. "final"
     decides once for the whole model, by the last state of a first pass without experts, as X-LoRA does.
     level: "token" routes each token by itself. "sequence" routes by the mean of the logits up to that token, which keeps the model causal.
+    span: number of layers that share a decision, which the first of them makes by its input; 0 lets each block decide.
+    from_layer: the first layer with experts. The layers below it are those of the base.
     top_k: number of experts that act on a token. renormalise: make their gates sum to 1. Use it for evaluation: it separates which
-    expert is chosen from how strongly it acts. Raises UnmaskError for a top_k below 1.
+    expert is chosen from how strongly it acts. Raises UnmaskError for a top_k below 1 and for settings that contradict each other.
     """
 
     router: RouterKind = "block"
     top_k: int = 1
     renormalise: bool = False
     level: Level = "token"
+    span: int = 0
+    from_layer: int = 0
 
     def __post_init__(self) -> None:
-        """Check the number of experts."""
-        if self.top_k < 1:
-            raise UnmaskError(f"top_k must be at least 1, not {self.top_k}.")
+        """Check the numbers."""
+        for name, value, least in (("top_k", self.top_k, 1), ("span", self.span, 0), ("from_layer", self.from_layer, 0)):
+            if value < least:
+                raise UnmaskError(f"{name} must be at least {least}, not {value}.")
+        if self.span and self.router == "final":
+            raise UnmaskError(
+                "A 'final' router decides once for all layers, so a span would change nothing. Leave one of them out."
+            )
+
+    @property
+    def made_for(self) -> dict[str, str | int]:
+        """The settings that a mixture is built for. They cannot be changed later."""
+        return {"router": self.router, "level": self.level, "span": self.span, "from_layer": self.from_layer}
 
     def require_gradient(self) -> None:
         """Raise UnmaskError if a router would learn nothing under this routing."""
@@ -104,13 +118,18 @@ class RoutingPoint(nn.Module):
     """Computes the gates of a block's tokens, once for all linear maps of the block. It returns logits, as any router does.
 
     name: of the block. always: rank of an expert that acts on every token at full strength; its ranks stand behind the routed ones.
+    leader: the earlier point whose decision this one takes over. None if it decides itself.
     Maps that read the block's own input (query, key and value; gate and up) share one product with their factors A, which saves calls.
     """
 
     together: Tensor | None
 
-    def __init__(self, name: str, router: nn.Linear, rank: int, control: Control, always: int = 0) -> None:
+    def __init__(
+        self, name: str, router: nn.Linear, rank: int, control: Control, always: int = 0, leader: RoutingPoint | None = None
+    ) -> None:
         super().__init__()
+        self._leader = [leader] if leader else []  # in a list, so that it is no submodule
+        self._decision: Tensor | None = None
         self.name, self.router, self.rank, self.control, self.always = name, router, rank, control, always
         self.now = BlockState()
         self.fixed = True  # the factors do not train
@@ -124,13 +143,7 @@ class RoutingPoint(nn.Module):
         tokens = hidden.numel() // hidden.shape[-1]
         now.few = self.fixed and tokens <= _FEW and hidden.device.type == "cpu"
         wide = hidden.float() if now.few else hidden
-        if control.decided is None:
-            weight = self.router.weight
-            logits = nn.functional.linear(wide.to(weight.dtype), weight)
-        else:
-            logits = control.decided
-        if control.so_far is not None:
-            logits = control.so_far(self.name, logits)
+        logits = self._decide(wide)
         if control.recorded is not None:
             control.recorded.append(logits)
         if now.few and tokens == 1 and control.routing.top_k == 1 and not control.gate_function and not self.always:
@@ -144,6 +157,24 @@ class RoutingPoint(nn.Module):
             now.input = hidden
             now.low = self._low_of_few(wide) if now.few else self._low(wide)
         return logits.reshape(-1, logits.shape[-1])
+
+    @property
+    def decides(self) -> bool:
+        """Whether this point decides itself."""
+        return not self._leader
+
+    def _decide(self, hidden: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch expert"]:
+        if self._leader:
+            decision = self._leader[0]._decision
+            assert decision is not None, "the layers of a decoder run in order"
+            return decision
+        control, weight = self.control, self.router.weight
+        logits = nn.functional.linear(hidden.to(weight.dtype), weight) if control.decided is None else control.decided
+        if control.so_far is not None:
+            logits = control.so_far(self.name, logits)
+        if control.routing.span:
+            self._decision = logits
+        return logits
 
     def share(self, stacks: Sequence[Any]) -> None:
         """Compute the gated A x of these maps at once: all of them read the block's input."""

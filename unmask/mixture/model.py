@@ -32,8 +32,8 @@ _SPREAD = 0.01  # of a new router's weights: equal logits would send every token
 class MixtureModel:
     """A causal language model with experts in it (MiXSE; Self-MoE, arXiv 2406.12034, section 2.2).
 
-    model: changed in place. experts: in the order of the router's rows. routing: can be changed at any time, except for its `router` and
-    `level`. shared: one more expert, which acts on every token at full strength and is not routed.
+    model: changed in place. experts: in the order of the router's rows. routing: can be changed at any time, except for what it is
+    `made_for`. shared: one more expert, which acts on every token at full strength and is not routed.
     Raises UnmaskError for experts that cannot be stacked or do not fit the model.
     """
 
@@ -57,6 +57,7 @@ class MixtureModel:
         for name in experts[0].factors:  # before anything is changed: refuse experts that do not fit
             self._linear(name)
             self._block(name)
+        self._maps = self._maps_of(self.routing)
         self._before = BaseState.of(model, self.body)
         for parameter in model.parameters():
             parameter.requires_grad_(False)
@@ -65,9 +66,9 @@ class MixtureModel:
         for name, point in self.points.items():
             self._gate_block(name, point)
         if self.routing.router == "final":
-            self._hooks.append(FinalRouter(self.body, self._control, self.routers["router"]).attach())
+            self._hooks += FinalRouter(self.body, self._control, self.routers["router"]).attach()
         if self.routing.level == "sequence":
-            self._hooks.append(RunningMean(self.body, self._control).attach())
+            self._hooks += RunningMean(self.body, self._control).attach()
         self._plain_class = type(self.body)
         declare(self.body)
         forget_recording(model)  # transformers looks for routers only once, and this model may have recorded before
@@ -82,17 +83,22 @@ class MixtureModel:
 
     @routing.setter
     def routing(self, routing: Routing) -> None:
-        for current, wanted in ((self.routing.router, routing.router), (self.routing.level, routing.level)):
-            if current != wanted:
-                raise UnmaskError(f"The routers of this mixture were made for '{current}', not '{wanted}'.")
+        for name, current in self.routing.made_for.items():
+            if (wanted := routing.made_for[name]) != current:
+                raise UnmaskError(f"The routers of this mixture were made for {name}={current}, not {wanted}.")
         self._control.routing = routing
 
     @property
     def routers(self) -> dict[str, nn.Linear]:
         """Each router once, by name: "router", or for `layer` the name of its block."""
         if self.routing.router == "layer":
-            return {name: point.router for name, point in self.points.items()}
+            return {name: point.router for name, point in self.deciding.items()}
         return {"router": next(iter(self.points.values())).router}
+
+    @property
+    def deciding(self) -> dict[str, RoutingPoint]:
+        """The routing points that decide themselves, by the name of their block. The others take over an earlier decision."""
+        return {name: point for name, point in self.points.items() if point.decides}
 
     @property
     def router_weights(self) -> list[nn.Parameter]:
@@ -102,7 +108,7 @@ class MixtureModel:
     @property
     def stacks(self) -> dict[str, ExpertLinear]:
         """The linear maps that carry the experts, by the name that they have in the base."""
-        return {name: self.model.get_submodule(name) for name in self.experts[0].factors}  # type: ignore[misc]
+        return {name: self.model.get_submodule(name) for name in self._maps}  # type: ignore[misc]
 
     @property
     def expert_weights(self) -> list[nn.Parameter]:
@@ -184,7 +190,7 @@ class MixtureModel:
         for hook in self._hooks:
             hook.remove()
         forget_recording(self.model)
-        for name in self.experts[0].factors:
+        for name in self._maps:
             owner, _, leaf = name.rpartition(".")
             setattr(self.model.get_submodule(owner), leaf, self.model.get_submodule(name).base)
         for name in self.points:
@@ -200,15 +206,20 @@ class MixtureModel:
         weight = next(self.model.parameters())
         shared: nn.Linear | None = None
         points: dict[str, RoutingPoint] = {}
-        for name in first.factors:
+        leaders: dict[int, RoutingPoint] = {}  # the first point of each group of layers that share a decision
+        span, from_layer = self.routing.span, self.routing.from_layer
+        for name in self._maps:
             linear = self._linear(name)
             block = self._block(name)
             if block not in points:
-                if shared is None or self.routing.router == "layer":
+                leader = leaders.get(group := (self._layer(name) - from_layer) // span if span else len(points))
+                if shared is None or (self.routing.router == "layer" and leader is None):
                     # fp32 beside weights of any precision: the router trains, and is small
                     size = self.body.config.get_text_config(decoder=True).hidden_size
                     shared = nn.Linear(size, len(self.experts), bias=False, device=weight.device, dtype=torch.float32)
-                points[block] = RoutingPoint(block, shared, first.rank, self._control, always=first.rank if self.shared else 0)
+                always = first.rank if self.shared else 0
+                points[block] = RoutingPoint(block, shared, first.rank, self._control, always, leader)
+                leaders.setdefault(group, points[block])
             owner, _, leaf = name.rpartition(".")
             stacked = [*self.experts, self.shared] if self.shared else self.experts
             stack = ExpertLinear(linear, [expert.factors[name] for expert in stacked], points[block])
@@ -260,6 +271,25 @@ class MixtureModel:
         if not name.startswith(f"{prefix}.") or len(inside) < 3:
             raise UnmaskError(f"{name} is not part of a block (attention or MLP) of a layer, so its tokens cannot be routed.")
         return f"{prefix}.{inside[0]}.{inside[1]}"
+
+    def _layer(self, name: str) -> int:
+        """The number of the layer that a map belongs to."""
+        return int(self._block(name).rpartition(".")[0].rpartition(".")[2])
+
+    def _maps_of(self, routing: Routing) -> list[str]:
+        """The maps that carry experts. If layers share decisions, in the order in which the model runs them: the first one decides."""
+        count = len(find_layers(self.body))
+        if routing.from_layer >= count:
+            raise UnmaskError(
+                f"from_layer {routing.from_layer} leaves no layer with experts: this model has layers 0 to {count - 1}."
+            )
+        maps = [name for name in self.experts[0].factors if self._layer(name) >= routing.from_layer]
+        if not maps:
+            raise UnmaskError(
+                f"These experts change no layer from {routing.from_layer} on, so the mixture would be its base model."
+            )
+        registered = {name: place for place, (name, _) in enumerate(self.model.named_modules())}
+        return sorted(maps, key=registered.__getitem__) if routing.span else maps
 
     def _gate_block(self, name: str, point: RoutingPoint) -> None:
         def gate(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:

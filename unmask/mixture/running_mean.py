@@ -21,19 +21,24 @@ class RunningMean:
     def __init__(self, body: Any, control: Control) -> None:
         self.body, self.control = body, control
         self.real: Tensor | None = None
-        self.sums: dict[str, tuple[Tensor, Tensor]] | None = None  # None without a cache: a pass then holds the whole text
+        self.sums: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def attach(self) -> Any:
-        """Prepare every pass before it runs. Returns the handle that undoes it."""
+    def attach(self) -> tuple[Any, Any]:
+        """Prepare every pass before it runs, and keep its sums with its cache. Returns the handles that undo it."""
         self.control.so_far = self.so_far
-        return self.body.register_forward_pre_hook(self._prepare, with_kwargs=True)
+        return self.body.register_forward_pre_hook(self._prepare, with_kwargs=True), self.body.register_forward_hook(self._keep)
 
     def _prepare(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask, cache = named.get("attention_mask"), named.get("past_key_values")
         self.real = mask if isinstance(mask, Tensor) and mask.dim() == 2 else None
-        if cache is not None and not hasattr(cache, "routed_so_far"):
-            cache.routed_so_far = {}
-        self.sums = None if cache is None else cache.routed_so_far
+        self.sums = dict(getattr(cache, "routed_so_far", {}))
+
+    def _keep(self, _: Any, args: tuple[Any, ...], output: Any) -> None:
+        """Keep the sums beside the cache, which a model makes itself if it is given none."""
+        cache = getattr(output, "past_key_values", None)
+        if cache is not None:
+            cache.routed_so_far = self.sums
+        self.sums = {}
 
     def so_far(self, name: str, logits: Float[Tensor, "batch token expert"]) -> Float[Tensor, "batch token expert"]:
         """For each token of a block, the mean of the logits up to that token. Padding is left out."""
@@ -41,9 +46,8 @@ class RunningMean:
         if self.real is not None:
             real = self.real[:, -logits.shape[1] :].to(real)
         sums, counts = (logits * real.unsqueeze(-1)).cumsum(dim=1), real.cumsum(dim=1).unsqueeze(-1)
-        if self.sums is not None:
-            if name in self.sums:
-                before, number = self.sums[name]
-                sums, counts = sums + before, counts + number
-            self.sums[name] = (sums[:, -1:], counts[:, -1:])
+        if name in self.sums:
+            before, number = self.sums[name]
+            sums, counts = sums + before, counts + number
+        self.sums = {**self.sums, name: (sums[:, -1:], counts[:, -1:])}
         return sums / counts.clamp_min(1)
