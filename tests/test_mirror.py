@@ -23,6 +23,7 @@ FAMILIES = {
 ELSEWHERE = {
     "designs/presets": "designs/test_design.py",
     "encoding/precision": "encoding/test_quantization.py",
+    "encoding/texts": "test_embedder.py",
     "evaluation/racing": "evaluation/test_recommend.py",
     "evaluation/reference_rows": "evaluation/test_compare.py",
     "evaluation/word_level": "evaluation/test_word_scores.py",

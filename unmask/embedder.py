@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -14,11 +14,14 @@ from unmask.designs.design import Design, as_design
 from unmask.designs.prompts import find_prompt
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
+from unmask.encoding.chunk_vectors import Chunks, encode_chunks
+from unmask.encoding.chunking import Chunking
 from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width
+from unmask.encoding.texts import as_texts, warn_of_cuts
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
 from unmask.io.terminal import progress_bar
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEFAULT_DESIGN = "prompteol"
-_NAMED = 5  # texts that a warning names
 # names of sentence-transformers that Embedder does not have, and what to use instead
 _INSTEAD = {
     "batch_size": "Batches are bounded by tokens: Embedder.from_pretrained(model, batch_tokens=4096).",
@@ -262,11 +264,7 @@ class Embedder:
             return self._encode_for_mteb(texts, **others, dim=dim, normalize=normalize, precision=precision)
         _refuse(others)
         texts = as_texts(texts)
-        if precision not in PRECISIONS:
-            raise unknown("precision", precision, PRECISIONS)
-        require_signs(self.design, precision)
-        if dim is not None or precision == "binary":
-            require_width(dim, self.dim, precision)
+        self._check_vectors(dim, precision)
         tally = tally or Tally()
         first, known = tally.texts, len(tally.cut)
         with progress_bar("embedding", len(texts), show_progress) as advance:
@@ -280,9 +278,48 @@ class Embedder:
                 tally=tally,
                 progress=advance,
             )
-        if cut := [row - first for row in tally.cut[known:]]:
-            warnings.warn(_cut_note(cut, len(texts), self.max_length), stacklevel=2)
+        warn_of_cuts([row - first for row in tally.cut[known:]], len(texts), self.max_length)
         return finish(vectors[self.design], dim, normalize, precision)
+
+    def encode_chunks(
+        self,
+        texts: Iterable[str],
+        size: int,
+        overlap: int = 0,
+        *,
+        late: bool = False,
+        instruction: str | None = None,
+        instruction_name: str | None = None,
+        dim: int | None = None,
+        normalize: bool = False,
+        precision: Precision = "float32",
+        show_progress: bool | None = None,
+        tally: Tally | None = None,
+    ) -> Chunks:
+        """Split long texts into chunks of at most `size` tokens, and give each chunk a vector.
+
+        overlap: most tokens that a chunk shares with the one before. late: read each text whole, then pool each chunk from its own tokens
+        (arXiv 2409.04701); texts longer than max_length are read in windows. Without it, a chunk's vector is that of its text alone. The
+        other options are those of `encode`. Raises UnmaskError, before it computes, for sizes that do not work, for chunks that leave no
+        room for the prompt, and for a design that cannot chunk late.
+        """
+        chunking, documents = Chunking(size, overlap, late), as_texts(texts)
+        self._check_vectors(dim, precision)
+        tally = tally or Tally()
+        first, known = tally.texts, len(tally.cut)
+        chunks = encode_chunks(
+            self.backbone,
+            self.prompt,
+            {self.design: self.fitted},
+            documents,
+            chunking,
+            instruction=self._instruction(instruction, instruction_name),
+            batch_tokens=self.batch_tokens,
+            tally=tally,
+            show_progress=show_progress,
+        )[self.design]
+        warn_of_cuts([row - first for row in tally.cut[known:]], len(documents), self.max_length)
+        return replace(chunks, vectors=finish(np.asarray(chunks.vectors, np.float32), dim, normalize, precision))
 
     def encode_query(self, texts: Iterable[str], **options: object) -> AnyVectors:
         """As encode, with the instruction named "query" if there is one."""
@@ -352,6 +389,14 @@ class Embedder:
         vectors = self.encode(texts_of(batches), instruction=instruction, show_progress=False, **options)
         return as_floats(vectors) if vectors.dtype == np.uint8 else vectors  # mteb would take packed bits for numbers
 
+    def _check_vectors(self, dim: int | None, precision: Precision) -> None:
+        """Raise UnmaskError for vectors that cannot be, before texts are computed."""
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+        require_signs(self.design, precision)
+        if dim is not None or precision == "binary":
+            require_width(dim, self.dim, precision)
+
     def _instruction(self, instruction: str | None, name: str | None) -> str | None:
         if name is None:
             return instruction
@@ -362,23 +407,6 @@ class Embedder:
         return self.instructions[name]
 
 
-def as_texts(texts: Iterable[str]) -> Sequence[str]:
-    """Texts as a list, of anything that yields strings in an order: a generator, an array, a column of a table.
-
-    Raises UnmaskError for what has no order or yields something else, and for one string, whose letters nobody means.
-    """
-    if isinstance(texts, (str, bytes)):
-        raise UnmaskError("encode takes a list of texts, not one string: encode([text]).")
-    # of these, Python would take the keys, the names of the columns, or any order
-    if not isinstance(texts, Iterable) or isinstance(texts, (Mapping, Set)) or getattr(texts, "ndim", 1) != 1:
-        raise UnmaskError(f"encode takes a list of texts, not {type(texts).__name__}: encode([text, text]).")
-    listed = texts if isinstance(texts, (list, tuple)) else list(texts)
-    for place, text in enumerate(listed):
-        if not isinstance(text, str):
-            raise UnmaskError(f"Text {place} is {type(text).__name__}, not str.")
-    return listed
-
-
 def _refuse(options: Mapping[str, object]) -> None:
     """Raise UnmaskError for an option that encode does not have."""
     for name in options:
@@ -386,16 +414,6 @@ def _refuse(options: Mapping[str, object]) -> None:
             raise UnmaskError(f"encode has no option '{name}'. {_INSTEAD[name]}")
         allowed = ("instruction", "instruction_name", "dim", "normalize", "precision", "show_progress", "tally")
         raise unknown("option of encode", name, allowed)
-
-
-def _cut_note(rows: Sequence[int], texts: int, limit: int) -> str:
-    """Which texts were cut, and what to do."""
-    named = ", ".join(map(str, rows[:_NAMED])) + (f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else "")
-    verb = "was" if len(rows) == 1 else "were"
-    return (
-        f"{len(rows)} of {texts} texts {verb} cut to {limit} tokens: text {named} (counted from 0). "
-        "A larger max_length (--max-length) keeps more of a text, up to the model's own limit."
-    )
 
 
 def _rows_of_unit_length(vectors: NDArray[np.generic]) -> Vectors:

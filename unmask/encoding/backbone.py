@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,16 +47,41 @@ class Beginning:
 
 
 @dataclass(frozen=True)
+class Spans:
+    """Ranges of tokens that are pooled in place of the embedded span: text of the batch, first position, and position after the last."""
+
+    texts: Int[Tensor, " span"]
+    first: Int[Tensor, " span"]
+    stop: Int[Tensor, " span"]
+
+    def gather(self, states: Float[Tensor, "text token dim"]) -> tuple[Tensor, Tensor]:
+        """The states of each span, padded to the longest, and the mask of those that are its own."""
+        texts, first, stop = (part.to(states.device)[:, None] for part in (self.texts, self.first, self.stop))
+        positions = first + torch.arange(int((stop - first).max()), device=states.device)
+        return states[texts, positions.clamp(max=states.shape[1] - 1)], positions < stop
+
+
+@dataclass(frozen=True)
 class TokenBatch:
     """Tokens of several texts, padded to one length on either side.
 
     real: positions that hold a token. embed: positions that are pooled (the embedded span). beginning: what stands before each text.
+    spans: ranges that are pooled in place of `embed`, each to a vector.
     """
 
     ids: Int[Tensor, "text token"]
     real: Bool[Tensor, "text token"]
     embed: Bool[Tensor, "text token"]
     beginning: Beginning | None = None
+    spans: Spans | None = None
+
+    def to(self, device: torch.device) -> TokenBatch:
+        """The same batch on a device."""
+        return replace(self, ids=self.ids.to(device), real=self.real.to(device), embed=self.embed.to(device))
+
+    def pooled(self, pool: Pool, states: Tensor) -> Tensor:
+        """A vector for each text, or for each span if there are any."""
+        return pool(states, self.embed) if self.spans is None else pool(*self.spans.gather(states))
 
 
 @dataclass(frozen=True)
@@ -267,11 +292,11 @@ class Backbone:
                 by_layer.setdefault(read.layer, []).append(read)
             else:
                 routing[read] = []
-        batch = TokenBatch(batch.ids.to(self.device), batch.real.to(self.device), batch.embed.to(self.device), batch.beginning)
+        batch = batch.to(self.device)
         stop = None if routing else max(by_layer)
         with self.turn(), ExitStack() as hooks:
             for layer in by_layer.keys() - {self.depth}:
-                hook = _layer_hook(by_layer[layer], batch.embed, values, leave=layer == stop)
+                hook = _layer_hook(by_layer[layer], batch, values, leave=layer == stop)
                 hooks.callback(self.layers[layer - 1].register_forward_hook(hook).remove)
             for router in self.routers if routing else []:
                 hook = _router_hook(router, routing, batch)
@@ -279,7 +304,7 @@ class Backbone:
             final = self._forward(batch)
         for read in by_layer.get(self.depth, []):
             assert final is not None
-            values[read] = read.pool(final, batch.embed)
+            values[read] = batch.pooled(read.pool, final)
         return values | {read: torch.cat(pooled, dim=1) for read, pooled in routing.items()}
 
     @contextmanager
@@ -308,12 +333,12 @@ class Backbone:
             return None
 
 
-def _layer_hook(reads: Sequence[HiddenRead], embed: Tensor, values: dict[Read, Tensor], leave: bool) -> Any:
+def _layer_hook(reads: Sequence[HiddenRead], batch: TokenBatch, values: dict[Read, Tensor], leave: bool) -> Any:
     def pool(_: nn.Module, __: Any, output: Any) -> None:
         hidden = hidden_of(output)
         with torch.autocast(hidden.device.type, enabled=False):  # poolings compute in fp32
             for read in reads:
-                values[read] = read.pool(hidden, embed)
+                values[read] = batch.pooled(read.pool, hidden)
         if leave:
             raise _DeepEnough
 
@@ -325,7 +350,7 @@ def _router_hook(router: Router, routing: dict[RoutingRead, list[Tensor]], batch
         output = router.completed((*args, *kwargs.values()), output)
         weights = {kind: ROUTINGS[kind](router, output) for kind in {read.kind for read in routing}}
         for read, pooled in routing.items():
-            pooled.append(read.pool(weights[read.kind].reshape(*batch.ids.shape, -1), batch.embed))
+            pooled.append(batch.pooled(read.pool, weights[read.kind].reshape(*batch.ids.shape, -1)))
 
     return pool
 

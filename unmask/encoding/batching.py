@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unmask.encoding.backbone import Backbone, Beginning, TokenBatch
+from unmask.encoding.backbone import Backbone, Beginning, Spans, TokenBatch
 
 if TYPE_CHECKING:
     from unmask.encoding.tokenization import TokenizedText
@@ -61,4 +61,11 @@ def collate(texts: Sequence[TokenizedText], pad_id: int, beginning: Beginning | 
         ids[row, : len(text.ids)] = torch.tensor(text.ids)
     positions = torch.arange(longest)
     real = positions < torch.tensor([[len(text.ids)] for text in texts])
-    return TokenBatch(ids, real, real & (positions >= torch.tensor([[text.start] for text in texts])), beginning)
+    embed = real & (positions >= torch.tensor([[text.start] for text in texts]))
+    return TokenBatch(ids, real, embed, beginning, _spans(texts) if any(text.spans for text in texts) else None)
+
+
+def _spans(texts: Sequence[TokenizedText]) -> Spans:
+    """What is pooled of each text: its spans, or the embedded span of a text without any."""
+    rows = [(row, *span) for row, text in enumerate(texts) for span in (text.spans or [(text.start, len(text.ids))])]
+    return Spans(*torch.tensor(rows).T)

@@ -51,4 +51,5 @@ def shared_length(texts: Sequence[TokenizedText]) -> int:
 
 def after(text: TokenizedText, length: int) -> TokenizedText:
     """The tokens of a text after so many."""
-    return replace(text, ids=text.ids[length:], start=text.start - length)
+    spans = tuple((first - length, stop - length) for first, stop in text.spans)
+    return replace(text, ids=text.ids[length:], start=text.start - length, spans=spans)

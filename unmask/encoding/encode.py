@@ -79,18 +79,22 @@ def encode_tokenized(
     fits: dict[Design, Fit],
     texts: Sequence[TokenizedText],
     *,
+    numbers: Sequence[int] | None = None,
     batch_tokens: int,
     tally: Tally | None = None,
     progress: Progress | None = None,
 ) -> dict[Design, Vectors]:
-    """As `encode_designs`, for texts that this tokenizer has tokenized already."""
-    rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    for row, text in enumerate(texts):
-        rows.setdefault((text.ids, text.start), []).append(row)
-    unique = [texts[same[0]] for same in rows.values()]
-    copies = list(rows.values())
+    """As `encode_designs`, for texts that this tokenizer has tokenized already. A text with spans has a vector for each of them.
+
+    numbers: what an error calls each text; its place if not given.
+    """
+    same: dict[tuple[object, ...], list[int]] = {}
+    for place, text in enumerate(texts):
+        same.setdefault((text.ids, text.start, text.spans), []).append(place)
+    copies = list(same.values())
+    unique = [texts[places[0]] for places in copies]
     if tally is not None:
-        cut = [tally.texts + row for row, text in enumerate(texts) if text.truncated]
+        cut = [tally.texts + place for place, text in enumerate(texts) if text.truncated]
         tally.texts += len(texts)
         tally.truncated += len(cut)
         tally.cut += cut
@@ -101,6 +105,7 @@ def encode_tokenized(
     lengths = [len(text.ids) for text in unique]
     threads = threads_for(backbone, sum(lengths))
     batches = plan(lengths, share(batch_tokens, sum(lengths), threads), before)
+    first_row = np.cumsum([0, *(_vectors_of(text) for text in texts)])
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
         return encode_batch(replica, tokenizer, fits, [unique[index] for index in batch], beginning)
@@ -109,12 +114,15 @@ def encode_tokenized(
         if tally is not None:
             tally.tokens += sum(lengths[index] for index in batch)
             tally.padded += len(batch) * lengths[batch[0]]
+        owners = [index for index in batch for _ in range(_vectors_of(unique[index]))]
+        ends = np.cumsum([_vectors_of(unique[index]) for index in batch])[:-1]
         for design, values in computed.items():
-            require_finite(values, [copies[index][0] for index in batch], backbone.dtype)
+            places = [copies[index][0] for index in owners]
+            require_finite(values, places if numbers is None else [numbers[place] for place in places], backbone.dtype)
             if design not in results:
-                results[design] = np.empty((len(texts), values.shape[1]), dtype=np.float32)
-            for index, value in zip(batch, values, strict=True):
-                results[design][copies[index]] = value
+                results[design] = np.empty((first_row[-1], values.shape[1]), dtype=np.float32)
+            for index, own in zip(batch, np.split(values, ends), strict=True):
+                results[design][first_row[copies[index]][:, None] + np.arange(len(own))] = own
         if progress:
             progress(sum(len(copies[index]) for index in batch))
     return results or {design: np.empty((0, _width(backbone, tokenizer, design, fits[design])), np.float32) for design in fits}
@@ -254,6 +262,10 @@ def _together(raws: list[Raw]) -> Raw:
     hidden = [raw.hidden.cpu() for raw in raws if raw.hidden is not None]
     routing = [raw.routing.cpu() for raw in raws if raw.routing is not None]
     return Raw(torch.cat(hidden) if hidden else None, torch.cat(routing) if routing else None)
+
+
+def _vectors_of(text: TokenizedText) -> int:
+    return len(text.spans) or 1
 
 
 def _width(backbone: Backbone, tokenizer: PromptTokenizer, design: Design, fitted: Fit) -> int:

@@ -23,14 +23,21 @@ MAX_LENGTH = 512
 
 _TOKENIZE_AT_ONCE = 1024
 
+Offsets = list[tuple[int, int]]
+"""Ranges of characters: of each token, or of each copy of a text."""
+
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """Token ids of one text in its prompt. The embedded span runs from `start` to the end."""
+    """Token ids of one text in its prompt. The embedded span runs from `start` to the end.
+
+    spans: if given, each of these ranges of tokens is pooled to a vector of its own, in place of the embedded span.
+    """
 
     ids: tuple[int, ...]
     start: int
     truncated: bool = False
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,6 +151,33 @@ class PromptTokenizer:
         become U+FFFD. Raises UnmaskError for anything but a string, for an instruction that the prompt does not take, and for a limit
         that leaves no room for the text.
         """
+        for ids, offsets, copies in self._rendered(texts, instruction):
+            yield self._span(ids, offsets, copies)
+
+    def room(self, instruction: str | None = None) -> int:
+        """How many tokens of a text fit into the limit beside the prompt. Below 1 if the prompt alone is too long."""
+        [(ids, _, copies)] = self._rendered([""], instruction)
+        return (self.max_length - len(ids) - self.prompt.appends_eos) // len(copies)
+
+    def ends_with_text(self, instruction: str | None = None) -> bool:
+        """Whether the prompt has the text once, and nothing after it."""
+        pieces = (self._with if instruction else self._without).pieces
+        return [field for _, field in pieces].count("text") == 1 and pieces[-1][1] == "text"
+
+    def whole(self, text: str, instruction: str | None = None) -> tuple[TokenizedText, Offsets]:
+        """The tokens of a text that is not cut, in a prompt that ends with it, and the characters of the text that each token holds.
+
+        Tokens of the prompt hold characters before 0.
+        """
+        [(ids, offsets, [(begin, _)])] = self._rendered([text], instruction)
+        start = _token_range(offsets, begin, begin + len(text))[0]
+        places = [(first - begin, last - begin) for first, last in offsets]
+        if start == len(ids):
+            ids, places = [*ids, self._empty_text_token()], [*places, (0, len(text))]
+        return TokenizedText(tuple(ids), start), places
+
+    def _rendered(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[list[int], Offsets, Offsets]]:
+        """For each text: the ids of its whole prompt, their characters, and the characters of each copy of the text."""
         if instruction is not None:
             instruction = _clean(instruction, "The instruction")
             if not self.prompt.takes_instruction:
@@ -164,11 +198,11 @@ class PromptTokenizer:
                     verbose=False,
                 )
             for (_, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-                yield self._span(ids, offsets, copies)
+                # special tokens that the tokenizer put before the prompt (BOS) stay; those after it go, since {eos} is explicit
+                size = len(ids) - self._appended
+                yield ids[:size], offsets[:size], copies
 
-    def _span(self, ids: list[int], offsets: list[tuple[int, int]], copies: list[tuple[int, int]]) -> TokenizedText:
-        # special tokens that the tokenizer put before the prompt (BOS) stay; those after it go, since {eos} is explicit
-        ids, offsets = ids[: len(ids) - self._appended], offsets[: len(offsets) - self._appended]
+    def _span(self, ids: list[int], offsets: Offsets, copies: Offsets) -> TokenizedText:
         spans = [_token_range(offsets, *copy) for copy in copies]
         start = spans[-1][0]
         if self.prompt.appends_eos:

@@ -1,0 +1,195 @@
+"""Chunks: whatever the text and the tokenizer, no character is lost or cut, no chunk is too long, and cuts prefer ends of sentences.
+
+The oracle needs no offsets: a byte-level token spells its bytes, so their running sum says where each token ends.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.encoding.test_tokenization import ANY, BOS, BUILDERS, HARD, edges, kinds
+from unmask.encoding.chunking import Chunking, Span, split, without_surrogates
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.errors import UnmaskError
+from unmask.starter import reference_texts
+
+LONG = st.lists(ANY | st.sampled_from([*HARD, "word ", "A sentence. ", "\n\n", "今日は。"]), max_size=30).map("".join)
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, Any]:
+    return {name: build() for name, build in BUILDERS.items()}
+
+
+def letters(text: str) -> list[Span]:
+    """A tokenizer of letters."""
+    return [(place, place + 1) for place in range(len(text))]
+
+
+def parts(text: str, size: int, overlap: int = 0) -> list[str]:
+    return [text[start:end] for start, end in split(text, letters(text), size, overlap)]
+
+
+def inner_edges(tokenizer: Any, kind: str, text: str) -> list[int]:
+    """Where tokens of a text begin, in bytes of the text, without those that the tokenizer puts around it."""
+    ids = tokenizer(text)["input_ids"]
+    ids = ids[bool(BOS[kind]) : len(ids) - (kind == "bos-eos")]
+    return edges(tokenizer, tuple(ids))
+
+
+# --- what holds for any text -----------------------------------------------------------------------------------------
+
+
+@kinds
+@given(text=LONG, size=st.integers(1, 40), share=st.floats(0, 0.5))
+def test_chunks_hold_every_character_and_are_not_too_long(
+    tokenizers: dict[str, Any], kind: str, text: str, size: int, share: float
+) -> None:
+    overlap = int(size * share)
+    chunks = Chunking(size, overlap).split(tokenizers[kind], text)
+    assert chunks[0][0] == 0 and chunks[-1][1] == len(text)
+    at = inner_edges(tokenizers[kind], kind, without_surrogates(text))
+
+    def tokens(start: int, end: int) -> int:
+        first, last = (len(without_surrogates(text)[:place].encode()) for place in (start, end))
+        assert first in at and last in at, "a cut inside a token"
+        return sum(first <= place < last for place in at)
+
+    for start, end in chunks:
+        assert tokens(start, end) <= size or end - start == 1, "only a character of many tokens may be longer"
+        assert start < end or not text
+    for (start, end), (next_start, next_end) in pairwise(chunks):
+        assert start < next_start <= end < next_end
+        assert tokens(next_start, end) <= overlap
+
+
+@kinds
+@pytest.mark.parametrize("text", HARD)
+def test_a_short_document_is_one_chunk(tokenizers: dict[str, Any], kind: str, text: str) -> None:
+    assert Chunking(100).split(tokenizers[kind], text) == [(0, len(text))]
+
+
+@pytest.mark.parametrize("broken", ["\ud83d", "a\udc00b" * 20, "x \ud83d\ude42 y " * 9])
+def test_surrogates_keep_their_places(tokenizers: dict[str, Any], broken: str) -> None:
+    chunks = Chunking(4).split(tokenizers["bare"], broken)
+    assert "".join(broken[start:end] for start, end in chunks) == broken
+
+
+def test_a_character_of_many_tokens_is_not_cut() -> None:
+    text, offsets = "ab🙂c", [(0, 1), (1, 2), *[(2, 3)] * 4, (3, 4)]
+    assert split(text, offsets, 3, 0) == [(0, 2), (2, 3), (3, 4)]
+    assert split(text, offsets, 3, 1) == [(0, 2), (2, 3), (3, 4)]  # no room for an overlap beside it
+    assert split(text, offsets, 5, 2) == [(0, 2), (1, 3), (3, 4)]
+    assert split(text, offsets, 5, 0) == [(0, 2), (2, 4)]
+
+
+def test_characters_that_no_token_holds_go_to_the_chunk_before() -> None:
+    text, offsets = "  ab   cd  ", [(2, 3), (3, 4), (7, 8), (8, 9)]
+    assert split(text, offsets, 2, 0) == [(0, 7), (7, 11)]
+    assert split("   ", [], 2, 0) == [(0, 3)]
+
+
+def test_tokens_that_share_characters_stay_together() -> None:
+    assert split("abcdef", [(0, 3), (2, 5), (5, 6)], 1, 0) == [(0, 5), (5, 6)]
+
+
+def test_tokens_around_a_document_do_not_count(tokenizers: dict[str, Any]) -> None:
+    document = " ".join(reference_texts()[:20])
+    for size in (5, 16, 33):
+        bare, *around = (Chunking(size).split(tokenizers[kind], document) for kind in ("bare", "bos", "bos-eos"))
+        assert around == [bare, bare]
+
+
+def test_a_token_without_characters_begins_no_chunk() -> None:
+    assert split("abcd", [(0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 4)], 2, 0) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+# --- where is cut ----------------------------------------------------------------------------------------------------
+
+
+def test_without_borders_chunks_are_full() -> None:
+    assert parts("abcdefghij", 4) == ["abcd", "efgh", "ij"]
+    assert parts("abcdefghij", 4, 2) == ["abcd", "cdef", "efgh", "ghij"]
+    assert parts("abcdefghij", 10, 5) == ["abcdefghij"]
+
+
+def test_a_cut_prefers_the_end_of_a_sentence_then_of_a_word() -> None:
+    assert parts("Wide. The x y", 8) == ["Wide. ", "The x y"]
+    assert parts("Wide, The x y", 8) == ["Wide, ", "The x y"]
+    assert parts("Wid. Th xyzab", 8) == ["Wid. Th ", "xyzab"], "a sentence that ends before the last quarter is no border"
+    assert parts("aaaa 3.14159", 8) == ["aaaa 3.1", "4159"], "a full stop inside a number ends no sentence"
+
+
+@pytest.mark.parametrize(
+    "ending", [". ", "! ", "? ", ".\n", '." ', "?) ", "\n", "\n\n", "。", "\uff01", "\u2026 ", ".\u2019 ", " .  "]
+)
+def test_these_end_a_sentence(ending: str) -> None:
+    first = "a" * (16 - len(ending)) + ending
+    assert parts(f"{first}b cd ef gh ij kl mn", 20)[0] == first
+
+
+@pytest.mark.parametrize("ending", [", ", ": ", "- ", "e. g "])
+def test_these_end_no_sentence(ending: str) -> None:
+    first = "a" * (16 - len(ending)) + ending
+    assert parts(f"{first}b cd ef gh ij kl mn", 20)[0] != first
+
+
+def test_an_overlap_begins_with_a_sentence_or_a_word() -> None:
+    assert parts("abc, e. Xyz abc defghijkl", 14, 8)[:2] == ["abc, e. Xyz ", " Xyz abc defgh"], "the sentence"
+    assert parts("abc, ef Xyz abc defghijkl", 14, 8)[:2] == ["abc, ef Xyz ", " ef Xyz abc "], "the word"
+    assert parts("abcdefghXyz abcdefghijkl", 14, 8)[:2] == ["abcdefghXyz ", "efghXyz abcdef"], "neither"
+
+
+def test_sentences_are_kept_whole_where_they_fit(tokenizers: dict[str, Any]) -> None:
+    document = " ".join(text for text in reference_texts()[:60])
+    plain = Chunking(64).split(tokenizers["bare"], document)
+    whole = sum(document[:end].rstrip().endswith((".", "!", "?", '"')) for _, end in plain)
+    assert whole > len(plain) / 2
+
+
+def test_a_long_document_is_split_in_time(tokenizers: dict[str, Any]) -> None:
+    """Once over the tokens, not once for each chunk: 300 000 letters take seconds, not minutes."""
+    text = "A sentence of some words. " * 12_000
+    assert len(split(text, letters(text), 64, 16)) > 4_000
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "overlap", "message"),
+    [
+        (0, 0, "at least 1 token, not 0"),
+        (-3, 0, "at least 1 token, not -3"),
+        (10, 6, r"0 to 5 tokens \(half a chunk\), not 6"),
+        (10, -1, "not -1"),
+        (1, 1, "0 to 0 tokens"),
+    ],
+)
+def test_sizes_that_do_not_work_are_refused(size: int, overlap: int, message: str) -> None:
+    with pytest.raises(UnmaskError, match=message):
+        Chunking(size, overlap)
+
+
+@pytest.mark.parametrize("prompt", ["plain", "eol", "eos", "echo", "instruction", "chat:eol"])
+@kinds
+def test_the_size_leaves_room_for_the_prompt(tokenizers: dict[str, Any], kind: str, prompt: str) -> None:
+    instruction = "Find it" if prompt == "instruction" else None
+    limited = PromptTokenizer(tokenizers[kind], prompt, 100)
+    room = limited.room(instruction)
+    copies = 2 if prompt == "echo" else 1
+    [text] = limited.tokenize([" a" * room], instruction)
+    assert not text.truncated and 100 - copies <= len(text.ids) <= 100
+    Chunking(room).require_room(limited, instruction)
+    with pytest.raises(UnmaskError, match=f"Chunks of {room + 1} tokens do not fit: max_length 100 leaves {room} tokens"):
+        Chunking(room + 1).require_room(limited, instruction)
+
+
+def test_a_prompt_that_fills_the_limit_leaves_no_room(tokenizers: dict[str, Any]) -> None:
+    with pytest.raises(UnmaskError, match="leaves 0 tokens"):
+        Chunking(1).require_room(PromptTokenizer(tokenizers["bare"], "eol", 5))

@@ -1,0 +1,114 @@
+"""Chunk vectors: documents in, one vector for each chunk out, for all designs that share a forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unmask.designs.design import Design
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.chunking import Chunking
+from unmask.encoding.encode import Tally, encode_tokenized
+from unmask.encoding.features import Fit
+from unmask.encoding.late_chunking import require_late, windows
+from unmask.encoding.quantization import AnyVectors
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.io.terminal import progress_bar
+
+
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """The chunks of documents, in order, and their vectors.
+
+    documents: the place of each chunk's document in the list that was given. starts, ends: characters, document[start:end]. vectors:
+    shape (chunk, dim).
+    """
+
+    documents: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    vectors: AnyVectors
+
+    def __len__(self) -> int:
+        """Number of chunks."""
+        return len(self.documents)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The number of each chunk within its document, from 0."""
+        return np.arange(len(self)) - np.searchsorted(self.documents, self.documents)
+
+    def texts(self, documents: Sequence[str]) -> list[str]:
+        """The text of each chunk. documents: those that were given."""
+        rows = zip(self.documents.tolist(), self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [documents[document][start:end] for document, start, end in rows]
+
+
+def encode_chunks(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    fits: dict[Design, Fit],
+    documents: Sequence[str],
+    chunking: Chunking,
+    *,
+    instruction: str | None = None,
+    batch_tokens: int,
+    tally: Tally | None = None,
+    show_progress: bool | None = False,
+) -> dict[Design, Chunks]:
+    """The chunks of all documents, with the vectors of every design. All designs share the same forward passes.
+
+    The vector of a chunk is that of its text alone; with `late`, that of its tokens in the document. tally: counts documents; one with a
+    chunk that was cut counts as cut. Raises UnmaskError for chunks that leave no room for the prompt, and for a design that cannot chunk
+    late, before anything is computed; for a vector that is not finite, it names the document.
+    """
+    check_chunking(backbone, tokenizer, list(fits), chunking, instruction)
+    spans = [chunking.split(tokenizer.tokenizer, document) for document in documents]
+    owners = _repeated(spans)
+    starts, ends = np.array([span for chunks in spans for span in chunks], np.int64).reshape(-1, 2).T
+    if chunking.late:
+        causal = backbone.attention == "causal"
+        read = [list(windows(tokenizer, *whole, causal, instruction)) for whole in zip(documents, spans, strict=True)]
+        texts, numbers = [window for of_document in read for window in of_document], _repeated(read)
+    else:
+        parts = [document[start:end] for document, chunks in zip(documents, spans, strict=True) for start, end in chunks]
+        texts, numbers = list(tokenizer.tokenize(parts, instruction)), owners
+    mine = Tally()
+    with progress_bar("embedding", len(texts), show_progress) as advance:
+        vectors = encode_tokenized(
+            backbone, tokenizer, fits, texts, numbers=numbers.tolist(), batch_tokens=batch_tokens, tally=mine, progress=advance
+        )
+    if tally is not None:
+        _add(tally, mine, len(documents), sorted({int(numbers[place]) for place in mine.cut}))
+    return {design: Chunks(owners, starts, ends, rows) for design, rows in vectors.items()}
+
+
+def _repeated(parts: Sequence[Sequence[object]]) -> NDArray[np.int64]:
+    """The place of each document, once for each of its parts."""
+    return np.repeat(np.arange(len(parts)), np.array([len(part) for part in parts], np.int64))
+
+
+def _add(tally: Tally, chunks: Tally, documents: int, cut: Sequence[int]) -> None:
+    """Count documents where chunks were counted."""
+    tally.cut += [tally.texts + document for document in cut]
+    tally.texts += documents
+    tally.truncated += len(cut)
+    tally.tokens += chunks.tokens
+    tally.padded += chunks.padded
+
+
+def check_chunking(
+    backbone: Backbone,
+    tokenizer: PromptTokenizer,
+    designs: Sequence[Design],
+    chunking: Chunking,
+    instruction: str | None = None,
+) -> None:
+    """Raise UnmaskError for chunks that leave no room for the prompt, and for a design that cannot chunk late."""
+    chunking.require_room(tokenizer, instruction)
+    if chunking.late:
+        for design in designs:
+            require_late(design, tokenizer, backbone.head, instruction)
