@@ -1,0 +1,307 @@
+"""Building and updating an index: only texts that are new are embedded, and a run that is killed leaves the index as it was.
+
+Vectors that are computed are kept beside the index until it is finished, so that the same command goes on. Documents, vectors and
+words are then written to a new folder of data, and the record of the index, written last, names that folder.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from unmask.encoding.encode import Tally
+from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore
+from unmask.errors import UnmaskError
+from unmask.io.files import atomic_folder, make_own, only_run_in, remove
+from unmask.io.seals import check_seal, seal
+from unmask.io.terminal import progress_bar, say
+from unmask.models.provenance import installed_versions, versions
+from unmask.search.documents import Document, Known, joined, read_documents, typed
+from unmask.search.embedding import difference, note, save_fit, with_fit
+from unmask.search.fusion import Rows
+from unmask.search.job import Planned
+from unmask.search.keywords import Keywords
+from unmask.search.rankers import DenseRanker
+from unmask.search.record import (
+    DIGEST,
+    ID,
+    KEY,
+    KEYWORDS,
+    RECORD,
+    STORE,
+    TEXT,
+    TITLE,
+    EmbedderRecord,
+    IndexRecord,
+    columns_of,
+)
+from unmask.search.stores import STORES
+from unmask.search.stores.store import Block, Store
+from unmask.search.vectors import Stored, restored, stored
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from unmask.embedder import Embedder
+
+_DATA = "data-"
+_ROWS, _CHARACTERS = 512, 2_000_000
+"""The most documents of a block, and the characters after which it ends."""
+_SAMPLE, _NEAREST = 100, 10
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of the documents, by number. embedded: texts that were computed. recall: as in the record of the index."""
+
+    documents: int
+    added: int
+    changed: int
+    removed: int
+    embedded: int
+    truncated: int
+    recall: float | None
+
+
+@dataclass(frozen=True)
+class Old:
+    """The index as it was. rows: where the vector of a key lies."""
+
+    store: Store
+    known: dict[str, Known]
+    rows: dict[bytes, int]
+
+
+def build(embedder: Embedder, planned: Planned) -> Done:
+    """Make or update an index. Raises UnmaskError if another run writes to it, or if it was made with another embedder."""
+    folder = planned.job.output
+    with only_run_in(folder):
+        make_own(folder)
+        _remove_unfinished(folder, planned.before)
+        old = _open_old(folder, planned)
+        if planned.before is not None:
+            embedder = with_fit(embedder, planned.before.embedder, folder / planned.before.data)
+        noted = note(embedder, planned.job.model, planned.job.revision, planned.job.adapter)
+        if planned.before is not None and (differs := difference(planned.before.embedder, noted)) is not None:
+            raise UnmaskError(f"'{folder}' was made with another embedder: {differs}. Give another folder to keep both.")
+        pending = VectorStore.beside(folder)
+        if planned.before is not None and not _differs(planned, old):
+            pending.forget()
+            return Done(len(old.known), 0, 0, 0, 0, 0, planned.before.recall)
+        kept = pending.stored(f"{noted.model_dump_json()} {planned.precision}")
+        tally = _embed(embedder, planned, old, kept)
+        record = _write(embedder, planned, old, kept, noted)
+        record.write(folder / RECORD)
+        if planned.before is not None:
+            remove(folder / planned.before.data)
+        pending.forget()
+        return _counts(planned, old, tally, record)
+
+
+def _remove_unfinished(folder: Path, before: IndexRecord | None) -> None:
+    """Remove the data of a run that was killed before its record was written, or before the old data were removed."""
+    for data in folder.glob(f"{_DATA}*"):
+        if before is None or data.name != before.data:
+            remove(data)
+
+
+def _open_old(folder: Path, planned: Planned) -> Old | None:
+    before = planned.before
+    if before is None:
+        return None
+    check_seal(folder / before.data)
+    store = STORES[before.store].open(folder / before.data / STORE, before.layout)
+    known: dict[str, Known] = {}
+    rows: dict[bytes, int] = {}
+    for batch in store.batches([ID, KEY, DIGEST]):
+        for name, key, digest in zip(*(batch[field].to_pylist() for field in (ID, KEY, DIGEST)), strict=True):
+            rows[key] = len(known)
+            known[name] = Known(key, digest)
+    return Old(store, known, rows)
+
+
+def _differs(planned: Planned, old: Old | None) -> bool:
+    """Whether the index would hold anything else, or in another order, or under other types, or gets an approximate index."""
+    before, after = planned.before, _known(planned, old)
+    if before is None or old is None or list(after.items()) != list(old.known.items()):
+        return True
+    return before.types != planned.types or before.approximate != planned.approximate
+
+
+def _known(planned: Planned, old: Old | None) -> dict[str, Known]:
+    """All documents of the new index, in order."""
+    found = planned.survey.documents
+    kept = old.known if old is not None and planned.job.keep_missing else {}
+    return found | {name: known for name, known in kept.items() if name not in found}
+
+
+def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRows) -> Tally:
+    """Compute the vectors that neither the old index nor an earlier run has."""
+    tally, have = Tally(), old.rows if old is not None else {}
+    missing = {known.key for known in planned.survey.documents.values()} - have.keys()
+    missing = {key for key in missing if key not in kept}
+    if kept.damaged:
+        say(f"{kept.damaged} blocks of vectors were damaged and are computed again")
+    with progress_bar("embedding", len(missing)) as advance:
+        new = (document for document in _documents(planned) if document.known.key in missing)
+        for block in _blocks(new):
+            texts = {document.known.key: document.joined for document in block}
+            wanted = [key for key in texts if key in missing]
+            missing.difference_update(wanted)
+            if wanted:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # of texts that are cut, block by block: told once at the end
+                    vectors = embedder.encode_document(
+                        [texts[key] for key in wanted], normalize=True, show_progress=False, tally=tally
+                    )
+                kept.add(wanted, stored(np.asarray(vectors, np.float32), planned.precision))
+                advance(len(wanted))
+    return tally
+
+
+def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRows, noted: EmbedderRecord) -> IndexRecord:
+    """Write a new folder of data. The record that names it is returned."""
+    before, job = planned.before, planned.job
+    number = int(before.data.removeprefix(_DATA)) + 1 if before else 1
+    record = IndexRecord(
+        data=f"{_DATA}{number}",
+        store=planned.store,
+        documents=len(_known(planned, old)),
+        dim=embedder.dim,
+        precision=planned.precision,
+        approximate=planned.approximate,
+        language=planned.language,
+        columns=columns_of(planned.types),
+        embedder=noted,
+        versions=versions() | installed_versions(("lancedb", "usearch", "bm25s", "pyarrow")),
+    )
+    kind = STORES[record.store]
+    with atomic_folder(job.output / record.data) as data:
+        (data / STORE).mkdir()
+        blocks = _filled_blocks(planned, old, kept, record)
+        kind.write(data / STORE, record.layout, blocks, approximate=record.approximate)
+        store = kind.open(data / STORE, record.layout)
+        Keywords.build(_texts(store), record.language).save(data / KEYWORDS)
+        save_fit(embedder, data)
+        recall = measured_recall(store, record) if record.approximate else None
+        seal(data)
+    return record.model_copy(update={"recall": recall})
+
+
+def _documents(planned: Planned) -> Iterator[Document]:
+    """The documents of the files, once more. Raises UnmaskError for one that is not as it was surveyed."""
+    for document in read_documents(planned.job.corpus):
+        if planned.survey.documents.get(document.id) != document.known:
+            raise UnmaskError(f"{document.file}, line {document.line} was changed while it was read: run the command again.")
+        yield document
+
+
+def _kept_documents(planned: Planned, old: Old | None) -> Iterator[Document]:
+    """Documents of the old index that are in none of the files, if they are kept."""
+    if old is None or planned.before is None or not planned.job.keep_missing:
+        return
+    names = {column.field: column.name for column in planned.before.columns}
+    for batch in old.store.batches([ID, TITLE, TEXT, *names]):
+        for row in batch.to_pylist():
+            if row[ID] not in planned.survey.documents:
+                columns = {name: row[field] for field, name in names.items()}
+                yield Document(row[ID], row[TITLE], row[TEXT], columns, planned.job.output, 0)
+
+
+def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    block: list[Document] = []
+    characters = 0
+    for document in documents:
+        block.append(document)
+        characters += len(document.text)
+        if len(block) == _ROWS or characters >= _CHARACTERS:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
+
+
+def _filled_blocks(planned: Planned, old: Old | None, kept: StoredRows, record: IndexRecord) -> Iterator[Block]:
+    """Documents with their vectors, as a store writes them."""
+    known = _known(planned, old)
+
+    def all_documents() -> Iterator[Document]:
+        yield from _documents(planned)
+        yield from _kept_documents(planned, old)
+
+    with progress_bar("writing", len(known)) as advance:
+        for block in _blocks(all_documents()):
+            hashes = [known[document.id] for document in block]
+            yield _batch(block, hashes, record), _vectors([one.key for one in hashes], old, kept)
+            advance(len(block))
+
+
+def _batch(block: list[Document], hashes: list[Known], record: IndexRecord) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    values: list[list[Any]] = [
+        [document.id for document in block],
+        [document.title for document in block],
+        [document.text for document in block],
+        [known.key for known in hashes],
+        [known.digest for known in hashes],
+        *([typed(document.columns.get(column.name), column.holds) for document in block] for column in record.columns),
+    ]
+    schema = record.layout.schema
+    return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)], schema=schema)
+
+
+def _vectors(keys: list[bytes], old: Old | None, kept: StoredRows) -> Stored:
+    """The stored vectors of these keys: from the old index, or as they were computed."""
+    have = old.rows if old is not None else {}
+    from_old = [place for place, key in enumerate(keys) if key in have]
+    computed = [place for place, key in enumerate(keys) if key not in have]
+    parts = []
+    try:
+        if old is not None and from_old:
+            parts.append(old.store.vectors(np.array([have[keys[place]] for place in from_old], np.int64)))
+        if computed:
+            parts.append(kept.get([keys[place] for place in computed]))
+    except (LostRows, KeyError) as error:
+        raise UnmaskError("Vectors that were computed have been damaged or removed: run the command again.") from error
+    order = np.argsort(np.array(from_old + computed))
+    return np.asarray(np.concatenate(parts)[order])
+
+
+def _texts(store: Store) -> Iterator[str]:
+    for batch in store.batches([TITLE, TEXT]):
+        yield from (joined(title, text) for title, text in zip(batch[TITLE].to_pylist(), batch[TEXT].to_pylist(), strict=True))
+
+
+def measured_recall(store: Store, record: IndexRecord) -> float:
+    """The share of the ten nearest documents that the approximate index finds, on a sample of documents as queries."""
+    rows: Rows = np.unique(np.linspace(0, len(store) - 1, _SAMPLE).astype(np.int64))
+    vectors = restored(store.vectors(rows), record.precision, record.dim)
+    ranker = DenseRanker(store, record.layout, partial(np.asarray, vectors), approximate=True)
+    shares = []
+    for row, vector, ranking in zip(rows, vectors, ranker.nearest(vectors, _NEAREST + 1), strict=True):
+        nearest = [other for other in ranking.rows.tolist() if other != row][:_NEAREST]
+        found = set(ranker.proposed(vector, _NEAREST + 1).tolist())
+        shares.append(np.mean([other in found for other in nearest]) if nearest else 1.0)
+    return float(np.mean(shares))
+
+
+def _counts(planned: Planned, old: Old | None, tally: Tally, record: IndexRecord) -> Done:
+    before = old.known if old is not None else {}
+    after = _known(planned, old)
+    changed = sum(name in before and before[name].digest != known.digest for name, known in after.items())
+    return Done(
+        documents=len(after),
+        added=len(after.keys() - before.keys()),
+        changed=changed,
+        removed=len(before.keys() - after.keys()),
+        embedded=tally.texts,
+        truncated=tally.truncated,
+        recall=record.recall,
+    )

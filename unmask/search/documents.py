@@ -1,0 +1,184 @@
+"""Documents: rows of files as an index takes them, with an id, a title, a text, and columns to filter by.
+
+A corpus is read twice. The survey reads all of it before a model is loaded: it finds every mistake, gives each document a digest,
+and learns what each column holds. Building the index reads it again, so that the texts are never in memory all at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.encoding.vector_store import key_of
+from unmask.errors import UnmaskError
+from unmask.io.rows import Row, field, read_rows
+from unmask.search.filters import ColumnType
+
+Value = str | int | float | bool | None
+_IDS = ("_id", "id")
+_WORDS_ONLY = (".csv", ".tsv")
+"""Endings of files whose values are all texts: a column of numbers is recognised by how they are written."""
+_WHOLE, _NUMBER = re.compile(r"[+-]?(0|[1-9]\d{0,17})"), re.compile(r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_LARGEST = 2**63
+_DIGEST = 16
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Files of documents, and the names of the columns. id: None takes `_id` or `id`, and else file and line."""
+
+    files: tuple[Path, ...]
+    text: str = "text"
+    title: str = "title"
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document. columns: everything else that its row holds."""
+
+    id: str
+    title: str
+    text: str
+    columns: dict[str, Value]
+    file: Path
+    line: int
+
+    @property
+    def joined(self) -> str:
+        """What is embedded and searched: title and text, joined as BEIR, mteb and `unmask compare` join them."""
+        return joined(self.title, self.text)
+
+    @property
+    def known(self) -> Known:
+        """What an index keeps of it beside its text."""
+        content = json.dumps([self.id, self.title, self.text, self.columns], sort_keys=True)
+        return Known(key_of(self.joined, None), hashlib.sha256(content.encode()).digest()[:_DIGEST])
+
+
+def joined(title: str, text: str) -> str:
+    """Title and text as one."""
+    return f"{title} {text}".strip()
+
+
+@dataclass(frozen=True)
+class Known:
+    """Hashes by which an update tells what changed. key: of what is embedded. digest: of all, columns included."""
+
+    key: bytes
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a corpus holds: its documents by id, in their order, and the type of each column."""
+
+    documents: dict[str, Known]
+    columns: dict[str, ColumnType]
+
+
+def survey(corpus: Corpus) -> Survey:
+    """Read all documents once.
+
+    Raises UnmaskError, with file and line, for a row that is no document and for an id that comes twice.
+    """
+    documents: dict[str, Known] = {}
+    places: dict[str, tuple[Path, int]] = {}
+    types: dict[str, set[ColumnType]] = {}
+    for document in read_documents(corpus):
+        if document.id in documents:
+            first, line = places[document.id]
+            raise UnmaskError(
+                f"{document.file}, line {document.line}: the id {document.id[:80]!r} comes twice; it is also in {first}, line "
+                f"{line}. Every document needs an id of its own (--id-column)."
+            )
+        documents[document.id] = document.known
+        places[document.id] = document.file, document.line
+        for name, value in document.columns.items():
+            held = types.setdefault(name, set())
+            if (kind := _type_of(value, document.file.suffix in _WORDS_ONLY)) is not None:
+                held.add(kind)
+    if not documents:
+        raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
+    return Survey(documents, {name: _common(held) for name, held in types.items()})
+
+
+def read_documents(corpus: Corpus) -> Iterator[Document]:
+    """The documents of all files, in order. Raises UnmaskError, with file and line, for a row that is no document."""
+    for file in corpus.files:
+        column = corpus.id
+        for number, (line, row) in enumerate(read_rows(file)):
+            if number == 0 and column is None:
+                column = next((name for name in _IDS if name in row), None)
+            yield _document(file, line, row, corpus, column)
+
+
+def _document(file: Path, line: int, row: Row, corpus: Corpus, column: str | None) -> Document:
+    name = str(field(file, line, row, column, (str, int))) if column else f"{file}:{line}"
+    title = "" if row.get(corpus.title) is None else field(file, line, row, corpus.title)
+    text = field(file, line, row, corpus.text)
+    others = {
+        _encodable(key): _plain(value) for key, value in row.items() if key not in (column, corpus.title, corpus.text)
+    }
+    return Document(_encodable(name), _encodable(title), _encodable(text), others, file, line)
+
+
+def typed(value: Value, holds: ColumnType) -> Value:
+    """The value as its column holds it; None for one that is missing."""
+    if value is None or (value == "" and holds != "text"):
+        return None
+    if holds == "integer":
+        return int(value)
+    if holds == "number":
+        return float(value)
+    if holds == "text" and not isinstance(value, str):
+        return json.dumps(value)
+    return value
+
+
+def _plain(value: Any) -> Value:
+    """A value that an index can hold: a list, an object, a date or bytes become text."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, list | dict):
+        return _encodable(json.dumps(value, ensure_ascii=False, default=str))
+    return _encodable(value.isoformat() if hasattr(value, "isoformat") else str(value))
+
+
+def _type_of(value: Value, is_word: bool) -> ColumnType | None:
+    if value is None or (value == "" and is_word):
+        return None
+    if isinstance(value, str):
+        if is_word and _WHOLE.fullmatch(value):
+            return "integer"
+        return "number" if is_word and _NUMBER.fullmatch(value) else "text"
+    if isinstance(value, bool):
+        return "boolean"
+    return "integer" if isinstance(value, int) and -_LARGEST <= value < _LARGEST else "number"
+
+
+def _common(types: Iterable[ColumnType]) -> ColumnType:
+    """The one type that holds values of all these types."""
+    held = set(types)
+    if held == {"integer", "number"}:
+        return "number"
+    return held.pop() if len(held) == 1 else "text"
+
+
+def _encodable(text: str) -> str:
+    """The text, with lone surrogates (which no encoding can hold) replaced, as encoding texts does."""
+    try:
+        text.encode("utf-8")
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,130 @@
+"""The embedder of an index: noted when the index is made, loaded again for a search, and refused if it has changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from unmask.embedder import Embedder
+from unmask.encoding.features import Fit
+from unmask.errors import UnmaskError
+from unmask.io.seals import load_tensors, save_tensors
+from unmask.models.identity import attention_implementation, identity_of_loaded
+from unmask.models.loading import dtype_name
+from unmask.models.source import lasting_name
+from unmask.search.record import FIT, EmbedderRecord
+
+if TYPE_CHECKING:
+    from unmask.search.vectors import Vectors
+
+_LOADABLE = ("eager", "sdpa")  # others need their hardware
+_TELL = {
+    "model": "the model",
+    "revision": "the revision of the model",
+    "adapter": "the adapter",
+    "fingerprint": "the weights of the model",
+    "design": "the design",
+    "max_length": "the most tokens of a text",
+    "dtype": "the precision of the model",
+    "instructions": "the instructions",
+    "alpha": "the alpha that was fitted",
+    "fit": "the fit",
+}
+"""Fields of the record that vectors depend on, in words."""
+
+
+def note(embedder: Embedder, model: str, revision: str | None = None, adapter: str | None = None) -> EmbedderRecord:
+    """What an index keeps of its embedder. model, revision and adapter: as they were given to load it."""
+    return EmbedderRecord(
+        model=lasting_name(model),
+        revision=revision,
+        adapter=adapter and lasting_name(adapter),
+        fingerprint=identity_of_loaded(embedder.backbone.model).revision,
+        design=embedder.design.name,
+        max_length=embedder.max_length,
+        dtype=dtype_name(embedder.backbone.model),
+        attn_implementation=attention_implementation(embedder.backbone.model),
+        instructions=embedder.instructions,
+        alpha=embedder.fitted.alpha,
+        fit=_digest(embedder.fitted),
+    )
+
+
+def difference(before: EmbedderRecord, now: EmbedderRecord) -> str | None:
+    """What differs between two embedders, in words; None if their vectors may be compared."""
+    for name, told in _TELL.items():
+        old, new = getattr(before, name), getattr(now, name)
+        if old != new:
+            return f"{told}: {old!r} then, {new!r} now"
+    return None
+
+
+def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remote_code: bool = False) -> Embedder:
+    """The embedder of an index whose data lie in a folder. Raises UnmaskError if its weights have changed since."""
+    implementation = record.attn_implementation
+    embedder = Embedder.from_pretrained(
+        record.model,
+        record.design,
+        adapter=record.adapter,
+        revision=record.revision,
+        dtype=record.dtype,
+        device=device,
+        attn_implementation=implementation if implementation in _LOADABLE else None,
+        trust_remote_code=trust_remote_code,
+        max_length=record.max_length,
+        instructions=record.instructions,
+    )
+    return require_same(record, with_fit(embedder, record, data))
+
+
+def require_same(record: EmbedderRecord, embedder: Embedder) -> Embedder:
+    """The embedder itself. Raises UnmaskError, saying what differs, if it is not the one that an index was made with."""
+    now = note(embedder, record.model, record.revision, record.adapter)
+    if (differs := difference(record, now)) is not None:
+        raise UnmaskError(
+            f"'{record.model}' is not the embedder that the index was made with; what differs is {differs}. "
+            "Its vectors cannot be compared. Make the index again in a new folder."
+        )
+    return embedder
+
+
+def save_fit(embedder: Embedder, data: Path) -> None:
+    """Keep what was fitted beside the vectors."""
+    if embedder.fitted.tensors:
+        save_tensors(data / FIT, embedder.fitted.tensors)
+
+
+def with_fit(embedder: Embedder, record: EmbedderRecord, data: Path) -> Embedder:
+    """The embedder with the fit of an index, if its design has one."""
+    if record.fit is None and record.alpha is None:
+        return embedder
+    tensors = load_tensors(data / FIT) if (data / FIT).is_file() else {}
+    return Embedder(
+        embedder.backbone,
+        embedder.tokenizer,
+        embedder.design,
+        source=embedder.source,
+        max_length=embedder.max_length,
+        batch_tokens=embedder.batch_tokens,
+        instructions=embedder.instructions,
+        fit=Fit(record.alpha, **tensors),
+        head=embedder.backbone.head,
+    )
+
+
+def query_vectors(embedder: Embedder, queries: Sequence[str]) -> Vectors:
+    """Vectors of queries, of unit length."""
+    return np.asarray(embedder.encode_query(queries, normalize=True, show_progress=False), np.float32)
+
+
+def _digest(fit: Fit) -> str | None:
+    if not fit.tensors:
+        return None
+    digest = hashlib.sha256()
+    for name, tensor in sorted(fit.tensors.items()):
+        digest.update(f"{name} {tuple(tensor.shape)}\n".encode() + tensor.float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]

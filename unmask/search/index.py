@@ -1,0 +1,177 @@
+"""An index on disk: opened, and searched by vectors, by words, or by both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from unmask.errors import UnmaskError, require_package, unknown
+from unmask.io.seals import Damaged, check_seal
+from unmask.search.documents import joined
+from unmask.search.filters import parse_filter
+from unmask.search.fusion import Ranking, Rows, fuse
+from unmask.search.hits import Hit
+from unmask.search.keywords import Keywords
+from unmask.search.rankers import DenseRanker, KeywordRanker, Ranker
+from unmask.search.record import ID, KEYWORDS, STORE, TEXT, TITLE, IndexRecord, read_index
+from unmask.search.snippets import snippet
+from unmask.search.stores import STORES
+
+if TYPE_CHECKING:
+    from unmask.embedder import Embedder
+    from unmask.search.vectors import Vectors
+
+Mode = Literal["dense", "bm25", "hybrid"]
+MODES = get_args(Mode)
+_FUSED = 100
+"""Documents that each ranking gives to a fusion, or more if more are wanted."""
+_SNIPPET = 160
+
+
+class Index:
+    """An index of documents. The embedder is loaded when the first query needs it.
+
+    record: what `index.json` says. An update of the index on the disk is not seen by an Index that is open: open it again.
+    """
+
+    def __init__(self, folder: Path, record: IndexRecord, embedder: Embedder | None, device: str, trust_remote_code: bool) -> None:
+        """Open the data that the record names. `Index.open` does this for a folder."""
+        self.folder, self.record = folder, record
+        self._embedder, self._device, self._trust = embedder, device, trust_remote_code
+        require_package(STORES[record.store].needs)
+        self._data = folder / record.data
+        if not self._data.is_dir():
+            raise Damaged(f"'{folder}' is damaged: '{record.data}' is missing. Make the index again.")
+        check_seal(self._data)
+        self._store = STORES[record.store].open(self._data / STORE, record.layout)
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        embedder: Embedder | None = None,
+        device: str = "auto",
+        trust_remote_code: bool = False,
+    ) -> Index:
+        """Open an index. embedder: one that is loaded already; by default the index loads its own, on `device`.
+
+        Raises UnmaskError for a folder that is no index or is damaged.
+        """
+        place = Path(folder).expanduser()
+        return cls(place, read_index(place), embedder, device, trust_remote_code)
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self._store)
+
+    def __repr__(self) -> str:
+        """Folder, size and design."""
+        return f"Index('{self.folder}', documents={len(self)}, design='{self.record.embedder.design}')"
+
+    def search(
+        self, query: str, k: int = 10, *, mode: Mode = "dense", where: str | None = None, exact: bool = False
+    ) -> list[Hit]:
+        """The k best documents for a query, best first.
+
+        mode: "dense" ranks by the cosine of vectors, "bm25" by shared words, "hybrid" fuses both rankings by reciprocal rank.
+        where: a filter such as "year >= 2020 and tag = 'a'". exact: compare all documents even if the index is approximate; with
+        a filter this is always so. Raises UnmaskError for a mistake in these, and if the embedder has changed.
+        """
+        (hits,) = self.search_all([query], k, mode=mode, where=where, exact=exact)
+        return hits
+
+    def search_all(
+        self, queries: Sequence[str], k: int = 10, *, mode: Mode = "dense", where: str | None = None, exact: bool = False
+    ) -> list[list[Hit]]:
+        """As `search`, for several queries, which are embedded together."""
+        if k < 1:
+            raise UnmaskError(f"k must be at least 1, not {k}.")
+        if mode not in MODES:
+            raise unknown("mode", mode, MODES)
+        if isinstance(queries, str):
+            raise UnmaskError("search_all takes a list of queries, not one string: search_all([query]).")
+        allowed = None if where is None else self._allowed(where)
+        rankers = self._rankers(mode, exact)
+        number = k if len(rankers) == 1 else max(k, _FUSED)
+        try:
+            ranked = [ranker.rank(queries, number, allowed) for ranker in rankers]
+            fused = [together[0] if len(rankers) == 1 else fuse(together, k) for together in zip(*ranked, strict=True)]
+            return [self._hits(query, ranking) for query, ranking in zip(queries, fused, strict=True)]
+        except Exception as error:
+            if self._data.is_dir():
+                raise
+            raise UnmaskError(f"'{self.folder}' has been updated since it was opened: open it again.") from error
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The embedder that the index was made with. Raises UnmaskError if it has changed since."""
+        from unmask.search.embedding import load, require_same
+
+        if self._embedder is not None:
+            return require_same(self.record.embedder, self._embedder)
+        return load(self.record.embedder, self._data, device=self._device, trust_remote_code=self._trust)
+
+    def check(self, where: str | None) -> None:
+        """Raise UnmaskError for a filter that is wrong, before a model is loaded."""
+        if where is not None:
+            parse_filter(where, self.record.filterable)
+
+    def _allowed(self, where: str) -> Rows:
+        """The rows of the documents that pass a filter."""
+        import pyarrow as pa
+
+        passes = parse_filter(where, self.record.filterable)
+        fields = [column.field for column in self.record.filterable.values()]
+        found, row = [np.empty(0, np.int64)], 0
+        for batch in self._store.batches(list(dict.fromkeys(fields))):
+            table = pa.Table.from_batches([batch]).append_column("row", pa.array(np.arange(row, row + len(batch))))
+            found.append(table.filter(passes)["row"].to_numpy())
+            row += len(batch)
+        return np.concatenate(found)
+
+    def _rankers(self, mode: Mode, exact: bool) -> list[Ranker]:
+        """The rankers of a mode; the rankings of several are fused."""
+        dense = self._exact if exact or not self.record.approximate else self._approximate
+        return {"dense": lambda: [dense], "bm25": lambda: [self._words], "hybrid": lambda: [dense, self._words]}[mode]()
+
+    @cached_property
+    def _exact(self) -> Ranker:
+        return DenseRanker(self._store, self.record.layout, self._embed)
+
+    @cached_property
+    def _approximate(self) -> Ranker:
+        return DenseRanker(self._store, self.record.layout, self._embed, approximate=True)
+
+    @cached_property
+    def _keywords(self) -> Keywords:
+        return Keywords.open(self._data / KEYWORDS, self.record.language)
+
+    @cached_property
+    def _words(self) -> Ranker:
+        return KeywordRanker(self._keywords, len(self))
+
+    def _embed(self, queries: Sequence[str]) -> Vectors:
+        from unmask.search.embedding import query_vectors
+
+        return query_vectors(self.embedder, queries)
+
+    def _hits(self, query: str, ranking: Ranking) -> list[Hit]:
+        columns = {column.field: column.name for column in self.record.columns}
+        rows = self._store.table(ranking.rows, [ID, TITLE, TEXT, *columns]).to_pylist()
+        return [
+            Hit(
+                rank,
+                float(score),
+                row[ID],
+                row[TITLE],
+                row[TEXT],
+                snippet(joined(row[TITLE], row[TEXT]), query, _SNIPPET, self._keywords.stem),
+                {name: row[field] for field, name in columns.items()},
+            )
+            for rank, (score, row) in enumerate(zip(ranking.scores, rows, strict=True), start=1)
+        ]

@@ -1,0 +1,113 @@
+"""What to index, checked before a model is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from unmask.errors import UnmaskError, require_package, unknown
+from unmask.io.files import check_output, is_own
+from unmask.search.documents import Corpus, Survey, survey
+from unmask.search.filters import ColumnType
+from unmask.search.keywords import stemmer
+from unmask.search.record import RECORD, IndexRecord
+from unmask.search.stores import STORES, default_store
+from unmask.search.vectors import STORED_PRECISIONS, StoredPrecision
+
+EXACT_UP_TO: Final = 100_000
+"""Documents up to which a search compares all of them, unless the index is asked to be approximate."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to index, and how. model, revision, adapter: as they were given to load the embedder.
+
+    store, precision, language: None takes those of the index, and for a new one the first store that is installed, float32 and
+    english. approximate: build an approximate index for fewer than 100 000 documents, too. keep_missing: keep documents that are in
+    none of the files.
+    """
+
+    corpus: Corpus
+    output: Path
+    model: str
+    revision: str | None = None
+    adapter: str | None = None
+    store: str | None = None
+    precision: StoredPrecision | None = None
+    language: str | None = None
+    approximate: bool = False
+    keep_missing: bool = False
+
+    def check(self) -> Planned:
+        """Read all documents, and find mistakes before a model is loaded. Raises UnmaskError."""
+        for name, given, allowed in (("store", self.store, STORES), ("precision", self.precision, STORED_PRECISIONS)):
+            if given is not None and given not in allowed:
+                raise unknown(name, given, allowed)
+        check_output(self.output, self.corpus.files, folder=True)
+        if not is_own(self.output):
+            raise UnmaskError(f"'{self.output}' holds files that are not of an index: give another folder.")
+        before = IndexRecord.read(self.output / RECORD)
+        self._require_as_before(before)
+        store = self.store or (before.store if before else default_store())
+        for module in (STORES[store].needs, "bm25s"):
+            require_package(module)
+        language = self.language or (before.language if before else "english")
+        stemmer(language)
+        found = survey(self.corpus)
+        planned = Planned(
+            self, before, found, store, self.precision or (before.precision if before else "float32"), language
+        )
+        planned.require_an_approximate_index()
+        return planned
+
+    def _require_as_before(self, before: IndexRecord | None) -> None:
+        """Raise UnmaskError for a setting that an index keeps for its life."""
+        for name in ("store", "precision", "language"):
+            given = getattr(self, name)
+            if before is not None and given is not None and given != getattr(before, name):
+                raise UnmaskError(
+                    f"'{self.output}' was made with {name} {getattr(before, name)}, and {given} is given. Leave it out to update the "
+                    f"index, or give another folder."
+                )
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job that was checked. before: the record of the index as it is; None for a new one. survey: what the files hold."""
+
+    job: Job
+    before: IndexRecord | None
+    survey: Survey
+    store: str
+    precision: StoredPrecision
+    language: str
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the index is to have an approximate index. One that has one keeps it."""
+        asked = self.job.approximate or (self.before is not None and self.before.approximate)
+        return asked or len(self.survey.documents) > EXACT_UP_TO
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        """What each column will hold. With documents that are kept, a column that holds something else now becomes text."""
+        types = dict(self.survey.columns)
+        for name, held in (self.before.types if self.before and self.job.keep_missing else {}).items():
+            types[name] = common_type(held, types.get(name, held))
+        return types
+
+    def require_an_approximate_index(self) -> None:
+        """Raise UnmaskError if an approximate index is needed that the store does not have."""
+        if self.approximate and self.precision not in STORES[self.store].approximates:
+            raise UnmaskError(
+                f"The store '{self.store}' has no approximate index of {self.precision} vectors, which more than {EXACT_UP_TO} "
+                "documents need. Use --store usearch, or another --precision."
+            )
+
+
+def common_type(one: ColumnType, other: ColumnType) -> ColumnType:
+    """The type that holds the values of both."""
+    if one == other:
+        return one
+    return "number" if {one, other} == {"integer", "number"} else "text"

@@ -1,0 +1,106 @@
+"""Records of an index: what its vectors depend on, so that a search embeds with the same embedder, and what lies where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from unmask.errors import UnmaskError
+from unmask.io.records import Record
+from unmask.search.filters import Column, ColumnType
+from unmask.search.stores.store import Layout
+from unmask.search.vectors import StoredPrecision
+
+RECORD = "index.json"
+KEYWORDS, STORE, FIT = "keywords", "store", "fit.safetensors"
+"""Parts of a folder of data."""
+ID, TITLE, TEXT, KEY, DIGEST = "id", "title", "text", "key", "digest"
+"""Names of the columns that every store has."""
+
+
+class EmbedderRecord(BaseModel):
+    """The embedder of an index: how it is loaded, and what shows that it is still the same.
+
+    fingerprint: the identity of the weights. fit: a hash of what was fitted; the values lie in the index.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str
+    revision: str | None = None
+    adapter: str | None = None
+    fingerprint: str
+    design: str
+    max_length: int
+    dtype: str
+    attn_implementation: str | None = None
+    instructions: dict[str, str] = {}
+    alpha: float | None = None
+    fit: str | None = None
+
+
+class ColumnRecord(BaseModel):
+    """A column of the documents. field: its name in the store, since a user's name may be one that a store cannot hold."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    field: str
+    holds: ColumnType
+
+
+class IndexRecord(Record):
+    """What `index.json` holds. data: the folder of the documents and vectors; an update writes a new one and then this record.
+
+    recall: the share of the ten nearest documents that the approximate index finds, on a sample; None without such an index.
+    """
+
+    format: Literal[1] = 1
+    data: str
+    store: str
+    documents: int
+    dim: int
+    precision: StoredPrecision
+    approximate: bool = False
+    recall: float | None = None
+    language: str
+    columns: tuple[ColumnRecord, ...] = ()
+    embedder: EmbedderRecord
+    versions: dict[str, str] = {}
+
+    @property
+    def types(self) -> dict[str, ColumnType]:
+        """What each column holds."""
+        return {column.name: column.holds for column in self.columns}
+
+    @property
+    def filterable(self) -> dict[str, Column]:
+        """The columns that a filter may name. A column of the documents comes before ours of the same name."""
+        own = {name: Column(name, "text") for name in (ID, TITLE)}
+        return own | {column.name: Column(column.field, column.holds) for column in self.columns}
+
+    @property
+    def layout(self) -> Layout:
+        """What the store holds."""
+        import pyarrow as pa
+
+        types = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "text": pa.large_string()}
+        texts = [(name, pa.large_string()) for name in (ID, TITLE, TEXT)]
+        hashes = [(name, pa.binary(16)) for name in (KEY, DIGEST)]
+        columns = [(column.field, types[column.holds]) for column in self.columns]
+        return Layout(pa.schema([*texts, *hashes, *columns]), self.dim, self.precision)
+
+
+def read_index(folder: Path) -> IndexRecord:
+    """The record of an index. Raises UnmaskError for a folder that is none."""
+    record = IndexRecord.read(folder / RECORD)
+    if record is None:
+        raise UnmaskError(f"'{folder}' is no index, or its {RECORD} is damaged. Make one: unmask index TEXTS -o {folder} -m MODEL.")
+    return record
+
+
+def columns_of(types: dict[str, ColumnType]) -> tuple[ColumnRecord, ...]:
+    """Columns, with plain names for the store."""
+    return tuple(ColumnRecord(name=name, field=f"c{place}", holds=holds) for place, (name, holds) in enumerate(types.items()))
