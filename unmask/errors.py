@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-_DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # modules whose package has another name
+_DISTRIBUTIONS = {"sklearn": "scikit-learn", "Stemmer": "PyStemmer"}  # modules whose package has another name
 
 
 class UnmaskError(ValueError):

@@ -14,6 +14,7 @@ from unmask.cli.embed import embed
 from unmask.cli.evaluate_lm import evaluate_lm
 from unmask.cli.experts import expert, seeds, specialise
 from unmask.cli.export import export
+from unmask.cli.index import index
 from unmask.cli.leaks import leaks
 from unmask.cli.listings import designs, models, tasks
 from unmask.cli.mine import mine
@@ -24,6 +25,7 @@ from unmask.cli.probing import probe
 from unmask.cli.recommend import recommend
 from unmask.cli.report import report
 from unmask.cli.reproduce import reproduce
+from unmask.cli.search import search
 from unmask.cli.serve import serve
 from unmask.cli.train import recipes, train
 from unmask.cli.upcycle import upcycle
@@ -60,6 +62,8 @@ for command, example in (
     (report, "unmask report report"),
     (recommend, "unmask recommend -m smollm2 -t starter"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
+    (index, "unmask index texts.jsonl -m smollm2 -d mean -o my-index"),
+    (search, 'unmask search my-index "how to reset a password" --hybrid'),
     (serve, "unmask serve smollm2 -d prompteol,mean"),
     (export, "unmask export smollm2 -d prompteol --to onnx -o smollm2-onnx"),
     (mine, "unmask mine pairs.jsonl -m smollm2 -o triples.jsonl"),

@@ -43,7 +43,7 @@ from unmask.search.record import (
 )
 from unmask.search.stores import STORES
 from unmask.search.stores.store import Block, Store
-from unmask.search.vectors import Stored, restored, stored
+from unmask.search.vectors import Stored, restored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +81,7 @@ class Old:
 def build(embedder: Embedder, planned: Planned) -> Done:
     """Make or update an index. Raises UnmaskError if another run writes to it, or if it was made with another embedder."""
     folder = planned.job.output
+    embedder.encode([], precision=planned.precision)  # says what is wrong with the precision
     with only_run_in(folder):
         make_own(folder)
         _remove_unfinished(folder, planned.before)
@@ -91,7 +92,7 @@ def build(embedder: Embedder, planned: Planned) -> Done:
         if planned.before is not None and (differs := difference(planned.before.embedder, noted)) is not None:
             raise UnmaskError(f"'{folder}' was made with another embedder: {differs}. Give another folder to keep both.")
         pending = VectorStore.beside(folder)
-        if planned.before is not None and not _differs(planned, old):
+        if planned.before is not None and old is not None and not _differs(planned, old):
             pending.forget()
             return Done(len(old.known), 0, 0, 0, 0, 0, planned.before.recall)
         kept = pending.stored(f"{noted.model_dump_json()} {planned.precision}")
@@ -148,6 +149,8 @@ def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRo
     missing = {key for key in missing if key not in kept}
     if kept.damaged:
         say(f"{kept.damaged} blocks of vectors were damaged and are computed again")
+    if not missing:
+        return tally
     with progress_bar("embedding", len(missing)) as advance:
         new = (document for document in _documents(planned) if document.known.key in missing)
         for block in _blocks(new):
@@ -158,9 +161,13 @@ def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRo
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", UserWarning)  # of texts that are cut, block by block: told once at the end
                     vectors = embedder.encode_document(
-                        [texts[key] for key in wanted], normalize=True, show_progress=False, tally=tally
+                        [texts[key] for key in wanted],
+                        normalize=True,
+                        precision=planned.precision,
+                        show_progress=False,
+                        tally=tally,
                     )
-                kept.add(wanted, stored(np.asarray(vectors, np.float32), planned.precision))
+                kept.add(wanted, vectors)
                 advance(len(wanted))
     return tally
 
@@ -254,7 +261,9 @@ def _batch(block: list[Document], hashes: list[Known], record: IndexRecord) -> p
         *([typed(document.columns.get(column.name), column.holds) for document in block] for column in record.columns),
     ]
     schema = record.layout.schema
-    return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)], schema=schema
+    )
 
 
 def _vectors(keys: list[bytes], old: Old | None, kept: StoredRows) -> Stored:
@@ -282,13 +291,13 @@ def _texts(store: Store) -> Iterator[str]:
 def measured_recall(store: Store, record: IndexRecord) -> float:
     """The share of the ten nearest documents that the approximate index finds, on a sample of documents as queries."""
     rows: Rows = np.unique(np.linspace(0, len(store) - 1, _SAMPLE).astype(np.int64))
-    vectors = restored(store.vectors(rows), record.precision, record.dim)
+    vectors = restored(store.vectors(rows), record.precision)
     ranker = DenseRanker(store, record.layout, partial(np.asarray, vectors), approximate=True)
     shares = []
     for row, vector, ranking in zip(rows, vectors, ranker.nearest(vectors, _NEAREST + 1), strict=True):
         nearest = [other for other in ranking.rows.tolist() if other != row][:_NEAREST]
         found = set(ranker.proposed(vector, _NEAREST + 1).tolist())
-        shares.append(np.mean([other in found for other in nearest]) if nearest else 1.0)
+        shares.append(sum(other in found for other in nearest) / max(1, len(nearest)))
     return float(np.mean(shares))
 
 

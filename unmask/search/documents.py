@@ -10,14 +10,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unmask.encoding.vector_store import key_of
 from unmask.errors import UnmaskError
+from unmask.io.compressed import row_ending
 from unmask.io.rows import Row, field, read_rows
+from unmask.io.sources import find_files
 from unmask.search.filters import ColumnType
 
 Value = str | int | float | bool | None
@@ -37,6 +39,13 @@ class Corpus:
     text: str = "text"
     title: str = "title"
     id: str | None = None
+
+    @classmethod
+    def found(
+        cls, given: Sequence[Path], index: Path, text: str = "text", title: str = "title", id: str | None = None
+    ) -> Corpus:
+        """The files that names, folders and patterns stand for, without those of the index itself. Raises UnmaskError."""
+        return cls(tuple(find_files(given, index)), text, title, id)
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ def survey(corpus: Corpus) -> Survey:
         places[document.id] = document.file, document.line
         for name, value in document.columns.items():
             held = types.setdefault(name, set())
-            if (kind := _type_of(value, document.file.suffix in _WORDS_ONLY)) is not None:
+            if (kind := _type_of(value, row_ending(document.file) in _WORDS_ONLY)) is not None:
                 held.add(kind)
     if not documents:
         raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
@@ -123,9 +132,7 @@ def _document(file: Path, line: int, row: Row, corpus: Corpus, column: str | Non
     name = str(field(file, line, row, column, (str, int))) if column else f"{file}:{line}"
     title = "" if row.get(corpus.title) is None else field(file, line, row, corpus.title)
     text = field(file, line, row, corpus.text)
-    others = {
-        _encodable(key): _plain(value) for key, value in row.items() if key not in (column, corpus.title, corpus.text)
-    }
+    others = {_encodable(key): _plain(value) for key, value in row.items() if key not in (column, corpus.title, corpus.text)}
     return Document(_encodable(name), _encodable(title), _encodable(text), others, file, line)
 
 

@@ -38,4 +38,4 @@ def fuse(rankings: Sequence[Ranking], number: int) -> Ranking:
     """Reciprocal rank fusion: the `number` rows with the highest sum of 1 / (60 + rank) over the rankings that hold them."""
     rows, places = np.unique(np.concatenate([ranking.rows for ranking in rankings]), return_inverse=True)
     gains = np.concatenate([1 / (RANK_CONSTANT + np.arange(1, len(ranking.rows) + 1)) for ranking in rankings])
-    return best(rows.astype(np.int64), np.bincount(places, gains, len(rows)), number)
+    return best(rows.astype(np.int64), np.bincount(places, gains, len(rows)).astype(np.float64), number)

@@ -38,7 +38,9 @@ class Index:
     record: what `index.json` says. An update of the index on the disk is not seen by an Index that is open: open it again.
     """
 
-    def __init__(self, folder: Path, record: IndexRecord, embedder: Embedder | None, device: str, trust_remote_code: bool) -> None:
+    def __init__(
+        self, folder: Path, record: IndexRecord, embedder: Embedder | None, device: str, trust_remote_code: bool
+    ) -> None:
         """Open the data that the record names. `Index.open` does this for a folder."""
         self.folder, self.record = folder, record
         self._embedder, self._device, self._trust = embedder, device, trust_remote_code

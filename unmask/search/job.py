@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.errors import UnmaskError, require_package, unknown
 from unmask.io.files import check_output, is_own
 from unmask.search.documents import Corpus, Survey, survey
@@ -13,7 +14,6 @@ from unmask.search.filters import ColumnType
 from unmask.search.keywords import stemmer
 from unmask.search.record import RECORD, IndexRecord
 from unmask.search.stores import STORES, default_store
-from unmask.search.vectors import STORED_PRECISIONS, StoredPrecision
 
 EXACT_UP_TO: Final = 100_000
 """Documents up to which a search compares all of them, unless the index is asked to be approximate."""
@@ -34,14 +34,14 @@ class Job:
     revision: str | None = None
     adapter: str | None = None
     store: str | None = None
-    precision: StoredPrecision | None = None
+    precision: Precision | None = None
     language: str | None = None
     approximate: bool = False
     keep_missing: bool = False
 
     def check(self) -> Planned:
         """Read all documents, and find mistakes before a model is loaded. Raises UnmaskError."""
-        for name, given, allowed in (("store", self.store, STORES), ("precision", self.precision, STORED_PRECISIONS)):
+        for name, given, allowed in (("store", self.store, STORES), ("precision", self.precision, PRECISIONS)):
             if given is not None and given not in allowed:
                 raise unknown(name, given, allowed)
         check_output(self.output, self.corpus.files, folder=True)
@@ -55,9 +55,7 @@ class Job:
         language = self.language or (before.language if before else "english")
         stemmer(language)
         found = survey(self.corpus)
-        planned = Planned(
-            self, before, found, store, self.precision or (before.precision if before else "float32"), language
-        )
+        planned = Planned(self, before, found, store, self.precision or (before.precision if before else "float32"), language)
         planned.require_an_approximate_index()
         return planned
 
@@ -80,7 +78,7 @@ class Planned:
     before: IndexRecord | None
     survey: Survey
     store: str
-    precision: StoredPrecision
+    precision: Precision
     language: str
 
     @property

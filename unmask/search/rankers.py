@@ -48,7 +48,7 @@ class DenseRanker:
         nothing = Ranking(np.empty(0, np.int64), np.empty(0, np.float64))
         found = [nothing] * len(vectors)
         for rows, kept in self._blocks(allowed):
-            decoded = restored(kept, self.layout.precision, self.layout.dim)
+            decoded = restored(kept, self.layout.precision)
             for place, vector in enumerate(vectors):
                 before = found[place]
                 scores = np.concatenate([before.scores, decoded @ vector])  # one at a time: a query alone as among others
@@ -62,7 +62,7 @@ class DenseRanker:
 
     def _rank_proposed(self, vector: Vectors, number: int) -> Ranking:
         rows = self.proposed(vector, number)
-        return best(rows, restored(self.store.vectors(rows), self.layout.precision, self.layout.dim) @ vector, number)
+        return best(rows, restored(self.store.vectors(rows), self.layout.precision) @ vector, number)
 
     def _blocks(self, allowed: Rows | None) -> Iterator[tuple[Rows, Stored]]:
         """The allowed rows and their stored vectors, block after block."""

@@ -7,11 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from unmask.encoding.precision import Precision
 from unmask.errors import UnmaskError
 from unmask.io.records import Record
 from unmask.search.filters import Column, ColumnType
 from unmask.search.stores.store import Layout
-from unmask.search.vectors import StoredPrecision
 
 RECORD = "index.json"
 KEYWORDS, STORE, FIT = "keywords", "store", "fit.safetensors"
@@ -62,13 +62,13 @@ class IndexRecord(Record):
     store: str
     documents: int
     dim: int
-    precision: StoredPrecision
+    precision: Precision
     approximate: bool = False
     recall: float | None = None
     language: str
     columns: tuple[ColumnRecord, ...] = ()
     embedder: EmbedderRecord
-    versions: dict[str, str] = {}
+    versions: dict[str, str]
 
     @property
     def types(self) -> dict[str, ColumnType]:
@@ -97,7 +97,9 @@ def read_index(folder: Path) -> IndexRecord:
     """The record of an index. Raises UnmaskError for a folder that is none."""
     record = IndexRecord.read(folder / RECORD)
     if record is None:
-        raise UnmaskError(f"'{folder}' is no index, or its {RECORD} is damaged. Make one: unmask index TEXTS -o {folder} -m MODEL.")
+        raise UnmaskError(
+            f"'{folder}' is no index, or its {RECORD} is damaged. Make one: unmask index TEXTS -o {folder} -m MODEL."
+        )
     return record
 
 

@@ -13,7 +13,7 @@ Stem = Callable[[str], str]
 
 
 def snippet(text: str, query: str, length: int, stem: Stem = str.casefold) -> str:
-    """At most `length` characters of a text, on one line, around as many different words of the query as fit.
+    """At most `length` characters of a text, on one line, around different words of the query: those with most letters in all.
 
     stem: gives the form in which words are compared. Without a word of the query, it is the beginning of the text. A cut is
     marked by three dots.
@@ -28,20 +28,21 @@ def snippet(text: str, query: str, length: int, stem: Stem = str.casefold) -> st
 
 
 def _densest(found: list[tuple[int, int, str]], length: int) -> tuple[int, int] | None:
-    """Where the first of the windows with most different words begins and ends."""
+    """Where the first of the windows whose different words have most letters begins and ends: long words say more than short ones."""
     best: tuple[int, int] | None = None
-    most, first = 0, 0
+    most, letters, first = 0, 0, 0
     counts: dict[str, int] = {}
     for start, end, form in found:
         counts[form] = counts.get(form, 0) + 1
+        letters += len(form) if counts[form] == 1 else 0
         while end - found[first][0] > length and found[first][0] < start:
             gone = found[first][2]
             counts[gone] -= 1
             if not counts[gone]:
-                del counts[gone]
+                letters -= len(gone)
             first += 1
-        if len(counts) > most:
-            most, best = len(counts), (found[first][0], end)
+        if letters > most:
+            most, best = letters, (found[first][0], end)
     return best
 
 

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from math import isqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from unmask.encoding.precision import Precision
 from unmask.io.seals import Damaged
 from unmask.search.fusion import Rows
 from unmask.search.stores.store import BLOCK, ROW, VECTOR, Block, Layout, in_order
-from unmask.search.vectors import Stored, StoredPrecision, width
+from unmask.search.vectors import Stored, scalar_of, width
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ class LanceKind:
 
     name = "lance"
     needs = "lancedb"
-    approximates: tuple[StoredPrecision, ...] = ("float32", "float16", "binary")
+    approximates: tuple[Precision, ...] = ("float32", "float16", "binary")
 
     def write(self, folder: Path, layout: Layout, blocks: Iterable[Block], *, approximate: bool) -> None:
         """Write the table."""
@@ -70,7 +71,10 @@ class _Source:
         try:
             for batch, vectors in self.blocks:
                 flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-                added = [pa.array(np.arange(row, row + len(vectors))), pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])]
+                added = [
+                    pa.array(np.arange(row, row + len(vectors))),
+                    pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1]),
+                ]
                 yield pa.RecordBatch.from_arrays([*batch.columns, *added], schema=schema)
                 row += len(vectors)
         except BaseException as error:
@@ -81,8 +85,7 @@ class _Source:
 def _with_vectors(layout: Layout) -> pa.Schema:
     import pyarrow as pa
 
-    scalar = pa.uint8() if layout.precision == "binary" else pa.from_numpy_dtype(layout.precision)
-    vector = pa.list_(scalar, width(layout.dim, layout.precision))
+    vector = pa.list_(pa.from_numpy_dtype(scalar_of(layout.precision)), width(layout.dim, layout.precision))
     return layout.schema.append(pa.field(ROW, pa.int64())).append(pa.field(VECTOR, vector))
 
 
@@ -105,7 +108,7 @@ def _partitions(rows: int) -> int:
     return max(1, isqrt(rows))
 
 
-def _distance(layout: Layout) -> str:
+def _distance(layout: Layout) -> Literal["hamming", "cosine"]:
     return "hamming" if layout.precision == "binary" else "cosine"
 
 
@@ -162,4 +165,4 @@ class LanceStore:
         chunks = vectors.chunks if isinstance(vectors, pa.ChunkedArray) else [vectors]
         wide = width(self.layout.dim, self.layout.precision)
         parts = [chunk.flatten().to_numpy().reshape(-1, wide) for chunk in chunks]
-        return np.concatenate(parts) if parts else np.empty((0, wide))
+        return np.concatenate(parts) if parts else np.empty((0, wide), scalar_of(self.layout.precision))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from unmask.encoding.precision import Precision
 from unmask.search.fusion import Rows
-from unmask.search.vectors import Stored, StoredPrecision
+from unmask.search.vectors import Stored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ class Layout:
 
     schema: pa.Schema
     dim: int
-    precision: StoredPrecision
+    precision: Precision
 
 
 Block = tuple["pa.RecordBatch", Stored]
@@ -65,7 +66,7 @@ class StoreKind(Protocol):
 
     name: str
     needs: str
-    approximates: tuple[StoredPrecision, ...]
+    approximates: tuple[Precision, ...]
 
     def write(self, folder: Path, layout: Layout, blocks: Iterable[Block], *, approximate: bool) -> None:
         """Write all documents to a folder that exists. approximate: build what `nearest` needs."""

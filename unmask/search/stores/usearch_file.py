@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.io.seals import Damaged
 from unmask.search.fusion import Rows
 from unmask.search.stores.store import BLOCK, Block, Layout
-from unmask.search.vectors import STORED_PRECISIONS, Stored, StoredPrecision, width
+from unmask.search.vectors import Stored, scalar_of, width
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +26,7 @@ class UsearchKind:
 
     name = "usearch"
     needs = "usearch"
-    approximates: tuple[StoredPrecision, ...] = STORED_PRECISIONS
+    approximates: tuple[Precision, ...] = PRECISIONS
 
     def write(self, folder: Path, layout: Layout, blocks: Iterable[Block], *, approximate: bool) -> None:
         """Write both files."""
@@ -46,12 +47,8 @@ class UsearchKind:
 def _graph(layout: Layout) -> Any:
     from usearch.index import Index
 
-    binary = layout.precision == "binary"
-    return Index(
-        ndim=width(layout.dim, "binary") * 8 if binary else layout.dim,
-        metric="hamming" if binary else "cos",
-        dtype=_SCALARS[layout.precision],
-    )
+    metric = "hamming" if layout.precision == "binary" else "cos"
+    return Index(ndim=layout.dim, metric=metric, dtype=_SCALARS[layout.precision])
 
 
 class UsearchStore:
@@ -78,7 +75,7 @@ class UsearchStore:
         """The stored vectors of these rows, in their order."""
         wide = width(self.layout.dim, self.layout.precision)
         if not len(rows):
-            return np.empty((0, wide), np.uint8 if self.layout.precision == "binary" else self.layout.precision)
+            return np.empty((0, wide), scalar_of(self.layout.precision))
         return np.stack(self._graph.get(rows, dtype=_SCALARS[self.layout.precision])).reshape(len(rows), wide)
 
     def vector_blocks(self) -> Iterator[Stored]:

@@ -1,0 +1,98 @@
+"""`unmask index`: files of documents in, an index to search out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import AsJson, Model, ModelOptions
+from unmask.encoding.precision import Precision
+from unmask.io.terminal import say, tell
+
+
+def index(
+    texts: Annotated[
+        list[Path], typer.Argument(metavar="TEXTS...", help="Files, folders or patterns: txt, jsonl, csv, tsv, parquet.")
+    ],
+    model: Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the index, new or to be updated.")
+    ],
+    design: Annotated[
+        str | None, typer.Option("--design", "-d", help="A design (see `unmask designs`); prompteol by default.")
+    ] = None,
+    column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
+    title_column: Annotated[str, typer.Option(help="Column that holds a title, which is put before the text.")] = "title",
+    id_column: Annotated[
+        str | None, typer.Option(help="Column that identifies a document; by default _id or id, else file and line.")
+    ] = None,
+    instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says of documents.")] = None,
+    query_instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says of queries.")] = None,
+    precision: Annotated[Precision | None, typer.Option(help="Of the vectors that are stored; float32 by default.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="lance (LanceDB) or usearch (plain files); the first that is installed by default.")
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the texts, for BM25's word stems; english by default. none: no stems.")
+    ] = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Build an approximate index, as for more than 100 000 documents.")
+    ] = False,
+    keep_missing: Annotated[
+        bool, typer.Option("--keep-missing", help="Keep documents of the index that are in none of the files.")
+    ] = False,
+    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
+    as_json: AsJson = False,
+    *,
+    options: ModelOptions,
+) -> None:
+    """Make an index of documents, or update it: only new and changed texts are embedded.
+
+    Documents of the index that are in none of the files are removed.
+    A run that was stopped leaves the index as it was, and the same command goes on.
+    """
+    from unmask.search.documents import Corpus
+    from unmask.search.job import Job
+
+    given = {"query": query_instruction, "document": instruction}
+    instructions = {name: said for name, said in given.items() if said is not None} or None
+    job = Job(
+        Corpus.found(texts, output, column, title_column, id_column),
+        output,
+        model,
+        options.revision,
+        options.adapter,
+        store,
+        precision,
+        language,
+        approximate,
+        keep_missing,
+    )
+    planned = job.check()
+    from unmask.embedder import Embedder
+    from unmask.errors import UnmaskError
+    from unmask.search.build import build
+    from unmask.serving.bulk import read_texts
+
+    corpus = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
+    embedder = Embedder.from_pretrained(model, design, instructions=instructions, **asdict(options))
+    if corpus is not None:
+        if not embedder.design.needs_fit:
+            raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
+        embedder.fit(corpus)
+    done = build(embedder, planned)
+    if done.truncated:
+        say(f"{done.truncated} of {done.embedded} texts were cut to {embedder.max_length} tokens (--max-length).")
+    if as_json:
+        print(json.dumps(asdict(done)))
+        return
+    tell(
+        f"{output}: {done.documents} documents; {done.added} added, {done.changed} changed, {done.removed} removed, "
+        f"{done.embedded} texts embedded."
+    )
+    if done.recall is not None:
+        tell(f"The approximate index finds {done.recall:.1%} of the ten nearest documents (100 documents as queries).")
