@@ -1,0 +1,297 @@
+"""Building: an updated index is the one that is built anew, only new texts are embedded, and no kill harms it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.search.made import ROWS, contents, indexed, job, opened
+from tests.tiny import write_rows
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.io.files import only_run_in
+from unmask.search import build as building
+from unmask.search.build import build
+from unmask.search.documents import Corpus, joined
+from unmask.search.index import Index
+from unmask.search.job import Job
+from unmask.search.stores import STORES
+
+CHANGED = [
+    {**ROWS[3], "year": 1999},
+    {**ROWS[0], "text": "A man plays the drums."},
+    {"_id": "d5", "title": "", "text": ROWS[1]["text"], "year": 2023, "tag": "c"},
+    ROWS[2],
+    {"_id": "d6", "title": "New", "text": "Rain.", "year": 2024, "tag": "c"},
+]
+
+
+@pytest.fixture(scope="module")
+def embedder(pico: Callable[..., Embedder]) -> Embedder:
+    return pico()
+
+
+@pytest.fixture
+def computed(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The documents that are embedded, as they come."""
+    texts: list[str] = []
+    encode = embedder.encode_document
+
+    def counting(given: Sequence[str], **options: Any) -> Any:
+        texts.extend(given)
+        return encode(given, **options)
+
+    monkeypatch.setattr(embedder, "encode_document", counting)
+    return texts
+
+
+def told(done: building.Done) -> tuple[int, ...]:
+    return done.documents, done.added, done.changed, done.removed, done.embedded
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name not in (".lock", ".unmask-made"))
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_an_index_holds_the_documents_and_their_vectors(store: str, embedder: Embedder, tmp_path: Path) -> None:
+    assert told(indexed(embedder, tmp_path, store=store)) == (4, 4, 0, 0, 4)
+    index = opened(embedder, tmp_path)
+    expected = embedder.encode([joined(row["title"], row["text"]) for row in ROWS], normalize=True)
+    for row, kept, vector in zip(ROWS, contents(index), expected, strict=True):
+        assert (kept["id"], kept["title"], kept["text"]) == (row["_id"], row["title"], row["text"])
+        assert (kept["c0"], kept["c1"]) == (row["year"], row["tag"])
+        assert kept["vector"] == vector.tobytes()
+    assert left_in(tmp_path / "index") == ["data-1", "index.json"]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_an_updated_index_is_the_one_that_is_built_anew(
+    store: str, embedder: Embedder, computed: list[str], tmp_path: Path
+) -> None:
+    indexed(embedder, tmp_path, store=store)
+    computed.clear()
+    assert told(indexed(embedder, tmp_path, CHANGED, store=store)) == (5, 2, 2, 1, 2)
+    assert computed == ["Guitars A man plays the drums.", "New Rain."]  # d5 has the text that d2 had
+    (tmp_path / "anew").mkdir()
+    indexed(embedder, tmp_path / "anew", CHANGED, store=store)
+    assert contents(opened(embedder, tmp_path)) == contents(opened(embedder, tmp_path / "anew"))
+    assert left_in(tmp_path / "index") == ["data-2", "index.json"]
+    found = [opened(embedder, place).search("market", mode="bm25") for place in (tmp_path, tmp_path / "anew")]
+    assert found[0] == found[1] and len(found[0]) == 2
+
+
+def test_nothing_is_written_when_nothing_changed(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    record = (tmp_path / "index" / "index.json").read_bytes()
+    assert told(indexed(embedder, tmp_path)) == (4, 0, 0, 0, 0)
+    assert (tmp_path / "index" / "index.json").read_bytes() == record
+    assert left_in(tmp_path / "index") == ["data-1", "index.json"]
+
+
+def test_another_order_is_a_change_without_embedding(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    assert told(indexed(embedder, tmp_path, ROWS[::-1])) == (4, 0, 0, 0, 0)
+    assert [row["id"] for row in contents(opened(embedder, tmp_path))] == ["d4", "d3", "d2", "d1"]
+
+
+def test_documents_of_other_files_are_kept_if_asked(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    new = [{"_id": "d2", "title": "", "text": "Changed.", "year": "n/a", "new": 1.5}]
+    assert told(indexed(embedder, tmp_path, new, keep_missing=True)) == (4, 0, 1, 0, 1)
+    index = opened(embedder, tmp_path)
+    assert index.record.types == {"year": "text", "new": "number", "tag": "text"}
+    found = {hit.id: hit.columns for hit in index.search("x", 10)}
+    assert found["d2"] == {"year": "n/a", "new": 1.5, "tag": None}
+    assert found["d1"] == {"year": "2019", "new": None, "tag": "a"}
+    assert told(indexed(embedder, tmp_path, new, keep_missing=True)) == (4, 0, 0, 0, 0)
+    assert told(indexed(embedder, tmp_path, new)) == (1, 0, 0, 3, 0)
+
+
+def test_equal_texts_are_embedded_once(embedder: Embedder, computed: list[str], tmp_path: Path) -> None:
+    assert told(indexed(embedder, tmp_path, [{"_id": str(n), "text": "same"} for n in range(5)])) == (5, 5, 0, 0, 1)
+    assert computed == ["same"]
+    assert len({row["vector"] for row in contents(opened(embedder, tmp_path))}) == 1
+
+
+def test_blocks_do_not_change_the_index(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "small").mkdir()
+    indexed(embedder, tmp_path, store="usearch")
+    monkeypatch.setattr(building, "_ROWS", 2)
+    indexed(embedder, tmp_path / "small", store="usearch")
+    whole, parts = contents(opened(embedder, tmp_path)), contents(opened(embedder, tmp_path / "small"))
+    for one, other in zip(whole, parts, strict=True):
+        near = np.frombuffer(one.pop("vector"), np.float32), np.frombuffer(other.pop("vector"), np.float32)
+        assert one == other and np.allclose(*near, atol=1e-6)
+
+
+class Killed(BaseException):
+    """Stands for a signal."""
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("at", ["embedding", "writing", "words", "record", "old data"])
+def test_a_kill_leaves_the_old_index_or_the_new_one(
+    at: str, store: str, embedder: Embedder, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "_ROWS", 1)  # every text is computed alone, so that vectors are equal to the last bit
+    indexed(embedder, tmp_path, store=store)
+    before = contents(opened(embedder, tmp_path))
+    with monkeypatch.context() as patch:
+        kill(patch, at)
+        with pytest.raises(Killed):
+            indexed(embedder, tmp_path, CHANGED, store=store)
+    if at != "old data":
+        assert contents(opened(embedder, tmp_path)) == before
+    computed_before = len(computed)
+    done = indexed(embedder, tmp_path, CHANGED, store=store)
+    assert len(computed) - computed_before == (1 if at == "embedding" else 0), "vectors of the killed run are used"
+    assert told(done)[:4] == ((5, 2, 2, 1) if at != "old data" else (5, 0, 0, 0))
+    (tmp_path / "anew").mkdir()
+    indexed(embedder, tmp_path / "anew", CHANGED, store=store)
+    assert contents(opened(embedder, tmp_path)) == contents(opened(embedder, tmp_path / "anew"))
+    assert left_in(tmp_path / "index") == ["data-2", "index.json"]
+
+
+def kill(patch: pytest.MonkeyPatch, at: str) -> None:
+    """Let the next run be killed at a moment."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    if at == "embedding":
+        add = building.StoredRows.add
+
+        def once(self: Any, *given: Any) -> None:
+            add(self, *given)
+            raise Killed
+
+        patch.setattr(building.StoredRows, "add", once)
+    elif at == "writing":
+        patch.setattr(building, "_vectors", die)
+    elif at == "words":
+        patch.setattr(building.Keywords, "save", die)
+    elif at == "record":
+        patch.setattr(building.IndexRecord, "write", die)
+    else:
+        remove = building.remove
+        patch.setattr(building, "remove", lambda path: die() if path.name == "data-1" else remove(path))
+
+
+def test_a_second_run_is_refused(embedder: Embedder, tmp_path: Path) -> None:
+    planned = job(tmp_path).check()
+    with only_run_in(tmp_path / "index"), pytest.raises(UnmaskError, match="Another run is writing"):
+        build(embedder, planned)
+
+
+def test_another_embedder_is_refused_by_name(embedder: Embedder, pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    for other, words in (
+        (pico("causal/plain/last"), "the design: 'causal/plain/mean' then, 'causal/plain/last' now"),
+        (pico(max_length=16), "the most tokens of a text: 512 then, 16 now"),
+        (pico(family="olmoe"), "the weights of the model"),
+    ):
+        with pytest.raises(UnmaskError, match=words):
+            indexed(other, tmp_path, CHANGED)
+    assert len(opened(embedder, tmp_path)) == 4
+
+
+def test_instructions_travel_along(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    design = "causal/instruction/last"
+    asked = {"query": "Find an answer", "document": "A document"}
+    told_what = pico(design, instructions=asked)
+    indexed(told_what, tmp_path)
+    index = opened(told_what, tmp_path)
+    assert index.record.embedder.instructions == asked
+    (kept, *_) = contents(index)
+    text = joined(ROWS[0]["title"], ROWS[0]["text"])
+    assert kept["vector"] == told_what.encode([text], instruction="A document", normalize=True)[0].tobytes()
+    expected = told_what.encode(["x"], instruction="Find an answer", normalize=True)[0] @ np.frombuffer(kept["vector"], np.float32)
+    assert {hit.id: hit.score for hit in index.search("x")}["d1"] == pytest.approx(float(expected), abs=1e-6)
+    with pytest.raises(UnmaskError, match="the instructions"):
+        indexed(pico(design), tmp_path, CHANGED)
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(embedder: Embedder, tmp_path: Path) -> None:
+    planned = job(tmp_path).check()
+    write_rows(tmp_path / "corpus.jsonl", CHANGED)
+    with pytest.raises(UnmaskError, match="was changed while it was read"):
+        build(embedder, planned)
+    assert left_in(tmp_path / "index") == [".unmask-vectors"]
+
+
+def test_damage_to_unfinished_vectors_is_computed_again(
+    embedder: Embedder, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        kill(patch, "words")
+        with pytest.raises(Killed):
+            indexed(embedder, tmp_path)
+    (block,) = (tmp_path / "index").rglob("*.npz")
+    block.write_bytes(block.read_bytes()[:-10])
+    computed.clear()
+    indexed(embedder, tmp_path)
+    assert len(computed) == 4
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("precision", ["float32", "float16", "binary"])
+def test_an_approximate_index_tells_its_recall(store: str, precision: Any, embedder: Embedder, tmp_path: Path) -> None:
+    rows = [{"_id": str(n), "text": f"text {n} of {n % 7}"} for n in range(300)]
+    done = indexed(embedder, tmp_path, rows, store=store, precision=precision, approximate=True)
+    assert done.recall is not None and 0.6 < done.recall <= 1
+    index = opened(embedder, tmp_path)
+    assert index.record.recall == done.recall
+    assert {hit.id for hit in index.search("text 5", 5)} & {hit.id for hit in index.search("text 5", 5, exact=True)}
+    assert told(indexed(embedder, tmp_path, rows)) == (300, 0, 0, 0, 0)
+
+
+def test_an_index_may_become_approximate(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    assert told(indexed(embedder, tmp_path, approximate=True)) == (4, 0, 0, 0, 0)
+    assert opened(embedder, tmp_path).record.approximate
+
+
+def test_a_fit_travels_along(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
+    model = str(pico_folder("llama"))
+    embedder = Embedder.from_pretrained(model, "causal/plain/mean/zscore", dtype="float32", device="cpu")
+    embedder.fit([f"sentence {n}" for n in range(40)])
+    indexed(embedder, tmp_path, model=model)
+    expected = opened(embedder, tmp_path).search("guitar")
+    alone = Index.open(tmp_path / "index", device="cpu").search("guitar")
+    assert [(hit.id, hit.score) for hit in alone] == [(hit.id, hit.score) for hit in expected]
+    again = Embedder.from_pretrained(model, "causal/plain/mean/zscore", dtype="float32", device="cpu")
+    assert told(indexed(again, tmp_path, CHANGED, model=model))[0] == 5, "an update takes the fit of the index"
+
+
+def test_hostile_documents_are_kept_as_they_are(embedder: Embedder, tmp_path: Path) -> None:
+    texts = ["[bold]x[/bold]", "<script>alert(1)</script>", "'; DROP TABLE x; --", "nul\0 \x1b[31m", "‮abc", "", "   ", "x" * 10_000_000]
+    rows = [{"_id": f"{text[:40]}\n{n}", "title": text[:40], "text": text, "c'\0\"": text[:40]} for n, text in enumerate(texts)]
+    for store in STORES:
+        (tmp_path / store).mkdir()
+        indexed(embedder, tmp_path / store, rows, store=store)
+        index = opened(embedder, tmp_path / store)
+        assert [row["text"] for row in contents(index)] == texts
+        hits = index.search("DROP TABLE", 10, where="\"c'\0\"\"\" = '''; DROP TABLE x; --'")
+        assert [(hit.id, hit.text) for hit in hits] == [("'; DROP TABLE x; --\n2", texts[2])]
+        assert all(len(hit.snippet) <= 160 for hit in index.search("x", 10))
+
+
+def test_the_record_says_how_the_index_was_made(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path, precision="int8", store="usearch")
+    record = json.loads((tmp_path / "index" / "index.json").read_text())
+    assert (record["precision"], record["store"], record["documents"], record["dim"]) == ("int8", "usearch", 4, 64)
+    assert record["embedder"]["design"] == "causal/plain/mean" and record["versions"]["usearch"]
+
+
+def test_a_corpus_may_be_many_files(embedder: Embedder, tmp_path: Path) -> None:
+    for place, row in enumerate(ROWS):
+        write_rows(tmp_path / f"{place}.jsonl", [row])
+    done = build(embedder, Job(Corpus.found([tmp_path], tmp_path / "index"), tmp_path / "index", "in memory").check())
+    assert done.documents == 4
+    assert build(embedder, Job(Corpus.found([tmp_path], tmp_path / "index"), tmp_path / "index", "in memory").check()).added == 0

@@ -1,0 +1,136 @@
+"""Documents: read from every format, joined as mteb joins them, typed by column, and refused by file and line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiny import write_rows
+from unmask.errors import UnmaskError
+from unmask.search.documents import Corpus, Document, joined, read_documents, survey, typed
+
+ROWS: list[dict[str, Any]] = [
+    {"_id": "d1", "title": "Guitars", "text": "Six strings.", "year": 2020},
+    {"_id": "d2", "title": "", "text": " Drums. ", "year": 2021},
+]
+
+
+def corpus(folder: Path, rows: list[dict[str, Any]], name: str = "a.jsonl", **options: Any) -> Corpus:
+    return Corpus((write_rows(folder / name, rows),), **options)
+
+
+def documents(folder: Path, rows: list[dict[str, Any]], **options: Any) -> list[Document]:
+    return list(read_documents(corpus(folder, rows, **options)))
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_documents_are_the_same_in_every_format(ending: str, tmp_path: Path) -> None:
+    given = corpus(tmp_path, ROWS, f"a{ending}")
+    found = [(one.id, one.title, one.text) for one in read_documents(given)]
+    assert found == [("d1", "Guitars", "Six strings."), ("d2", "", " Drums. ")]
+    assert survey(given).columns == {"year": "integer"}
+
+
+def test_title_and_text_are_joined_as_mteb_joins_them(tmp_path: Path) -> None:
+    from mteb._create_dataloaders import _corpus_to_dict
+
+    for title, text in (("Guitars", "Six."), ("", " Drums. "), (" a", "b "), ("x", ""), ("", "")):
+        assert joined(title, text) == _corpus_to_dict({"id": "d", "title": title, "text": text})["text"]
+
+
+def test_without_an_id_it_is_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    file = tmp_path / "a.txt"
+    assert [one.id for one in read_documents(Corpus((file,)))] == [f"{file}:1", f"{file}:2"]
+
+
+def test_the_id_column_may_be_named(tmp_path: Path) -> None:
+    found = documents(tmp_path, [{"key": 7, "id": "x", "text": "a"}], id="key")
+    assert found[0].id == "7" and found[0].columns == {"id": "x"}
+
+
+def test_an_id_that_comes_twice_is_named_with_both_places(tmp_path: Path) -> None:
+    one = write_rows(tmp_path / "a.jsonl", ROWS)
+    other = write_rows(tmp_path / "b.jsonl", [{"_id": "x", "text": "a"}, ROWS[1]])
+    with pytest.raises(UnmaskError) as error:
+        survey(Corpus((one, other)))
+    assert str(error.value).startswith(f"{other}, line 2: the id 'd2' comes twice; it is also in {one}, line 2.")
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"_id": "a"}, "column 'text' (str) is missing"),
+        ({"_id": "a", "text": 5}, "column 'text': expected str, found int"),
+        ({"_id": ["a"], "text": "x"}, "column '_id': expected str or int"),
+        ({"_id": "a", "text": "x", "title": 3}, "column 'title': expected str"),
+        ({"text": "x"}, "column '_id' (str or int) is missing"),
+    ],
+)
+def test_a_row_that_is_no_document_is_refused(row: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError) as error:
+        survey(corpus(tmp_path, [ROWS[0], row]))
+    assert f"{tmp_path / 'a.jsonl'}, line 2" in str(error.value) and told in str(error.value)
+
+
+def test_a_corpus_without_a_document_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n")
+    with pytest.raises(UnmaskError, match="there is no document to index"):
+        survey(Corpus((tmp_path / "a.jsonl",)))
+
+
+@pytest.mark.parametrize(
+    ("values", "holds", "kept"),
+    [
+        ([1, 2], "integer", [1, 2]),
+        ([1, 2.5], "number", [1.0, 2.5]),
+        ([True, None], "boolean", [True, None]),
+        (["a", 1], "text", ["a", "1"]),
+        ([True, 1], "text", ["true", "1"]),
+        ([[1, "é"], {"a": 1}], "text", ['[1, "é"]', '{"a": 1}']),
+        ([2**70, 1], "number", [float(2**70), 1.0]),
+        ([None, None], "text", [None, None]),
+    ],
+)
+def test_a_column_has_one_type(values: list[Any], holds: Any, kept: list[Any], tmp_path: Path) -> None:
+    given = corpus(tmp_path, [{"_id": str(n), "text": "x", "c": value} for n, value in enumerate(values)])
+    assert survey(given).columns == {"c": holds}
+    assert [typed(one.columns["c"], holds) for one in read_documents(given)] == kept
+
+
+@pytest.mark.parametrize(
+    ("values", "holds", "kept"),
+    [
+        (["1", "", "-2"], "integer", [1, None, -2]),
+        (["1", "2.5e3"], "number", [1.0, 2500.0]),
+        (["007", "1"], "text", ["007", "1"]),
+        (["a", ""], "text", ["a", ""]),
+    ],
+)
+def test_numbers_in_csv_are_numbers(values: list[str], holds: Any, kept: list[Any], tmp_path: Path) -> None:
+    given = corpus(tmp_path, [{"_id": f"n{n}", "text": "x", "c": value} for n, value in enumerate(values)], "a.csv")
+    assert survey(given).columns == {"c": holds}
+    assert [typed(one.columns["c"], holds) for one in read_documents(given)] == kept
+
+
+def test_what_no_encoding_can_hold_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"_id": "a\ud800", "text": "\udfffx", "c\ud800": "\ud800"}))
+    (found,) = read_documents(Corpus((tmp_path / "a.jsonl",)))
+    assert (found.id, found.text, found.columns) == ("a�", "�x", {"c�": "�"})
+
+
+def test_hashes_tell_what_changed() -> None:
+    def known(**changes: Any) -> Any:
+        given = {"id": "a", "title": "t", "text": "x", "columns": {"c": 1}} | changes
+        return Document(**given, file=Path("f"), line=1).known
+
+    same = known()
+    assert known() == same
+    for changes in ({"text": "y"}, {"title": "u"}):
+        assert known(**changes).key != same.key and known(**changes).digest != same.digest
+    for changes in ({"id": "b"}, {"columns": {"c": 2}}, {"columns": {}}):
+        assert known(**changes).key == same.key and known(**changes).digest != same.digest
+    assert known(title="t x", text="").digest != same.digest  # one text, but other parts

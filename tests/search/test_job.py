@@ -1,0 +1,75 @@
+"""Jobs: mistakes are found before a model is loaded, and settings of an index stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.search.made import ROWS, indexed, job
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.search import job as jobs
+from unmask.search.job import common_type
+
+
+def test_an_index_has_defaults(tmp_path: Path) -> None:
+    planned = job(tmp_path).check()
+    assert (planned.store, planned.precision, planned.language, planned.approximate) == ("lance", "float32", "english", False)
+
+
+def test_an_update_keeps_the_settings(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    given: dict[str, Any] = {"store": "usearch", "precision": "int8", "language": "none", "approximate": True}
+    indexed(pico(), tmp_path, **given)
+    planned = job(tmp_path).check()
+    assert (planned.store, planned.precision, planned.language, planned.approximate) == tuple(given.values())
+    for name, other in (("store", "lance"), ("precision", "float16"), ("language", "german")):
+        with pytest.raises(UnmaskError, match=f"was made with {name} {given[name]}, and {other} is given"):
+            job(tmp_path, **{name: other}).check()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"store": "lanse"}, "Unknown store 'lanse'. Did you mean 'lance'?"),
+        ({"precision": "int9"}, "Unknown precision 'int9'"),
+        ({"language": "klingon"}, "Unknown language 'klingon'"),
+        ({"store": "lance", "precision": "int8", "approximate": True}, "'lance' has no approximate index of int8 vectors"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError) as error:
+        job(tmp_path, **options).check()
+    assert told in str(error.value)
+    assert not (tmp_path / "index").exists()
+
+
+def test_many_documents_need_an_approximate_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "EXACT_UP_TO", len(ROWS) - 1)
+    assert job(tmp_path).check().approximate
+    with pytest.raises(UnmaskError, match="Use --store usearch"):
+        job(tmp_path, precision="int8", store="lance").check()
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "note.txt").write_text("mine")
+    with pytest.raises(UnmaskError, match="holds files that are not of an index"):
+        job(tmp_path).check()
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.errors._extras", lambda: {"bm25s": "search"})
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "bm25s" else object())
+    with pytest.raises(UnmaskError, match=r"needs bm25s, which is not installed: pip install 'unmask\[search\]'"):
+        job(tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [("integer", "number", "number"), ("text", "text", "text"), ("boolean", "integer", "text"), ("number", "text", "text")],
+)
+def test_the_type_of_two_columns(one: Any, other: Any, both: str) -> None:
+    assert common_type(one, other) == common_type(other, one) == both
