@@ -51,6 +51,10 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
     ("embed",): Example(
         ("{in}", "-d", "mean", "-o", "{out}", *PICO), "texts.jsonl", "vectors.npy", ("vectors.npy.manifest.json",), "text"
     ),
+    ("index",): Example(
+        ("{in}", "-d", "mean", "--store", "usearch", "-o", "{out}", *PICO), "texts.jsonl", "new-index", column="text"
+    ),
+    ("search",): Example(("indexed", "a guitar", "--hybrid", "--device", "cpu")),
     ("serve",): Example(("pico", "-d", "mean,last", "--port", "0", "--check", *CPU)),
     ("export",): Example(("pico", "-d", "mean", "--to", "sentence-transformers", "-o", "{out}", *CPU), output="exported"),
     ("mine",): Example(("{in}", "-o", "{out}", *PICO), "pairs.jsonl", "triples.jsonl", column="anchor"),
@@ -160,6 +164,7 @@ def prepare(folder: Path, notes: Path) -> None:
     for name in ("sums", "colours"):
         must(["expert", f"{name}.jsonl", "-m", "pico", "-o", f"experts/{name}", *SHORT], folder, notes)
     must(EXAMPLES["compare",].line(("compare",), output="done"), folder, notes)
+    must(EXAMPLES["index",].line(("index",), output="indexed"), folder, notes)
     settings = ('designs=["causal/plain/layer-attention"]', 'train="head"', "head.latents=4")
     must(["train", "pico.toml", "-o", "headed-run", *(w for s in settings for w in ("--set", s))], folder, notes)
     shutil.copytree(folder / "headed-run" / "model", folder / "headed")

@@ -13,13 +13,16 @@ import pytest
 from tests.search.made import ROWS, contents, indexed, job, opened
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
+from unmask.encoding.vector_store import StoredRows
 from unmask.errors import UnmaskError
-from unmask.io.files import only_run_in
+from unmask.io.files import only_run_in, remove
 from unmask.search import build as building
 from unmask.search.build import build
 from unmask.search.documents import Corpus, joined
 from unmask.search.index import Index
 from unmask.search.job import Job
+from unmask.search.keywords import Keywords
+from unmask.search.record import IndexRecord
 from unmask.search.stores import STORES
 
 CHANGED = [
@@ -165,21 +168,20 @@ def kill(patch: pytest.MonkeyPatch, at: str) -> None:
         raise Killed
 
     if at == "embedding":
-        add = building.StoredRows.add
+        add = StoredRows.add
 
         def once(self: Any, *given: Any) -> None:
             add(self, *given)
             raise Killed
 
-        patch.setattr(building.StoredRows, "add", once)
+        patch.setattr(StoredRows, "add", once)
     elif at == "writing":
         patch.setattr(building, "_vectors", die)
     elif at == "words":
-        patch.setattr(building.Keywords, "save", die)
+        patch.setattr(Keywords, "save", die)
     elif at == "record":
-        patch.setattr(building.IndexRecord, "write", die)
+        patch.setattr(IndexRecord, "write", die)
     else:
-        remove = building.remove
         patch.setattr(building, "remove", lambda path: die() if path.name == "data-1" else remove(path))
 
 
@@ -211,7 +213,9 @@ def test_instructions_travel_along(pico: Callable[..., Embedder], tmp_path: Path
     (kept, *_) = contents(index)
     text = joined(ROWS[0]["title"], ROWS[0]["text"])
     assert kept["vector"] == told_what.encode([text], instruction="A document", normalize=True)[0].tobytes()
-    expected = told_what.encode(["x"], instruction="Find an answer", normalize=True)[0] @ np.frombuffer(kept["vector"], np.float32)
+    expected = told_what.encode(["x"], instruction="Find an answer", normalize=True)[0] @ np.frombuffer(
+        kept["vector"], np.float32
+    )
     assert {hit.id: hit.score for hit in index.search("x")}["d1"] == pytest.approx(float(expected), abs=1e-6)
     with pytest.raises(UnmaskError, match="the instructions"):
         indexed(pico(design), tmp_path, CHANGED)
@@ -270,7 +274,16 @@ def test_a_fit_travels_along(tmp_path: Path, pico_folder: Callable[[str], Path])
 
 
 def test_hostile_documents_are_kept_as_they_are(embedder: Embedder, tmp_path: Path) -> None:
-    texts = ["[bold]x[/bold]", "<script>alert(1)</script>", "'; DROP TABLE x; --", "nul\0 \x1b[31m", "‮abc", "", "   ", "x" * 10_000_000]
+    texts = [
+        "[bold]x[/bold]",
+        "<script>alert(1)</script>",
+        "'; DROP TABLE x; --",
+        "nul\0 \x1b[31m",
+        "‮abc",
+        "",
+        "   ",
+        "word " * 200_000,
+    ]
     rows = [{"_id": f"{text[:40]}\n{n}", "title": text[:40], "text": text, "c'\0\"": text[:40]} for n, text in enumerate(texts)]
     for store in STORES:
         (tmp_path / store).mkdir()
@@ -294,4 +307,6 @@ def test_a_corpus_may_be_many_files(embedder: Embedder, tmp_path: Path) -> None:
         write_rows(tmp_path / f"{place}.jsonl", [row])
     done = build(embedder, Job(Corpus.found([tmp_path], tmp_path / "index"), tmp_path / "index", "in memory").check())
     assert done.documents == 4
-    assert build(embedder, Job(Corpus.found([tmp_path], tmp_path / "index"), tmp_path / "index", "in memory").check()).added == 0
+    assert (
+        build(embedder, Job(Corpus.found([tmp_path], tmp_path / "index"), tmp_path / "index", "in memory").check()).added == 0
+    )

@@ -129,8 +129,10 @@ def test_hashes_tell_what_changed() -> None:
 
     same = known()
     assert known() == same
-    for changes in ({"text": "y"}, {"title": "u"}):
+    embedded: list[dict[str, Any]] = [{"text": "y"}, {"title": "u"}]
+    others: list[dict[str, Any]] = [{"id": "b"}, {"columns": {"c": 2}}, {"columns": {}}]
+    for changes in embedded:
         assert known(**changes).key != same.key and known(**changes).digest != same.digest
-    for changes in ({"id": "b"}, {"columns": {"c": 2}}, {"columns": {}}):
+    for changes in others:
         assert known(**changes).key == same.key and known(**changes).digest != same.digest
     assert known(title="t x", text="").digest != same.digest  # one text, but other parts

@@ -64,7 +64,7 @@ def by_hand(rule: Callable[[dict[str, Any]], bool]) -> list[int]:
         ("new = true", lambda row: row["new"] is True),
         ("new is null", lambda row: row["new"] is None),
         ("tag is not null", lambda row: row["tag"] is not None),
-        ("\"odd \"\"name\"\"; --\" = 'x'", lambda row: row['odd "name"; --'] == "x"),
+        ('"odd ""name""; --" = \'x\'', lambda row: row['odd "name"; --'] == "x"),
         ("year = 2019 or year = 2020 and tag = 'a'", lambda row: row["year"] == 2019),
         ("(year = 2019 or year = 2020) and tag = 'a'", lambda row: row["year"] == 2019),
         ("not (year = 2019 or new = true)", lambda row: row["year"] == 2020),

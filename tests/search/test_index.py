@@ -158,7 +158,10 @@ def test_damage_is_noticed(embedder: Embedder, tmp_path: Path) -> None:
                 continue
             before = file.read_bytes()
             file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-            with pytest.raises(UnmaskError, match="damaged|is no index"), pytest.warns() if file.name == "index.json" else no_warning():
+            with (
+                pytest.raises(UnmaskError, match=r"damaged|is no index"),
+                pytest.warns() if file.name == "index.json" else no_warning(),
+            ):
                 opened(embedder, tmp_path / store)
             file.write_bytes(before)
         shutil.rmtree(tmp_path / store / "index" / "data-1")

@@ -25,7 +25,8 @@ def test_an_update_keeps_the_settings(pico: Callable[..., Embedder], tmp_path: P
     indexed(pico(), tmp_path, **given)
     planned = job(tmp_path).check()
     assert (planned.store, planned.precision, planned.language, planned.approximate) == tuple(given.values())
-    for name, other in (("store", "lance"), ("precision", "float16"), ("language", "german")):
+    others: dict[str, Any] = {"store": "lance", "precision": "float16", "language": "german"}
+    for name, other in others.items():
         with pytest.raises(UnmaskError, match=f"was made with {name} {given[name]}, and {other} is given"):
             job(tmp_path, **{name: other}).check()
 

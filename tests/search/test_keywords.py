@@ -12,7 +12,7 @@ import pytest
 from unmask.errors import UnmaskError
 from unmask.search.documents import joined
 from unmask.search.fusion import best
-from unmask.search.keywords import B, K1, Keywords, stemmer
+from unmask.search.keywords import K1, B, Keywords, stemmer
 from unmask.tasks.mteb.ranking import ndcg
 
 TEXTS = ["The cats sat.", "A cat and a dog, and a cat.", "Nothing", "", "dog dog dog"]

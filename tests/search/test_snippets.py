@@ -34,7 +34,9 @@ def test_long_words_come_before_short_ones() -> None:
 
 
 def test_words_are_compared_by_their_stem() -> None:
-    assert "PASSWORD" in snippet("a " * 100 + "PASSWORDS " + "b " * 100, "password", 30, lambda word: word.casefold().rstrip("s"))
+    assert "PASSWORD" in snippet(
+        "a " * 100 + "PASSWORDS " + "b " * 100, "password", 30, lambda word: word.casefold().rstrip("s")
+    )
 
 
 def test_without_a_word_of_the_query_it_is_the_beginning() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmask.cli.options import AsJson, Model, ModelOptions
 from unmask.encoding.precision import Precision
 from unmask.io.terminal import say, tell
+
+if TYPE_CHECKING:
+    from unmask.search.build import Done
+    from unmask.search.job import Planned
 
 
 def index(
@@ -60,33 +64,34 @@ def index(
 
     given = {"query": query_instruction, "document": instruction}
     instructions = {name: said for name, said in given.items() if said is not None} or None
-    job = Job(
-        Corpus.found(texts, output, column, title_column, id_column),
-        output,
-        model,
-        options.revision,
-        options.adapter,
-        store,
-        precision,
-        language,
-        approximate,
-        keep_missing,
-    )
-    planned = job.check()
+    corpus = Corpus.found(texts, output, column, title_column, id_column)
+    source = (model, options.revision, options.adapter)
+    planned = Job(corpus, output, *source, store, precision, language, approximate, keep_missing).check()
+    _tell(_build(planned, design, instructions, fit_on, options), output, as_json)
+
+
+def _build(
+    planned: Planned, design: str | None, instructions: dict[str, str] | None, fit_on: Path | None, options: ModelOptions
+) -> Done:
+    """Load the embedder, and make the index."""
     from unmask.embedder import Embedder
     from unmask.errors import UnmaskError
     from unmask.search.build import build
     from unmask.serving.bulk import read_texts
 
-    corpus = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
-    embedder = Embedder.from_pretrained(model, design, instructions=instructions, **asdict(options))
-    if corpus is not None:
+    reference = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
+    embedder = Embedder.from_pretrained(planned.job.model, design, instructions=instructions, **asdict(options))
+    if reference is not None:
         if not embedder.design.needs_fit:
             raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
-        embedder.fit(corpus)
+        embedder.fit(reference)
     done = build(embedder, planned)
     if done.truncated:
-        say(f"{done.truncated} of {done.embedded} texts were cut to {embedder.max_length} tokens (--max-length).")
+        say(f"{done.truncated} of {done.embedded} texts were cut to {embedder.max_length} tokens (--max-length)")
+    return done
+
+
+def _tell(done: Done, output: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(done)))
         return
