@@ -22,6 +22,16 @@ FAMILIES = {
 
 # modules that are tested through what uses them
 ELSEWHERE = {
+    "bulk/document_encoder": "bulk/test_folder.py",
+    "bulk/documents": "bulk/test_folder.py",
+    "bulk/embed_shard": "bulk/test_folder.py",
+    "bulk/job": "bulk/test_single_file.py",
+    "bulk/manifest": "bulk/test_folder.py",
+    "bulk/repeated_ids": "bulk/test_folder.py",
+    "bulk/report": "bulk/test_folder.py",
+    "bulk/shards": "bulk/test_folder.py",
+    "bulk/team": "bulk/test_folder.py",
+    "bulk/vector_writers": "bulk/test_single_file.py",
     "designs/presets": "designs/test_design.py",
     "encoding/precision": "encoding/test_quantization.py",
     "encoding/texts": "test_embedder.py",

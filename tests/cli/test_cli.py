@@ -474,6 +474,7 @@ def test_every_option_of_embed_reaches_the_manifest(run: Run, model: Path, texts
         "dim": 8,
         "normalize": True,
         "precision": "float16",
+        "keep": [],
     }
     assert (manifest["max_length"], manifest["batch_tokens"], manifest["dtype"]) == (24, 64, "float32")
     assert "note: " in found.err and "cut to 24 tokens: text " in found.err and "--max-length" in found.err

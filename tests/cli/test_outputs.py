@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from unmask.cli import app, main
-from unmask.cli.outputs import FILE, FOLDER, OUTPUTS, READ, Command, check_outputs
+from unmask.cli.outputs import EITHER, FILE, FOLDER, OUTPUTS, READ, Command, check_outputs
 from unmask.errors import UnmaskError
 
 # text options that name nothing on the disk; a new one belongs here or into READ
@@ -33,6 +33,7 @@ NOT_READ = {
     "host",
     "id_column",
     "instruction",
+    "keep",
     "label",
     "language",
     "mask_token",
@@ -176,8 +177,10 @@ def test_there_are_commands_to_look_at() -> None:
 def test_every_command_checks_its_outputs(path: tuple[str, ...]) -> None:
     assert isinstance(COMMANDS[path], Command)
     for one in COMMANDS[path].params:
-        assert ("-o" in one.opts or one.metavar in (FILE, FOLDER)) == (one.name in OUTPUTS), one.name
-        assert one.name not in OUTPUTS or (is_path(hints(COMMANDS[path])[one.name]) and one.metavar in (FILE, FOLDER)), one.name
+        assert ("-o" in one.opts or one.metavar in (FILE, FOLDER, EITHER)) == (one.name in OUTPUTS), one.name
+        assert one.name not in OUTPUTS or (
+            is_path(hints(COMMANDS[path])[one.name]) and one.metavar in (FILE, FOLDER, EITHER)
+        ), one.name
 
 
 @pytest.mark.parametrize("path", WRITING, ids=" ".join)
@@ -257,7 +260,7 @@ def test_an_output_that_cannot_be_written_is_refused_first(path: tuple[str, ...]
     before = everything(tmp_path)
     for output in (one for one in COMMANDS[path].params if one.name in OUTPUTS):
         assert "is a file, not a folder" in refused(path, {output.name: [str(tmp_path / "file" / "a" / "b.jsonl")]})
-        wrong = tmp_path / ("file" if output.metavar == FOLDER else "folder")
+        wrong = tmp_path / ("folder" if output.metavar == FILE else "file")
         assert "the output is a" in refused(path, {output.name: [str(wrong)]}, whole=True)
     assert everything(tmp_path) == before
 
@@ -275,7 +278,7 @@ def test_an_output_that_cannot_be_written_is_refused_first(path: tuple[str, ...]
         (("compare",), {"designs": ["mean"], "output": "mean", "task": ["starter"]}),
         (("train",), {"recipe": "llm2vec", "data": Path(), "output": "runs"}),
         (("compare",), {"task": ["tasks/mine"], "output": "."}),
-        (("embed",), {"texts": Path("a.jsonl"), "output": "b.jsonl", "model": "pico"}),
+        (("embed",), {"texts": [Path("a.jsonl")], "output": "b.jsonl", "model": "pico"}),
         (("probe", "prefix"), {"model": ["pico:causal"], "output": "pico"}),
     ],
     ids=str,

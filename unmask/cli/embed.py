@@ -1,4 +1,4 @@
-"""`unmask embed`: a file of texts in, a file of vectors out."""
+"""`unmask embed`: texts in, vectors out: one file, or a corpus into a folder."""
 
 from __future__ import annotations
 
@@ -14,34 +14,65 @@ from unmask.io.terminal import say
 
 
 def embed(
-    texts: Annotated[Path, typer.Argument(help="txt (a text a line), jsonl, csv, tsv or parquet.")],
+    texts: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files, folders or quoted patterns ('data/*.jsonl'): txt (a text a line), jsonl, csv, tsv or parquet; all but parquet "
+            "also as .gz, .bz2, .xz or .zst."
+        ),
+    ],
     model: Model,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="parquet, npy or jsonl.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE|FOLDER",
+            help="A file (parquet, npy or jsonl) for one input file: a bad row is an error, and nothing is written. A name without an "
+            "ending is a folder, for a corpus of any size: a bad row goes to its dead-letters/, the exit code is 1, and the same command "
+            "goes on where it was stopped.",
+        ),
+    ],
     design: Annotated[
         str | None, typer.Option("--design", "-d", help="A design (see `unmask designs`); prompteol by default.")
     ] = None,
     column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
-    id_column: Annotated[str | None, typer.Option(help="Column that identifies a row; the row's number if not given.")] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="Column that identifies a row. If not given: the row's number; in a folder, FILE:NUMBER.")
+    ] = None,
+    keep: Annotated[
+        str, typer.Option(metavar="COLUMNS", help="Columns to write beside the vectors, as text: title,year.")
+    ] = "",
     instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says.")] = None,
     dim: Annotated[int | None, typer.Option(min=1, help="Keep the first dimensions only.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
     precision: Annotated[Precision, typer.Option(help="Of the vectors that are written.")] = "float32",
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
+    shard_rows: Annotated[int, typer.Option(min=1, help="Most rows of one file of vectors in a folder.")] = 50_000,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove vectors from the folder whose input file is no longer given.")
+    ] = False,
     *,
     options: ModelOptions,
 ) -> None:
-    """Embed a file of texts, with ids, and a manifest of everything that the vectors depend on."""
-    from unmask.embedder import Embedder
-    from unmask.errors import UnmaskError
-    from unmask.serving.bulk import Job, embed_file, read_texts
+    """Embed texts, with ids, and a manifest of everything that the vectors depend on."""
+    from unmask.bulk.folder import check_folder, embed_folder
+    from unmask.bulk.job import EmbedderArguments, Job
+    from unmask.bulk.single_file import check_file, embed_file
+    from unmask.bulk.team import ThisProcess
 
-    job = Job(texts, output, column, id_column, instruction, dim, normalize, precision)
-    given = job.check()
-    corpus = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
-    embedder = Embedder.from_pretrained(model, design, **asdict(options))
-    if corpus is not None:
-        if not embedder.design.needs_fit:
-            raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
-        embedder.fit(corpus)
-    done = embed_file(embedder, job, given)
-    say(f"{done.texts} vectors of {done.dim} dimensions in {output}; {output}.manifest.json says how they were made.")
+    kept = tuple(name for name in keep.split(",") if name)
+    job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, shard_rows)
+    arguments = EmbedderArguments(model, design, asdict(options), fit_on)
+    if not job.to_folder:
+        given = check_file(job)
+        arguments.check()
+        done = embed_file(arguments.load(), job, given)
+        say(f"{done.texts} vectors of {done.dim} dimensions in {output}; {job.manifest} says how they were made.")
+        return
+    check_folder(job, prune=prune)
+    arguments.check()
+    manifest = embed_folder(job, lambda: ThisProcess(job, arguments), prune=prune)
+    say(manifest.told(output))
+    if not manifest.flawless:
+        raise typer.Exit(1)

@@ -34,7 +34,7 @@ READ = (
     "task",
     "train",
 )
-FILE, FOLDER = "FILE", "FOLDER"
+FILE, FOLDER, EITHER = "FILE", "FOLDER", "FILE|FOLDER"  # of either, a name without an ending is a folder
 # what typer shows for the type of an option, and what our help shows
 _PLAIN_TYPES = {f"<{kind}{more}>": "NUMBER" for kind in ("int", "float") for more in ("", " range")} | {
     f"<{form}>": plain for kind, plain in (("str", "TEXT"), ("path", "PATH")) for form in (kind, f"list[{kind}]")
@@ -80,8 +80,9 @@ def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:
         if parameter.name not in OUTPUTS or output is None:
             continue
         inputs = [path for name, value in given.items() if name not in OUTPUTS for path in _paths(name, value)]
-        check_output(output, inputs, folder=parameter.metavar == FOLDER)
-        if parameter.metavar == FILE:
+        folder = parameter.metavar == FOLDER or (parameter.metavar == EITHER and not Path(output).suffix)
+        check_output(output, inputs, folder=folder)
+        if not folder:
             _refuse_part_of(output, inputs)
         others = [given[name] for name in OUTPUTS if name != parameter.name and given.get(name) is not None]
         if any(_is_same(output, other) for other in others):

@@ -83,7 +83,10 @@ def encode_tokenized(
     batch_tokens: int,
     tally: Tally | None = None,
     progress: Progress | None = None,
+    steady: bool = False,
+    not_finite: list[int] | None = None,
 ) -> dict[Design, Vectors]:
+<<<<<<< HEAD
     """As `encode_designs`, for texts that this tokenizer has tokenized already. A text with spans has a vector for each of them.
 
     numbers: what an error calls each text; its place if not given.
@@ -93,6 +96,18 @@ def encode_tokenized(
         same.setdefault((text.ids, text.start, text.spans), []).append(place)
     copies = list(same.values())
     unique = [texts[places[0]] for places in copies]
+=======
+    """As `encode_designs`, for texts that this tokenizer has tokenized already.
+
+    steady: on a CPU, the same bits whatever the number of cores; with few texts, some cores may have nothing to do. not_finite: takes the
+    rows of texts with a vector that is not finite, and no error is raised.
+    """
+    rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for row, text in enumerate(texts):
+        rows.setdefault((text.ids, text.start), []).append(row)
+    unique = [texts[same[0]] for same in rows.values()]
+    copies = list(rows.values())
+>>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
     if tally is not None:
         cut = [tally.texts + place for place, text in enumerate(texts) if text.truncated]
         tally.texts += len(texts)
@@ -103,9 +118,14 @@ def encode_tokenized(
     unique = [after(text, before) for text in unique]
     results: dict[Design, Vectors] = {}
     lengths = [len(text.ids) for text in unique]
+<<<<<<< HEAD
     threads = threads_for(backbone, sum(lengths))
     batches = plan(lengths, share(batch_tokens, sum(lengths), threads), before)
     first_row = np.cumsum([0, *(_vectors_of(text) for text in texts)])
+=======
+    threads = threads_for(backbone) if steady else threads_for(backbone, sum(lengths))
+    batches = plan(lengths, batch_tokens if steady else share(batch_tokens, sum(lengths), threads), before)
+>>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
         return encode_batch(replica, tokenizer, fits, [unique[index] for index in batch], beginning)
@@ -117,8 +137,15 @@ def encode_tokenized(
         owners = [index for index in batch for _ in range(_vectors_of(unique[index]))]
         ends = np.cumsum([_vectors_of(unique[index]) for index in batch])[:-1]
         for design, values in computed.items():
+<<<<<<< HEAD
             places = [copies[index][0] for index in owners]
             require_finite(values, places if numbers is None else [numbers[place] for place in places], backbone.dtype)
+=======
+            if not_finite is None:
+                require_finite(values, [copies[index][0] for index in batch], backbone.dtype)
+            else:
+                not_finite += [row for place in _not_finite(values) for row in copies[batch[place]]]
+>>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
             if design not in results:
                 results[design] = np.empty((first_row[-1], values.shape[1]), dtype=np.float32)
             for index, own in zip(batch, np.split(values, ends), strict=True):
@@ -199,19 +226,24 @@ def _fit(design: Design, features: tuple[list[int], list[Raw]], dtype: torch.dty
 
 def require_finite(values: NDArray[np.floating], rows: Sequence[int], dtype: torch.dtype, what: str = "text") -> None:
     """Raise UnmaskError if a vector holds NaN or infinity. rows: the positions of the texts in the caller's list, from 0."""
-    bad = sorted(rows[place] for place in np.flatnonzero(~np.isfinite(values).all(axis=1)).tolist())
-    if not bad:
-        return
-    named = ", ".join(map(str, bad[:_NAMED])) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
+    bad = sorted(rows[place] for place in _not_finite(values))
+    if bad:
+        named = ", ".join(map(str, bad[:_NAMED])) + (f" and {len(bad) - _NAMED} more" if len(bad) > _NAMED else "")
+        raise UnmaskError(f"A vector is not finite (NaN or infinity), of {what} {named} (counted from 0). {remedy_for(dtype)}")
+
+
+def _not_finite(values: NDArray[np.floating]) -> list[int]:
+    return [int(place) for place in np.flatnonzero(~np.isfinite(values).all(axis=1))]
+
+
+def remedy_for(dtype: torch.dtype) -> str:
+    """What to do about vectors that are not finite."""
     remedies = {
         torch.float16: "whose largest number is 65504. Use --dtype bfloat16 or --dtype float32",
         torch.float32: "so its weights are damaged. Load or train it again",
     }
     remedy = remedies.get(dtype, "which is coarse. Use --dtype float32; if that does not help, its weights are damaged")
-    precision = str(dtype).removeprefix("torch.")
-    raise UnmaskError(
-        f"A vector is not finite (NaN or infinity), of {what} {named} (counted from 0). The model computes in {precision}, {remedy}."
-    )
+    return f"The model computes in {str(dtype).removeprefix('torch.')}, {remedy}."
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

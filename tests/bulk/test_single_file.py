@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
+from unmask.bulk.job import Job
+from unmask.bulk.single_file import Done, check_file, embed_file
+from unmask.bulk.vector_writers import WRITERS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.io.files import only_writer_of
 from unmask.io.rows import READERS
 from unmask.models.digests import digest_of_folder
-from unmask.serving.bulk import WRITERS, Done, Job, embed_file, read_texts
 
 INPUTS = list(READERS)
 OUTPUTS = list(WRITERS)
@@ -77,7 +79,7 @@ def manifest_of(file: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("given", INPUTS)
 def test_the_vectors_are_those_of_encode(given: str, output: str, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / f"vectors{output}"
-    assert embed_file(embedder, Job(texts_in(tmp_path, given), file)) == Done(6, 64)
+    assert embed_file(embedder, Job((texts_in(tmp_path, given),), file)) == Done(6, 64)
     np.testing.assert_array_equal(read_vectors(file).astype(np.float32), embedder.encode(TEXTS))
 
 
@@ -85,10 +87,10 @@ def test_the_vectors_are_those_of_encode(given: str, output: str, embedder: Embe
 @pytest.mark.parametrize("given", INPUTS)
 def test_ids_are_row_numbers_or_a_column(given: str, output: str, embedder: Embedder, tmp_path: Path) -> None:
     texts, file = texts_in(tmp_path, given), tmp_path / f"vectors{output}"
-    embed_file(embedder, Job(texts, file))
+    embed_file(embedder, Job((texts,), file))
     assert read_ids(file) == [str(number) for number in range(6)]
     if given != ".txt":
-        embed_file(embedder, Job(texts, file, id_column="name"))
+        embed_file(embedder, Job((texts,), file, id_column="name"))
         assert read_ids(file) == [f"n{number}" for number in range(6)]
 
 
@@ -96,7 +98,7 @@ def test_ids_may_be_numbers_and_any_unicode(embedder: Embedder, tmp_path: Path) 
     rows = [{"key": key, "text": "a"} for key in (7, "ü\n\u2028", "8")]
     for output in (".parquet", ".jsonl"):
         file = tmp_path / f"vectors{output}"
-        embed_file(embedder, Job(write_rows(tmp_path / "texts.jsonl", rows), file, id_column="key"))
+        embed_file(embedder, Job((write_rows(tmp_path / "texts.jsonl", rows),), file, id_column="key"))
         found = pq.read_table(file)["id"].to_pylist() if output == ".parquet" else ids_of_lines(file)
         assert found == ["7", "ü\n\u2028", "8"]
 
@@ -109,7 +111,7 @@ def ids_of_lines(file: Path) -> list[str]:
 @pytest.mark.parametrize(("precision", "kind"), [("float32", pa.float32()), ("float16", pa.float16()), ("int8", pa.int8())])
 def test_a_parquet_vector_is_a_list_of_fixed_size(precision: Any, kind: Any, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / "vectors.parquet"
-    embed_file(embedder, Job(texts_in(tmp_path), file, precision=precision))
+    embed_file(embedder, Job((texts_in(tmp_path),), file, precision=precision))
     schema = pq.read_schema(file)
     assert schema.names == ["id", "vector"]
     assert schema.field("id").type == pa.string()
@@ -121,7 +123,7 @@ def test_a_parquet_vector_is_a_list_of_fixed_size(precision: Any, kind: Any, emb
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_every_precision_is_written_as_it_is(output: str, precision: Any, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / f"vectors{output}"
-    embed_file(embedder, Job(texts_in(tmp_path), file, precision=precision))
+    embed_file(embedder, Job((texts_in(tmp_path),), file, precision=precision))
     expected = embedder.encode(TEXTS, precision=precision)
     found = read_vectors(file)
     if output == ".npy":
@@ -132,27 +134,27 @@ def test_every_precision_is_written_as_it_is(output: str, precision: Any, embedd
 @pytest.mark.parametrize(("options", "width"), [({"dim": 10}, 10), ({"normalize": True}, 64)])
 def test_options_of_vectors_reach_them(options: dict[str, Any], width: int, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / "vectors.npy"
-    assert embed_file(embedder, Job(texts_in(tmp_path), file, **options)) == Done(6, width)
+    assert embed_file(embedder, Job((texts_in(tmp_path),), file, **options)) == Done(6, width)
     np.testing.assert_array_equal(np.load(file), embedder.encode(TEXTS, **options))
     assert not np.array_equal(np.load(file), embedder.encode(TEXTS))
 
 
 def test_the_instruction_reaches_the_vectors(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     embedder, file = pico("causal/instruction/mean"), tmp_path / "vectors.npy"
-    embed_file(embedder, Job(texts_in(tmp_path), file, instruction="Find it."))
+    embed_file(embedder, Job((texts_in(tmp_path),), file, instruction="Find it."))
     np.testing.assert_array_equal(np.load(file), embedder.encode(TEXTS, instruction="Find it."))
     assert not np.array_equal(np.load(file), embedder.encode(TEXTS))
 
 
 def test_the_text_may_be_in_another_column(embedder: Embedder, tmp_path: Path) -> None:
     rows = [{"body": text, "text": "wrong"} for text in TEXTS]
-    embed_file(embedder, Job(write_rows(tmp_path / "texts.csv", rows), tmp_path / "vectors.npy", column="body"))
+    embed_file(embedder, Job((write_rows(tmp_path / "texts.csv", rows),), tmp_path / "vectors.npy", column="body"))
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(TEXTS))
 
 
 def test_an_empty_line_is_a_text_and_keeps_its_place(embedder: Embedder, tmp_path: Path) -> None:
     texts = texts_in(tmp_path, ".txt", ["a", "", "b"])
-    embed_file(embedder, Job(texts, tmp_path / "vectors.npy"))
+    embed_file(embedder, Job((texts,), tmp_path / "vectors.npy"))
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), embedder.encode(["a", "", "b"]))
 
 
@@ -165,7 +167,7 @@ def test_the_manifest_says_everything_that_the_vectors_depend_on(
     from importlib import metadata
 
     texts, file, folder = texts_in(tmp_path), tmp_path / "vectors.parquet", pico_folder("llama")
-    job = Job(texts, file, id_column="name", dim=32, normalize=True, precision="float16")
+    job = Job((texts,), file, id_column="name", dim=32, normalize=True, precision="float16")
     embed_file(loaded, job)
     found = manifest_of(file)
     assert found["model"]["model"] == str(folder)
@@ -184,6 +186,7 @@ def test_the_manifest_says_everything_that_the_vectors_depend_on(
         "dim": 32,
         "normalize": True,
         "precision": "float16",
+        "keep": [],
     }
     assert (found["texts"], found["truncated"], found["dim"]) == (6, 0, 32)
     assert found["tokens"] > 6
@@ -194,13 +197,13 @@ def test_the_manifest_says_everything_that_the_vectors_depend_on(
 def test_the_manifest_counts_texts_that_were_cut(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     embedder = pico("causal/plain/mean", max_length=5)
     with pytest.warns(UserWarning, match="3 of 6 texts were cut to 5 tokens"):
-        embed_file(embedder, Job(texts_in(tmp_path, texts=["x", "y", "z", *(["word " * 20] * 3)]), tmp_path / "vectors.npy"))
+        embed_file(embedder, Job((texts_in(tmp_path, texts=["x", "y", "z", *(["word " * 20] * 3)]),), tmp_path / "vectors.npy"))
     found = manifest_of(tmp_path / "vectors.npy")
     assert (found["texts"], found["truncated"], found["max_length"]) == (6, 3, 5)
 
 
 def fit_in_manifest(embedder: Embedder, folder: Path) -> Any:
-    embed_file(embedder, Job(texts_in(folder), folder / "vectors.npy"))
+    embed_file(embedder, Job((texts_in(folder),), folder / "vectors.npy"))
     return manifest_of(folder / "vectors.npy")["fit"]
 
 
@@ -212,7 +215,7 @@ def test_the_manifest_names_what_was_fitted(pico: Callable[..., Embedder], tmp_p
 
 def test_the_manifest_of_a_balanced_alpha_holds_it(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     embedder = pico("causal/eol/last/sum:auto", family="olmoe")
-    embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
+    embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
     assert manifest_of(tmp_path / "vectors.npy")["alpha"] == embedder.fitted.alpha
 
 
@@ -220,7 +223,7 @@ def test_the_manifest_of_a_saved_embedder_names_the_weights_that_were_used(loade
     saved = tmp_path / "saved"
     loaded.save_pretrained(saved)
     embedder = Embedder.from_pretrained(saved, device="cpu")
-    embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
+    embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
     assert manifest_of(tmp_path / "vectors.npy")["model"]["fingerprint"] == digest_of_folder(saved)
 
 
@@ -237,7 +240,7 @@ def test_a_saved_embedder_outlives_the_model_that_it_was_made_of(pico_folder: Ca
         file.unlink()
     original.rmdir()
     embedder = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
-    embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
+    embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
     np.testing.assert_array_equal(np.load(tmp_path / "vectors.npy"), expected)
 
 
@@ -249,7 +252,7 @@ def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[st
     config = LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
     get_peft_model(model, config).save_pretrained(tmp_path / "adapter")
     embedder = Embedder.from_pretrained(pico_folder("llama"), "mean", adapter=str(tmp_path / "adapter"), device="cpu")
-    embed_file(embedder, Job(texts_in(tmp_path), tmp_path / "vectors.npy"))
+    embed_file(embedder, Job((texts_in(tmp_path),), tmp_path / "vectors.npy"))
     found = manifest_of(tmp_path / "vectors.npy")["model"]
     assert found["adapter"] == str(tmp_path / "adapter")
     parts = {"weights": digest_of_folder(pico_folder("llama")), "adapter": digest_of_folder(tmp_path / "adapter")}
@@ -260,7 +263,7 @@ def test_the_manifest_names_the_weights_of_the_adapter(pico_folder: Callable[[st
 def test_the_manifest_names_the_bytes_that_it_describes(output: str, embedder: Embedder, tmp_path: Path) -> None:
     file = tmp_path / f"vectors{output}"
     for dim in (None, 3):
-        embed_file(embedder, Job(texts_in(tmp_path), file, dim=dim))
+        embed_file(embedder, Job((texts_in(tmp_path),), file, dim=dim))
         assert manifest_of(file)["output"] == {"file": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
 
 
@@ -269,7 +272,7 @@ def test_a_kill_never_leaves_a_manifest_beside_other_vectors(
     stop: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "vectors.npy"
-    embed_file(embedder, Job(texts_in(tmp_path), file))
+    embed_file(embedder, Job((texts_in(tmp_path),), file))
     rename = Path.replace
 
     def killed(self: Path, target: Path) -> Path:
@@ -279,44 +282,92 @@ def test_a_kill_never_leaves_a_manifest_beside_other_vectors(
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        embed_file(embedder, Job(texts_in(tmp_path), file, dim=3))
+        embed_file(embedder, Job((texts_in(tmp_path),), file, dim=3))
     assert np.load(file).shape[1] == (64 if stop == "vectors" else 3)
     assert {one.name for one in files_in(tmp_path)} == {"texts.jsonl", "vectors.npy"}
     monkeypatch.setattr(Path, "replace", rename)
-    embed_file(embedder, Job(texts_in(tmp_path), file, dim=3))
+    embed_file(embedder, Job((texts_in(tmp_path),), file, dim=3))
     assert manifest_of(file)["output"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_two_runs_do_not_write_one_output_at_once(embedder: Embedder, tmp_path: Path) -> None:
     texts, file = texts_in(tmp_path), tmp_path / "vectors.npy"
     with only_writer_of(file), pytest.raises(UnmaskError, match="Another run is writing to"):
-        embed_file(embedder, Job(texts, file))
+        embed_file(embedder, Job((texts,), file))
     assert not file.exists()
 
 
-def test_the_manifest_is_of_the_texts_that_were_read(embedder: Embedder, tmp_path: Path) -> None:
+def test_a_file_that_changes_meanwhile_is_refused(embedder: Embedder, tmp_path: Path) -> None:
     texts, file = texts_in(tmp_path), tmp_path / "vectors.npy"
-    job, before = Job(texts, file), hashlib.sha256(texts.read_bytes()).hexdigest()
-    given = job.check()
-    write_rows(texts, [{"text": "something else"}])
-    assert embed_file(embedder, job, given).texts == 6
-    assert manifest_of(file)["input"]["sha256"] == before
+    job = Job((texts,), file)
+    given = check_file(job)
+    write_rows(texts, [{"text": "something else"}] * 6)
+    with pytest.raises(UnmaskError, match=r"texts\.jsonl changed while it was embedded. Run the command again"):
+        embed_file(embedder, job, given)
+    assert files_in(tmp_path) == [texts]
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_several_windows_make_the_file_that_one_makes(
+    output: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = texts_in(tmp_path, texts=[f"{text} {number}" for number in range(5) for text in TEXTS])
+    files = [tmp_path / f"{name}{output}" for name in ("one", "several")]
+    embed_file(embedder, Job((texts,), files[0], keep=() if output == ".npy" else ("name",)))
+    monkeypatch.setattr("unmask.bulk.documents.WINDOW_ROWS", 7)
+    embed_file(embedder, Job((texts,), files[1], keep=() if output == ".npy" else ("name",)))
+    np.testing.assert_allclose(read_vectors(files[0]), read_vectors(files[1]), atol=1e-5)
+    if output == ".npy":
+        assert np.load(files[1]).flags.c_contiguous
+    else:
+        assert read_ids(files[0]) == read_ids(files[1]) == [str(number) for number in range(30)]
+
+
+@pytest.mark.parametrize("output", [".parquet", ".jsonl"])
+def test_columns_are_kept_as_text(output: str, embedder: Embedder, tmp_path: Path) -> None:
+    rows = [{"text": "a", "year": 1999, "tags": ["x", "ü"], "title": "T"}, {"text": "b", "title": "\ud800"}]
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    vectors = tmp_path / f"vectors{output}"
+    embed_file(embedder, Job((file,), vectors, keep=("year", "tags", "title")))
+    found = (
+        pq.read_table(vectors).to_pylist()
+        if output == ".parquet"
+        else [json.loads(line) for line in vectors.read_text().splitlines()]
+    )
+    kept = [{name: row[name] for name in ("id", "year", "tags", "title")} for row in found]
+    assert kept == [
+        {"id": "0", "year": "1999", "tags": '["x", "ü"]', "title": "T"},
+        {"id": "1", "year": None, "tags": None, "title": "?"},
+    ]
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
+def checked(file: Path, **options: Any) -> int:
+    """The rows of a file that is embedded with ids."""
+    return check_file(Job((file,), file.with_name("vectors.jsonl"), **options)).rows
+
+
 def test_an_id_that_comes_twice_is_refused_by_its_line(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "texts.jsonl", [{"name": name, "text": "a"} for name in ("1", "2", "1")])
     with pytest.raises(UnmaskError, match=f"{file}, line 3, column 'name': the id '1' comes twice"):
-        read_texts(file, "text", "name")
-    assert [name for name, _ in read_texts(file, "text", None)] == ["0", "1", "2"]
+        checked(file, id_column="name")
+    assert checked(file) == 3
 
 
 def test_the_number_one_and_the_text_one_are_one_id(tmp_path: Path) -> None:
     file = write_rows(tmp_path / "texts.jsonl", [{"name": "1", "text": "a"}, {"name": 1, "text": "b"}])
     with pytest.raises(UnmaskError, match="the id '1' comes twice"):
-        read_texts(file, "text", "name")
+        checked(file, id_column="name")
+
+
+def test_an_id_that_no_file_can_hold_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"text": "a", "name": "\\ud800"}\n')
+    with pytest.raises(UnmaskError, match="line 1, column 'name': half of a surrogate pair"):
+        checked(file, id_column="name")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +381,7 @@ def test_the_number_one_and_the_text_one_are_one_id(tmp_path: Path) -> None:
 def test_a_malformed_row_is_named(row: dict[str, Any], expected: str, tmp_path: Path) -> None:
     file = write_rows(tmp_path / "texts.jsonl", [{"name": "1", "text": "a"}, row])
     with pytest.raises(UnmaskError) as caught:
-        read_texts(file, "text", "name")
+        checked(file, id_column="name")
     assert f"{file}, {expected}" in str(caught.value)
 
 
@@ -338,10 +389,12 @@ def test_vectors_that_are_not_finite_are_not_written(pico: Callable[..., Embedde
     overflowing = pico("causal/eol/last")
     [letter] = overflowing.tokenizer("Z")["input_ids"]
     overflowing.backbone.model.get_input_embeddings().weight.data[letter] = float("nan")  # type: ignore[operator, union-attr, index]
-    job = Job(texts_in(tmp_path, texts=["fine", "a Z"]), tmp_path / "vectors.parquet")
-    with pytest.raises(UnmaskError, match=r"not finite \(NaN or infinity\), of text 1"):
+    job = Job((texts_in(tmp_path, texts=["fine", "a Z"]),), tmp_path / "vectors.parquet")
+    with pytest.raises(
+        UnmaskError, match=r"texts\.jsonl, line 2: its vector is not finite \(NaN or infinity\)\. The model computes in float32"
+    ):
         embed_file(overflowing, job)
-    assert files_in(tmp_path) == [job.texts]
+    assert files_in(tmp_path) == list(job.inputs)
 
 
 def test_nothing_is_written_when_encoding_fails(embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,10 +403,10 @@ def test_nothing_is_written_when_encoding_fails(embedder: Embedder, tmp_path: Pa
 
     texts, before = texts_in(tmp_path), b"vectors of yesterday"
     (tmp_path / "vectors.npy").write_bytes(before)
-    monkeypatch.setattr(Embedder, "encode", fail)
+    monkeypatch.setattr("unmask.bulk.document_encoder.encode_tokenized", fail)
     for output in OUTPUTS:
         with pytest.raises(KeyboardInterrupt):
-            embed_file(embedder, Job(texts, tmp_path / f"vectors{output}"))
+            embed_file(embedder, Job((texts,), tmp_path / f"vectors{output}"))
     assert {file.name for file in files_in(tmp_path)} == {"texts.jsonl", "vectors.npy"}
     assert (tmp_path / "vectors.npy").read_bytes() == before
 
@@ -369,7 +422,7 @@ def test_nothing_is_left_when_writing_fails(
     monkeypatch.setitem(WRITERS, output, fail)
     texts = texts_in(tmp_path)
     with pytest.raises(OSError, match="disk full"):
-        embed_file(embedder, Job(texts, tmp_path / f"vectors{output}"))
+        embed_file(embedder, Job((texts,), tmp_path / f"vectors{output}"))
     assert files_in(tmp_path) == [texts]
 
 
@@ -377,10 +430,10 @@ def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, m
     def fail() -> None:
         raise OSError("no versions")
 
-    monkeypatch.setattr("unmask.serving.bulk.versions", fail)
+    monkeypatch.setattr("unmask.bulk.manifest.versions", fail)
     texts = texts_in(tmp_path)
     with pytest.raises(OSError, match="no versions"):
-        embed_file(embedder, Job(texts, tmp_path / "vectors.npy"))
+        embed_file(embedder, Job((texts,), tmp_path / "vectors.npy"))
     assert files_in(tmp_path) == [texts]
 
 
@@ -388,26 +441,32 @@ def test_no_vectors_without_their_manifest(embedder: Embedder, tmp_path: Path, m
     ("options", "message"),
     [
         ({"output": Path("vectors.csv")}, r"'vectors\.csv': vectors are written to \.parquet, \.npy, \.jsonl, not '\.csv'"),
-        ({"output": Path("vectors")}, r"not ''"),
+        ({"output": Path("vectors.v2")}, r"not '\.v2'\. The name of a folder has no ending"),
         ({"output": Path("vectors.npy"), "id_column": "name"}, r"\.npy file has no room for ids"),
-        ({"texts": Path("nowhere.txt")}, r"There is no file 'nowhere\.txt'"),
+        ({"inputs": (Path("nowhere.txt"),)}, r"There is no file or folder 'nowhere\.txt'"),
+        (
+            {"inputs": (Path(__file__).parents[2] / "unmask" / "starter",)},
+            r"The input is \d+ files, and '.*vectors.npy' is one file",
+        ),
+        ({"keep": ("name",)}, r"\.npy file has no room for columns"),
+        ({"keep": ("id",), "output": Path("vectors.jsonl")}, r"--keep id: the output has a column 'id' of its own"),
+        ({"keep": ("name", "name"), "output": Path("vectors.jsonl")}, r"names a column twice"),
         ({"column": "txet"}, r"line 1: column 'txet' \(str\) is missing; there is name, text"),
         ({"id_column": "nmae", "output": Path("vectors.jsonl")}, r"line 1: column 'nmae' \(str or int\) is missing"),
         ({"output": Path(__file__) / "vectors.npy"}, r"is a file, not a folder"),
-        ({"texts": Path(__file__)}, r"files of rows end with \.jsonl, \.csv, \.tsv, \.parquet, \.txt, not '\.py'"),
+        ({"inputs": (Path(__file__),)}, r"files of rows end with \.jsonl, \.csv, \.tsv, \.parquet, \.txt, not '\.py'"),
     ],
 )
 def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    job = Job(**{"texts": texts_in(tmp_path), "output": tmp_path / "vectors.npy", **options})
+    job = Job(**{"inputs": (texts_in(tmp_path),), "output": tmp_path / "vectors.npy", **options})
     with pytest.raises(UnmaskError, match=message):
-        job.check()
+        check_file(job)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_the_check_of_a_job_gives_its_texts_and_writes_nothing(output: str, tmp_path: Path) -> None:
+def test_the_check_of_a_job_counts_its_texts_and_writes_nothing(output: str, tmp_path: Path) -> None:
     texts = texts_in(tmp_path)
-    given = Job(texts, tmp_path / f"vectors{output}").check()
-    assert [text for _, text in given.rows] == TEXTS
+    assert check_file(Job((texts,), tmp_path / f"vectors{output}")).rows == len(TEXTS)
     assert files_in(tmp_path) == [texts]
 
 
@@ -419,5 +478,5 @@ def test_a_file_without_a_row_is_refused(ending: str, embedder: Embedder, tmp_pa
     else:
         file.write_text("" if ending in (".txt", ".jsonl") else "text\n")
     with pytest.raises(UnmaskError, match="holds no row"):
-        embed_file(embedder, Job(file, tmp_path / "vectors.npy"))
+        embed_file(embedder, Job((file,), tmp_path / "vectors.npy"))
     assert files_in(tmp_path) == [file]

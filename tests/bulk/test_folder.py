@@ -1,0 +1,449 @@
+"""A corpus becomes a folder of vectors: those of `encode`, none lost and none twice, whatever stops the run or changes before the next."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tests.bulk.corpora import BAD, PICO, ROWS, content, job_of, letters_of, rows_of, run, write_corpus
+from tests.tiny import write_rows
+from unmask.bulk import embed_shard
+from unmask.bulk.documents import DeadLetter, read_documents
+from unmask.bulk.folder import check_folder
+from unmask.bulk.job import EmbedderArguments
+from unmask.bulk.team import Member
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.io.files import only_run_in
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a corpus, which the test runs in, so that names of files are short."""
+    write_corpus(tmp_path / "corpus")
+    monkeypatch.chdir(tmp_path)
+    return Path()
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The shards that are embedded from now on."""
+    names: list[str] = []
+    embed = embed_shard.embed_shard
+
+    def noted(encoder: Any, places: Any, shard: Any, *more: Any) -> Any:
+        names.append(shard.name)
+        return embed(encoder, places, shard, *more)
+
+    monkeypatch.setattr("unmask.bulk.team.embed_shard", noted)
+    return names
+
+
+def only(folder: Path, name: str, text: str) -> Path:
+    """The corpus is one file of this content."""
+    for file in (folder / "corpus").iterdir():
+        file.unlink()
+    file = folder / "corpus" / name
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+# --- vectors, ids and records ----------------------------------------------------------------------------------------
+
+
+def test_the_vectors_are_those_of_encode_with_ids_of_file_and_row(here: Path) -> None:
+    manifest = run(job_of(here))
+    rows = rows_of(here / "out")
+    assert manifest.complete and manifest.texts == len(rows) == 3 * ROWS - 3
+    job, expected = job_of(here), dict[str, str]()
+    for file in sorted((here / "corpus").iterdir()):
+        expected |= {item.id: item.text for item in read_documents(file, job) if not isinstance(item, DeadLetter)}
+    assert [row["id"] for row in rows] == list(expected)
+    assert [row["id"] for row in rows[:11]] == [*(f"corpus/a.jsonl:{number}" for number in range(10)), "corpus/a.jsonl:13"]
+    vectors = Embedder.from_pretrained("pico", "mean", device="cpu", dtype="float32").encode(list(expected.values()))
+    np.testing.assert_allclose(np.array([row["vector"] for row in rows]), vectors, atol=1e-5)
+    assert not np.allclose(vectors[0], vectors[1], atol=1e-3)
+
+
+def test_a_shard_has_the_columns_that_are_kept_and_one_schema(here: Path) -> None:
+    run(job_of(here, id_column="name", keep=("year",), dim=8, precision="float16"))
+    schemas = {str(pq.read_schema(file).remove_metadata()) for file in (here / "out" / "vectors").iterdir()}
+    assert len(schemas) == 1 and "fixed_size_list<element: halffloat>[8]" in schemas.pop()
+    assert {(row["id"], row["year"]) for row in rows_of(here / "out")} >= {("n0", "0"), ("n119", "119"), ("y", None)}
+
+
+def test_the_folder_reads_as_one_table(here: Path) -> None:
+    run(job_of(here))
+    assert pq.read_table(here / "out" / "vectors").num_rows == 3 * ROWS - 3
+
+
+def test_the_manifest_and_the_records_add_up(here: Path) -> None:
+    manifest = run(job_of(here, shard_rows=16))
+    records = [json.loads((here / "out" / "records" / f"{name}.json").read_text()) for name in manifest.shards]
+    assert len(records) == 9 and [record["first_row"] for record in records] == [0, 16, 32] * 3
+    for name, whole in (("rows", 3 * ROWS), ("vectors", manifest.texts), ("dead_letters", 3), ("tokens", manifest.tokens)):
+        assert sum(record[name] for record in records) == whole
+    assert [(one["file"], one["rows"]) for one in manifest.inputs] == [
+        (f"corpus/{name}", ROWS) for name in ("a.jsonl", "b.csv.gz", "c.parquet")
+    ]
+    assert manifest.description["design"] == "causal/plain/mean" and manifest.padded >= manifest.tokens > manifest.texts
+
+
+def test_a_packed_corpus_gives_the_vectors_of_the_plain_one(here: Path) -> None:
+    run(job_of(here, id_column="name"))
+    packed = rows_of(here / "out")
+    (here / "corpus" / "b.csv").write_bytes(gzip.decompress((here / "corpus" / "b.csv.gz").read_bytes()))
+    (here / "corpus" / "b.csv.gz").unlink()
+    run(job_of(here, id_column="name", output=here / "plain"))
+    assert rows_of(here / "plain") == packed
+
+
+# --- going on --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_command_computes_nothing_again(here: Path, computed: list[str]) -> None:
+    run(job_of(here))
+    before, first = content(here / "out"), list(computed)
+    run(job_of(here))
+    assert (content(here / "out"), computed) == (before, first) and len(first) == 9
+
+
+@pytest.mark.parametrize("stop", [0, 1, 4, 8])
+def test_a_run_that_was_stopped_ends_as_an_undisturbed_one(stop: int, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(job_of(here))
+    (here / "out").rename("undisturbed")
+    embed, calls = embed_shard.embed_shard, []
+
+    def stopped(*given: Any) -> Any:
+        calls.append(given[2].name)
+        if len(calls) > stop:
+            raise KeyboardInterrupt
+        return embed(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unmask.bulk.team.embed_shard", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(job_of(here))
+    assert not json.loads((here / "out" / "manifest.json").read_text())["complete"]
+    run(job_of(here))
+    assert content(here / "out") == content(Path("undisturbed"))
+
+
+@pytest.mark.parametrize("part", ["vectors", "records", "dead-letters", "manifest.json", "sources.json"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_damage_is_noticed_and_computed_again(part: str, damage: str, here: Path) -> None:
+    run(job_of(here))
+    before = content(here / "out")
+    place = here / "out" / part
+    file = place if place.is_file() else sorted(place.iterdir())[0]
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        middle = len(whole) // 2
+        file.write_bytes(whole[:middle] + (b"" if damage == "cut" else bytes([whole[middle] ^ 1]) + whole[middle + 1 :]))
+    run(job_of(here))
+    assert content(here / "out") == before
+
+
+def test_a_file_that_changed_is_done_again_and_the_others_are_kept(here: Path, computed: list[str]) -> None:
+    run(job_of(here))
+    before = content(here / "out")
+    computed.clear()
+    file = here / "corpus" / "a.jsonl"
+    file.write_text(file.read_text() + '{"text": "new"}\n' * 10)
+    run(job_of(here))
+    assert len(computed) == 4 and all(name.startswith("a.jsonl-") for name in computed)
+    after = content(here / "out")
+    changed = {name for name in before if before[name] != after[name]} | (after.keys() - before.keys())
+    assert all("a.jsonl" in name for name in changed - {"manifest.json", "sources.json"})
+    assert len(rows_of(here / "out")) == 3 * ROWS - 3 + 10
+
+
+def test_a_file_that_was_only_touched_is_kept(here: Path, computed: list[str]) -> None:
+    run(job_of(here))
+    computed.clear()
+    os.utime(here / "corpus" / "a.jsonl", ns=(1, 1))
+    run(job_of(here))
+    assert computed == []
+
+
+def test_a_file_that_is_shorter_leaves_no_shards_behind(here: Path) -> None:
+    run(job_of(here))
+    write_rows(here / "corpus" / "c.parquet", [{"text": "a", "name": "b", "year": "1"}])
+    run(job_of(here))
+    names = json.loads((here / "out" / "manifest.json").read_text())["shards"]
+    assert sorted(file.stem for file in (here / "out" / "vectors").iterdir()) == sorted(names) and len(names) == 7
+
+
+def test_a_new_file_does_not_rename_the_shards_of_the_others(here: Path, computed: list[str]) -> None:
+    run(job_of(here))
+    computed.clear()
+    (here / "corpus" / "0").mkdir()
+    write_rows(here / "corpus" / "0" / "a.jsonl", [{"text": "a"}])
+    run(job_of(here))
+    assert len(computed) == 1 and len(rows_of(here / "out")) == 3 * ROWS - 2
+
+
+def test_a_file_that_is_no_longer_given_is_refused_or_pruned(here: Path) -> None:
+    run(job_of(here))
+    (here / "corpus" / "a.jsonl").unlink()
+    before = content(here / "out")
+    with pytest.raises(UnmaskError, match=r"holds vectors of 1 files that are not given, such as 'corpus/a\.jsonl'.* --prune"):
+        run(job_of(here))
+    assert content(here / "out") == before
+    run(job_of(here), prune=True)
+    assert len(rows_of(here / "out")) == 2 * ROWS
+    assert not [name for name in content(here / "out") if "a.jsonl" in name]
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({"dim": 4}, PICO, "options.dim was not set and is 4"),
+        ({"keep": ("year",)}, PICO, r"options.keep was \[\] and is \['year'\]"),
+        ({"shard_rows": 17}, PICO, "options.shard_rows was 16 and is 17"),
+        ({}, EmbedderArguments("pico", "last", PICO.options), "design was 'causal/plain/mean' and is 'causal/plain/last'"),
+        ({}, EmbedderArguments("pico", "mean", {**PICO.options, "max_length": 9}), "max_length was 512 and is 9"),
+        (
+            {},
+            EmbedderArguments("pico", "mean", {"device": "cpu", "dtype": "bfloat16"}),
+            "dtype was 'float32' and is 'bfloat16'",
+        ),
+    ],
+)
+def test_another_model_design_or_option_is_refused_by_name(
+    options: dict[str, Any], arguments: EmbedderArguments, message: str, here: Path
+) -> None:
+    run(job_of(here))
+    before = content(here / "out")
+    with pytest.raises(
+        UnmaskError, match=rf"'out' holds vectors that were made in another way: .*{message}. Give another folder"
+    ):
+        run(job_of(here, **options), arguments)
+    assert content(here / "out") == before
+
+
+def test_what_changes_rounding_only_is_no_reason_to_refuse(here: Path, computed: list[str]) -> None:
+    run(job_of(here))
+    computed.clear()
+    run(job_of(here), EmbedderArguments("pico", "mean", {**PICO.options, "batch_tokens": 99}))
+    assert computed == []
+
+
+def test_two_runs_do_not_write_one_folder_at_once(here: Path) -> None:
+    with only_run_in(here / "out"), pytest.raises(UnmaskError, match="Another run is writing to"):
+        run(job_of(here))
+
+
+def test_a_folder_with_other_files_is_refused(here: Path) -> None:
+    (here / "out").mkdir()
+    (here / "out" / "mine.txt").write_text("mine")
+    with pytest.raises(UnmaskError, match=r"'out' holds other files, such as 'mine\.txt'"):
+        run(job_of(here))
+    assert list(content(here / "out")) == ["mine.txt"]
+
+
+# --- dead letters ----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_cannot_be_embedded_is_a_dead_letter(here: Path) -> None:
+    manifest = run(job_of(here))
+    letters = letters_of(here / "out")
+    assert [(letter["file"], letter["line"]) for letter in letters] == [("corpus/a.jsonl", line) for line in (11, 12, 13)]
+    for letter, reason in zip(letters, ["expected str, found int", "no JSON", "column 'text' (str) is missing"], strict=True):
+        assert reason in letter["reason"]
+    assert letters[1]["text"].startswith(BAD[1])
+    assert (manifest.dead_letters, manifest.flawless, manifest.complete) == (3, False, True)
+
+
+def test_a_vector_that_is_not_finite_is_a_dead_letter(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = EmbedderArguments.load
+
+    def spoiled(self: EmbedderArguments) -> Embedder:
+        embedder = load(self)
+        [letter] = embedder.tokenizer("Z")["input_ids"]
+        embedder.backbone.model.get_input_embeddings().weight.data[letter] = float("nan")  # type: ignore[operator, union-attr, index]
+        return embedder
+
+    monkeypatch.setattr(EmbedderArguments, "load", spoiled)
+    only(here, "a.txt", "fine\na Z\nfine\na Z\nbetter\n")
+    manifest = run(job_of(here))
+    assert [row["id"] for row in rows_of(here / "out")] == [f"corpus/a.txt:{number}" for number in (0, 2, 4)]
+    assert [letter["line"] for letter in letters_of(here / "out")] == [2, 4] and manifest.dead_letters == 2
+    assert "not finite (NaN or infinity). The model computes in float32" in letters_of(here / "out")[0]["reason"]
+
+
+def test_a_vector_beyond_float16_is_a_dead_letter(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.encoding.encode import encode_tokenized as encode
+
+    def enlarged(*given: Any, **options: Any) -> Any:
+        found = encode(*given, **options)
+        for vectors in found.values():
+            vectors[1, 0] = 1e6
+        return found
+
+    monkeypatch.setattr("unmask.bulk.document_encoder.encode_tokenized", enlarged)
+    only(here, "a.txt", "a\nb\nc\n")
+    run(job_of(here, precision="float16"))
+    assert [letter["line"] for letter in letters_of(here / "out")] == [2]
+    run(job_of(here, precision="float16", normalize=True, output=here / "unit"))
+    assert letters_of(here / "unit") == []
+
+
+def test_a_text_that_the_tokenizer_cannot_take_spares_the_others(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.encoding.tokenization import PromptTokenizer
+
+    tokenize = PromptTokenizer.tokenize
+
+    def failing(self: Any, texts: Any, instruction: Any = None) -> Any:
+        if "\0" in "".join(texts):
+            raise ValueError("null byte")
+        return tokenize(self, texts, instruction)
+
+    monkeypatch.setattr(PromptTokenizer, "tokenize", failing)
+    only(here, "a.txt", "a\nb\0\nc\n")
+    run(job_of(here))
+    assert [letter["reason"] for letter in letters_of(here / "out")] == ["line 2: the tokenizer fails: null byte"]
+    assert len(rows_of(here / "out")) == 2
+
+
+def test_equal_ids_are_dead_letters_in_one_file_and_counted_over_all(here: Path) -> None:
+    only(here, "a.jsonl", '{"text": "a", "key": 1}\n{"text": "b", "key": "1"}\n{"text": "c", "key": 2}\n')
+    write_rows(here / "corpus" / "b.jsonl", [{"text": "d", "key": 2}, {"text": "e", "key": 3}])
+    manifest = run(job_of(here, id_column="key"))
+    assert [letter["reason"] for letter in letters_of(here / "out")] == ["line 2, column 'key': the id '1' comes twice."]
+    assert (manifest.repeated_ids, manifest.flawless) == (1, False)
+    assert "1 rows have an id that is in another shard, too" in manifest.told(here / "out")
+
+
+def test_a_text_beyond_the_limit_is_a_dead_letter(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.bulk.documents.LONGEST", 1000)
+    monkeypatch.setattr("unmask.bulk.shards.LONGEST", 1000)
+    rows = [{"text": "a"}, {"text": "x" * 1001}, {"text": "b"}]
+    only(here, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(here / "corpus" / "b.parquet", rows)
+    run(job_of(here))
+    letters = letters_of(here / "out")
+    assert [letter["reason"] for letter in letters] == [
+        "line 2: the line has 1014 bytes; 1000 are allowed.",
+        "line 2: the text has 1001 characters; 1000 are allowed.",
+    ]
+    assert all(len(letter["text"]) <= 200 for letter in letters) and len(rows_of(here / "out")) == 4
+
+
+def test_a_file_whose_end_is_damaged_is_embedded_up_to_there(here: Path) -> None:
+    only(here, "a.txt", "a\n")
+    whole = gzip.compress(b"".join(b"%d\n" % number for number in range(50_000)))
+    (here / "corpus" / "b.txt.gz").write_bytes(whole[: len(whole) // 2])
+    manifest = run(job_of(here, shard_rows=50_000))
+    [letter] = letters_of(here / "out")
+    assert "cannot be unpacked after line" in letter["reason"]
+    assert manifest.complete and manifest.texts == letter["line"]
+
+
+# --- hostile documents -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "dead"),
+    [
+        ("a\n" + "x" * 10_000_000 + "\nb\n", 2, 1),
+        ("nul\0byte\n\u202eabc\u2066\nbell\x07\x1b[31m\n", 3, 0),
+        ("\ufefffirst\r\nsecond\r\n\r\n", 3, 0),
+        ("\n" * 100_000, 100_000, 0),
+    ],
+    ids=["long", "control", "crlf", "empty"],
+)
+def test_hostile_documents_are_embedded_or_told(text: str, rows: int, dead: int, here: Path) -> None:
+    only(here, "a.txt", "").write_bytes(text.encode())
+    manifest = run(job_of(here, shard_rows=50_000))
+    assert (manifest.texts, manifest.dead_letters) == (rows, dead)
+
+
+def test_the_same_text_is_computed_once_in_a_window(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.encoding.tokenization import PromptTokenizer
+
+    tokenize, seen = PromptTokenizer.tokenize, list[str]()
+
+    def noted(self: Any, texts: Any, instruction: Any = None) -> Any:
+        seen.extend(texts)
+        return tokenize(self, texts, instruction)
+
+    only(here, "a.txt", "same\n" * 3000 + "other\n")
+    monkeypatch.setattr(PromptTokenizer, "tokenize", noted)
+    run(job_of(here, shard_rows=50_000))
+    assert seen.count("same") == 1 and len(rows_of(here / "out")) == 3001
+
+
+def test_files_without_a_row_are_passed_over_unless_all_are(here: Path) -> None:
+    (here / "corpus" / "empty.txt").touch()
+    assert run(job_of(here)).complete
+    only(here, "a.txt", "")
+    with pytest.raises(UnmaskError, match="corpus: no row in 1 files"):
+        run(job_of(here, output=here / "other"))
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"column": "txet"}, r"corpus/a\.jsonl: none of its first rows has a column 'txet'; there is text, name, year"),
+        ({"id_column": "nmae"}, "has a column 'nmae'"),
+        ({"keep": ("yaer",)}, "has a column 'yaer'"),
+        ({"inputs": (Path("corpus/*.tsv"),)}, r"No file matches 'corpus/\*\.tsv'"),
+        ({"output": Path("corpus")}, "'corpus' is an input"),
+        ({"output": Path("corpus/a.jsonl/out")}, "is a file, not a folder"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], message: str, here: Path) -> None:
+    with pytest.raises(UnmaskError, match=message):
+        check_folder(job_of(here, **options))
+    assert not (here / "out").exists()
+
+
+def test_a_file_that_changes_meanwhile_ends_the_run_and_the_next_one_goes_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed = Member.embed
+
+    def meddled(self: Member, shard: Any, *more: Any) -> Any:
+        if shard.file == "corpus/c.parquet":
+            write_rows(Path(shard.file), [{"text": "changed", "name": "c"}])
+        return embed(self, shard, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Member, "embed", meddled)
+        with pytest.raises(UnmaskError, match=r"corpus/c\.parquet changed while it was embedded. Run the command again"):
+            run(job_of(here))
+    assert run(job_of(here)).complete and rows_of(here / "out")[-1]["id"] == "corpus/c.parquet:0"
+
+
+def test_the_output_inside_of_the_input_is_not_read(here: Path) -> None:
+    job = job_of(here, output=Path("corpus") / "vectors")
+    run(job)
+    before = content(here / "corpus" / "vectors")
+    run(job)
+    assert content(here / "corpus" / "vectors") == before
+
+
+def test_members_agree_on_the_bits_whatever_the_number_of_cores(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    run(job_of(here))
+    (here / "out").rename("one-core")
+    torch.set_num_threads(2)
+    try:
+        run(job_of(here))
+    finally:
+        torch.set_num_threads(1)
+    assert content(here / "out") == content(Path("one-core"))

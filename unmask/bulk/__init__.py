@@ -1,0 +1,1 @@
+"""Files of texts become files of vectors: one file, or a corpus of any size in shards."""

@@ -1,0 +1,122 @@
+"""Documents: rows of files, checked one by one. A row that cannot be embedded becomes a dead letter that says why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from unmask.bulk.job import LONGEST, Job
+from unmask.io.formats import Fault
+from unmask.io.lines import Start
+from unmask.io.rows import Row, fault_of_field, read_items
+
+WINDOW_ROWS = 4096
+"""Most documents that are encoded at once: so many that texts of like length share batches."""
+WINDOW_CHARACTERS = 4_000_000
+"""Most characters that are encoded at once, unless one document has more: their tokens take some hundred megabytes."""
+_SHOWN, _TOLD = 200, 500
+_BEGINNING = Start()
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text to embed. row: its place in its file, from 0; kept: the values of the columns to keep."""
+
+    row: int
+    line: int
+    id: str
+    text: str
+    kept: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A row that was not embedded. told: what follows the file's name in an error; text: how the text or the row begins."""
+
+    row: int
+    line: int
+    told: str
+    text: str
+
+    def as_json(self, file: str) -> dict[str, Any]:
+        """A line of a file of dead letters."""
+        return {"file": file, "line": self.line, "reason": self.told.lstrip(", "), "text": self.text}
+
+
+def dead_letter(row: int, line: int, told: str, text: str) -> DeadLetter:
+    """A dead letter that holds no more of a long text than its beginning."""
+    return DeadLetter(row, line, told[:_TOLD], text[:_SHOWN])
+
+
+def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | None = None) -> Iterator[Document | DeadLetter]:
+    """The rows of a file from a start on, each a document or a dead letter. Of two equal ids, the second is a dead letter."""
+    longest = LONGEST if job.to_folder else None
+    items = islice(read_items(file, start, longest=longest, columns=job.columns), rows)
+    seen: set[str] = set()
+    for row, (line, item) in enumerate(items, start.row):
+        fault = item if isinstance(item, Fault) else _fault(job, line, item, seen)
+        if fault is None and not isinstance(item, Fault):
+            name = str(item[job.id_column]) if job.id_column else _name(file, row, job)
+            yield Document(row, line, name, item[job.column], tuple(_plain(item.get(column)) for column in job.keep))
+        elif fault is not None:
+            text = item.get(job.column, "") if isinstance(item, dict) else fault.text
+            yield dead_letter(row, line, fault.told, text if isinstance(text, str) else str(text))
+
+
+def _fault(job: Job, line: int, row: Row, seen: set[str]) -> Fault | None:
+    """Why a row that was read cannot be embedded. Notes its id."""
+    if job.id_column:
+        if fault := fault_of_field(line, row, job.id_column, (str, int)):
+            return fault
+        name = str(row[job.id_column])
+        if not _is_unicode(name):
+            return Fault(
+                f", line {line}, column '{job.id_column}': half of a surrogate pair, which no file of vectors can hold."
+            )
+        if name in seen:
+            return Fault(f", line {line}, column '{job.id_column}': the id '{name}' comes twice.")
+        seen.add(name)
+    fault = fault_of_field(line, row, job.column)
+    if fault is None and len(row[job.column]) > LONGEST and job.to_folder:
+        return Fault(f", line {line}: the text has {len(row[job.column])} characters; {LONGEST} are allowed.")
+    return fault
+
+
+def _name(file: Path, row: int, job: Job) -> str:
+    """The id of a row without one: its number; in a folder of vectors, where several files meet, with its file."""
+    return f"{file}:{row}" if job.to_folder else str(row)
+
+
+def _plain(value: Any) -> str | None:
+    """A kept value as text: JSON, if it is no text. So a column has one type in every file."""
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if _is_unicode(text) else text.encode("utf-8", "replace").decode()
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair, which JSON may hold and UTF-8 may not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def windows(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in groups that memory holds at once."""
+    window: list[Document] = []
+    characters = 0
+    for document in documents:
+        if window and (len(window) == WINDOW_ROWS or characters + len(document.text) > WINDOW_CHARACTERS):
+            yield window
+            window, characters = [], 0
+        window.append(document)
+        characters += len(document.text)
+    if window:
+        yield window

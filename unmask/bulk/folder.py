@@ -1,0 +1,216 @@
+"""A corpus becomes a folder of vectors: one file for each shard. The same command goes on where a run was stopped.
+
+A shard that is done, of rows that are as before, is kept; everything else is computed again. All vectors of a folder share one
+description: a run with another model, design or option is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from unmask.bulk.document_encoder import Counts
+from unmask.bulk.embed_shard import Places, ShardRecord, finished
+from unmask.bulk.job import Job
+from unmask.bulk.manifest import difference, key_of
+from unmask.bulk.repeated_ids import count_repeated
+from unmask.bulk.report import Report, shown
+from unmask.bulk.shards import Shard, Sources, read_sources, require_columns
+from unmask.bulk.team import Listener, Team
+from unmask.errors import UnmaskError
+from unmask.io.files import only_run_in, remove
+from unmask.io.records import Record
+from unmask.io.terminal import complain, progress_bar, say
+
+_SAVED_EVERY = 60.0  # seconds, while files are read
+
+
+class Manifest(Record):
+    """What is in a folder of vectors. description: everything that they depend on; shards: in the order of the files.
+
+    complete: whether every shard is there; failed: reasons by shard; repeated_ids: ids that are in more than one shard.
+    """
+
+    complete: bool
+    description: dict[str, Any]
+    inputs: list[dict[str, Any]]
+    shards: list[str]
+    texts: int = 0
+    dead_letters: int = 0
+    truncated: int = 0
+    tokens: int = 0
+    padded: int = 0
+    repeated_ids: int = 0
+    failed: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def flawless(self) -> bool:
+        """Whether every row of the input has a vector and an id of its own."""
+        return self.complete and not self.dead_letters and not self.repeated_ids
+
+    def told(self, folder: Path) -> str:
+        """What is in the folder, in sentences."""
+        parts = [
+            f"{self.texts} vectors of {self.description['dim']} dimensions in {folder / 'vectors'} ({len(self.shards)} shards)."
+        ]
+        if self.dead_letters:
+            parts.append(f"{self.dead_letters} rows were not embedded: {folder / 'dead-letters'} says which, and why.")
+        if self.repeated_ids:
+            parts.append(f"{self.repeated_ids} rows have an id that is in another shard, too.")
+        if not self.complete:
+            parts.append(f"{len(self.failed)} shards failed. Run the command again: it does what is missing.")
+        return " ".join(parts)
+
+
+def check_folder(job: Job, *, prune: bool = False) -> list[Path]:
+    """The files of a job. Raises UnmaskError for mistakes that can be found without reading the files through.
+
+    prune: as in `embed_folder`.
+    """
+    files = job.files()
+    for file in files:
+        require_columns(file, job)
+    _require_ours(job.output)
+    recorded = {record.file for record in _records(Places(job.output)).values() if record is not None}
+    if (gone := sorted(recorded - set(map(str, files)))) and not prune:
+        raise UnmaskError(
+            f"'{job.output}' holds vectors of {len(gone)} files that are not given, such as '{gone[0]}'. Give them too, or --prune to "
+            "remove their vectors, or another folder."
+        )
+    return files
+
+
+def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> Manifest:
+    """Embed all files of a job. team: makes what does the work, when it is needed; prune: remove vectors of files that are not given.
+
+    Raises UnmaskError for a mistake in the job, for a folder that holds something else, and if another run holds it.
+    """
+    files = check_folder(job, prune=prune)
+    places = Places(job.output)
+    with only_run_in(job.output), closing(team()) as members:
+        description = members.describe()
+        before = Manifest.read(places.manifest)
+        if before is not None and (found := difference(before.description, description)):
+            raise UnmaskError(f"'{job.output}' holds vectors that were made in another way: {found}. Give another folder.")
+        sources = _read(files, job, places)
+        _clear(places, sources)
+        manifest = Manifest(
+            complete=False,
+            description=description,
+            inputs=[{"file": one.file, "sha256": one.sha256, "rows": one.rows} for one in sources.files],
+            shards=[shard.name for shard in sources.shards],
+        )
+        key = key_of(description)
+        records = _kept(sources.shards, key, places)
+        left = [shard for shard in sources.shards if shard.name not in records]
+        if left:
+            manifest.write(places.manifest)
+        failed = _embed(left, key, members, records)
+        return _finish(manifest, places, job, records, failed)
+
+
+def _require_ours(folder: Path) -> None:
+    """Raise UnmaskError for a folder with other files than ours."""
+    others = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
+    if others and not {"manifest.json", "sources.json"}.intersection(others):
+        raise UnmaskError(f"'{folder}' holds other files, such as '{min(others)}': give a folder that is new or empty.")
+
+
+def _read(files: Sequence[Path], job: Job, places: Places) -> Sources:
+    """What the files hold, recorded as it is found."""
+    saved = [time.monotonic()]
+    with progress_bar("reading files", len(files)) as advance:
+
+        def note(sources: Sources) -> None:
+            advance(1)
+            if time.monotonic() - saved[0] > _SAVED_EVERY:
+                sources.write(places.sources)
+                saved[0] = time.monotonic()
+
+        before = Sources.read(places.sources) if places.sources.is_file() else None
+        sources = read_sources(files, job, before, note)
+    if sources != before:
+        sources.write(places.sources)
+    return sources
+
+
+def _records(places: Places) -> dict[str, ShardRecord | None]:
+    """The record of every shard in the folder by its name, or None if it is damaged."""
+    return {file.stem: ShardRecord.read(file) for file in sorted(places.records.glob("*.json"))}
+
+
+def _clear(places: Places, sources: Sources) -> None:
+    """Remove shards that the files no longer have."""
+    wanted = {shard.name for shard in sources.shards}
+    for name in _records(places):
+        if name not in wanted:
+            for part in reversed(places.parts(name)):  # the record last, so that a kill leaves nothing that nobody knows of
+                remove(part)
+
+
+def _kept(shards: Sequence[Shard], key: str, places: Places) -> dict[str, ShardRecord]:
+    """Records of the shards that are done, by name."""
+    records = {}
+    with progress_bar("checking shards", len(shards)) as advance:
+        for shard in shards:
+            if record := finished(places, shard, key):
+                records[shard.name] = record
+            advance(1)
+    if records:
+        say(f"{len(records)} of {len(shards)} shards are done and as before.")
+    return records
+
+
+def _embed(left: Sequence[Shard], key: str, team: Team, records: dict[str, ShardRecord]) -> dict[str, str]:
+    """Embed shards, and add their records to those that are there. Returns the reasons of shards that failed."""
+    failed: dict[str, str] = {}
+    report = Report(sum(shard.rows for shard in left), len(left))
+    with shown(report) as draw:
+
+        def note(counts: Counts) -> None:
+            report.done.add(counts)
+            draw()
+
+        def done(shard: Shard, record: ShardRecord) -> None:
+            records[shard.name] = record
+            report.shards_done += 1
+            draw()
+
+        def fail(shard: Shard, reason: str) -> None:
+            failed[shard.name] = reason
+            complain(
+                f"Shard {shard.name} ({shard.file}, rows {shard.start.row} to {shard.start.row + shard.rows - 1}): {reason}"
+            )
+
+        if left:
+            team.embed(left, key, Listener(note, done, fail))
+    if left:
+        say(report.summary)
+    return failed
+
+
+def _finish(manifest: Manifest, places: Places, job: Job, records: dict[str, ShardRecord], failed: dict[str, str]) -> Manifest:
+    """Write the manifest of what there is now."""
+    total = Counts()
+    for record in records.values():
+        total.add(record.counts)
+    names = [name for name in manifest.shards if name in records]
+    changes = {
+        "complete": len(records) == len(manifest.shards),
+        "texts": total.vectors,
+        "dead_letters": total.dead_letters,
+        "truncated": total.truncated,
+        "tokens": total.tokens,
+        "padded": total.padded,
+        "repeated_ids": count_repeated([places.vectors(name) for name in names]) if job.id_column else 0,
+        "failed": failed,
+    }
+    whole = manifest.model_copy(update=changes)
+    if Manifest.read(places.manifest) != whole:
+        whole.write(places.manifest)
+    return whole

@@ -1,0 +1,132 @@
+"""Jobs: what to embed, how, and where the vectors go."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.bulk.vector_writers import WRITERS
+from unmask.errors import UnmaskError
+from unmask.io.files import check_output
+from unmask.io.rows import field as value_of
+from unmask.io.rows import read_rows
+from unmask.io.sources import find_files
+
+if TYPE_CHECKING:
+    from unmask.embedder import Embedder
+    from unmask.encoding.precision import Precision
+
+SHARD_ROWS = 50_000
+"""Most rows of a shard, unless the user says otherwise: some minutes of a GPU, some megabytes of vectors."""
+LONGEST = 4_000_000
+"""Most bytes of a line: longer than War and Peace. Memory holds the tokens of one such text."""
+_WITHOUT_COLUMNS = (".npy",)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to embed, and how to write it.
+
+    inputs: files, folders and patterns; output: a file (by its ending), or a folder; keep: columns that are written beside the vectors;
+    shard_rows: most rows of a file in a folder.
+    """
+
+    inputs: tuple[Path, ...]
+    output: Path
+    column: str = "text"
+    id_column: str | None = None
+    instruction: str | None = None
+    dim: int | None = None
+    normalize: bool = False
+    precision: Precision = "float32"
+    keep: tuple[str, ...] = ()
+    shard_rows: int = SHARD_ROWS
+
+    @property
+    def to_folder(self) -> bool:
+        """Whether the vectors go to a folder: its name has no ending."""
+        return not self.output.suffix
+
+    @property
+    def manifest(self) -> Path:
+        """The file that says how the vectors were made."""
+        return self.output / "manifest.json" if self.to_folder else Path(f"{self.output}.manifest.json")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that the output depends on, for manifests."""
+        away = {"inputs", "output"} | (set() if self.to_folder else {"shard_rows"})
+        return {name: value for name, value in asdict(self).items() if name not in away} | {"keep": list(self.keep)}
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return [self.column, *([self.id_column] if self.id_column else []), *self.keep]
+
+    def files(self) -> list[Path]:
+        """The files to read. Raises UnmaskError for mistakes in the job that can be seen without reading the files through."""
+        self._check_names()
+        if not self.to_folder:
+            check_output(self.manifest, self.inputs)
+        check_output(self.output, self.inputs, folder=self.to_folder)
+        found = find_files(self.inputs, self.output)
+        if not self.to_folder and len(found) > 1:
+            raise UnmaskError(
+                f"The input is {len(found)} files, and '{self.output}' is one file: give a folder for the vectors, which is a name without "
+                "an ending."
+            )
+        for file in found:
+            if not str(file).isascii() and str(file).encode("utf-8", "replace") != str(file).encode("utf-8", "surrogateescape"):
+                raise UnmaskError(f"The name {str(file)!r} is not UTF-8, and ids are made of it: rename the file.")
+        return found
+
+    def _check_names(self) -> None:
+        if not self.to_folder and self.output.suffix not in WRITERS:
+            raise UnmaskError(
+                f"'{self.output}': vectors are written to {', '.join(WRITERS)}, not '{self.output.suffix}'. The name of a folder has no "
+                "ending."
+            )
+        if self.output.suffix in _WITHOUT_COLUMNS and self.id_column:
+            raise UnmaskError(
+                f"A {self.output.suffix} file has no room for ids; write parquet or jsonl, or leave --id-column out."
+            )
+        if self.output.suffix in _WITHOUT_COLUMNS and self.keep:
+            raise UnmaskError(
+                f"A {self.output.suffix} file has no room for columns; write parquet or jsonl, or leave --keep out."
+            )
+        for name in self.keep:
+            if name in ("id", "vector"):
+                raise UnmaskError(f"--keep {name}: the output has a column '{name}' of its own. Rename yours.")
+        if len(set(self.keep)) < len(self.keep):
+            raise UnmaskError(f"--keep {','.join(self.keep)} names a column twice.")
+
+
+@dataclass(frozen=True)
+class EmbedderArguments:
+    """How a process loads the embedder. options: those of `Embedder.from_pretrained`; fit_on: texts to fit the design on."""
+
+    model: str
+    design: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    fit_on: Path | None = None
+
+    def check(self) -> None:
+        """Raise UnmaskError if the texts to fit on cannot be read."""
+        self._corpus()
+
+    def load(self) -> Embedder:
+        """The embedder. Raises UnmaskError."""
+        from unmask.embedder import Embedder
+
+        corpus = self._corpus()
+        embedder = Embedder.from_pretrained(self.model, self.design, **self.options)
+        if corpus is not None:
+            if not embedder.design.needs_fit:
+                raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
+            embedder.fit(corpus)
+        return embedder
+
+    def _corpus(self) -> list[str] | None:
+        file = self.fit_on
+        return None if file is None else [value_of(file, line, row, "text") for line, row in read_rows(file)]

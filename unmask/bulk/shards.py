@@ -1,0 +1,133 @@
+"""Shards: a corpus, divided into pieces that are embedded one by one. A shard is one file, or a slice of it if it has many rows.
+
+What was found in the files is recorded. A file whose size and time of change are as before is not read again, and one with other content
+gets other shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from unmask.bulk.job import LONGEST, Job
+from unmask.errors import UnmaskError
+from unmask.io.formats import Fault
+from unmask.io.lines import Start
+from unmask.io.records import Record
+from unmask.io.rows import find_starts, read_items
+from unmask.io.seals import hash_file
+
+_LOOKED_AT = 100  # rows in which a column has to occur
+_NAME = 80  # characters of a file's name in that of a shard
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Some rows of a file. name: of its output; file: as the user gave it; size, changed, sha256: of the file when it was read."""
+
+    name: str
+    file: str
+    size: int
+    changed: int
+    sha256: str
+    start: Start
+    rows: int
+
+    def require_unchanged(self) -> None:
+        """Raise UnmaskError if the file is another one than when it was read."""
+        if _state(Path(self.file)) != (self.size, self.changed):
+            raise UnmaskError(f"{self.file} changed while it was embedded. Run the command again: the other files are kept.")
+
+
+class SourceFile(BaseModel):
+    """What a file held. starts: row, line and byte where each shard begins."""
+
+    model_config = ConfigDict(frozen=True)
+    file: str
+    size: int
+    changed: int
+    sha256: str
+    rows: int
+    starts: list[tuple[int, int, int]]
+
+    def shards(self) -> list[Shard]:
+        """The shards of the file, in their order."""
+        ends = [*(start[0] for start in self.starts), self.rows][1:]
+        return [
+            Shard(_name(self.file, place), self.file, self.size, self.changed, self.sha256, Start(*start), end - start[0])
+            for place, (start, end) in enumerate(zip(self.starts, ends, strict=True))
+        ]
+
+
+class Sources(Record):
+    """What all files held, when they were divided into shards of so many rows, with lines of so many bytes."""
+
+    shard_rows: int
+    longest: int
+    files: list[SourceFile]
+
+    @property
+    def shards(self) -> list[Shard]:
+        """All shards, in the order of the files."""
+        return [shard for file in self.files for shard in file.shards()]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.rows for file in self.files)
+
+
+def read_sources(files: Sequence[Path], job: Job, before: Sources | None, note: Callable[[Sources], None]) -> Sources:
+    """Divide files into shards. before: what an earlier run found; note: takes what was found so far, after each file.
+
+    Raises UnmaskError if there is no row at all.
+    """
+    known = {}
+    if before is not None and (before.shard_rows, before.longest) == (job.shard_rows, LONGEST):
+        known = {one.file: one for one in before.files}
+    sources = Sources(shard_rows=job.shard_rows, longest=LONGEST, files=[])
+    for file in files:
+        size, changed = _state(file)
+        old = known.get(str(file))
+        same = old is not None and (old.size, old.changed) == (size, changed)
+        sources.files.append(old if old is not None and same else _read(file, job, size, changed))
+        note(sources)
+    if not sources.rows:
+        raise UnmaskError(f"{', '.join(map(str, job.inputs))}: no row in {len(files)} files.")
+    return sources
+
+
+def _read(file: Path, job: Job, size: int, changed: int) -> SourceFile:
+    digest = hash_file(file)  # first: content that is added meanwhile makes the sizes differ
+    starts, rows = find_starts(file, job.shard_rows, longest=LONGEST)
+    places = [(start.row, start.line, start.offset) for start in starts]
+    return SourceFile(file=str(file), size=size, changed=changed, sha256=digest, rows=rows, starts=places)
+
+
+def require_columns(file: Path, job: Job) -> None:
+    """Raise UnmaskError if none of the first rows of a file has a column that the job names."""
+    items = islice(read_items(file, longest=LONGEST), _LOOKED_AT)
+    rows = [item for _, item in items if not isinstance(item, Fault)]
+    known = list(dict.fromkeys(name for row in rows for name in row))
+    for name in job.columns if rows else ():
+        if name not in known:
+            raise UnmaskError(
+                f"{file}: none of its first rows has a column '{name}'; there is {', '.join(known) or 'nothing'}."
+            )
+
+
+def _state(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _name(file: str, place: int) -> str:
+    """A name that no other shard has, in this run or the next: it does not depend on the other files."""
+    plain = re.sub(r"[^\w.-]", "_", Path(file).name, flags=re.ASCII).lstrip(".")[:_NAME]
+    return f"{plain}-{hashlib.sha256(file.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}-{place:05d}"

@@ -1,0 +1,117 @@
+"""One file of texts becomes one file of vectors, with ids and a manifest. Every row is checked first, and a bad one is an error.
+
+Rows are read twice, so that memory holds one window of them and not the file.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.bulk.document_encoder import Counts, DocumentEncoder, Encoded
+from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
+from unmask.bulk.job import Job
+from unmask.bulk.manifest import describe
+from unmask.bulk.vector_writers import WRITERS
+from unmask.embedder import NAMED, cut_note
+from unmask.errors import UnmaskError
+from unmask.io.files import atomic, only_writer_of, remove, sync
+from unmask.io.seals import hash_file
+from unmask.io.terminal import progress_bar
+
+if TYPE_CHECKING:
+    from unmask.embedder import Embedder
+
+
+@dataclass(frozen=True)
+class Given:
+    """A file of texts when it was checked: its rows, and its checksum."""
+
+    file: Path
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """How many vectors of how many dimensions were written."""
+
+    texts: int
+    dim: int
+
+
+def check_file(job: Job) -> Given:
+    """Read every row, and find mistakes before a model is loaded. Raises UnmaskError, with file, line and column."""
+    [file] = job.files()
+    digest = hash_file(file)
+    rows = sum(1 for _ in _documents(file, job))
+    if not rows:
+        raise UnmaskError(f"{file} holds no row.")
+    return Given(file, rows, digest)
+
+
+def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done:
+    """Embed the texts of a job and write vectors and manifest. given: what `check_file` found.
+
+    Both files appear whole or not at all. A manifest never lies beside other vectors than those that it describes. Raises UnmaskError
+    for a text without a finite vector, and if the file has changed since it was checked.
+    """
+    given = given or check_file(job)
+    encoder = DocumentEncoder(embedder, job)
+    counts, cut = Counts(), list[int]()
+    with only_writer_of(job.output), atomic(job.manifest) as described, atomic(job.output) as scratch:
+        layout = replace(encoder.layout, rows=given.rows)
+        with WRITERS[job.output.suffix](scratch, layout) as write:
+            for done in _encoded(encoder, given, job):
+                write(done.block)
+                counts.add(done.counts)
+                cut += done.cut[: NAMED - len(cut)]
+        if hash_file(given.file) != given.sha256:
+            raise UnmaskError(f"{given.file} changed while it was embedded. Run the command again.")
+        if counts.truncated:
+            _warn(cut_note(cut, counts.truncated, counts.rows, embedder.max_length))
+        sync(scratch)
+        manifest = _manifest(embedder, job, given, counts, layout.dim) | {
+            "output": {"file": str(job.output), "sha256": hash_file(scratch)}
+        }
+        described.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        sync(described)
+        remove(job.manifest)  # then the vectors come, and the new manifest last
+    return Done(counts.vectors, layout.dim)
+
+
+def _encoded(encoder: DocumentEncoder, given: Given, job: Job) -> Iterator[Encoded]:
+    with progress_bar("embedding", given.rows) as advance:
+        for window in windows(_documents(given.file, job)):
+            done = encoder.encode(window)
+            for letter in done.dead:
+                raise UnmaskError(f"{given.file}{letter.told}")
+            yield done
+            advance(len(window))
+
+
+def _documents(file: Path, job: Job) -> Iterator[Document]:
+    for item in read_documents(file, job):
+        if isinstance(item, DeadLetter):
+            raise UnmaskError(f"{file}{item.told}")
+        yield item
+
+
+def _warn(note: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.warn(note, stacklevel=2)
+
+
+def _manifest(embedder: Embedder, job: Job, given: Given, counts: Counts, dim: int) -> dict[str, Any]:
+    return {
+        **describe(embedder, job, dim),
+        "input": {"file": str(given.file), "sha256": given.sha256},
+        "texts": counts.vectors,
+        "truncated": counts.truncated,
+        "tokens": counts.tokens,
+    }

@@ -1,0 +1,85 @@
+"""Vector writers: blocks of vectors, written one after the other to a parquet, npy or jsonl file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a file of vectors. columns: values of the columns that are kept, by name."""
+
+    ids: list[str]
+    vectors: NDArray[Any]
+    columns: dict[str, list[str | None]]
+
+
+Write = Callable[[Block], None]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a file of vectors will hold. rows: their number, which only npy needs in advance; columns: names beside id and vector."""
+
+    dim: int
+    dtype: np.dtype[Any]
+    columns: tuple[str, ...] = ()
+    rows: int | None = None
+
+
+@contextmanager
+def _parquet(file: Path, layout: Layout) -> Iterator[Write]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    value = pa.from_numpy_dtype(layout.dtype)
+    fields = [("id", pa.string()), ("vector", pa.list_(value, layout.dim)), *((name, pa.string()) for name in layout.columns)]
+    schema = pa.schema(fields)
+    with pq.ParquetWriter(file, schema) as writer:
+
+        def write(block: Block) -> None:
+            column = pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.reshape(-1)), layout.dim)
+            kept = [pa.array(block.columns[name], pa.string()) for name in layout.columns]
+            writer.write_table(pa.Table.from_arrays([pa.array(block.ids, pa.string()), column, *kept], schema=schema))
+
+        yield write
+
+
+@contextmanager
+def _npy(file: Path, layout: Layout) -> Iterator[Write]:
+    with file.open("wb") as stream:
+        header = np.lib.format.header_data_from_array_1_0(np.empty((0, layout.dim), layout.dtype))
+        np.lib.format.write_array_header_1_0(stream, {**header, "shape": (layout.rows or 0, layout.dim)})
+        yield lambda block: _append(stream, block.vectors)
+
+
+def _append(stream: Any, vectors: NDArray[Any]) -> None:
+    stream.write(np.ascontiguousarray(vectors).tobytes())
+
+
+@contextmanager
+def _jsonl(file: Path, layout: Layout) -> Iterator[Write]:
+    with file.open("w", encoding="utf-8") as lines:
+
+        def write(block: Block) -> None:
+            for place, (name, vector) in enumerate(zip(block.ids, block.vectors, strict=True)):
+                kept = {column: block.columns[column][place] for column in layout.columns}
+                row = {"id": name, "vector": [float(str(value)) for value in vector], **kept}
+                lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+        yield write
+
+
+WRITERS: dict[str, Callable[[Path, Layout], AbstractContextManager[Write]]] = {
+    ".parquet": _parquet,
+    ".npy": _npy,
+    ".jsonl": _jsonl,
+}
