@@ -37,6 +37,10 @@ class Counts:
         for name, value in vars(more).items():
             setattr(self, name, getattr(self, name) + value)
 
+    def negative(self) -> Counts:
+        """What takes these counts away again."""
+        return Counts(**{name: -value for name, value in vars(self).items()})
+
 
 @dataclass(frozen=True)
 class Encoded:

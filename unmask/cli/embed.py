@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +51,9 @@ def embed(
     precision: Annotated[Precision, typer.Option(help="Of the vectors that are written.")] = "float32",
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
     shard_rows: Annotated[int, typer.Option(min=1, help="Most rows of one file of vectors in a folder.")] = 50_000,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes for a folder, each on cores of its own, or on a GPU of its own.")
+    ] = 1,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove vectors from the folder whose input file is no longer given.")
     ] = False,
@@ -59,7 +64,8 @@ def embed(
     from unmask.bulk.folder import check_folder, embed_folder
     from unmask.bulk.job import EmbedderArguments, Job
     from unmask.bulk.single_file import check_file, embed_file
-    from unmask.bulk.team import ThisProcess
+    from unmask.bulk.team import Team, ThisProcess
+    from unmask.bulk.workers import Workers
 
     kept = tuple(name for name in keep.split(",") if name)
     job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, shard_rows)
@@ -72,7 +78,10 @@ def embed(
         return
     check_folder(job, prune=prune)
     arguments.check()
-    manifest = embed_folder(job, lambda: ThisProcess(job, arguments), prune=prune)
+    team: Callable[[], Team] = (
+        partial(ThisProcess, job, arguments) if workers == 1 else partial(Workers, job, arguments, workers)
+    )
+    manifest = embed_folder(job, team, prune=prune)
     say(manifest.told(output))
     if not manifest.flawless:
         raise typer.Exit(1)

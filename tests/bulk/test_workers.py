@@ -1,0 +1,126 @@
+"""Workers: several processes write what one writes, and one that dies costs its shard a second try."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bulk.corpora import PICO, ROWS, content, job_of, rows_of, run, write_corpus
+from tests.training.running import ended, forked
+from unmask.bulk.folder import embed_folder
+from unmask.bulk.job import EmbedderArguments, Job
+from unmask.bulk.workers import Workers, stations
+from unmask.errors import UnmaskError
+
+TWO = len(os.sched_getaffinity(0)) > 1
+several = pytest.mark.skipif(not TWO, reason="needs two cores")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a corpus, which the test runs in."""
+    write_corpus(tmp_path / "corpus")
+    monkeypatch.chdir(tmp_path)
+    return Path()
+
+
+class Killed(Workers):
+    """Workers of which the one that is at a certain shard is killed, so many times."""
+
+    def __init__(self, job: Job, shard: str, times: int) -> None:
+        super().__init__(job, PICO, 2)
+        self.shard, self.times = shard, times
+        threading.Thread(target=self._kill, daemon=True).start()
+
+    def _give(self, worker: Any, queue: Any, key: str) -> None:
+        if self.times and queue.waiting[0].name.startswith(self.shard):
+            os.kill(worker.process.pid, signal.SIGSTOP)  # so that it cannot be done too early
+        super()._give(worker, queue, key)
+
+    def _kill(self) -> None:
+        while self.times:
+            for worker in list(self._workers):
+                if worker.shard is not None and worker.shard.name.startswith(self.shard):
+                    self.times -= 1
+                    os.kill(worker.process.pid or 0, signal.SIGKILL)
+                    while worker.shard is not None:
+                        time.sleep(0.01)
+            time.sleep(0.01)
+
+
+@several
+def test_two_workers_write_what_one_process_writes_though_one_is_killed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(job_of(here))
+    (here / "out").rename("alone")
+    job = job_of(here)
+    manifest = embed_folder(job, lambda: Killed(job, "b.csv.gz", 1))
+    assert manifest.complete and content(here / "out") == content(Path("alone"))
+    assert "died (SIGKILL). Another one takes its place" in capsys.readouterr().err
+
+
+@several
+def test_a_shard_that_kills_its_workers_fails_and_the_rest_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = job_of(here, shard_rows=100)
+    manifest = embed_folder(job, lambda: Killed(job, "b.csv.gz", 2))
+    [(shard, reason)] = manifest.failed.items()
+    assert shard.startswith("b.csv.gz") and reason == "its worker died (SIGKILL)"
+    assert not manifest.complete and len(manifest.shards) == 3 and manifest.texts == 2 * ROWS - 3
+    assert "1 shards failed. Run the command again" in manifest.told(job.output)
+    assert "corpus/b.csv.gz, rows 0 to 39" in capsys.readouterr().err
+    assert run(job).complete and len(rows_of(here / "out")) == 3 * ROWS - 3
+
+
+def test_a_mistake_in_a_worker_is_told_as_its_own(here: Path) -> None:
+    job = job_of(here)
+    wrong = EmbedderArguments(str(here / "nowhere"), "mean", {"device": "cpu"})
+    with pytest.raises(UnmaskError, match="nowhere"):
+        embed_folder(job, lambda: Workers(job, wrong, 1))
+
+
+def test_workers_end_with_their_parent(here: Path) -> None:
+    job = job_of(here)
+
+    def start_and_die() -> None:
+        workers = Workers(job, PICO, 1)
+        workers.describe()
+        Path("pids").write_text(json.dumps([worker.process.pid for worker in workers._workers]))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert ended(forked(start_and_die)) == -signal.SIGKILL
+    pids = json.loads(Path("pids").read_text())
+    until = time.monotonic() + 20
+    while any(_runs(pid) for pid in pids):
+        assert time.monotonic() < until, "a worker outlives its parent"
+        time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/status").read_text().split("State:")[1].strip()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_each_worker_has_cores_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 8})
+    found = [station.cores for station in stations(2, "cpu")]
+    assert found == [(0, 2, 8), (1, 5)]
+    with pytest.raises(UnmaskError, match="--workers 6: this process may use 5 cores"):
+        stations(6, "auto")
+
+
+def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert [station.device for station in stations(2, "auto")] == ["cuda:0", "cuda:1"]
+    with pytest.raises(UnmaskError, match="--workers 3: this machine has 2 GPUs"):
+        stations(3, "cuda")
+    with pytest.raises(UnmaskError, match="would share one device 'cuda:1'"):
+        stations(2, "cuda:1")
