@@ -44,7 +44,8 @@ from unmask.embedder import Embedder
 
 # Files whose tests train, start processes or simulate: most of the time. `make fast` leaves them out.
 SLOW = (
-    "abuse/", "bulk/test_kills", "bulk/test_workers", "evaluation/test_compare", "evaluation/test_damage", "evaluation/test_kills", "evaluation/test_power",
+    "abuse/", "bulk/test_kills", "bulk/test_workers",
+    "evaluation/test_compare", "evaluation/test_damage", "evaluation/test_kills", "evaluation/test_power",
     "evaluation/test_recommend", "evaluation/test_word_scores", "experts/lessons/test_pool", "experts/test_abilities",
     "experts/test_kills", "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training",
     "probing/test_analyses", "probing/test_clusters", "probing/test_command", "probing/test_prefixes", "reporting/test_browser",

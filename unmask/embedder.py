@@ -35,11 +35,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEFAULT_DESIGN = "prompteol"
-<<<<<<< HEAD
-=======
-NAMED = 5
-"""Texts that a warning names."""
->>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
 # names of sentence-transformers that Embedder does not have, and what to use instead
 _INSTEAD = {
     "batch_size": "Batches are bounded by tokens: Embedder.from_pretrained(model, batch_tokens=4096).",
@@ -283,12 +278,7 @@ class Embedder:
                 tally=tally,
                 progress=advance,
             )
-<<<<<<< HEAD
         warn_of_cuts([row - first for row in tally.cut[known:]], len(texts), self.max_length)
-=======
-        if cut := [row - first for row in tally.cut[known:]]:
-            warnings.warn(cut_note(cut[:NAMED], len(cut), len(texts), self.max_length), stacklevel=2)
->>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
         return finish(vectors[self.design], dim, normalize, precision)
 
     def encode_chunks(
@@ -426,18 +416,5 @@ def _refuse(options: Mapping[str, object]) -> None:
         raise unknown("option of encode", name, allowed)
 
 
-<<<<<<< HEAD
-=======
-def cut_note(first: Sequence[int], cut: int, texts: int, limit: int) -> str:
-    """How many texts were cut, the first of them, and what to do."""
-    named = ", ".join(map(str, first)) + (f" and {cut - len(first)} more" if cut > len(first) else "")
-    verb = "was" if cut == 1 else "were"
-    return (
-        f"{cut} of {texts} texts {verb} cut to {limit} tokens: text {named} (counted from 0). "
-        "A larger max_length (--max-length) keeps more of a text, up to the model's own limit."
-    )
-
-
->>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
 def _rows_of_unit_length(vectors: NDArray[np.generic]) -> Vectors:
     return normalized(np.atleast_2d(as_floats(vectors)))

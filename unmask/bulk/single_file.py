@@ -17,7 +17,7 @@ from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
 from unmask.bulk.job import Job
 from unmask.bulk.manifest import describe
 from unmask.bulk.vector_writers import WRITERS
-from unmask.embedder import NAMED, cut_note
+from unmask.encoding.texts import warn_of_cuts
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, only_writer_of, remove, sync
 from unmask.io.seals import hash_file
@@ -69,11 +69,12 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
             for done in _encoded(encoder, given, job):
                 write(done.block)
                 counts.add(done.counts)
-                cut += done.cut[: NAMED - len(cut)]
+                cut += done.cut
         if hash_file(given.file) != given.sha256:
             raise UnmaskError(f"{given.file} changed while it was embedded. Run the command again.")
-        if counts.truncated:
-            _warn(cut_note(cut, counts.truncated, counts.rows, embedder.max_length))
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warn_of_cuts(cut, counts.rows, embedder.max_length)
         sync(scratch)
         manifest = _manifest(embedder, job, given, counts, layout.dim) | {
             "output": {"file": str(job.output), "sha256": hash_file(scratch)}
@@ -99,12 +100,6 @@ def _documents(file: Path, job: Job) -> Iterator[Document]:
         if isinstance(item, DeadLetter):
             raise UnmaskError(f"{file}{item.told}")
         yield item
-
-
-def _warn(note: str) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        warnings.warn(note, stacklevel=2)
 
 
 def _manifest(embedder: Embedder, job: Job, given: Given, counts: Counts, dim: int) -> dict[str, Any]:

@@ -74,17 +74,11 @@ def _build(
     planned: Planned, design: str | None, instructions: dict[str, str] | None, fit_on: Path | None, options: ModelOptions
 ) -> Done:
     """Load the embedder, and make the index."""
-    from unmask.embedder import Embedder
-    from unmask.errors import UnmaskError
+    from unmask.bulk.job import EmbedderArguments
     from unmask.search.build import build
-    from unmask.serving.bulk import read_texts
 
-    reference = None if fit_on is None else [text for _, text in read_texts(fit_on, "text", None)]
-    embedder = Embedder.from_pretrained(planned.job.model, design, instructions=instructions, **asdict(options))
-    if reference is not None:
-        if not embedder.design.needs_fit:
-            raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
-        embedder.fit(reference)
+    loading = asdict(options) | {"instructions": instructions}
+    embedder = EmbedderArguments(planned.job.model, design, loading, fit_on).load()
     done = build(embedder, planned)
     if done.truncated:
         say(f"{done.truncated} of {done.embedded} texts were cut to {embedder.max_length} tokens (--max-length)")

@@ -86,28 +86,17 @@ def encode_tokenized(
     steady: bool = False,
     not_finite: list[int] | None = None,
 ) -> dict[Design, Vectors]:
-<<<<<<< HEAD
     """As `encode_designs`, for texts that this tokenizer has tokenized already. A text with spans has a vector for each of them.
 
-    numbers: what an error calls each text; its place if not given.
+    numbers: what an error calls each text; its place if not given. steady: on a CPU, the same batches on one core each, whatever the
+    number of cores; with few texts, some cores have nothing to do. not_finite: takes the places of texts with a vector that is not finite,
+    and no error is raised.
     """
     same: dict[tuple[object, ...], list[int]] = {}
     for place, text in enumerate(texts):
         same.setdefault((text.ids, text.start, text.spans), []).append(place)
     copies = list(same.values())
     unique = [texts[places[0]] for places in copies]
-=======
-    """As `encode_designs`, for texts that this tokenizer has tokenized already.
-
-    steady: on a CPU, the same bits whatever the number of cores; with few texts, some cores may have nothing to do. not_finite: takes the
-    rows of texts with a vector that is not finite, and no error is raised.
-    """
-    rows: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    for row, text in enumerate(texts):
-        rows.setdefault((text.ids, text.start), []).append(row)
-    unique = [texts[same[0]] for same in rows.values()]
-    copies = list(rows.values())
->>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
     if tally is not None:
         cut = [tally.texts + place for place, text in enumerate(texts) if text.truncated]
         tally.texts += len(texts)
@@ -118,14 +107,9 @@ def encode_tokenized(
     unique = [after(text, before) for text in unique]
     results: dict[Design, Vectors] = {}
     lengths = [len(text.ids) for text in unique]
-<<<<<<< HEAD
-    threads = threads_for(backbone, sum(lengths))
-    batches = plan(lengths, share(batch_tokens, sum(lengths), threads), before)
-    first_row = np.cumsum([0, *(_vectors_of(text) for text in texts)])
-=======
     threads = threads_for(backbone) if steady else threads_for(backbone, sum(lengths))
     batches = plan(lengths, batch_tokens if steady else share(batch_tokens, sum(lengths), threads), before)
->>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
+    first_row = np.cumsum([0, *(_vectors_of(text) for text in texts)])
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
         return encode_batch(replica, tokenizer, fits, [unique[index] for index in batch], beginning)
@@ -137,15 +121,11 @@ def encode_tokenized(
         owners = [index for index in batch for _ in range(_vectors_of(unique[index]))]
         ends = np.cumsum([_vectors_of(unique[index]) for index in batch])[:-1]
         for design, values in computed.items():
-<<<<<<< HEAD
-            places = [copies[index][0] for index in owners]
-            require_finite(values, places if numbers is None else [numbers[place] for place in places], backbone.dtype)
-=======
             if not_finite is None:
-                require_finite(values, [copies[index][0] for index in batch], backbone.dtype)
+                places = [copies[index][0] for index in owners]
+                require_finite(values, places if numbers is None else [numbers[place] for place in places], backbone.dtype)
             else:
-                not_finite += [row for place in _not_finite(values) for row in copies[batch[place]]]
->>>>>>> c6d1d77 (embed takes a corpus: files, folders and patterns into a folder of vectors, in shards, resumable, with dead letters)
+                not_finite += [place for row in _not_finite(values) for place in copies[owners[row]]]
             if design not in results:
                 results[design] = np.empty((first_row[-1], values.shape[1]), dtype=np.float32)
             for index, own in zip(batch, np.split(values, ends), strict=True):
