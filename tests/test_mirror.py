@@ -72,6 +72,7 @@ ELSEWHERE = {
     "search/hits": "search/test_index.py",
     "search/record": "search/test_build.py",
     "search/vectors": "search/test_stores.py",
+    "serving/bodies": "serving/test_gate.py",
     "serving/connection": "serving/test_gate.py",
     "serving/limits": "serving/test_gate.py",
     "serving/metrics": "serving/test_app.py",

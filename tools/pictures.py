@@ -164,7 +164,7 @@ def shares(table: Any, rows: Sequence[str], columns: Sequence[str], left: str, a
 
 def colours() -> tuple[Mapping[str, str], Mapping[str, str]]:
     """The light and the dark colours of a report's page, by variable."""
-    css = (files("unmask.reporting") / "page" / "report.css").read_text("utf-8")
+    css = (files("unmask.reporting") / "page" / "colours.css").read_text("utf-8")
     light, dark = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)[:2]
     return dict(re.findall(r"(--[\w-]+): (#\w+)", light)), dict(re.findall(r"(--[\w-]+): (#\w+)", dark))
 

@@ -56,6 +56,7 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
     ),
     ("search",): Example(("indexed", "a guitar", "--hybrid", "--device", "cpu")),
     ("serve",): Example(("pico", "-d", "mean,last", "--port", "0", "--check", *CPU)),
+    ("ui",): Example(("--corpus", "{in}", "-d", "mean,last", "--check", *PICO), "texts.jsonl", column="text"),
     ("export",): Example(("pico", "-d", "mean", "--to", "sentence-transformers", "-o", "{out}", *CPU), output="exported"),
     ("mine",): Example(("{in}", "-o", "{out}", *PICO), "pairs.jsonl", "triples.jsonl", column="anchor"),
     ("leaks",): Example(("--train", "{in}", "-t", "sts"), "pairs.jsonl", column="anchor"),

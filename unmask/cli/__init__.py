@@ -28,6 +28,7 @@ from unmask.cli.reproduce import reproduce
 from unmask.cli.search import search
 from unmask.cli.serve import serve
 from unmask.cli.train import recipes, train
+from unmask.cli.ui import ui
 from unmask.cli.upcycle import upcycle
 from unmask.errors import UnmaskError, not_installed
 from unmask.io.terminal import complain, show_messages, visible
@@ -65,6 +66,7 @@ for command, example in (
     (index, "unmask index texts.jsonl -m smollm2 -d mean -o my-index"),
     (search, 'unmask search my-index "how to reset a password" --hybrid'),
     (serve, "unmask serve smollm2 -d prompteol,mean"),
+    (ui, "unmask ui -m smollm2 -d prompteol,mean --corpus texts.jsonl --open"),
     (export, "unmask export smollm2 -d prompteol --to onnx -o smollm2-onnx"),
     (mine, "unmask mine pairs.jsonl -m smollm2 -o triples.jsonl"),
     (leaks, "unmask leaks --train triples.jsonl --task my-task --task starter"),

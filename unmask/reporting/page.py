@@ -81,7 +81,7 @@ def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequen
     }
     script = _own("report.js")
     html = page.get_template("report.html").render(
-        style=Markup(_own("report.css")),
+        style=Markup(_own("colours.css") + _own("report.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         charts={name: Markup(chart) for name, chart in charts.items()},

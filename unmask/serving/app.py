@@ -20,7 +20,8 @@ from unmask.encoding.quantization import finish
 from unmask.encoding.tokenization import TokenizedText, decode_ids
 from unmask.errors import UnmaskError
 from unmask.serving.batcher import Batcher, Closed, Full
-from unmask.serving.gate import Traffic, gone, note
+from unmask.serving.bodies import Traffic
+from unmask.serving.gate import gone, note
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import CONTENT_TYPE, Metrics
 from unmask.serving.page import page

@@ -8,39 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from unmask.io.terminal import say
+from unmask.serving.bodies import App, Gone, Message, Receive, Send, Traffic, read_body, replay
 from unmask.serving.keys import Keys
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
 from unmask.serving.protocol import ApiError
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-
 OPEN = ("/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no key: they say nothing about anybody."""
 PATHS = (*OPEN, "/metrics", "/v1/models", "/v1/embeddings")
-_DISCARDED = 4  # a body that is too long is read to its end up to so many times the limit, so that its sender sees the answer
-
-
-class _Gone(Exception):
-    """The client has closed the connection."""
-
-
-@dataclass
-class Traffic:
-    """What goes on in a server. requests: that are answered now; bodies: bytes of bodies that are held; draining: it stops."""
-
-    requests: int = 0
-    bodies: int = 0
-    draining: bool = False
 
 
 class Gate:
@@ -65,11 +44,11 @@ class Gate:
                 async with asyncio.timeout(self._limits.seconds):
                     await send(message)
             except TimeoutError:  # the client does not fetch its answer
-                raise _Gone from None
+                raise Gone from None
 
         try:
             await self._admit(scope, receive, watched)
-        except _Gone:
+        except Gone:
             self._metrics.gone.inc()
         except (Exception, asyncio.CancelledError) as error:
             if not status:
@@ -93,38 +72,13 @@ class Gate:
         body = bytearray()
         try:
             if scope["method"] == "POST":
-                await self._read(body, headers, receive)
-                await self._app(scope, _replay(bytes(body), receive), send)
+                await read_body(body, headers, receive, limits, traffic)
+                await self._app(scope, replay(bytes(body), receive), send)
             else:
                 await self._app(scope, receive, send)
         finally:
             traffic.requests -= 1
             traffic.bodies -= len(body)
-
-    async def _read(self, body: bytearray, headers: dict[bytes, bytes], receive: Receive) -> None:
-        """Read the body of a request. Raises ApiError if it is too long or too slow, or if all bodies together are too much."""
-        limits, size = self._limits, 0
-        too_long = ApiError(413, f"The body is longer than {limits.body_bytes} bytes: send fewer texts at once.")
-        if int(headers.get(b"content-length", b"0")) > _DISCARDED * limits.body_bytes:
-            raise too_long
-        try:
-            async with asyncio.timeout(limits.body_seconds):
-                async for chunk in _chunks(receive):
-                    size += len(chunk)
-                    if size > _DISCARDED * limits.body_bytes:
-                        raise too_long
-                    if size <= limits.body_bytes:
-                        self._keep(body, chunk)
-        except TimeoutError:
-            raise ApiError(408, f"The body did not arrive within {limits.body_seconds:g} seconds.") from None
-        if size > limits.body_bytes:
-            raise too_long
-
-    def _keep(self, body: bytearray, chunk: bytes) -> None:
-        if self._traffic.bodies + len(chunk) > self._limits.bodies_bytes:
-            raise ApiError(429, "The server reads as many requests as it can. Try again.", retry_after=1)
-        self._traffic.bodies += len(chunk)
-        body += chunk
 
 
 async def answer(error: ApiError, send: Send) -> None:
@@ -167,27 +121,3 @@ def path_label(path: str) -> str:
     if path.startswith("/v1/models/"):
         return "/v1/models"
     return path if path in PATHS else "other"
-
-
-async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _Gone
-        yield message.get("body", b"")
-        if not message.get("more_body"):
-            return
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body that was read already, and then what comes after it."""
-    first = True
-
-    async def replay() -> Message:
-        nonlocal first
-        if first:
-            first = False
-            return {"type": "http.request", "body": body, "more_body": False}
-        return await receive()
-
-    return replay

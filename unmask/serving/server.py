@@ -11,8 +11,9 @@ import uvicorn
 
 from unmask.errors import UnmaskError
 from unmask.serving.app import Service, create_api
+from unmask.serving.bodies import Traffic
 from unmask.serving.connection import Connection
-from unmask.serving.gate import Gate, Traffic
+from unmask.serving.gate import Gate
 from unmask.serving.keys import Keys
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics

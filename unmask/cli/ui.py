@@ -1,0 +1,60 @@
+"""`unmask ui`: a page on this machine to look at embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unmask.cli.options import Model, ModelOptions
+from unmask.io.terminal import say, tell
+
+
+def ui(
+    model: Model,
+    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with reports to list.")] = None,
+    designs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--designs",
+            "-d",
+            help="One design or two (see `unmask designs`), separated by a comma; prompteol,mean by default.",
+        ),
+    ] = None,
+    corpus: Annotated[
+        Path | None, typer.Option(help="File of texts to show as a map: txt, jsonl, csv, tsv or parquet.")
+    ] = None,
+    column: Annotated[str, typer.Option(help="Column of the corpus that holds the text.")] = "text",
+    label: Annotated[str | None, typer.Option(help="Column of the corpus that colours its points.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Load the model, check everything, and end.")] = False,
+    *,
+    options: ModelOptions,
+) -> None:
+    """Look at embeddings: similarities, tokens, routing, a map of a corpus, and reports. Only this machine can open the page."""
+    from unmask.errors import UnmaskError
+    from unmask.serving.server import listen
+    from unmask.ui.server import PageServer
+    from unmask.ui.start import load_page, read_inputs
+
+    if label and not corpus:
+        raise UnmaskError("--label names a column of the corpus: give --corpus FILE, too.")
+    inputs = read_inputs(folders or [], corpus, column, label, ",".join(designs or ()))
+    with listen("127.0.0.1", port) as listening:
+        page = load_page(model, inputs, **asdict(options))
+        show = tell if check else say
+        for line in (f"designs: {', '.join(page.workbench.designs)}", *inputs.summary):
+            show(line)
+        if check:
+            return
+        server = PageServer(page, listening)
+        say(f"open {server.address} (Ctrl-C stops the page)")
+        if open_page:
+            import webbrowser
+
+            webbrowser.open(server.address)
+        server.run()
+        say("stopped")

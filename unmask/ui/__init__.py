@@ -1,0 +1,1 @@
+"""UI: a local page on which a user looks at embeddings."""

@@ -1,0 +1,130 @@
+"""Door: what every request to the page passes. Only the browser that has the token, and only a page of our own, gets further.
+
+The token comes once in the address, and then in a cookie. The `Host` header is checked, since a name of somebody else may lead to this
+machine (DNS rebinding). `Origin` and `Sec-Fetch-Site` are checked, since another server of this machine shares our cookies.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from unmask.serving.bodies import App, Gone, Message, Receive, Send, Traffic, read_body, replay
+from unmask.serving.gate import answer, note
+from unmask.serving.limits import Limits
+from unmask.serving.protocol import ApiError
+
+REPORTS = "/reports/"
+"""Below this path, a key in the path stands for the cookie: a report has an origin of its own, which gets no cookie."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""Headers of every answer. A route may replace them."""
+
+LIMITS = Limits(body_bytes=2**20, bodies_bytes=8 * 2**20, requests=32, connections=64)
+
+
+class Door:
+    """The door of the page, as an ASGI application around another one."""
+
+    def __init__(self, app: App, token: str, port: int) -> None:
+        """Stand before an application that listens on a port of this machine."""
+        self._app, self._token = app, token
+        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        self._cookie = f"unmask-{port}"  # a browser gives the cookies of one port to all ports
+        self._traffic = Traffic()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request. Nothing is raised."""
+        started = False
+
+        async def guarded(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                given = {name.lower() for name, _ in message["headers"]}
+                missing = [(name.encode(), value.encode()) for name, value in HEADERS.items() if name.encode() not in given]
+                message["headers"] = [*message["headers"], *missing]
+            await send(message)
+
+        try:
+            await self._admit(scope, receive, guarded)
+        except Gone:
+            pass
+        except ApiError as error:
+            await answer(error, guarded)
+        except Exception as error:
+            note(error)
+            if not started:
+                await answer(ApiError(500, "The page failed on this request."), guarded)
+
+    async def _admit(self, scope: Message, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        self._require_our_name(headers)
+        if not scope["path"].startswith(REPORTS):  # these check a key of their own
+            fresh = scope["path"] == "/" and self._is_token(_token_in(scope["query_string"]))
+            if not fresh:
+                self._require_our_browser(headers)
+            else:
+                send = self._with_cookie(send)
+        if self._traffic.requests >= LIMITS.requests:
+            raise ApiError(429, "Too many requests are open. Close other tabs of this page.", retry_after=1)
+        self._traffic.requests += 1
+        body = bytearray()
+        try:
+            await read_body(body, dict(scope["headers"]), receive, LIMITS, self._traffic)
+            await self._app(scope, replay(bytes(body), receive), send)
+        finally:
+            self._traffic.requests -= 1
+            self._traffic.bodies -= len(body)
+
+    def _require_our_name(self, headers: Mapping[str, str]) -> None:
+        if headers.get("host", "").lower() not in self._hosts:
+            raise ApiError(421, "This page answers under 127.0.0.1 and localhost only.")
+
+    def _require_our_browser(self, headers: Mapping[str, str]) -> None:
+        origin = headers.get("origin")
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") or (
+            origin is not None and origin.removeprefix("http://") not in self._hosts
+        ):
+            raise ApiError(403, "Another page may not use this one.")
+        if not self._is_token(_cookie_in(headers.get("cookie", ""), self._cookie)):
+            raise ApiError(401, "Open the address that `unmask ui` printed: it holds a token.")
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+    def _with_cookie(self, send: Send) -> Send:
+        cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+
+        async def setting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"set-cookie", cookie.encode())]
+            await send(message)
+
+        return setting
+
+
+def _token_in(query: bytes) -> str:
+    return parse_qs(query.decode("latin-1")).get("token", [""])[0]
+
+
+def _cookie_in(header: str, name: str) -> str:
+    try:
+        found = SimpleCookie(header).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""

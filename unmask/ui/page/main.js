@@ -1,0 +1,66 @@
+// The page: its designs, its tabs, and one module for each view.
+import { Refused, get } from "./api.js";
+import { compareView } from "./compare.js";
+import { setUpDesigns } from "./designs.js";
+import { byId, several, shown } from "./dom.js";
+import { mapView } from "./map.js";
+import { reportsView } from "./reports.js";
+import { routingView } from "./routing.js";
+import { tokensView } from "./tokens.js";
+
+const VIEWS = { compare: compareView, tokens: tokensView, routing: routingView, map: mapView, reports: reportsView };
+const NAMES = Object.keys(VIEWS);
+const views = {};
+
+function show(name, focus) {
+  for (const other of NAMES) {
+    const selected = other === name;
+    const tab = byId("tab-" + other);
+    byId(other).hidden = !selected;
+    tab.setAttribute("aria-selected", String(selected));
+    tab.setAttribute("tabindex", selected ? "0" : "-1");
+    if (selected && focus) tab.focus();
+    if (!selected && views[other].hide) views[other].hide();
+  }
+  // also without its token, the address leads here
+  history.replaceState(null, "", "/#" + name);
+  if (views[name].show) views[name].show();
+}
+
+function setUpTabs() {
+  NAMES.forEach((name, at) => {
+    const tab = byId("tab-" + name);
+    tab.addEventListener("click", () => show(name, false));
+    tab.addEventListener("keydown", (event) => {
+      const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: NAMES.length - 1 }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      show(NAMES[(to + NAMES.length) % NAMES.length], true);
+    });
+  });
+}
+
+async function open() {
+  try {
+    const state = await get("/api/state");
+    document.title = "unmask: " + shown(state.model);
+    byId("model").textContent = shown(state.model);
+    byId("facts").textContent = [
+      several(state.layers, "layer"),
+      state.routers ? several(state.routers, "router") : "dense",
+      state.dtype + " on " + state.device,
+      "texts of at most " + several(state.max_length, "token"),
+    ].join(" · ");
+    setUpDesigns(state, () => NAMES.forEach((name) => views[name].designsChanged && views[name].designsChanged()));
+    for (const name of NAMES) views[name] = VIEWS[name](byId(name), state);
+    setUpTabs();
+    const wanted = location.hash.slice(1);
+    show(NAMES.includes(wanted) ? wanted : "compare", false);
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    byId("problem").textContent = error.message;
+    byId("problem").hidden = false;
+  }
+}
+
+open();

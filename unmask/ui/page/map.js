@@ -1,0 +1,277 @@
+// Map: the texts of a corpus as points, with a list beside it that says the same.
+import { Refused, get, post } from "./api.js";
+import { badge, chosen } from "./designs.js";
+import { brief, count, decimal, element, quoted, several, shown } from "./dom.js";
+import { MapCanvas, STYLES, drawShape, styleOf } from "./map_canvas.js";
+
+const LISTED = 100;
+const POLL = 400; // milliseconds
+
+export function mapView(section, state) {
+  if (!state.corpus) {
+    section.append(
+      element("h2", {}, "Map of a corpus"),
+      element("p", { class: "intro" }, "No corpus was given. Start the page with a file of texts:"),
+      element("p", {}, element("code", {}, "unmask ui -m " + shown(state.model) + " --corpus texts.jsonl")),
+    );
+    return {};
+  }
+  const view = new MapView(section, state);
+  return { show: () => view.show(), hide: () => view.hide(), designsChanged: () => view.designsChanged() };
+}
+
+class MapView {
+  constructor(section, state) {
+    this.state = state;
+    this.open = false;
+    this.place = 0; // of the design: A or B
+    this.matches = null; // places that the search found
+    this.only = new Set(); // labels that are shown
+    this.build(section);
+  }
+
+  build(section) {
+    const { corpus } = this.state;
+    this.choice = element("div", { class: "choice", role: "group", "aria-label": "Design of the map" });
+    this.status = element("p", { class: "status", role: "status" });
+    this.bar = element("progress", { hidden: true });
+    this.problem = element("p", { class: "problem", role: "alert", hidden: true });
+    this.canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": "Map of " + several(corpus.texts, "text") + ". Arrow keys move it, plus and minus zoom, Enter selects the text in the middle. The list has the same texts." });
+    this.tip = element("div", { class: "tip", hidden: true });
+    const zoom = (label, name, act) => element("button", { type: "button", "aria-label": name, title: name, on: { click: act } }, label);
+    const tools = element(
+      "div",
+      { class: "zoom" },
+      zoom("+", "Zoom in", () => this.drawing.zoomBy(1.5)),
+      zoom("\u2212", "Zoom out", () => this.drawing.zoomBy(1 / 1.5)),
+      zoom("⤢", "Show everything", () => { this.drawing.reset(); this.drawing.changed(); }),
+    );
+    this.search = element("input", { type: "search", id: "map-search", placeholder: "words in a text", spellcheck: "false", on: { input: () => this.find() } });
+    this.legend = element("div", { class: "labels" });
+    this.heading = element("h3", {});
+    this.list = element("ol", { class: "texts", tabindex: "-1" });
+    this.selection = element("div", { class: "selection", hidden: true });
+    const sampled = corpus.rows > corpus.texts ? count(corpus.texts) + " of " + several(corpus.rows, "text") + ", drawn at random" : several(corpus.texts, "text");
+    section.append(
+      element("div", { class: "bar-top" }, element("div", {}, element("h2", {}, shown(corpus.name)), element("p", { class: "facts" }, sampled)), this.choice),
+      this.bar,
+      this.status,
+      this.problem,
+      (this.board = element(
+        "div",
+        { class: "board", hidden: true },
+        element("div", { class: "drawn" }, this.canvas, tools, this.tip),
+        element("div", { class: "beside" }, element("div", { class: "search" }, element("label", { for: "map-search" }, "Search"), this.search), this.legend, this.selection, this.heading, this.list),
+      )),
+      (this.note = element("p", { class: "note" })),
+    );
+    this.drawing = new MapCanvas(this.canvas, { hovered: (place) => this.hovered(place), selected: (place) => this.select(place), moved: () => this.listTexts() });
+    this.drawing.styles = (place) => this.look(place);
+    this.drawing.faded = (place) => !this.wanted(place);
+  }
+
+  show() {
+    this.open = true;
+    this.poll();
+  }
+
+  hide() {
+    this.open = false;
+    clearTimeout(this.timer);
+  }
+
+  designsChanged() {
+    this.place = Math.min(this.place, chosen().length - 1);
+    this.began = null;
+    this.shownDesign = null;
+    if (this.open) this.poll();
+  }
+
+  drawChoice() {
+    this.choice.replaceChildren(
+      ...chosen().map((name, place) =>
+        element(
+          "button",
+          { type: "button", "aria-pressed": String(place === this.place), on: { click: () => { this.place = place; this.began = null; this.poll(); } } },
+          badge(place, name),
+        ),
+      ),
+    );
+  }
+
+  async poll() {
+    clearTimeout(this.timer);
+    const name = chosen()[this.place];
+    this.drawChoice();
+    this.problem.hidden = true;
+    try {
+      this.corpus = this.corpus || (await get("/api/corpus"));
+      const answer = await post("/api/map", { design: name });
+      if (name !== chosen()[this.place] || !this.open) return;
+      if (answer.ready) this.ready(name, answer);
+      else this.progress(answer);
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      this.problem.textContent = error.message;
+      this.problem.hidden = false;
+      this.bar.hidden = true;
+      this.status.textContent = "";
+    }
+  }
+
+  progress(answer) {
+    this.began = this.began || [performance.now(), answer.done];
+    const [since, before] = this.began;
+    const left = answer.done > before ? ((performance.now() - since) / (answer.done - before)) * (answer.total - answer.done) : null;
+    const told = left === null ? "" : left > 90000 ? ", about " + Math.round(left / 60000) + " min left" : ", about " + Math.ceil(left / 1000) + " s left";
+    this.bar.hidden = false;
+    this.bar.max = answer.total;
+    this.bar.value = answer.done;
+    this.status.textContent = "Embedding: " + count(answer.done) + " of " + several(answer.total, "text") + told;
+    this.timer = setTimeout(() => this.poll(), POLL);
+  }
+
+  ready(name, answer) {
+    this.bar.hidden = true;
+    this.status.textContent = "";
+    if (this.shownDesign === name) return;
+    this.shownDesign = name;
+    this.board.hidden = false;
+    this.note.textContent =
+      "The two axes are the first principal components of the vectors (PCA). They hold " + Math.round(100 * answer.share) + " % of their variance, so texts that are close here may be far apart. " +
+      "Neighbours are those in all " + several(answer.dim, "dimension") + "." + (answer.cut ? " " + several(answer.cut, "text") + " cut to the limit of tokens." : "");
+    this.drawLegend();
+    this.drawing.setPoints(answer.points);
+    if (this.selected !== undefined) this.select(this.selected);
+    this.listTexts();
+  }
+
+  labelOf(place) {
+    return this.corpus.labels ? this.corpus.labels[place] : null;
+  }
+
+  look(place) {
+    const label = this.labelOf(place);
+    if (label === null) return { colour: "--accent", shape: "circle" };
+    return label < STYLES ? styleOf(label) : { colour: "--muted", shape: "circle" };
+  }
+
+  wanted(place) {
+    return (this.matches === null || this.matches.has(place)) && (this.only.size === 0 || this.only.has(this.labelOf(place)));
+  }
+
+  drawLegend() {
+    if (!this.corpus.labels || this.legend.children.length) return;
+    this.corpus.label_names.slice(0, STYLES).forEach((name, label) => {
+      const button = element("button", { type: "button", "aria-pressed": "false" }, swatch(styleOf(label)), element("bdi", {}, shown(brief(name, 40))));
+      button.addEventListener("click", () => {
+        if (!this.only.delete(label)) this.only.add(label);
+        button.setAttribute("aria-pressed", String(this.only.has(label)));
+        this.refresh();
+      });
+      this.legend.append(button);
+    });
+    const rest = this.corpus.label_names.length - STYLES;
+    if (rest > 0) this.legend.append(element("span", { class: "note" }, several(rest, "more label") + " in grey"));
+  }
+
+  async find() {
+    const query = this.search.value.trim();
+    if (query === "") {
+      this.matches = null;
+      this.refresh();
+      return;
+    }
+    const answer = await post("/api/search", { query });
+    if (query !== this.search.value.trim()) return;
+    this.matches = new Set(answer.places);
+    this.foundAll = answer.found;
+    this.refresh();
+  }
+
+  refresh() {
+    this.drawing.draw();
+    this.listTexts();
+  }
+
+  listTexts() {
+    const places = this.drawing.points.map((_, place) => place).filter((place) => this.wanted(place) && (this.matches !== null || this.drawing.inView(place)));
+    const more = this.matches !== null && this.only.size === 0 ? this.foundAll : places.length;
+    this.heading.textContent = several(more, "text") + (this.matches === null ? " in view" : " found") + (more > LISTED ? ", the first " + LISTED + ":" : "");
+    this.list.replaceChildren(...places.slice(0, LISTED).map((place) => this.item(place)));
+  }
+
+  item(place, value) {
+    const button = element(
+      "button",
+      { type: "button", on: { click: () => this.select(place), mouseenter: () => this.drawing.hover(place), mouseleave: () => this.drawing.hover(null) } },
+      this.corpus.labels ? swatch(this.look(place)) : null,
+      value === undefined ? null : element("span", { class: "value" }, value),
+      quoted(brief(this.corpus.snippets[place], 110) || "(empty)"),
+    );
+    return element("li", {}, button);
+  }
+
+  hovered(place) {
+    this.tip.hidden = place === null;
+    if (place === null) return;
+    const [x, y] = this.drawing.at(place);
+    const label = this.labelOf(place);
+    this.tip.replaceChildren(quoted(this.corpus.snippets[place] || "(empty)"), label === null ? "" : element("span", { class: "label" }, shown(this.corpus.label_names[label])));
+    const [width] = this.drawing.size;
+    this.tip.style.left = Math.max(0, Math.min(x + 12, width - this.tip.offsetWidth - 4)) + "px";
+    this.tip.style.top = y + 14 + "px";
+  }
+
+  async select(place) {
+    try {
+      const answer = await post("/api/neighbours", { design: chosen()[this.place], place });
+      this.selected = place;
+      this.drawing.chosen = place;
+      this.drawing.near = answer.neighbours.map((one) => one.place);
+      this.drawing.draw();
+      const label = this.labelOf(place);
+      this.selection.hidden = false;
+      this.selection.replaceChildren(
+        element("div", { class: "top" }, element("h3", {}, "Selected"), element("button", { type: "button", class: "quiet", on: { click: () => this.unselect() } }, "Clear")),
+        element("p", { class: "whole", tabindex: "0", dir: "auto" }, shown(answer.text, "\n\t") || "(empty)"),
+        label === null ? "" : element("p", { class: "label" }, swatch(this.look(place)), shown(this.corpus.label_names[label])),
+        element("h3", {}, "Its neighbours, by cosine"),
+        element("ol", { class: "texts" }, ...answer.neighbours.map((one) => this.item(one.place, decimal(one.cosine, 2)))),
+      );
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+    }
+  }
+
+  unselect() {
+    this.selected = undefined;
+    this.drawing.chosen = null;
+    this.drawing.near = [];
+    this.selection.hidden = true;
+    this.drawing.draw();
+    this.canvas.focus();
+  }
+}
+
+/** A small drawing of how the points of a label look. */
+function swatch({ colour, shape }) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  const steps = [];
+  const pen = {
+    beginPath() {}, closePath() { steps.push("Z"); },
+    moveTo: (x, y) => steps.push("M" + x + " " + y),
+    lineTo: (x, y) => steps.push("L" + x + " " + y),
+    rect: (x, y, width, height) => steps.push("M" + x + " " + y + "h" + width + "v" + height + "h" + -width),
+    arc: (x, y, radius) => steps.push("M" + (x - radius) + " " + y + "a" + radius + " " + radius + " 0 1 0 " + 2 * radius + " 0a" + radius + " " + radius + " 0 1 0 " + -2 * radius + " 0"),
+  };
+  drawShape(pen, shape, 6, 6, 4.2);
+  path.setAttribute("d", steps.join(""));
+  path.style.fill = "var(" + colour + ")";
+  svg.setAttribute("viewBox", "0 0 12 12");
+  svg.setAttribute("class", "swatch");
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(path);
+  return svg;
+}

@@ -1,0 +1,250 @@
+// The drawn part of the map: points that can be zoomed, moved and pointed at.
+
+const SHAPES = ["circle", "square", "triangle", "diamond"];
+const COLOURS = 6;
+export const STYLES = SHAPES.length * COLOURS;
+
+/** How points of a label look: the colour first, then the shape, so that no two labels differ in a colour alone for long. */
+export function styleOf(label) {
+  return { colour: "--p" + (label % COLOURS), shape: SHAPES[Math.floor(label / COLOURS) % SHAPES.length] };
+}
+
+export function drawShape(context, shape, x, y, size) {
+  context.beginPath();
+  if (shape === "circle") context.arc(x, y, size, 0, 2 * Math.PI);
+  else if (shape === "square") context.rect(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size);
+  else if (shape === "triangle") {
+    context.moveTo(x, y - 1.2 * size);
+    context.lineTo(x + 1.1 * size, y + 0.8 * size);
+    context.lineTo(x - 1.1 * size, y + 0.8 * size);
+  } else {
+    context.moveTo(x, y - 1.3 * size);
+    context.lineTo(x + 1.1 * size, y);
+    context.lineTo(x, y + 1.3 * size);
+    context.lineTo(x - 1.1 * size, y);
+  }
+  context.closePath();
+}
+
+export class MapCanvas {
+  /** hovered, selected: called with the place of a point, or null; moved: after the view has changed. */
+  constructor(canvas, { hovered, selected, moved }) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d");
+    this.tell = { hovered, selected, moved };
+    this.points = [];
+    this.styles = () => null;
+    this.faded = () => false;
+    this.chosen = null;
+    this.near = [];
+    this.over = null;
+    this.pointers = new Map();
+    this.reset();
+    this.listen();
+  }
+
+  reset() {
+    this.zoom = 1;
+    this.centre = [0, 0];
+  }
+
+  setPoints(points) {
+    this.points = points;
+    this.over = null;
+    this.reset();
+    this.draw();
+  }
+
+  get size() {
+    return [this.canvas.clientWidth, this.canvas.clientHeight];
+  }
+
+  get unit() {
+    return 0.46 * Math.min(...this.size) * this.zoom;
+  }
+
+  /** Where a point lies on the canvas, in pixels. */
+  at(place) {
+    const [width, height] = this.size;
+    const [x, y] = this.points[place];
+    const wide = Math.min(1.6, Math.max(1, width / height)); // a wide canvas spreads the points
+    return [width / 2 + (x - this.centre[0]) * this.unit * wide, height / 2 - (y - this.centre[1]) * this.unit];
+  }
+
+  inView(place) {
+    const [x, y] = this.at(place);
+    const [width, height] = this.size;
+    return x >= 0 && y >= 0 && x <= width && y <= height;
+  }
+
+  nearest(x, y, within) {
+    let best = null;
+    let least = within * within;
+    for (let place = 0; place < this.points.length; place++) {
+      if (this.faded(place)) continue;
+      const [px, py] = this.at(place);
+      const distance = (px - x) ** 2 + (py - y) ** 2;
+      if (distance < least) [best, least] = [place, distance];
+    }
+    return best;
+  }
+
+  draw() {
+    if (this.waiting) return;
+    this.waiting = requestAnimationFrame(() => {
+      this.waiting = 0;
+      this.paint();
+    });
+  }
+
+  paint() {
+    const [width, height] = this.size;
+    const ratio = window.devicePixelRatio || 1;
+    const { canvas, context } = this;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+    }
+    const style = getComputedStyle(canvas);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const colours = {};
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    const size = Math.min(7, (this.points.length > 4000 ? 2 : this.points.length > 800 ? 2.8 : 4) * Math.sqrt(this.zoom) ** 0.6);
+    for (const faded of [true, false]) {
+      context.globalAlpha = faded ? 0.1 : 0.8;
+      for (let place = 0; place < this.points.length; place++) {
+        if (this.faded(place) !== faded) continue;
+        const [x, y] = this.at(place);
+        if (x < -9 || y < -9 || x > width + 9 || y > height + 9) continue;
+        const look = this.styles(place);
+        colours[look.colour] = colours[look.colour] || colour(look.colour);
+        context.fillStyle = colours[look.colour];
+        drawShape(context, look.shape, x, y, size);
+        context.fill();
+      }
+    }
+    context.globalAlpha = 1;
+    const ring = (place, name, line, radius) => {
+      const [x, y] = this.at(place);
+      context.strokeStyle = colour(name);
+      context.lineWidth = line;
+      context.beginPath();
+      context.arc(x, y, radius, 0, 2 * Math.PI);
+      context.stroke();
+    };
+    if (this.chosen !== null) {
+      const [x, y] = this.at(this.chosen);
+      context.strokeStyle = colour("--muted");
+      context.lineWidth = 0.8;
+      for (const place of this.near) {
+        context.beginPath();
+        context.moveTo(x, y);
+        context.lineTo(...this.at(place));
+        context.stroke();
+      }
+      for (const place of this.near) ring(place, "--ink", 1.2, size + 2.5);
+      ring(this.chosen, "--ink", 2.4, size + 4);
+    }
+    if (this.over !== null) ring(this.over, "--ink", 1.6, size + 3);
+    if (canvas.matches(":focus-visible")) {
+      context.strokeStyle = colour("--muted");
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(width / 2 - 7, height / 2);
+      context.lineTo(width / 2 + 7, height / 2);
+      context.moveTo(width / 2, height / 2 - 7);
+      context.lineTo(width / 2, height / 2 + 7);
+      context.stroke();
+    }
+  }
+
+  /** Zoom by a factor, so that what is below (x, y) stays there. */
+  zoomBy(factor, x = this.size[0] / 2, y = this.size[1] / 2) {
+    const zoom = Math.min(60, Math.max(0.5, this.zoom * factor));
+    const [width, height] = this.size;
+    const wide = Math.min(1.6, Math.max(1, width / height));
+    const gain = 1 / this.unit;
+    this.zoom = zoom;
+    const rest = gain - 1 / this.unit;
+    this.centre = [this.centre[0] + ((x - width / 2) * rest) / wide, this.centre[1] - (y - height / 2) * rest];
+    this.changed();
+  }
+
+  pan(dx, dy) {
+    const [width, height] = this.size;
+    const wide = Math.min(1.6, Math.max(1, width / height));
+    this.centre = [this.centre[0] - dx / (this.unit * wide), this.centre[1] + dy / this.unit];
+    this.changed();
+  }
+
+  changed() {
+    this.draw();
+    clearTimeout(this.settling);
+    this.settling = setTimeout(this.tell.moved, 150);
+  }
+
+  hover(place) {
+    if (place === this.over) return;
+    this.over = place;
+    this.tell.hovered(place);
+    this.draw();
+  }
+
+  listen() {
+    const { canvas } = this;
+    const local = (event) => [event.offsetX, event.offsetY];
+    canvas.addEventListener("wheel", (event) => {
+      event.preventDefault();
+      this.zoomBy(Math.exp(-event.deltaY / 300), ...local(event));
+    }, { passive: false });
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      this.pointers.set(event.pointerId, local(event));
+      this.travelled = this.pointers.size > 1 ? 99 : 0;
+    });
+    canvas.addEventListener("pointermove", (event) => this.move(event, local(event)));
+    const lift = (event) => {
+      if (this.pointers.delete(event.pointerId) && event.type === "pointerup" && this.travelled < 5) {
+        const place = this.nearest(...local(event), event.pointerType === "touch" ? 24 : 10);
+        if (place !== null) this.tell.selected(place);
+      }
+    };
+    canvas.addEventListener("pointerup", lift);
+    canvas.addEventListener("pointercancel", lift);
+    canvas.addEventListener("pointerleave", () => this.hover(null));
+    canvas.addEventListener("focus", () => this.draw());
+    canvas.addEventListener("blur", () => this.draw());
+    canvas.addEventListener("keydown", (event) => {
+      const step = {
+        ArrowLeft: () => this.pan(60, 0), ArrowRight: () => this.pan(-60, 0), ArrowUp: () => this.pan(0, 60), ArrowDown: () => this.pan(0, -60),
+        "+": () => this.zoomBy(1.5), "=": () => this.zoomBy(1.5), "-": () => this.zoomBy(1 / 1.5),
+        0: () => { this.reset(); this.changed(); },
+        Enter: () => {
+          const place = this.nearest(this.size[0] / 2, this.size[1] / 2, 1e4);
+          if (place !== null) this.tell.selected(place);
+        },
+      }[event.key];
+      if (!step || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      step();
+    });
+    new ResizeObserver(() => this.draw()).observe(canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+  }
+
+  move(event, [x, y]) {
+    const before = this.pointers.get(event.pointerId);
+    if (!before) {
+      this.hover(this.nearest(x, y, 12));
+      return;
+    }
+    const others = [...this.pointers.entries()].filter(([id]) => id !== event.pointerId).map(([, position]) => position);
+    if (others.length) { // two fingers zoom
+      const apart = (position) => Math.hypot(position[0] - others[0][0], position[1] - others[0][1]);
+      this.zoomBy(apart([x, y]) / Math.max(1, apart(before)), (x + others[0][0]) / 2, (y + others[0][1]) / 2);
+    } else this.pan(x - before[0], y - before[1]);
+    this.travelled += Math.hypot(x - before[0], y - before[1]);
+    this.pointers.set(event.pointerId, [x, y]);
+  }
+}
