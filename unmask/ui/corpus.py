@@ -37,7 +37,7 @@ def read_corpus(file: Path, column: str = "text", label: str | None = None, most
     kept: list[tuple[int, str, str]] = []
     for line, row in read_rows(file):
         text = field(file, line, row, column)
-        named = str(field(file, line, row, label, (str, int, float, bool))) if label else ""
+        named = str(field(file, line, row, label, (str, int, float))) if label else ""
         place = rows if rows < most else draw.randrange(rows + 1)  # reservoir sampling (algorithm R)
         if place < most:
             kept[place : place + 1] = [(rows, text, named)]
