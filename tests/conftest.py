@@ -50,10 +50,9 @@ SLOW = (
     "experts/test_kills", "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training",
     "probing/test_analyses", "probing/test_clusters", "probing/test_command", "probing/test_prefixes", "reporting/test_browser",
     "reporting/test_exports", "reporting/test_page", "saving/test_exports", "saving/test_folder", "statistics/test_power",
-    "studies/",
-    "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmark_scripts", "training/test_damage",
+    "studies/", "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmark_scripts", "training/test_damage",
     "training/test_distributed", "training/test_leakage", "training/test_resume", "training/test_run", "training/test_sharding",
-    "training/test_train_cli",
+    "training/test_train_cli", "ui/test_browser",
 )  # fmt: skip
 LONGEST = ("test_doc_examples", "test_real", "test_wheel", "experts/lessons/test_pool", "studies/", "abuse/test_power")
 """Files with tests of more than ten seconds. They go first: at the end, one process would wait for the other."""
@@ -165,6 +164,15 @@ def data() -> Path:
     if not REAL_DATA.is_dir():
         pytest.skip("no real data: set UNMASK_DATA")
     return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium. The tests that use it skip without one (tests/chromium.py)."""
+    from tests.chromium import launched
+
+    with launched() as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

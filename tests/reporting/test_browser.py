@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.chromium import CHROMIUM, CONTRAST
 from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
-
-CONTRAST = """() => {
-    const context = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
-    const luminance = (colour) => {
-        context.fillStyle = colour;
-        context.fillRect(0, 0, 1, 1);
-        const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].map((c) => c / 255)
-            .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    const behind = (element) => {
-        for (let at = element; at; at = at.parentElement) {
-            const colour = getComputedStyle(at).backgroundColor;
-            if (colour !== "rgba(0, 0, 0, 0)") return colour;
-        }
-        return "white";
-    };
-    const texts = [...document.querySelectorAll("h1, h1 span, h2, h3, p, a, button, th, td, small, figcaption, dt, dd, svg text")];
-    return Math.min(...texts.filter((one) => one.textContent.trim() && one.getClientRects().length).map((one) => {
-        const style = getComputedStyle(one);
-        const [a, b] = [one.closest("svg") ? style.fill : style.color, behind(one)].map(luminance);
-        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    }));
-}"""
 
 
 class Watched:
@@ -77,17 +52,6 @@ class Watched:
 
     def heads(self) -> list[str]:
         return [text.split("\n")[0] for text in self.page.locator("#heat thead th:visible").all_inner_texts()]
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # a container has no user namespace to put a sandbox in; the pages are our own
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -16,10 +16,12 @@ from starlette.exceptions import HTTPException
 from unmask import __version__
 from unmask.designs.design import Attention
 from unmask.errors import UnmaskError
+from unmask.serving.gate import note
 from unmask.serving.protocol import ApiError
 from unmask.ui import reports as report_pages
 from unmask.ui import requests, routing_view, similarities, tokens
 from unmask.ui.corpus_map import CorpusMap
+from unmask.ui.door import FAILED
 from unmask.ui.reports import Report
 from unmask.ui.requests import Body, CompareRequest, MapRequest, NeighboursRequest, SearchRequest, TextRequest, parse
 from unmask.ui.work import Stop, Worker
@@ -65,6 +67,7 @@ class Page:
             api.add_api_route(path, route, methods=["POST"], response_model=None)
         api.add_exception_handler(ApiError, _told)
         api.add_exception_handler(HTTPException, _no_such_path)
+        api.add_exception_handler(Exception, _failed)
         return api
 
     async def state(self) -> Response:
@@ -170,6 +173,11 @@ def _json(value: Any) -> Response:
 
 async def _told(_: Request, error: Any) -> Response:
     return Response(error.body, error.status, error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    note(error)
+    return await _told(request, ApiError(500, FAILED))
 
 
 async def _no_such_path(request: Request, error: Any) -> Response:

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.embedder import normalized
 from unmask.encoding.encode import Tally, encode_designs
+from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
 from unmask.serving.gate import note
 from unmask.ui.corpus import Corpus

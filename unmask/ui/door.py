@@ -34,6 +34,7 @@ HEADERS = {
 }
 """Headers of every answer. A route may replace them."""
 
+FAILED = "The page failed on this request."
 LIMITS = Limits(body_bytes=2**20, bodies_bytes=8 * 2**20, requests=32, connections=64)
 
 
@@ -67,9 +68,9 @@ class Door:
         except ApiError as error:
             await answer(error, guarded)
         except Exception as error:
-            note(error)
-            if not started:
-                await answer(ApiError(500, "The page failed on this request."), guarded)
+            if not started:  # else the application has noted it, and answered
+                note(error)
+                await answer(ApiError(500, FAILED), guarded)
 
     async def _admit(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -54,12 +54,11 @@ def find_reports(folders: Sequence[Path]) -> list[Report]:
     for folder in folders:
         if not folder.is_dir():
             raise UnmaskError(f"There is no folder '{folder}'.")
-        before = len(found)
-        for page in sorted(_pages(folder)):
-            if (title := _title(page)) and len(found) < MOST_REPORTS:
-                changed = datetime.fromtimestamp(page.stat().st_mtime, UTC)
-                found.setdefault(page.resolve(), Report(page, title, changed, _beside(page)))
-        if len(found) == before:
+        titled = [(page, title) for page in sorted(_pages(folder)) if (title := _title(page))]
+        for page, title in titled[: MOST_REPORTS - len(found)]:
+            changed = datetime.fromtimestamp(page.stat().st_mtime, UTC)
+            found.setdefault(page.resolve(), Report(page, title, changed, _beside(page)))
+        if not titled:
             raise UnmaskError(f"There is no report in '{folder}'. `unmask report FOLDER` writes one for a folder of results.")
     return list(found.values())
 

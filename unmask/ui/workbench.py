@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from unmask.designs.design import Design
 from unmask.designs.presets import PRESETS
-from unmask.embedder import Embedder, normalized
+from unmask.embedder import Embedder
 from unmask.encoding.encode import Progress, Tally, encode_designs, group_by_pass
+from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
 from unmask.models.loading import dtype_name
 

@@ -1,0 +1,522 @@
+"""The page in a real browser: every view, hostile texts, the keyboard, a phone, the dark, and a sandbox for reports."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.chromium import CHROMIUM, CONTRAST
+from tests.ui.conftest import HOSTILE
+from tests.ui.running import Client, running
+from unmask.embedder import Embedder
+from unmask.reporting.page import DASH
+from unmask.ui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
+
+VIEWS = ("compare", "tokens", "routing", "map", "reports")
+
+
+class Opened:
+    """A page under observation: what went wrong on it, and what it asked for."""
+
+    def __init__(self, page: Page, client: Client) -> None:
+        self.page, self.client = page, client
+        self.problems: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", lambda message: self.problems.append(message.text))
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.goto(client.server.address)
+
+    def view(self, name: str) -> Locator:
+        """Go to a view, and wait until it shows something."""
+        self.page.locator(f"#tab-{name}").click()
+        section = self.page.locator(f"#{name}")
+        if name == "compare":
+            section.locator("table.heat").first.wait_for()
+        elif name == "map" and section.locator("canvas").count():
+            section.locator(".board").wait_for()
+        return section
+
+    def fill(self, view: str, text: str) -> Locator:
+        """Ask a view about a text, and wait for the answer."""
+        section = self.view(view)
+        section.locator("textarea").fill(text)
+        section.locator("button.primary").click()
+        section.locator(".result > *, .problem:visible").first.wait_for()
+        section.locator(".result[aria-busy]").wait_for(state="detached")
+        return section
+
+    def choose(self, place: int, design: str) -> None:
+        """Choose one of the two designs."""
+        self.page.locator(f"#design-{place}").select_option(design)
+
+    def focused(self) -> str:
+        return str(self.page.evaluate("() => document.activeElement.textContent"))
+
+
+@pytest.fixture
+def look(browser: Browser) -> Iterator[Callable[..., Opened]]:
+    """Open a page in a browser context of its own. At the end nothing may have gone wrong, or been asked of anybody else."""
+    opened: list[tuple[Any, Opened]] = []
+
+    def at(client: Client, width: int = 1280, **options: Any) -> Opened:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        opened.append((context, Opened(context.new_page(), client)))
+        return opened[-1][1]
+
+    yield at
+    for context, seen in opened:
+        assert seen.problems == []
+        ours = (f"http://127.0.0.1:{seen.client.server.port}/", "data:")
+        assert [url for url in seen.asked if not url.startswith(ours)] == []
+        context.close()
+
+
+def expect_refusals(seen: Opened) -> None:
+    """Forget that the browser noted refused requests, and nothing else."""
+    seen.problems = [problem for problem in seen.problems if "the server responded with a status of 4" not in problem]
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_opens_quickly_and_forgets_the_token(look: Any, dense: Client) -> None:
+    began = time.monotonic()
+    seen = look(dense)
+    seen.page.locator("#compare table.heat").first.wait_for()
+    assert time.monotonic() - began < 5  # half a second on a machine that does nothing else
+    assert "token" not in seen.page.url and seen.page.url.endswith("/#compare")
+    assert "unmask: LlamaModel" in seen.page.title()
+    assert seen.page.evaluate("() => document.cookie") == ""
+    seen.page.reload()
+    seen.page.locator("#compare table.heat").first.wait_for()
+
+
+def test_without_the_token_it_says_what_to_do(browser: Browser, dense: Client) -> None:
+    page = browser.new_page()
+    page.goto(f"http://127.0.0.1:{dense.server.port}/")
+    assert "Open the address that `unmask ui` printed" in page.content()
+    page.close()
+
+
+def test_its_policy_stops_what_escaping_might_miss(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    seen.view("compare")
+    seen.page.evaluate(
+        """() => {
+            document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'}));
+            document.body.insertAdjacentHTML('beforeend', '<img src=x onerror="window.ran = 1">');
+            document.body.insertAdjacentHTML('beforeend', '<iframe srcdoc="x"></iframe>');
+        }"""
+    )
+    seen.page.wait_for_timeout(200)
+    assert seen.page.evaluate("() => window.ran") is None
+    assert any("Content Security Policy" in problem for problem in seen.problems)
+    seen.problems.clear()
+
+
+# --- compare ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_designs_stand_side_by_side(look: Any, dense: Client) -> None:
+    section = look(dense).fill("compare", "one song\nanother song\n\n   \nthe team")
+    assert section.locator("table.heat").count() == 2
+    answer = dense.post("/api/similarities", designs=["mean", "last"], texts=["one song", "another song", "the team"]).json
+    for table, design in zip(section.locator("table.heat").all(), answer["designs"], strict=True):
+        shown = [[cell.inner_text() for cell in row.locator("td").all()] for row in table.locator("tbody tr").all()]
+        assert [row[place] for place, row in enumerate(shown)] == [DASH] * 3
+        for row, values in zip(shown, design["cosines"], strict=True):
+            for text, value in zip(row, values, strict=True):
+                assert text == DASH or float(text.replace("\u2212", "-")) == pytest.approx(value, abs=0.0051)
+        assert table.locator("td.h9").count() >= 2  # the most similar pair, in both triangles
+    assert "3\u00a0pairs" in section.inner_text()
+
+
+def test_a_number_shows_the_neighbours_of_a_text(look: Any, dense: Client) -> None:
+    section = look(dense).view("compare")
+    texts = section.locator("textarea").input_value().split("\n")
+    section.locator("table.heat").nth(1).locator("button.number").nth(4).click()
+    assert section.locator("h2", has_text="Nearest to text 5").count() == 1
+    answer = dense.post("/api/similarities", designs=["mean", "last"], texts=texts).json
+    for place, listed in enumerate(section.locator("ol.near").all()):
+        shown = [item.locator("bdi").inner_text() for item in listed.locator("li").all()]
+        assert shown == [texts[other] for other in answer["designs"][place]["neighbours"][4][:5]]
+    assert section.locator("button.number[aria-pressed=true]").count() == 2
+
+
+def test_arrow_keys_reach_every_pair_and_tell_it(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    section = seen.fill("compare", "one\ntwo\nthree\nfour")
+    table = section.locator("table.heat").first
+    assert table.locator("td[tabindex='0']").count() == 1
+    table.locator("td[tabindex='0']").focus()
+    reached = set()
+    for row in range(4):
+        seen.page.keyboard.press("Home")
+        for _ in range(4):
+            reached.add(section.locator(".detail b").inner_text())
+            seen.page.keyboard.press("ArrowRight")
+        if row < 3:
+            seen.page.keyboard.press("ArrowDown")
+    assert reached == {f"{row} and {column}" for row in range(1, 5) for column in range(1, 5)}
+    assert section.locator("td.marked").count() == 2  # the same pair under both designs
+    assert "four" in section.locator(".detail").inner_text()
+
+
+def test_pointing_at_a_cell_tells_the_pair(look: Any, dense: Client) -> None:
+    section = look(dense).fill("compare", "one\ntwo\nthree")
+    section.locator("table.heat").nth(1).locator("td[data-row='2'][data-column='0']").hover()
+    told = section.locator(".detail").inner_text()
+    assert told.startswith("3 and 1") and "under mean" in told and "under last" in told
+
+
+def test_another_design_compares_again(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    section = seen.view("compare")
+    seen.choose(1, "prompteol")
+    section.locator("h3", has_text="prompteol").first.wait_for()
+    seen.choose(1, "")
+    section.locator("h2", has_text="disagree").wait_for(state="detached")
+    assert section.locator("table.heat").count() == 1
+
+
+def test_a_design_of_ones_own_and_a_wrong_one(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    section = seen.view("compare")
+    seen.choose(0, "own")
+    field = seen.page.get_by_label("Design A, attention/prompt/pooling")
+    field.fill('causal/"The topic of <i>{text}</i> is"/last')
+    field.press("Enter")
+    section.locator("h3", has_text="The topic of <i>").first.wait_for()
+    field.fill("causal/plain/meen")
+    field.press("Enter")
+    section.locator(".problem:visible").wait_for()
+    assert (
+        section.locator(".problem").inner_text() == dense.post("/api/tokens", designs=["causal/plain/meen"], text="x").problem
+    )
+    expect_refusals(seen)
+
+
+# --- tokens and routing ----------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_the_text_and_the_darkest_one_leads(look: Any, dense: Client) -> None:
+    text = "The film is long, but the end is good."
+    seen = look(dense)
+    section = seen.fill("tokens", text)
+    for panel in section.locator(".panel").all():
+        assert panel.locator(".tokens").text_content() == text
+        values = [float(value) for value in panel.locator("tbody td.cosine").all_inner_texts()]
+        assert values == sorted(values, reverse=True) and len(values) == 8
+        assert panel.locator(".token.h9").count() >= 1
+        legend = panel.locator(".legend").inner_text()
+        assert f"{values[0]:.4f}" in legend
+    section.locator(".token").nth(2).hover()
+    assert section.locator(".token.marked").count() == 2
+    section.locator(".token").first.focus()
+    seen.page.keyboard.press("End")
+    assert all(told.startswith(".") for told in section.locator(".detail").all_inner_texts())
+
+
+def test_the_routing_of_a_mixture(look: Any, routed: Client) -> None:
+    seen = look(routed)
+    section = seen.fill("routing", "A man plays a guitar.")
+    assert section.locator("table.routing").count() == 2  # mean and prompteol have different prompts
+    answer = routed.post("/api/routing", designs=["mean", "prompteol"], text="A man plays a guitar.").json
+    route = answer["routes"][1]
+    table = section.locator("table.routing").nth(1)
+    assert table.locator("tbody tr").count() == len(route["tokens"])
+    shown = [[int(cell) for cell in row.locator("td").all_inner_texts()] for row in table.locator("tbody tr").all()]
+    assert shown == [[choices[0] for choices in points] for points in route["experts"]]
+    assert table.locator("tr.prompt").count() == route["start"]
+    table.locator("td").first.focus()
+    seen.page.keyboard.press("ArrowRight")
+    assert "at layer 2: expert" in section.locator(".detail").nth(1).inner_text()
+    seen.choose(1, "last")
+    section.locator("table.routing").nth(1).wait_for(state="detached")  # the same attention and prompt: the same routing
+    assert section.locator(".under .badge").count() == 2
+
+
+def test_a_dense_model_says_why_it_has_no_routing(look: Any, dense: Client) -> None:
+    section = look(dense).view("routing")
+    assert "dense, so there is no routing to show. Load a mixture of experts" in section.inner_text()
+
+
+# --- map -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_map_shows_finds_and_selects(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    section = seen.view("map")
+    assert "46\u00a0texts in view" in section.inner_text() and "principal components" in section.inner_text()
+    section.locator("input[type=search]").fill("CHOIR number 3")
+    section.locator("h3", has_text="1\u00a0text found").wait_for()
+    section.locator(".beside > ol button").click()
+    selection = section.locator(".selection")
+    selection.wait_for()
+    assert selection.locator(".whole").inner_text() == "choir number 3 of the band"
+    assert "music" in selection.inner_text()
+    near = dense.post("/api/neighbours", design="mean", place=7).json["neighbours"]
+    assert [float(value) for value in selection.locator(".value").all_inner_texts()] == [
+        pytest.approx(one["cosine"], abs=0.0051) for one in near
+    ]
+    selection.locator("ol button").nth(2).click()
+    section.locator("input[type=search]").fill("")
+    section.locator("h3", has_text="in view").wait_for()
+    selection.get_by_role("button", name="Clear").click()
+    assert not selection.is_visible()
+
+
+def test_labels_filter_the_map(look: Any, dense: Client) -> None:
+    section = look(dense).view("map")
+    section.locator(".labels button", has_text="sport").click()
+    section.locator("h3", has_text="20\u00a0texts in view").wait_for()
+    section.locator(".labels button", has_text="<b>odd</b>").click()
+    section.locator("h3", has_text="26\u00a0texts in view").wait_for()
+    assert section.locator(".labels button[aria-pressed=true]").count() == 2
+
+
+def test_the_map_goes_by_the_keyboard(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    section = seen.view("map")
+    section.locator("canvas").focus()
+    for _ in range(4):
+        seen.page.keyboard.press("+")
+    section.locator("h3", has_text="46\u00a0texts").wait_for(state="detached")
+    seen.page.keyboard.press("Enter")
+    section.locator(".selection").wait_for()
+    seen.page.keyboard.press("0")
+    section.locator("h3", has_text="46\u00a0texts in view").wait_for()
+    for _ in range(30):
+        seen.page.keyboard.press("ArrowRight")
+    section.locator("h3", has_text=re.compile("^0\u00a0texts")).wait_for()
+
+
+def test_a_point_tells_its_text_and_a_click_selects_it(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    section = seen.view("map")
+    points = dense.post("/api/map", design="mean").json["points"]
+    place = max(range(len(points)), key=lambda at: points[at][0])  # the rightmost point
+    box = section.locator("canvas").bounding_box()
+    assert box
+    wide = min(1.6, max(1.0, box["width"] / box["height"]))
+    unit = 0.46 * min(box["width"], box["height"])
+    x, y = box["x"] + box["width"] / 2 + points[place][0] * unit * wide, box["y"] + box["height"] / 2 - points[place][1] * unit
+    seen.page.mouse.move(x, y)
+    section.locator(".tip").wait_for()
+    seen.page.mouse.click(x, y)
+    section.locator(".selection").wait_for()
+    snippets = dense.get("/api/corpus").json["snippets"]
+    assert section.locator(".tip bdi").inner_text() in {snippets[place], *(snippets[at] for at in near_to(points, place))}
+
+
+def near_to(points: list[list[float]], place: int) -> list[int]:
+    """Points that could be meant instead, since they lie as close."""
+    x, y = points[place]
+    return [at for at, (a, b) in enumerate(points) if abs(a - x) + abs(b - y) < 0.05]
+
+
+def test_the_map_of_the_other_design_is_another(look: Any, dense: Client) -> None:
+    section = look(dense).view("map")
+    before = section.locator(".note").last.inner_text()
+    section.locator(".choice button").nth(1).click()
+    section.locator(".choice button[aria-pressed=true]", has_text="last").wait_for()
+    seen_other = section.locator(".note").last
+    for _ in range(50):
+        if seen_other.inner_text() != before:
+            break
+        time.sleep(0.1)
+    assert seen_other.inner_text() != before
+
+
+def test_without_a_corpus_it_says_how_to_give_one(look: Any, routed: Client) -> None:
+    seen = look(routed)
+    assert "--corpus texts.jsonl" in seen.view("map").inner_text()
+    assert "unmask ui FOLDER" in seen.view("reports").inner_text()
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_opens_in_a_sandbox_and_works(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    section = seen.view("reports")
+    with seen.page.context.expect_page() as opening:
+        section.locator("a").click()
+    report = opening.value
+    report.locator("#heat").wait_for()
+    assert report.evaluate("() => self.origin") == "null"
+    assert report.evaluate("() => { try { return document.cookie; } catch (error) { return error.name; } }") == "SecurityError"
+    assert report.evaluate("() => fetch('/api/state').then(() => 'answered', () => 'refused')") == "refused"
+    assert report.evaluate("() => window.opener") is None
+    head = report.locator("#heat thead th", has_text="sts-0")
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"  # its own script works
+    report.locator("a", has_text="SVG").first.click()
+    report.wait_for_url("**/figures/*.svg")
+    assert report.evaluate("() => document.documentElement.tagName") == "svg"
+    report.close()
+
+
+# --- hostile texts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", ["compare", "tokens", "routing", "map"])
+def test_no_text_runs_or_hides(view: str, look: Any, dense: Client, routed: Client) -> None:
+    seen, shown = look(routed if view == "routing" else dense), ""
+    if view == "compare":
+        section = seen.fill(view, "\n".join(HOSTILE))
+        for row in range(len(HOSTILE)):
+            section.locator("table.heat").first.locator("button.number").nth(row).click()
+    elif view == "map":
+        section = seen.view(view)
+        for word in ("script", "onerror", "admin", "bell", "bold", "combined"):
+            section.locator("input[type=search]").fill(word)
+            section.locator("h3", has_text="1\u00a0text found").wait_for()
+            section.locator(".beside > ol button").click()
+            section.locator(".selection .whole", has_text=word).wait_for()
+            shown += section.text_content() or ""
+    else:
+        section = seen.fill(view, " ".join(HOSTILE[:4]))
+    seen.page.wait_for_timeout(100)
+    assert seen.page.evaluate("() => window.ran") is None
+    assert section.locator("script, img, b:has-text('odd')").count() == 0
+    shown += section.text_content() or ""
+    assert not set(shown) & {"\u202e", "\0", "\x07"}
+    if view in ("compare", "map"):
+        assert (
+            "<script>window.ran = 1</script>" in shown and "admin\\u202egnp.exe" in shown and "nul\\x00 and bell\\x07" in shown
+        )
+
+
+# --- work ------------------------------------------------------------------------------------------------------------
+
+
+def test_work_can_be_stopped_and_a_new_request_takes_over(
+    look: Any, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(pico()) as client:
+        workbench, waits = client.server.page.workbench, [False]
+
+        def embed(names: Any, texts: Any, progress: Callable[[int], None]) -> Any:
+            while waits[0]:
+                time.sleep(0.01)
+                progress(0)
+            return Workbench.embed(workbench, names, texts, progress)
+
+        monkeypatch.setattr(workbench, "embed", embed)
+        seen = look(client)
+        section = seen.view("compare")
+        waits[0] = True
+        section.locator("button.primary").click()
+        stop = section.get_by_role("button", name="Stop")
+        stop.click()
+        section.locator(".status", has_text="Stopped").wait_for()
+        assert not stop.is_visible() and "Compare" in seen.focused()
+        section.locator("textarea").fill("one\ntwo\nthree")
+        section.locator("button.primary").click()
+        section.locator("textarea").fill("one\ntwo")
+        section.locator("textarea").press("Control+Enter")
+        waits[0] = False
+        section.locator(".status", has_text="Computed").wait_for()
+        assert section.locator("table.heat").first.locator("tbody tr").count() == 2
+
+
+def test_a_program_that_has_stopped_is_told(look: Any, pico: Callable[..., Embedder]) -> None:
+    with running(pico()) as client:
+        seen = look(client)
+        section = seen.view("compare")
+    section.locator("button.primary").click()
+    section.locator(".problem:visible").wait_for()
+    assert "has stopped. Start `unmask ui` again." in section.locator(".problem").inner_text()
+    seen.problems.clear()
+
+
+# --- everybody -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_every_view_fits_and_can_be_read(width: int, scheme: str, look: Any, dense: Client, routed: Client) -> None:
+    for client in (dense, routed):
+        seen = look(client, width, color_scheme=scheme)
+        for view in VIEWS:
+            section = seen.view(view)
+            if section.locator("button.primary").count() and view != "compare":
+                seen.fill(view, "The film is long, but the end is good.")
+            if view == "map" and client is dense:
+                section.locator(".beside > ol button").first.click()
+                section.locator(".selection").wait_for()
+            assert seen.page.evaluate("() => document.documentElement.scrollWidth") == width, view
+            assert seen.page.evaluate(CONTRAST) >= 4.5, view
+
+
+def test_long_words_and_many_texts_fit_a_phone(look: Any, dense: Client) -> None:
+    seen = look(dense, 360)
+    seen.fill("compare", "\n".join(["x" * 300, "w" * 500, *(f"text {number}" for number in range(28))]))
+    assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
+    seen.fill("tokens", "x" * 90)
+    assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
+
+
+def test_tabs_go_by_arrow_keys_and_the_address_keeps_the_view(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    seen.page.locator("#tab-compare").focus()
+    for name in (*VIEWS[1:], "compare"):
+        seen.page.keyboard.press("ArrowRight")
+        assert seen.page.evaluate("() => document.activeElement.id") == f"tab-{name}"
+        assert seen.page.locator(f"#{name}").is_visible() and seen.page.locator("[role=tabpanel]:visible").count() == 1
+    seen.page.keyboard.press("End")
+    assert seen.page.url.endswith("#reports")
+    seen.page.reload()
+    seen.page.locator("#reports").wait_for()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_tabbing_goes_through_every_control(view: str, look: Any, dense: Client) -> None:
+    seen = look(dense)
+    section = seen.view(view)
+    if view == "tokens":
+        seen.fill(view, "The film is long.")
+    if view == "map":
+        section.locator(".labels button", has_text="odd").click()  # a short list
+    first = seen.page.locator("#design-0")
+    first.focus()
+    first.evaluate("one => { one.dataset.reached = 1; }")
+    outlines = []
+    for _ in range(120):
+        seen.page.keyboard.press("Tab")
+        outlines.append(
+            seen.page.evaluate(
+                "() => { const one = document.activeElement; one.dataset.reached = 1; return getComputedStyle(one).outlineStyle; }"
+            )
+        )
+        if seen.page.evaluate("() => document.activeElement === document.body"):
+            break
+    missed = seen.page.evaluate(
+        """() => [...document.querySelectorAll("a[href], button:not([role=tab]), input, select, textarea, [tabindex='0']")]
+            .filter((one) => one.getClientRects().length && !one.dataset.reached).map((one) => one.outerHTML.slice(0, 80))"""
+    )
+    assert missed == []
+    assert set(outlines[:-1]) <= {"solid", "auto"}  # whatever has the focus shows it
+
+
+def test_every_control_has_a_name(look: Any, dense: Client) -> None:
+    seen = look(dense)
+    for view in VIEWS:
+        seen.view(view)
+        nameless = seen.page.evaluate(
+            """() => [...document.querySelectorAll("button, input, select, textarea, canvas, table.heat")]
+                .filter((one) => one.getClientRects().length && !one.labels?.length && !one.ariaLabel && !one.textContent.trim())
+                .map((one) => one.outerHTML.slice(0, 80))"""
+        )
+        assert nameless == [], view

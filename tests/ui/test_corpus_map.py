@@ -1,0 +1,155 @@
+"""The map: principal components as an SVD gives them, neighbours in all dimensions, one design at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.serving.running import until
+from unmask.designs.design import parse_designs
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.ui.corpus import Corpus
+from unmask.ui.corpus_map import CorpusMap, project
+from unmask.ui.workbench import Workbench
+
+
+def units(texts: int, dim: int, seed: int = 0) -> Any:
+    random = np.random.default_rng(seed)
+    vectors = random.normal(size=(texts, dim)) * np.linspace(3, 0.1, dim)
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("texts", "dim"), [(50, 8), (8, 50), (30, 30), (3, 2), (2, 5)])
+def test_a_projection_is_that_of_the_singular_values(texts: int, dim: int) -> None:
+    vectors = units(texts, dim)
+    centred = vectors - vectors.mean(axis=0)
+    left, values, _ = np.linalg.svd(centred.astype(np.float64), full_matrices=False)
+    points, share = project(vectors)
+    expected = (left * values)[:, :2]
+    assert np.allclose(np.abs(points), np.abs(expected), atol=1e-5)
+    assert share == pytest.approx((values[:2] ** 2).sum() / (values**2).sum(), abs=1e-6)
+
+
+def test_equal_vectors_and_single_ones_have_a_map() -> None:
+    for shape in ((5, 4), (1, 4), (4, 1)):
+        points, share = project(np.full(shape, 0.5, np.float32))
+        assert points.shape == (shape[0], 2) and np.allclose(points, 0) and share == 0
+
+
+def test_a_map_does_not_depend_on_the_order_of_texts() -> None:
+    vectors, order = units(40, 8), np.random.default_rng(1).permutation(40)
+    assert np.allclose(project(vectors)[0][order], project(vectors[order])[0], atol=1e-6)
+
+
+TEXTS = tuple(f"{word} number {number}" for number in range(12) for word in ("song", "GOAL"))
+LABELS = ("music", "sport") * 12
+
+
+@pytest.fixture
+def corpus_map(pico: Callable[..., Embedder]) -> CorpusMap:
+    workbench = Workbench(pico("causal/plain/mean"), parse_designs("mean,last"))
+    return CorpusMap(workbench, Corpus("texts", TEXTS, LABELS, 24))
+
+
+def ready(corpus_map: CorpusMap, design: str) -> dict[str, Any]:
+    until(lambda: bool(corpus_map.get(design)["ready"]))
+    return corpus_map.get(design)
+
+
+def test_neighbours_are_those_of_top_k(corpus_map: CorpusMap) -> None:
+    ready(corpus_map, "mean")
+    vectors = corpus_map._workbench.base.encode(TEXTS)
+    nearest = Embedder.top_k(vectors[5:6], vectors, 11)
+    found = corpus_map.neighbours("mean", 5)
+    assert [one["place"] for one in found["neighbours"]] == [place for place in nearest.places[0].tolist() if place != 5][:10]
+    assert [one["cosine"] for one in found["neighbours"]] == pytest.approx(nearest.cosines[0, 1:], abs=1e-4)
+
+
+def test_a_text_that_comes_twice_is_a_neighbour_and_not_itself(pico: Callable[..., Embedder]) -> None:
+    twice = CorpusMap(Workbench(pico(), parse_designs("mean")), Corpus("texts", ("a b", "c d", "a b"), None, 3))
+    ready(twice, "mean")
+    assert [one["place"] for one in twice.neighbours("mean", 2)["neighbours"]] == [0, 1]
+    assert [one["place"] for one in twice.neighbours("mean", 0)["neighbours"]] == [2, 1]
+
+
+@pytest.mark.parametrize("place", [-1, 24])
+def test_a_place_that_is_none_is_refused(place: int, corpus_map: CorpusMap) -> None:
+    ready(corpus_map, "mean")
+    with pytest.raises(UnmaskError, match="0 to 23"):
+        corpus_map.neighbours("mean", place)
+
+
+def test_search_ignores_case_and_finds_what_is_literal(corpus_map: CorpusMap) -> None:
+    assert corpus_map.search("goal NUMBER 3") == {"found": 1, "places": [7]}
+    assert corpus_map.search("song")["found"] == 12
+    assert corpus_map.search("so.g")["found"] == corpus_map.search("")["found"] == 0
+
+
+def test_texts_are_embedded_once_for_each_design(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    embed = corpus_map._embed
+
+    def counted(name: str, *rest: Any) -> Any:
+        calls.append(name)
+        return embed(name, *rest)
+
+    monkeypatch.setattr(corpus_map, "_embed", counted)
+    for design in ("mean", "last", "mean", "causal/plain/mean", "last"):
+        ready(corpus_map, design)
+    assert calls == ["mean", "last"]  # "causal/plain/mean" is the same design
+    ready(corpus_map, "echo")
+    ready(corpus_map, "last")
+    assert calls == ["mean", "last", "echo"]  # the two that were used last stay
+    ready(corpus_map, "mean")
+    assert calls == ["mean", "last", "echo", "mean"]
+
+
+def test_another_design_ends_the_work_for_the_one_before(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended, embed = threading.Event(), threading.Event(), corpus_map._embed
+
+    def slow(name: str, texts: Any, projection: Any) -> Any:
+        if name == "last":
+            return embed(name, texts, projection)
+        begun.set()
+        try:
+            while True:
+                projection.advance(0)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(corpus_map, "_embed", slow)
+    assert corpus_map.get("mean") == {"ready": False, "design": "causal/plain/mean", "done": 0, "total": 24}
+    begun.wait(10)
+    ready(corpus_map, "last")
+    assert ended.wait(10)
+
+
+def test_progress_counts_texts(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    embed, gate = corpus_map._embed, threading.Event()
+
+    def held(name: str, texts: Any, projection: Any) -> Any:
+        found = embed(name, texts, projection)
+        gate.wait(10)
+        return found
+
+    monkeypatch.setattr(corpus_map, "_embed", held)
+    until(lambda: corpus_map.get("mean")["done"] == 24)
+    assert not corpus_map.get("mean")["ready"]
+    gate.set()
+    ready(corpus_map, "mean")
+
+
+def test_a_failure_is_told_and_the_next_try_may_go_better(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("a text")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_map, "_embed", fail)
+        with pytest.raises(UnmaskError, match="could not be embedded"):
+            ready(corpus_map, "mean")
+    assert ready(corpus_map, "mean")["ready"]

@@ -1,0 +1,124 @@
+"""The door: only the browser that has the token, only a page of our own, only under our names, and within limits."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+
+import pytest
+
+from tests.ui.running import Client
+from unmask.ui.door import HEADERS, LIMITS, POLICY
+
+PATHS = ("/", "/main.js", "/style.css", "/api/state", "/api/corpus", "/nowhere")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_is_answered_without_the_token(path: str, dense: Client) -> None:
+    for cookie in ("", "unmask=x", f"unmask-{dense.server.port}=x", f"other={dense.server.token}", '"; =; \x80'):
+        answer = dense.get(path, cookie=cookie)
+        assert answer.status == 401 and "token" in answer.problem
+        assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("query", ["", "?token=", "?token=x", "?Token={token}", "?token={token}x", "?token=%ff&token={token}"])
+def test_a_wrong_token_opens_nothing(query: str, dense: Client) -> None:
+    answer = dense.get("/" + query.format(token=dense.server.token), cookie="")
+    assert answer.status == 401 and "set-cookie" not in answer.headers
+
+
+def test_the_token_of_the_address_becomes_a_cookie(dense: Client) -> None:
+    path = dense.server.address.partition(str(dense.server.port))[2]
+    answer = dense.get(path, cookie="", sec_fetch_site="none")
+    assert answer.status == 200 and b"<!doctype html>" in answer.body
+    value, *attributes = answer.headers["set-cookie"].split("; ")
+    assert value == f"unmask-{dense.server.port}={dense.server.token}"
+    assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=Strict"]
+    assert dense.get("/", cookie=value).status == 200
+    assert "set-cookie" not in dense.get("/", cookie=value).headers
+
+
+def test_the_token_works_for_the_page_only(dense: Client) -> None:
+    assert dense.get(f"/api/state?token={dense.server.token}", cookie="").status == 401
+
+
+def test_the_token_is_long_and_new_each_time(dense: Client, routed: Client) -> None:
+    assert dense.server.token != routed.server.token
+    assert re.fullmatch(r"[\w-]{32}", dense.server.token)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.evil.example:{port}", "0.0.0.0:{port}"],
+)
+def test_another_name_of_this_machine_is_refused(host: str, dense: Client) -> None:
+    for path in (*PATHS, f"/?token={dense.server.token}", dense.server.page.reports and f"/reports/{dense.server.page.key}/0/"):
+        assert dense.get(str(path), host=host.format(port=dense.server.port)).status == 421
+
+
+def test_localhost_is_this_machine(dense: Client) -> None:
+    assert dense.get("/", host=f"localhost:{dense.server.port}").status == 200
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},  # another server of this machine
+        {"origin": "http://evil.example"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": "null"},
+        {"origin": "https://127.0.0.1"},
+    ],
+)
+def test_another_page_may_not_use_ours(header: dict[str, str], dense: Client) -> None:
+    assert dense.get("/api/state", **header).status == 403
+    body = json.dumps({"query": "song"}).encode()
+    assert dense.ask("POST", "/api/search", body, **header).status == 403
+
+
+def test_our_own_page_may(dense: Client) -> None:
+    ours = {"origin": f"http://127.0.0.1:{dense.server.port}", "sec_fetch_site": "same-origin"}
+    assert dense.get("/api/state", **ours).status == 200
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/api/similarities"])
+def test_every_answer_has_the_headers(path: str, dense: Client) -> None:
+    for answer in (
+        dense.get(path),
+        dense.get(path, cookie=""),
+        dense.get(path, host="evil.example"),
+        dense.ask("POST", path, b"{"),
+    ):
+        assert HEADERS.items() <= answer.headers.items()
+        assert "server" not in answer.headers
+    assert "unsafe" not in POLICY and "*" not in POLICY
+    for directive in (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+    ):
+        assert directive in POLICY
+
+
+def test_a_long_body_is_refused(dense: Client) -> None:
+    assert dense.ask("POST", "/api/search", b"x" * (LIMITS.body_bytes + 1)).status == 413
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_other_methods_are_refused(method: str, dense: Client) -> None:
+    answer = dense.ask(method, "/api/search")
+    assert answer.status == 405 and answer.problem
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_what_is_not_http_is_refused_and_the_page_lives_on(dense: Client) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", dense.server.port, timeout=10)
+    connection.connect()
+    connection.sock.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+    assert b"400" in connection.sock.recv(100)
+    connection.close()
+    assert dense.get("/").status == 200

@@ -1,0 +1,84 @@
+"""Routing of a text: what the model's own routers choose, for every family that has them; and why a dense model has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from tests.families import FAMILIES
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.ui.routing_view import MOST_TOKENS, as_json, routes
+
+TEXT = "A man plays a guitar."
+MIXTURES = [name for name, family in FAMILIES.items() if family.experts]
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_every_family_shows_its_experts(family: str, pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean", family=family)
+    found = routes(embedder, TEXT)
+    points = len(embedder.backbone.routers)
+    assert found.points == tuple(found.points) and len(set(found.points)) == points
+    assert found.experts.shape[:2] == (len(embedder.tokenizer(TEXT)["input_ids"]), points)
+    assert found.mean.shape == (points, FAMILIES[family].experts)
+    assert (np.diff(found.weights, axis=-1) <= 0).all() and (found.weights >= 0).all()
+    assert 1 <= found.experts.shape[2] <= 2
+
+
+def test_the_choice_is_the_models_own(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean", family="mixtral")
+    found = routes(embedder, TEXT)
+    with torch.inference_mode():
+        ids = torch.tensor([embedder.tokenizer(TEXT)["input_ids"]])
+        logits = embedder.backbone.model(input_ids=ids, output_router_logits=True).router_logits
+    for point, scores in enumerate(logits):
+        best = scores.float().softmax(-1).topk(2, dim=-1)
+        assert np.array_equal(found.experts[:, point], best.indices.numpy())
+        weights = (best.values / best.values.sum(-1, keepdim=True)).numpy()  # mixtral renormalises
+        assert np.allclose(found.weights[:, point], weights, atol=1e-5)
+
+
+def test_tokens_of_the_prompt_are_before_the_start(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/eol/last", family="olmoe")
+    found = routes(embedder, TEXT)
+    assert "".join(found.tokens) == f'This sentence : "{TEXT}" means in one word:"'
+    assert "".join(found.tokens[found.start :]).startswith(" A man") or "".join(found.tokens[found.start :]).startswith("A man")
+    assert np.allclose(found.mean.sum(axis=-1), found.weights[found.start :].sum(axis=-1).mean(axis=0), atol=1e-5)
+
+
+def test_layers_are_named_by_their_number(pico: Callable[..., Embedder]) -> None:
+    assert routes(pico(family="olmoe"), TEXT).points == ("1", "2", "3")
+    assert routes(pico(family="qwen3-moe-first-dense"), TEXT).points == ("2", "3")
+
+
+def test_the_attention_of_the_design_counts(pico: Callable[..., Embedder]) -> None:
+    causal = pico("causal/plain/mean", family="olmoe")
+    whole = causal.with_design("bidirectional/plain/mean")
+    first, second = routes(causal, TEXT), routes(whole, TEXT)
+    assert not np.allclose(first.weights, second.weights)
+    assert np.allclose(first.weights, routes(causal, TEXT).weights)
+
+
+def test_a_dense_model_says_why_and_what_to_do(pico: Callable[..., Embedder]) -> None:
+    with pytest.raises(UnmaskError, match=r"dense, so there is no routing to show\. Load a mixture .*unmask upcycle"):
+        routes(pico(), TEXT)
+
+
+def test_a_long_text_is_refused(pico: Callable[..., Embedder]) -> None:
+    with pytest.raises(UnmaskError, match=f"at most {MOST_TOKENS}"):
+        routes(pico(family="olmoe"), "guitar " * 200)
+
+
+def test_the_most_used_experts_come_first(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean", family="olmoe")
+    route = routes(embedder, TEXT)
+    answer = as_json(embedder.backbone, [(["mean", "last"], route)])
+    assert answer["expert_names"] == [] and answer["routes"][0]["names"] == ["mean", "last"]
+    top = answer["routes"][0]["top"]
+    assert [one["weight"] for one in top] == sorted((one["weight"] for one in top), reverse=True)
+    assert top[0]["weight"] == pytest.approx(route.mean.max(), abs=1e-4)
+    assert route.mean[top[0]["point"], top[0]["expert"]] == route.mean.max()

@@ -1,0 +1,73 @@
+"""Start: mistakes are told before a model is loaded; a saved embedder is shown as it was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.in_process import run_program
+from tests.tiny import write_rows
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.ui.corpus import Corpus
+from unmask.ui.start import Inputs, load_page, read_inputs
+
+
+def test_what_was_found_is_said(tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "texts.jsonl", [{"text": str(number)} for number in range(9)])
+    assert read_inputs([]).summary == []
+    assert read_inputs([], file).summary == ["texts.jsonl: 9 texts"]
+    sampled = Inputs([], Corpus("texts.jsonl", ("a", "b"), None, 9), {})
+    assert sampled.summary == ["texts.jsonl: 2 of 9 texts, drawn at random"]
+
+
+def test_more_than_two_designs_are_refused() -> None:
+    assert list(read_inputs([], designs="mean,last").designs) == ["mean", "last"]
+    with pytest.raises(UnmaskError, match="two designs side by side; 3 were given"):
+        read_inputs([], designs="mean,last,echo")
+
+
+def test_a_saved_embedder_is_shown_as_it_was_saved(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    pico("causal/eol/last@2").save_pretrained(tmp_path / "saved")
+    page = load_page(str(tmp_path / "saved"), read_inputs([]))
+    assert list(page.workbench.designs) == ["causal/eol/last@2"]
+    chosen = load_page(str(tmp_path / "saved"), read_inputs([], designs="mean"))
+    assert list(chosen.workbench.designs) == ["mean"]
+
+
+def test_any_other_model_is_shown_by_two_designs(pico_folder: Callable[[str], Path]) -> None:
+    page = load_page(str(pico_folder("llama")), read_inputs([]))
+    assert list(page.workbench.designs) == ["prompteol", "mean"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--label", "kind"), "--corpus"),
+        (("--corpus", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("nowhere",), "no folder"),
+        (("-d", "mena"), "Did you mean 'mean'"),
+        (("-d", "mean,last,echo"), "3 were given"),
+    ],
+)
+def test_mistakes_are_told_before_the_model_is_loaded(
+    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(Embedder, "from_pretrained", load)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run_program(["ui", "-m", "pico", *words], monkeypatch, capfd)
+    assert (code, out) == (2, "") and said in err and err.count("\n") == 1
+
+
+def test_check_says_what_would_be_shown(
+    pico_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = write_rows(tmp_path / "texts.jsonl", [{"text": "a", "kind": "b"}])
+    words: list[str | Path] = ["ui", "-m", pico_folder("llama"), "--corpus", file, "--label", "kind", "-d", "mean", "--check"]
+    assert run_program(words, monkeypatch, capfd)[:2] == (0, "designs: mean\ntexts.jsonl: 1 texts\n")
