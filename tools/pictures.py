@@ -1,7 +1,7 @@
 """Make the pictures of the docs from real runs: `python -m tools.pictures`. It takes about ten minutes on two cores.
 
 Every picture comes from a command that a reader can run, on the starter tasks. The runs stay in `build/pictures`, and a second call
-computes only what is missing. SVG files carry a light and a dark set of colours; the heat map is a pair of screenshots of the report.
+computes only what is missing. SVG files carry a light and a dark set of colours. The report's heat map and the page of `unmask ui` are pairs of screenshots.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import argparse
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 RUNS = ROOT / "build" / "pictures"
 STARTER = ROOT / "unmask" / "starter"
+UI = ("ui", "-d", "prompteol,mean", "-m")
 DOMAINS = "math", "coding", "knowledge", "reasoning"
 LAYERS = {"smollm2": (4, 8, 12, 16, 20, 22, 24, 26, 28), "pico": (1, 2)}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -57,9 +60,12 @@ def main() -> None:
         write(picture / "clusters.svg", as_svg(clusters(given.runs)), "Clusters of hidden states and of routing weights")
         write(picture / "routing.svg", as_svg(routing(given.runs)), "Experts that the tokens of each domain go to")
     if CHROMIUM is None:
-        print("no chromium: the screenshots of the report stay as they are (`make browser` installs it)")
+        print("no chromium: the screenshots stay as they are (`make browser` installs it)")
     else:
-        photograph(given.runs / "report/report/report.html", picture)
+        report = given.runs / "report" / "report" / "report.html"
+        photograph(report.resolve().as_uri(), picture, "report", "#heat", "width: max-content")
+        with page_of(given.model) as address:
+            photograph(address, picture, "ui", "#compare .pair:has(table)", "")
 
 
 def unmask(runs: Path, *arguments: str) -> None:
@@ -181,8 +187,21 @@ def write(file: Path, svg: str, title: str) -> None:
     file.write_text(drawn + "\n", "utf-8")
 
 
-def photograph(page: Path, folder: Path) -> None:
-    """Write screenshots of the heat map of a report, light and dark."""
+@contextmanager
+def page_of(model: str) -> Iterator[str]:
+    """The address of `unmask ui` while it runs."""
+    print("unmask", *UI, model, flush=True)
+    program = subprocess.Popen([sys.executable, "-m", "unmask", *UI, model], stderr=subprocess.PIPE, text=True)
+    try:
+        assert program.stderr
+        yield next(found[0] for line in program.stderr if (found := re.search(r"http://\S+", line)))
+    finally:
+        program.send_signal(signal.SIGINT)
+        program.wait()
+
+
+def photograph(address: str, folder: Path, name: str, part: str, body: str) -> None:
+    """Write screenshots of a part of a page, light and dark. part: its selector; body: a style of the page's body."""
     from io import BytesIO
 
     from PIL import Image
@@ -192,12 +211,15 @@ def photograph(page: Path, folder: Path) -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             tab = browser.new_page(
-                viewport={"width": _SCREEN, "height": 900}, device_scale_factor=2, color_scheme=scheme, reduced_motion="reduce"
+                viewport={"width": _SCREEN, "height": 2400}, device_scale_factor=2, color_scheme=scheme, reduced_motion="reduce"
             )
-            tab.goto(page.resolve().as_uri())
-            tab.add_style_tag(content=".scroll { overflow: visible !important; } body { width: max-content; }")
-            shot = tab.screenshot(full_page=True, clip=tab.locator("#heat").bounding_box())
-            Image.open(BytesIO(shot)).save(folder / f"report-{scheme}.webp", quality=85, method=6)
+            tab.goto(address)
+            tab.locator(part).wait_for()
+            # by script, since the policy of a page allows no style that is added
+            tab.evaluate("style => { document.body.style.cssText = style; }", body)
+            tab.locator(".scroll").evaluate_all("all => all.forEach((one) => { one.style.overflow = 'visible'; })")
+            shot = tab.screenshot(full_page=True, clip=tab.locator(part).bounding_box())
+            Image.open(BytesIO(shot)).save(folder / f"{name}-{scheme}.webp", quality=85, method=6)
         browser.close()
 
 

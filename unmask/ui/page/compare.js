@@ -78,8 +78,8 @@ function showAnswer(box, answer, texts) {
   detail.append("Point at a cell, or move with the arrow keys, for a pair. Choose a number at the left for its neighbours.");
   box.replaceChildren(
     element("h2", {}, "Similarity"),
-    element("div", { class: "pair" }, ...tables.map((table) => table.box)),
     detail,
+    element("div", { class: "pair" }, ...tables.map((table) => table.box)),
     near,
     ...disagreement(answer, texts, digits),
   );

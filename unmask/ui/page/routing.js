@@ -83,7 +83,7 @@ function drawn(route, names, expert) {
     element(
       "div",
       { class: "flow" },
-      element("div", {}, element("div", { class: "scroll" }, table), detail),
+      element("div", {}, detail, element("div", { class: "scroll" }, table)),
       element("div", {}, element("h3", {}, "Most used, over the embedded tokens"), used),
     ),
   ];
