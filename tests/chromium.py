@@ -28,7 +28,8 @@ CONTRAST = """() => {
         }
         return "white";
     };
-    const texts = [...document.querySelectorAll("h1, h1 span, h2, h3, p, a, button, th, td, li, bdi, label, time, code, small, figcaption, dt, dd, svg text")];
+    const names = "h1, h1 span, h2, h3, p, a, button, th, td, li, bdi, label, time, code, small, figcaption, dt, dd, svg text";
+    const texts = [...document.querySelectorAll(names)];
     return Math.min(...texts.filter((one) => one.textContent.trim() && one.getClientRects().length).map((one) => {
         const style = getComputedStyle(one);
         const [a, b] = [one.closest("svg") ? style.fill : style.color, behind(one)].map(luminance);

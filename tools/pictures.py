@@ -1,7 +1,8 @@
 """Make the pictures of the docs from real runs: `python -m tools.pictures`. It takes about ten minutes on two cores.
 
 Every picture comes from a command that a reader can run, on the starter tasks. The runs stay in `build/pictures`, and a second call
-computes only what is missing. SVG files carry a light and a dark set of colours. The report's heat map and the page of `unmask ui` are pairs of screenshots.
+computes only what is missing. SVG files carry a light and a dark set of colours. The report's heat map and the page of `unmask ui` are
+pairs of screenshots.
 """
 
 from __future__ import annotations
