@@ -1,0 +1,1 @@
+"""What routers do, in numbers: choices and probabilities of experts in, measures with intervals over texts out."""

@@ -1,0 +1,107 @@
+"""Text bootstrap: intervals of measures of tokens, by drawing whole texts.
+
+Tokens of one text are alike, so an interval over tokens is far too narrow. Here texts are drawn with replacement. A resample is a weight
+for each text: how often it was drawn. So a measure is a function of weights, and the measure itself has weight 1 for every text.
+A measure that is above 0 by chance alone (information, say) is also computed with shuffled labels, and the mean of that is subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from unmask.statistics.bootstrap import interval
+
+RESAMPLES, SHUFFLES = 500, 100
+_WEIGHTS_AT_ONCE = 2**22
+
+Weights = Float[NDArray[Any], "resample text"]
+Labels = Int[NDArray[Any], " text"]
+Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Weights of shape (resample, text) in, values of shape (resample, ...) out."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measure. value: as measured. chance: its mean if routing knew nothing of the labels. interval: 95 %, of `corrected`.
+
+    interval is None if there is one text only.
+    """
+
+    value: float
+    chance: float
+    interval: tuple[float, float] | None
+
+    @property
+    def corrected(self) -> float:
+        """The value minus what chance gives."""
+        return self.value - self.chance
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {"corrected": self.corrected, **asdict(self)}
+
+
+def measured(value: float, samples: Float[NDArray[Any], " resample"], chance: float = 0.0) -> Measured:
+    """A value with its interval. The samples are moved so that their mean is the corrected value.
+
+    Drawing some texts twice raises the information that chance gives, so the plain percentiles of the samples lie too high.
+    """
+    samples = samples[~np.isnan(samples)]
+    bounds = interval(samples, around=value - chance) if len(samples) > 1 and not np.isnan(value) else None
+    return Measured(float(value), float(chance), bounds)
+
+
+def text_weights(
+    texts: int, resamples: int, seed: int, strata: NDArray[np.int64] | None = None
+) -> Iterator[NDArray[np.float64]]:
+    """How often each text is drawn, block by block, shape (resample, text). strata: texts are drawn within each of these groups."""
+    random = np.random.default_rng(seed)
+    groups = [np.arange(texts)] if strata is None else [np.flatnonzero(strata == group) for group in np.unique(strata)]
+    most = max(1, _WEIGHTS_AT_ONCE // max(1, texts))
+    for start in range(0, resamples, most):
+        block = np.zeros((min(most, resamples - start), texts))
+        for group in groups:
+            block[:, group] = random.multinomial(len(group), np.full(len(group), 1 / len(group)), size=len(block))
+        yield block
+
+
+def bootstrap_texts(
+    statistic: Statistic, texts: int, *, resamples: int = RESAMPLES, seed: int = 0, strata: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """The statistic on every resample, shape (resample, ...). The same seed, texts and strata draw the same texts.
+
+    With one text there is nothing to draw from: shape (0, ...).
+    """
+    if texts < 2:
+        return statistic(np.ones((1, texts)))[:0]
+    return np.concatenate([statistic(block) for block in text_weights(texts, resamples, seed, strata)])
+
+
+def shuffled_labels(labels: NDArray[np.int64], shuffles: int = SHUFFLES, seed: int = 0) -> Iterator[NDArray[np.int64]]:
+    """The labels of the texts, dealt out anew so many times."""
+    random = np.random.default_rng([seed, 1])
+    for _ in range(shuffles):
+        yield random.permutation(labels)
+
+
+def text_sums(values: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Sums over the tokens of each text. values: (token, ...), texts one behind the other. starts: the first token of each text."""
+    return np.add.reduceat(values, starts, axis=0, dtype=np.float64)
+
+
+def text_counts(codes: NDArray[np.int64], texts: NDArray[np.int64], number: int, size: int) -> NDArray[np.float64]:
+    """How often each code (0 to size - 1) occurs in each text, shape (text, size). texts: the text of each token."""
+    flat = np.bincount(texts * size + codes, minlength=number * size)
+    return flat.reshape(number, size).astype(np.float64)
+
+
+def mean_of(points: Sequence[tuple[float, NDArray[np.float64], float]]) -> Measured:
+    """The mean of a measure over routing points. Each has a value, samples of the same resamples, and what chance gives."""
+    values, samples, chances = zip(*points, strict=True)
+    return measured(float(np.mean(values)), np.mean(samples, axis=0), float(np.mean(chances)))
