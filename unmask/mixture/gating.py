@@ -95,12 +95,13 @@ class Control:
 class BlockState:
     """What a routing point holds while its block works.
 
-    strength: the gate of each expert, once for each of its ranks. input: of the block. low: the gated A x of the maps that read it.
-    few: there are few tokens, on a CPU, where calls and memory cost more than products. chosen: for a single token, the ranks of the one
-    expert that acts on it; the factors of the others are then not even read.
+    strength: the gate of each expert, once for each of its ranks. gates: once for each expert; None for a single token.
+    input: of the block. low: the gated A x of the maps that read it. few: there are few tokens, on a CPU, where calls and
+    memory cost more than products. chosen: for a single token, the ranks of the one expert that acts on it; the factors of
+    the others are then not even read.
     """
 
-    __slots__ = ("chosen", "few", "input", "low", "strength")
+    __slots__ = ("chosen", "few", "gates", "input", "low", "strength")
 
     def __init__(self) -> None:
         self.clear()
@@ -108,6 +109,7 @@ class BlockState:
     def clear(self) -> None:
         """Reset everything."""
         self.strength: Any = None
+        self.gates: Tensor | None = None
         self.input: Tensor | None = None
         self.low: Sequence[Tensor] = ()
         self.few = False
@@ -149,7 +151,7 @@ class RoutingPoint(nn.Module):
         if now.few and tokens == 1 and control.routing.top_k == 1 and not control.gate_function and not self.always:
             self._choose(logits)
         else:
-            weights = control.gate_function(logits) if control.gate_function else gates(logits, control.routing)
+            weights = now.gates = control.gate_function(logits) if control.gate_function else gates(logits, control.routing)
             strength = (weights if control.scale == 1 else weights * control.scale).to(wide.dtype)
             strength = strength.unsqueeze(-1).expand(*strength.shape, self.rank).flatten(-2)
             now.strength = nn.functional.pad(strength, (0, self.always), value=1.0) if self.always else strength
@@ -175,6 +177,11 @@ class RoutingPoint(nn.Module):
         if control.routing.span:
             self._decision = logits
         return logits
+
+    def applied(self, logits: Float[Tensor, "row expert"]) -> Float[Tensor, "row expert"]:
+        """The gates of the tokens that the block works on, whatever computed them. logits: as `forward` has just returned them."""
+        own = self.now.gates
+        return gates(logits, self.control.routing) if own is None else own.reshape(logits.shape).float()
 
     def share(self, stacks: Sequence[Any]) -> None:
         """Compute the gated A x of these maps at once: all of them read the block's input."""

@@ -43,6 +43,8 @@ class Router:
     def chosen(self, output: Tensor | tuple[Any, ...]) -> Float[Tensor, "row expert"]:
         """The weights that the model itself applies: zero outside the chosen experts. Raises UnmaskError if it does not expose them."""
         scores = self.scores(output)
+        if own := getattr(self.module, "applied", None):  # a mixture of ours computes its gates itself
+            return own(scores)  # type: ignore[no-any-return]
         parts = list(enumerate(output)) if isinstance(output, tuple) else []
         others = [part for at, part in parts if at != self.index and isinstance(part, Tensor)]
         indices = next((part for part in others if not part.is_floating_point()), None)

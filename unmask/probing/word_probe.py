@@ -219,11 +219,11 @@ def word_tokens(model: LoadedModel, sentences: Sequence[Sentence]) -> list[WordT
             raise UnmaskError(
                 f"{sentence.where or text[:40]}: {len(tokens.ids)} tokens do not fit the {limit} positions of the model. Leave it out."
             )
-        tokenized.append(WordTokens(tokens.ids, _assign(sentence, tokens.offsets)))
+        tokenized.append(WordTokens(tokens.ids, assign_words(sentence, tokens.offsets)))
     return tokenized
 
 
-def _assign(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+def assign_words(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
     """For each word, the positions of the sub-tokens that share a character with it. Both are sorted, so one walk is enough."""
     words, begin, first = [], 0, 0
     for word in sentence.words:

@@ -25,7 +25,7 @@ def find_task(spec: str) -> Task:
     query; a word-level task keeps five training sentences for each item. The limit becomes part of the task's name.
     Raises UnmaskError if there is no such task, and for bad rows.
     """
-    spec, limit = _without_limit(spec)
+    spec, limit = without_limit(spec)
     path, mark, kind = spec.rpartition(":")
     if mark and kind not in KINDS and Path(path).expanduser().is_dir() and not Path(spec).expanduser().is_dir():
         raise unknown("kind of task", kind, KINDS)
@@ -43,7 +43,7 @@ def find_task(spec: str) -> Task:
     return _mteb_task(spec, limit)
 
 
-def _without_limit(spec: str) -> tuple[str, int | None]:
+def without_limit(spec: str) -> tuple[str, int | None]:
     """`FOLDER#200` -> FOLDER and 200; a folder whose own name ends so stays whole."""
     path, mark, limit = spec.rpartition("#")
     if not mark or not limit.lstrip("-").isdecimal() or Path(spec).expanduser().is_dir():
@@ -125,7 +125,7 @@ def _expanded(spec: str) -> Sequence[Task]:
 
     if spec == "starter":
         return [find_task(str(folder)) for folder in starter_folders()]
-    name, limit = _without_limit(spec)
+    name, limit = without_limit(spec)
     if not is_path(name):
         from unmask.tasks.benchmarks import find_set
 

@@ -24,7 +24,7 @@ class Routed:
         """(text, 1, expert)."""
         counts = np.zeros((len(self.labels), EXPERTS))
         np.add.at(counts, (self.texts, self.first), 1)
-        return (counts / counts.sum(axis=1, keepdims=True))[:, None, :]
+        return np.asarray((counts / counts.sum(axis=1, keepdims=True))[:, None, :])
 
     def with_first(self, first: Any) -> Routed:
         return Routed(np.asarray(first), self.texts, self.labels)

@@ -54,8 +54,8 @@ def test_repetition() -> None:
     made = routed(texts=200)
     assert repeated(made.first, made.texts) == pytest.approx(0, abs=0.03), "no memory"
     assert repeated(collapsed().first, collapsed().texts) == 0, "chance says the same"
-    assert repeated(made.texts % EXPERTS, made.texts) == pytest.approx(0.75), "one expert a text"
-    assert repeated(np.arange(1000) % EXPERTS, np.zeros(1000, int)) == pytest.approx(-0.25), "never twice"
+    assert repeated(made.texts % EXPERTS, made.texts) == pytest.approx(1), "one expert a text"
+    assert repeated(np.arange(1000) % EXPERTS, np.zeros(1000, int)) == pytest.approx(-1 / 3), "never twice"
     assert np.isnan(repetition(np.array(0.0), np.array(0.0), np.ones(4)))
 
 

@@ -18,6 +18,7 @@ from unmask.statistics.routing.text_bootstrap import (
     text_counts,
     text_sums,
     text_weights,
+    without_chance,
 )
 
 
@@ -53,18 +54,29 @@ def test_sums_and_counts_by_text() -> None:
 
 
 def test_an_interval_lies_around_what_is_left_after_chance() -> None:
-    samples = np.random.default_rng(0).normal(0.5, 0.1, size=5000)
+    samples = np.random.default_rng(0).normal(0.5, 0.09, size=5000)
     found = measured(0.4, samples, 0.1)
-    assert found.corrected == pytest.approx(0.3)
+    assert found.corrected == pytest.approx(0.3 / 0.9)
     assert found.interval is not None
-    assert found.interval == pytest.approx((0.3 - 0.196, 0.3 + 0.196), abs=0.02)
-    assert found.as_json() == {"corrected": found.corrected, "value": 0.4, "chance": 0.1, "interval": found.interval}
+    assert found.interval == pytest.approx((0.3 / 0.9 - 0.196, 0.3 / 0.9 + 0.196), abs=0.02)
+    expected = {"corrected": found.corrected, "value": 0.4, "chance": 0.1, "interval": found.interval, "most": 1.0}
+    assert found.as_json() == expected
     assert measured(0.4, samples[:0]).interval is None
+
+
+def test_chance_is_zero_and_the_most_stays() -> None:
+    assert without_chance(0.2, 0.2) == 0 and without_chance(1.0, 0.2) == 1
+    assert without_chance(0.75, 0.1, 0.75) == pytest.approx(0.75)
+
+
+def test_perfect_routing_stays_perfect_with_few_texts() -> None:
+    found = _estimate(1.0, 0, 24)
+    assert found.corrected == pytest.approx(1) and found.value - found.chance < 0.9
 
 
 def test_the_mean_over_points_keeps_resamples_together() -> None:
     samples = np.random.default_rng(0).normal(size=1000)
-    assert mean_of([(1.0, samples, 0.2), (3.0, -samples, 0.4)]).interval == pytest.approx((1.7, 1.7)), "they cancel"
+    assert mean_of([(1.0, samples, 0.2), (3.0, -samples, 0.4)]).interval == pytest.approx((1.7 / 0.7, 1.7 / 0.7)), "they cancel"
     assert mean_of([(1.0, samples, 0.2), (3.0, -samples, 0.4)]).chance == pytest.approx(0.3)
 
 

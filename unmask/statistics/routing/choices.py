@@ -3,7 +3,7 @@
 | measure | formula | range |
 |---|---|---|
 | vocabulary specialisation | mean over tokens of max over e of p(e given token id), ids seen ten times or more | chance to 1 |
-| repetition | P(first choice = that of the token before), minus sum over e of p(e)^2 | below 0 to 1 - chance |
+| repetition | (r - c) / (1 - c): r = P(first choice = that of the token before), c = sum over e of p(e)^2 | below 0 to 1 |
 | layer agreement | I(E; E') / sqrt(H(E) H(E')) of first choices at two routing points | 0 to 1 |
 | co-activation | mean over e of max over e' of p(e' chosen given e chosen), for k of 2 or more | chance to 1 |
 
@@ -48,10 +48,11 @@ def follows(texts: Int[NDArray[Any], " token"], positions: Int[NDArray[Any], " t
 def repetition(
     same: Real[NDArray[Any], "*batch"], pairs: Real[NDArray[Any], "*batch"], load: Real[NDArray[Any], "*batch expert"]
 ) -> Float[NDArray[np.float64], "*batch"]:
-    """The share of neighbours with the same first choice, minus the share that their loads alone would give; nan without neighbours."""
+    """How often neighbours have the same first choice, beyond what their loads alone give; nan without neighbours."""
     share = load / np.maximum(load.sum(axis=-1, keepdims=True), 1e-300)
+    chance = (share**2).sum(axis=-1)
     observed = np.where(pairs > 0, same / np.maximum(pairs, 1e-300), np.nan)
-    return np.asarray(observed - (share**2).sum(axis=-1))
+    return np.asarray(np.where(chance < 1 - 1e-12, (observed - chance) / np.maximum(1 - chance, 1e-12), 0.0))
 
 
 def layer_agreement(table: Float[NDArray[Any], "*batch expert other"]) -> Float[NDArray[np.float64], "*batch"]:

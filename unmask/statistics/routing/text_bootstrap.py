@@ -2,7 +2,11 @@
 
 Tokens of one text are alike, so an interval over tokens is far too narrow. Here texts are drawn with replacement. A resample is a weight
 for each text: how often it was drawn. So a measure is a function of weights, and the measure itself has weight 1 for every text.
-A measure that is above 0 by chance alone (information, say) is also computed with shuffled labels, and the mean of that is subtracted.
+
+A measure that is above 0 by chance alone (information, say) is also computed with labels dealt out anew to the texts. The mean
+c of that is subtracted, and the rest is stretched: (value - c) / (1 - c), as for kappa and adjusted mutual information. It is 0
+by chance, and 1 if routing knows all. To subtract alone would be wrong where routing does know labels: perfect routing of 24
+texts of 4 domains would get 0.82.
 """
 
 from __future__ import annotations
@@ -28,33 +32,42 @@ Statistic = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Measured:
-    """A measure. value: as measured. chance: its mean if routing knew nothing of the labels. interval: 95 %, of `corrected`.
+    """A measure. value: as measured. chance: its mean if routing knew nothing of the labels. most: the largest possible value.
 
-    interval is None if there is one text only.
+    interval: 95 %, of `corrected`; None if there is one text only.
     """
 
     value: float
     chance: float
     interval: tuple[float, float] | None
+    most: float = 1.0
 
     @property
     def corrected(self) -> float:
-        """The value minus what chance gives."""
-        return self.value - self.chance
+        """The value without chance: 0 by chance, `most` at the most."""
+        return without_chance(self.value, self.chance, self.most)
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
         return {"corrected": self.corrected, **asdict(self)}
 
 
-def measured(value: float, samples: Float[NDArray[Any], " resample"], chance: float = 0.0) -> Measured:
-    """A value with its interval. The samples are moved so that their mean is the corrected value.
+def without_chance(value: float, chance: float, most: float = 1.0) -> float:
+    """(value - chance) / (most - chance) x most."""
+    return (value - chance) * most / (most - chance) if most > chance else 0.0
 
-    Drawing some texts twice raises the information that chance gives, so the plain percentiles of the samples lie too high.
+
+def measured(value: float, samples: Float[NDArray[Any], " resample"], chance: float = 0.0, most: float = 1.0) -> Measured:
+    """A value with its interval. The samples are corrected like the value, and moved so that it is their mean.
+
+    Drawing some texts twice raises what chance gives, so the plain percentiles of the samples lie too high.
     """
     samples = samples[~np.isnan(samples)]
-    bounds = interval(samples, around=value - chance) if len(samples) > 1 and not np.isnan(value) else None
-    return Measured(float(value), float(chance), bounds)
+    if len(samples) < 2 or np.isnan(value):
+        return Measured(float(value), float(chance), None, most)
+    stretch = most / (most - chance) if most > chance else 0.0
+    low, high = interval(samples * stretch, around=without_chance(value, chance, most))
+    return Measured(float(value), float(chance), (low, high), most)
 
 
 def text_weights(
@@ -101,7 +114,7 @@ def text_counts(codes: NDArray[np.int64], texts: NDArray[np.int64], number: int,
     return flat.reshape(number, size).astype(np.float64)
 
 
-def mean_of(points: Sequence[tuple[float, NDArray[np.float64], float]]) -> Measured:
+def mean_of(points: Sequence[tuple[float, NDArray[np.float64], float]], most: float = 1.0) -> Measured:
     """The mean of a measure over routing points. Each has a value, samples of the same resamples, and what chance gives."""
     values, samples, chances = zip(*points, strict=True)
-    return measured(float(np.mean(values)), np.mean(samples, axis=0), float(np.mean(chances)))
+    return measured(float(np.mean(values)), np.mean(samples, axis=0), float(np.mean(chances)), most)
