@@ -63,6 +63,8 @@ ELSEWHERE = {
     "models/pico": "models/test_bundled.py",
     "models/provenance": "saving/test_folder.py",
     "models/routing": "encoding/test_backbone.py",
+    "probing/routing/readouts": "probing/routing/test_measures.py",
+    "probing/routing/record": "probing/routing/test_recording.py",
     "reporting/plotting": "reporting/test_figures.py",
     "reporting/probe_figures": "probing/test_won_pairs.py",
     "reporting/report_folder": "reporting/test_page.py",

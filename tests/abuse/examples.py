@@ -95,6 +95,9 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
         ("{in}", "-d", "mean,last", "-o", "{out}", *PICO), "sts/test.jsonl", "won", column="sentence1"
     ),
     ("probe", "layers"): Example(("--texts", "{in}", "-o", "{out}", *PICO), "texts.jsonl", "layers", column="text"),
+    ("probe", "routing"): Example(
+        ("-m", "sparse", "-t", "{in}", "--label", "kind", "-o", "{out}", *CPU), "kinds.jsonl", "routing", column="text"
+    ),
     ("probe", "states"): Example(("--texts", "{in}", "-o", "{out}", *PICO), "texts.jsonl", "states", column="text"),
     ("recipes", "list"): Example(()),
     ("recipes", "show"): Example(("llm2vec",)),
@@ -147,6 +150,8 @@ def furnish(folder: Path) -> None:
     """Put into an empty folder what the examples read."""
     texts = ["A man plays a guitar.", "The stock market fell.", "x", "Two dogs run.", "It rains again.", "Nobody knows why."]
     write_rows(folder / "texts.jsonl", [{"text": text, "name": f"t{place}"} for place, text in enumerate(texts)])
+    kinds = [{"text": f"{text} {n}", "kind": "ab"[n % 2]} for n, text in enumerate(texts * 2)]
+    write_rows(folder / "kinds.jsonl", kinds)
     write_task(folder / "sts", "sts")
     pairs = [{"anchor": f"song {n} of the band", "positive": f"the band plays {n}"} for n in range(12)]
     write_rows(folder / "pairs.jsonl", pairs)
@@ -166,6 +171,7 @@ def prepare(folder: Path, notes: Path) -> None:
         must(["expert", f"{name}.jsonl", "-m", "pico", "-o", f"experts/{name}", *SHORT], folder, notes)
     must(EXAMPLES["compare",].line(("compare",), output="done"), folder, notes)
     must(EXAMPLES["index",].line(("index",), output="indexed"), folder, notes)
+    must(["upcycle", "pico", "-o", "sparse", "--experts", "2", *CPU], folder, notes)
     settings = ('designs=["causal/plain/layer-attention"]', 'train="head"', "head.latents=4")
     must(["train", "pico.toml", "-o", "headed-run", *(w for s in settings for w in ("--set", s))], folder, notes)
     shutil.copytree(folder / "headed-run" / "model", folder / "headed")

@@ -50,7 +50,12 @@ NOT_READ = {
     "tokens",
 }
 # how an option writes its path
-FORMS = {"lessons": ("NAME={}",), "ability": ("NAME={}",), "task": ("{}", "{}#20", "{}:sts", "{}:sts#20")}
+FORMS = {
+    "texts": ("{}", "{}#20"),
+    "lessons": ("NAME={}",),
+    "ability": ("NAME={}",),
+    "task": ("{}", "{}#20", "{}:sts", "{}:sts#20"),
+}
 
 
 def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -32,6 +32,7 @@ READ = (
     "recipe",
     "reference",
     "task",
+    "texts",
     "train",
 )
 FILE, FOLDER, EITHER = "FILE", "FOLDER", "FILE|FOLDER"  # of either, a name without an ending is a folder

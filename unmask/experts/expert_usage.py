@@ -1,10 +1,7 @@
 """Expert usage: which experts the tokens of each domain go to, and how much the expert tells about the domain.
 
-I(D; E) = sum p(d, e) log p(d, e) / (p(d) p(e)), with equal weight for every domain, divided by log |D|. It is 0 if routing does not
-depend on the domain, and 1 if the expert determines the domain. It is measured at each routing point and averaged, since routing points
-may use different experts for the same domain.
-Counts of few lessons show some information by chance. So the same is measured many times with shuffled domains, and the mean of that is
-subtracted. The corrected value is 0 on average if routing does not depend on the domain.
+I(D; E) / H(D) is that of `unmask.statistics.routing.information`, on first choices: at each routing point, and averaged, since routing
+points may use different experts for the same domain. Chance is taken off as for every measure of routing.
 """
 
 from __future__ import annotations
@@ -23,6 +20,9 @@ from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.mixture.gating import gates
 from unmask.mixture.mixture_folder import Mixture
+from unmask.statistics.bootstrap import interval
+from unmask.statistics.routing.information import information, joint_of_texts, normalised_information
+from unmask.statistics.routing.text_bootstrap import bootstrap_texts, shuffled_labels, without_chance
 from unmask.training.targets import IGNORED
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Usage:
 
     load: for each domain and expert, the share of tokens whose first choice is that expert, averaged over routing points.
     strength: mean sum of the gates.
-    information: I(D; E) / log |D|, the mean over routing points. interval: 95 %, by bootstrap over lessons. shuffled: the mean
+    information: I(D; E) / H(D), the mean over routing points. interval: 95 %, by bootstrap over lessons. shuffled: the mean
     information with shuffled domains. by_point: the information at each routing point, in the order of the model.
     pooled: the information if all points are counted as one.
     responses, responses_shuffled: as information and shuffled, for the tokens of responses only. (Words of the prompt template come
@@ -61,13 +61,13 @@ class Usage:
 
     @property
     def corrected(self) -> float:
-        """The information minus what the same lessons give by chance."""
-        return self.information - self.shuffled
+        """The information without what the same lessons give by chance."""
+        return without_chance(self.information, self.shuffled)
 
     @property
     def responses_corrected(self) -> float:
         """The same, for the tokens of responses only."""
-        return self.responses - self.responses_shuffled
+        return without_chance(self.responses, self.responses_shuffled)
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -113,11 +113,15 @@ def measure_usage(
     lessons = [lesson for some in domains.values() for lesson in some]
     labels = np.repeat(np.arange(len(domains)), [len(some) for some in domains.values()])
     counts, answering, strength = first_choices(mixture, tokenizer, lessons, max_length)
-    random = np.random.default_rng(seed)
     by_point = information(counts, labels)
-    shuffled = [random.permutation(labels) for _ in range(_SHUFFLES)]
-    resampled = [information(*_resample(counts, labels, random)).mean() for _ in range(_RESAMPLES)]
-    low, high = np.percentile(resampled, [2.5, 97.5])
+    samples = bootstrap_texts(
+        lambda weights: normalised_information(joint_of_texts(counts, labels, weights)).mean(axis=1),
+        len(labels),
+        resamples=_RESAMPLES,
+        seed=seed,
+        strata=labels,
+    )
+    low, high = interval(samples, around=float(by_point.mean()))
     load = np.stack([counts[labels == domain].mean(axis=(0, 1)) for domain in range(len(domains))])
     names = [expert.name for expert in mixture.experts]
     known = [(row, names.index(name)) for row, name in enumerate(domains) if name in names]
@@ -128,34 +132,15 @@ def measure_usage(
         strength,
         float(by_point.mean()),
         (float(low), float(high)),
-        _by_chance(counts, shuffled),
+        _by_chance(counts, labels, seed),
         tuple(by_point.tolist()),
         float(information(counts.mean(axis=1, keepdims=True), labels)[0]),
         float(information(answering, labels).mean()),
-        _by_chance(answering, shuffled),
+        _by_chance(answering, labels, seed),
         float(np.mean([load[row].argmax() == place for row, place in known])) if known else None,
     )
 
 
-def information(counts: Counts, labels: NDArray[np.int64]) -> Float[NDArray[np.float64], " point"]:
-    """I(D; E) / log |D| at each routing point, from each lesson's expert shares and its domain. Every domain has the same weight."""
-    domains = np.unique(labels)
-    if len(domains) < 2:
-        return np.zeros(counts.shape[1])
-    joint = np.stack([counts[labels == domain].mean(axis=0) for domain in domains], axis=1) / len(domains)
-    apart = joint.sum(axis=1, keepdims=True) * joint.sum(axis=2, keepdims=True)
-    terms = np.where(joint > 0, joint * np.log(np.maximum(joint, 1e-300) / np.maximum(apart, 1e-300)), 0.0)
-    return terms.sum(axis=(1, 2)) / np.log(len(domains))  # type: ignore[no-any-return]
-
-
-def _by_chance(counts: Counts, shuffled: Sequence[NDArray[np.int64]]) -> float:
+def _by_chance(counts: Counts, labels: NDArray[np.int64], seed: int) -> float:
     """The mean information under shuffled domains."""
-    return float(np.mean([information(counts, labels).mean() for labels in shuffled]))
-
-
-def _resample(counts: Counts, labels: NDArray[np.int64], random: np.random.Generator) -> tuple[Counts, NDArray[np.int64]]:
-    """Lessons drawn again within each domain."""
-    places = np.concatenate(
-        [random.choice(np.flatnonzero(labels == domain), (labels == domain).sum()) for domain in np.unique(labels)]
-    )
-    return counts[places], labels[places]
+    return float(np.mean([information(counts, dealt).mean() for dealt in shuffled_labels(labels, _SHUFFLES, seed)]))

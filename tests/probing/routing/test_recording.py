@@ -182,7 +182,8 @@ def test_texts_and_labels_stand_beside_the_tokens(tokenizer: Any, tmp_path: Path
         values = record.label(name).values
         assert [values[code] for code in found.labels[name]] == [text.values[place] for text in texts.texts]
     vectors = model.encode([design := _mean()], found.texts)[design]
-    assert np.allclose(found.hidden, vectors, atol=1e-4)
+    assert np.allclose(record.hidden(np.arange(len(found.texts))), vectors, atol=1e-4)
+    assert (record.hidden(np.array([3, 9])) == record.hidden(np.arange(12))[[3, 9]]).all()
     assert (np.bincount(every(record).texts) == found.tokens).all()
     assert record.settings.provenance["versions"] and record.settings.weights.startswith("memory-")
 
@@ -229,6 +230,7 @@ def test_parts_do_not_change_what_is_recorded(tokenizer: Any, tmp_path: Path, mo
     assert (parts.ids == whole.ids).all() and (parts.texts == whole.texts).all()
     assert np.allclose(parts.probabilities[1], whole.probabilities[1], atol=HALF)
     assert record.texts.texts == [text.text for text in texts.texts]
+    assert (record.hidden(np.array([0, 8])) == record.hidden(np.arange(12))[[0, 8]]).all()
     one = record.choices([2])
     assert len(one.probabilities) == 1 and (one.probabilities[0] == parts.probabilities[2]).all()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from sklearn.metrics import mutual_info_score
@@ -53,6 +55,20 @@ def test_domains_weigh_the_same_whatever_their_size() -> None:
     joint = joint_of_texts(made.shares, made.labels, weights)
     assert joint.sum(axis=-1)[0, 0] == pytest.approx([1 / DOMAINS] * DOMAINS)
     assert information(made.shares[few], made.labels[few]) == pytest.approx(normalised_information(joint)[0])
+
+
+def test_information_by_hand() -> None:
+    labels = np.array([0, 0, 1, 1])
+    told = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    nothing = np.full((4, 2), 0.5)
+    assert information(np.stack([told, nothing], axis=1), labels) == pytest.approx([1.0, 0.0]), "each point by itself"
+    half = np.array([[[0.75, 0.25]]] * 2 + [[[0.25, 0.75]]] * 2)
+    expected = (2 * 0.375 * math.log(0.375 / 0.25) + 2 * 0.125 * math.log(0.125 / 0.25)) / math.log(2)
+    assert information(half, labels) == pytest.approx([expected])
+    assert information(half[[0, 2, 3]], labels[[0, 2, 3]]) == pytest.approx([expected]), (
+        "domains weigh the same, whatever their size"
+    )
+    assert information(half[:2], labels[:2]) == 0.0
 
 
 def test_weights_are_texts_that_come_several_times() -> None:

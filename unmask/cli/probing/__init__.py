@@ -8,6 +8,7 @@ from unmask.cli.options import with_model_options
 from unmask.cli.outputs import Command, Group
 from unmask.cli.probing.analyses import clusters, layers, pairs, prompts, states
 from unmask.cli.probing.probes import geometry, head, masked, prefix, words
+from unmask.cli.probing.routing import routing
 
 probe = typer.Typer(
     cls=Group,
@@ -26,6 +27,7 @@ for command, example in (
     (prompts, "prompts test.jsonl -m MODEL -o prompts"),
     (pairs, "pairs test.jsonl -m MODEL -o pairs"),
     (layers, "layers -m smollm2 -d mean -t starter -o layers"),
+    (routing, "routing -m MODEL -t news.jsonl -t code.jsonl --label topic -o routing"),
     (states, "states -m smollm2 --texts texts.txt --limit 200 -o states"),
 ):
     probe.command(cls=Command, epilog=f"Example: unmask probe {example}")(with_model_options(command))

@@ -110,12 +110,11 @@ class Choices:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """The texts of a record. labels: for each label of texts, the place of its value. hidden: the mean state of the text's tokens."""
+    """The texts of a record. tokens: so many of each are recorded. labels: for each label of texts, the place of its value."""
 
     texts: list[str]
     tokens: Int[NDArray[Any], " text"]
     labels: dict[str, NDArray[np.int16]]
-    hidden: Float[NDArray[np.float32], "text dim"]
 
 
 class RoutingRecord:
@@ -146,12 +145,26 @@ class RoutingRecord:
     def texts(self) -> Texts:
         """The texts, with their labels."""
         import pyarrow as pa
+
+        names = [label.name for label in self.settings.labels if label.of == "text"]
+        wanted = ["text", "tokens", *(f"label_{name}" for name in names)]
+        table = pa.concat_tables([self._texts(part, wanted) for part in range(self.settings.parts)])
+        labels = {name: _numbers(table, f"label_{name}") for name in names}
+        return Texts(table["text"].to_pylist(), _numbers(table, "tokens"), labels)
+
+    def hidden(self, numbers: Int[NDArray[Any], " text"]) -> Float[NDArray[np.float32], "text dim"]:
+        """The mean state of the last layer over the tokens of some texts, by their ascending numbers."""
+        rows, first = [], 0
+        for part in range(self.settings.parts):
+            states = _rows(self._texts(part, ["hidden"]), "hidden")
+            rows.append(states[numbers[(numbers >= first) & (numbers < first + len(states))] - first])
+            first += len(states)
+        return np.concatenate(rows)
+
+    def _texts(self, part: int, columns: Sequence[str]) -> Any:
         import pyarrow.parquet as pq
 
-        table = pa.concat_tables([pq.read_table(part_folder(self.folder, part) / TEXTS) for part in range(self.settings.parts)])
-        hidden = table["hidden"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, self.settings.dim)
-        labels = {label.name: _numbers(table, label.name) for label in self.settings.labels if label.of == "text"}
-        return Texts(table["text"].to_pylist(), _numbers(table, "tokens"), labels, hidden)
+        return pq.read_table(part_folder(self.folder, part) / TEXTS, columns=list(columns))
 
     def _read(self, part: int, points: Sequence[int]) -> Choices:
         import pyarrow.parquet as pq
@@ -211,7 +224,14 @@ def is_whole(part: Path, settings: RecordSettings) -> bool:
     return bool(metadata.get(b"unmask") == settings.digest.encode())
 
 
-def write_part(scratch: Path, settings: RecordSettings, first_text: int, texts: Texts, choices: Choices) -> None:
+def write_part(
+    scratch: Path,
+    settings: RecordSettings,
+    first_text: int,
+    texts: Texts,
+    hidden: Float[NDArray[np.float32], "text dim"],
+    choices: Choices,
+) -> None:
     """Write the two tables of a part into a folder."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -226,10 +246,10 @@ def write_part(scratch: Path, settings: RecordSettings, first_text: int, texts: 
     tokens = pa.table({**{name: pa.array(values) for name, values in plain.items()}, **tags, **lists})
     told = {b"unmask": settings.digest.encode()}
     pq.write_table(tokens.replace_schema_metadata(told), scratch / TOKENS, compression="zstd", use_dictionary=["token"])
-    labels = {name: pa.array(values) for name, values in texts.labels.items()}
+    labels = {f"label_{name}": pa.array(values) for name, values in texts.labels.items()}
     number = np.arange(first_text, first_text + len(texts.texts), dtype=np.int32)
     columns = {"number": pa.array(number), "text": pa.array(texts.texts, pa.string()), "tokens": pa.array(texts.tokens)}
-    table = pa.table({**columns, **labels, "hidden": _list_column(texts.hidden)})
+    table = pa.table({**columns, **labels, "hidden": _list_column(hidden)})
     pq.write_table(table.replace_schema_metadata(told), scratch / TEXTS, compression="zstd")
 
 

@@ -261,7 +261,7 @@ def _record_part(
         label.name: np.array([label.values.index(texts.texts[place].values[at]) for place in places], np.int16)
         for at, label in enumerate(label for label in settings.labels if label.of == "text")
     }
-    write_part(scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels, hidden), choices)
+    write_part(scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels), hidden, choices)
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
