@@ -111,7 +111,6 @@ def _show_measures(record: RoutingRecord, seed: int, as_json: bool) -> None:
         rows += [_row(f"{name}: {measure}", one) for measure, one in found["measures"].items()]
         rows += _readout_rows(name, found["readout"])
     settings = record.settings
-    unused = result["unused"]
     first = settings.points[0]
     notes = [
         f"{settings.model}: {len(settings.points)} routing points, {first.chosen} of {first.experts} experts a token; "

@@ -245,7 +245,14 @@ def write_part(
     tags = {f"label_{name}": pa.array(values) for name, values in choices.tags.items()}
     tokens = pa.table({**{name: pa.array(values) for name, values in plain.items()}, **tags, **lists})
     told = {b"unmask": settings.digest.encode()}
-    pq.write_table(tokens.replace_schema_metadata(told), scratch / TOKENS, compression="zstd", use_dictionary=["token"])
+    places = range(len(settings.points))
+    pq.write_table(
+        tokens.replace_schema_metadata(told),
+        scratch / TOKENS,
+        compression="zstd",
+        use_dictionary=["text", "token", *(f"chosen_{point}.list.element" for point in places)],
+        use_byte_stream_split=[f"{kind}_{point}.list.element" for kind in ("probabilities", "gates") for point in places],
+    )
     labels = {f"label_{name}": pa.array(values) for name, values in texts.labels.items()}
     number = np.arange(first_text, first_text + len(texts.texts), dtype=np.int32)
     columns = {"number": pa.array(number), "text": pa.array(texts.texts, pa.string()), "tokens": pa.array(texts.tokens)}

@@ -156,6 +156,11 @@ def routing_points(backbone: Backbone, pad_id: int = 0) -> tuple[Point, ...]:
     )
 
 
+def part_tokens_of(points: Sequence[Point]) -> int:
+    """The most tokens of a part."""
+    return int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
+
+
 def _settings(
     model: LoadedModel,
     texts: LabelledTexts,
@@ -169,7 +174,7 @@ def _settings(
     backbone, provenance = model.backbone, model.provenance
     with model_lock(backbone.model):
         points = routing_points(backbone)
-    part_tokens = int(np.clip(_PART_VALUES // sum(point.experts for point in points), _LEAST, _MOST))
+    part_tokens = part_tokens_of(points)
     mixture = getattr(backbone.model, "mixture", None)
     lengths = [len(text.ids) for text in tokenized.texts]
     return RecordSettings(

@@ -82,8 +82,9 @@ def pair_counts(
     """How many tokens chose each two experts; on the diagonal, each one. -1 stands for no choice."""
     pairs = np.zeros(experts * experts)
     for one in range(chosen.shape[1]):
-        for other in range(chosen.shape[1]):
+        for other in range(one, chosen.shape[1]):
             real = (chosen[:, one] >= 0) & (chosen[:, other] >= 0)
             codes = chosen[real, one].astype(np.int64) * experts + chosen[real, other]
             pairs += np.bincount(codes, None if weights is None else weights[real], minlength=experts * experts)
-    return pairs.reshape(experts, experts)
+    table = pairs.reshape(experts, experts)
+    return table + table.T - np.diag(np.diagonal(table))
