@@ -26,9 +26,9 @@ def native(family: str, tokenizer: Any) -> LoadedModel:
     return LoadedModel(Backbone(FAMILIES[family].build(), "causal"), tokenizer, Source("pico"))
 
 
-def ours(folder: Path, tokenizer: Any, routing: Routing | None = None) -> LoadedModel:
+def ours(folder: Path, tokenizer: Any, routing: Routing | None = None, family: str = "llama") -> LoadedModel:
     """A mixture of three experts whose routers are not flat."""
-    model = language_model(vocab_size=512, max_position_embeddings=512)
+    model = language_model(family, vocab_size=512, max_position_embeddings=512)
     mixture = Mixture(model, saved_experts(folder, model), routing or Routing(top_k=2))
     torch.manual_seed(1)
     for router in mixture.routers.values():

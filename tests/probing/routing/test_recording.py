@@ -18,7 +18,7 @@ import unmask.probing.routing.recording as recording
 from tests.probing.routing.recorded import NATIVE, native, of_words, ours, topical
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
-from unmask.mixture.gating import Routing
+from unmask.mixture.gating import Routing, RoutingPoint
 from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.probing.routing.record import Choices, RoutingRecord, read_record
 from unmask.probing.routing.recording import record_routing
@@ -29,6 +29,7 @@ CONFIGURATIONS = {
     "layer": Routing(router="layer", top_k=1),
     "final": Routing(router="final", top_k=2, renormalise=True),
     "sequence": Routing(level="sequence", top_k=1),
+    "span": Routing(span=2, top_k=1),
 }
 
 
@@ -117,17 +118,35 @@ def test_the_record_is_what_the_routers_of_our_mixture_did(name: str, tokenizer:
     model, texts = ours(tmp_path, tokenizer, routing), topical()
     record = record_routing(model, texts, tmp_path / "record")
     choices = every(record)
-    assert len(record.points) == 6 and record.settings.experts == ("a", "b", "c")
-    assert [point.layer for point in record.points] == [1, 1, 2, 2, 3, 3]
+    layers = {"final": [1], "span": [1, 3]}.get(name, [1, 1, 2, 2, 3, 3])
+    assert [point.layer for point in record.points] == layers, "a shared decision is recorded once"
+    assert record.settings.experts == ("a", "b", "c")
+    names = [name for name, module in model.backbone.model.named_modules() if isinstance(module, RoutingPoint)]
+    places = [names.index(point.name) for point in record.points]
     for number in (0, 5):
         logits, _ = by_hooks(model, texts.texts[number].text)
-        for point in range(6):
+        for point, place in enumerate(places):
             shares, chosen, gates = of_text(choices, number, point)
-            expected = logits[point].softmax(dim=-1)
+            expected = logits[place].softmax(dim=-1)
             best = expected.topk(routing.top_k)
             weights = best.values / best.values.sum(dim=-1, keepdim=True) if routing.renormalise else best.values
             assert np.allclose(shares, expected, atol=HALF)
             assert (chosen == best.indices.numpy()).all() and np.allclose(gates, weights, atol=HALF)
+
+
+def test_a_mixture_of_ours_on_a_native_mixture_has_both_routers(tokenizer: Any, tmp_path: Path) -> None:
+    """They are recorded under their names, whatever their order among the modules."""
+    model, texts = ours(tmp_path, tokenizer, family="olmoe"), topical(4)
+    model.backbone.routers.reverse()
+    record = record_routing(model, texts, tmp_path / "record")
+    modules = dict(model.backbone.model.named_modules())
+    logits, _ = by_hooks(model, texts.texts[1].text)
+    names = {module: name for name, module in modules.items()}
+    by_name = dict(zip([names[router.module] for router in model.backbone.routers], logits, strict=True))
+    assert [point.experts for point in record.points] == [3, 8] * 3, "in the order in which they run"
+    for place, point in enumerate(record.points):
+        shares, *_ = of_text(every(record), 1, place)
+        assert np.allclose(shares, by_name[point.name].softmax(dim=-1), atol=HALF), point.name
 
 
 def test_gates_that_override_the_routing_are_recorded(tokenizer: Any, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def ablate_experts(
         raise UnmaskError(f"{type(body).__name__} {why_no_routers(body)}.")
     if len(texts) != len(labels):
         raise UnmaskError(f"There are {len(texts)} texts and {len(labels)} labels; each text needs one.")
-    number = max(point.experts for point in routing_points(backbone))
+    number = max(point.experts for point in routing_points(backbone).values())
     chosen = tuple(range(number)) if experts is None else tuple(experts)
     places = tuple(range(len(routers))) if points is None else tuple(points)
     tokenized = list(PromptTokenizer(tokenizer, "plain", max_length).tokenize(texts))

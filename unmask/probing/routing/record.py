@@ -103,9 +103,9 @@ class Choices:
     positions: Int[NDArray[Any], " token"]
     ids: Int[NDArray[Any], " token"]
     tags: dict[str, NDArray[np.int16]]
-    probabilities: list[Float[NDArray[np.float16], "token expert"]]
-    chosen: list[Int[NDArray[np.int16], "token k"]]
-    gates: list[Float[NDArray[np.float16], "token k"]]
+    probabilities: list[Float[NDArray[np.float16], "token _"]]
+    chosen: list[Int[NDArray[np.int16], "token _"]]
+    gates: list[Float[NDArray[np.float16], "token _"]]
 
 
 @dataclass(frozen=True, eq=False)

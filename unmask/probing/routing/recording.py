@@ -7,6 +7,7 @@ the same parts, and with the same bytes. Only one part is in memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.encoding.backbone import Backbone, HiddenRead, RoutingRead
 from unmask.encoding.batching import collate, default_batch_tokens, plan
@@ -98,16 +99,41 @@ def record_routing(
     settings = _settings(model, texts, labels, tokenized, sample, seed, max_length, budget)
     with only_run_in(folder):
         settings = _claim(folder, settings)
+        layout = Layout.of(backbone)
         bounds = list(chunks([len(text.ids) for text in tokenized.texts], settings.part_tokens))
         with progress_bar("recording texts", settings.texts) as advance:
             for part, (start, end) in enumerate(bounds):
                 place = part_folder(folder, part)
                 if not is_whole(place, settings):
                     with atomic_folder(place, replaces=lambda _: True) as scratch:
-                        _record_part(scratch, backbone, settings, texts, tokenized, range(start, end))
+                        _record_part(scratch, backbone, layout, settings, texts, tokenized, range(start, end))
                         seal(scratch)
                 advance(end - start)
     return RoutingRecord(folder, settings)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a forward pass gives. points: of every router. kept: the places of those that are recorded.
+
+    In a mixture of ours, blocks may share a decision. It is recorded once, where it is made.
+    """
+
+    points: tuple[Point, ...]
+    kept: tuple[int, ...]
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> Layout:
+        """The layout of a model."""
+        by_module, mixture = routing_points(backbone), getattr(backbone.model, "mixture", None)
+        ours = list(mixture.points.values()) if mixture else []
+        shared = ours[1:] if mixture and mixture.routing.router == "final" else [point for point in ours if not point.decides]
+        return cls(tuple(by_module.values()), tuple(place for place, module in enumerate(by_module) if module not in shared))
+
+    @property
+    def recorded(self) -> tuple[Point, ...]:
+        """The points that are recorded."""
+        return tuple(self.points[place] for place in self.kept)
 
 
 def tokenize(
@@ -135,25 +161,30 @@ def tokenize(
     return TokenizedTexts(tokenized, np.split(recorded, ends[:-1]), tags)
 
 
-def routing_points(backbone: Backbone, pad_id: int = 0) -> tuple[Point, ...]:
-    """The routing points of a model, with the numbers of experts that it has and applies. Raises UnmaskError if a router hides them."""
+def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
+    """The routers of a model in the order in which they run, with the numbers of experts that they score and choose.
+
+    That need not be the order of modules. Raises UnmaskError if a router hides what it chooses.
+    """
+    ran: list[nn.Module] = []
     found: list[tuple[int, int]] = []
 
     def count(weights: Float[Tensor, "text token expert"], mask: Bool[Tensor, "text token"]) -> Tensor:
         found.append((weights.shape[-1], int((weights != 0).sum(dim=-1).max())))
         return weights.flatten(0, 1)
 
-    probe = TokenizedText(
-        tuple((7919 * token + 3) % backbone.model.get_input_embeddings().num_embeddings for token in range(16)), 0
-    )
-    with torch.inference_mode():
-        backbone.read(collate([probe], pad_id), [RoutingRead("topk", count)])
+    vocabulary = backbone.model.get_input_embeddings().num_embeddings
+    probe = TokenizedText(tuple((7919 * token + 3) % vocabulary for token in range(16)), 0)
+    with model_lock(backbone.model), ExitStack() as hooks, torch.inference_mode():
+        for router in backbone.routers:
+            hooks.callback(router.module.register_forward_hook(lambda module, *_: ran.append(module)).remove)
+        backbone.read(collate([probe], 0), [RoutingRead("topk", count)])
     names = {module: name for name, module in backbone.model.named_modules()}
     layer_of = {module: place for place, layer in enumerate(backbone.layers, start=1) for module in layer.modules()}
-    return tuple(
-        Point(name=names[router.module], layer=layer_of.get(router.module, 0), experts=experts, chosen=chosen)
-        for router, (experts, chosen) in zip(backbone.routers, found, strict=True)
-    )
+    return {
+        module: Point(name=names[module], layer=layer_of.get(module, 0), experts=experts, chosen=chosen)
+        for module, (experts, chosen) in zip(ran, found, strict=True)
+    }
 
 
 def part_tokens_of(points: Sequence[Point]) -> int:
@@ -172,8 +203,7 @@ def _settings(
     budget: int,
 ) -> RecordSettings:
     backbone, provenance = model.backbone, model.provenance
-    with model_lock(backbone.model):
-        points = routing_points(backbone)
+    points = Layout.of(backbone).recorded
     part_tokens = part_tokens_of(points)
     mixture = getattr(backbone.model, "mixture", None)
     lengths = [len(text.ids) for text in tokenized.texts]
@@ -235,7 +265,13 @@ def _claim(folder: Path, settings: RecordSettings) -> RecordSettings:
 
 
 def _record_part(
-    scratch: Path, backbone: Backbone, settings: RecordSettings, texts: LabelledTexts, tokenized: TokenizedTexts, places: range
+    scratch: Path,
+    backbone: Backbone,
+    layout: Layout,
+    settings: RecordSettings,
+    texts: LabelledTexts,
+    tokenized: TokenizedTexts,
+    places: range,
 ) -> None:
     own = [tokenized.texts[place] for place in places]
     kept = [tokenized.kept[place] for place in places]
@@ -247,7 +283,7 @@ def _record_part(
     hidden = np.empty((len(own), settings.dim), np.float32)
     for batch in plan([len(text.ids) for text in own], settings.batch_tokens):
         rows = np.concatenate([np.arange(starts[text], ends[text]) for text in batch])
-        hidden[batch], values = _read(backbone, [own[text] for text in batch], [kept[text] for text in batch], settings)
+        hidden[batch], values = _read(backbone, layout, [own[text] for text in batch], [kept[text] for text in batch])
         for point, (shares, places_of, strengths) in enumerate(values):
             probabilities[point][rows], chosen[point][rows], gates[point][rows] = shares, places_of, strengths
     tags = np.concatenate([tokenized.tags[place][:, mask] for place, mask in zip(places, kept, strict=True)], axis=1)
@@ -271,7 +307,7 @@ def _record_part(
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _read(
-    backbone: Backbone, texts: Sequence[TokenizedText], kept: Sequence[NDArray[np.bool_]], settings: RecordSettings
+    backbone: Backbone, layout: Layout, texts: Sequence[TokenizedText], kept: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.float32], list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]]:
     """Mean hidden states of texts; and for each routing point the probabilities, the chosen experts and their gates, token by token."""
     batch = collate(texts, 0)
@@ -285,14 +321,14 @@ def _read(
     every, applied = RoutingRead("softmax", select), RoutingRead("topk", select)
     mean = HiddenRead(backbone.depth, POOLINGS["mean"])
     values = backbone.read(batch, [every, applied, mean])
-    sizes = [point.experts for point in settings.points]
+    sizes = [point.experts for point in layout.points]
+    shares_of, gates_of = values[every].split(sizes, dim=1), values[applied].split(sizes, dim=1)
     points = []
-    for point, shares, strengths in zip(
-        settings.points, values[every].split(sizes, 1), values[applied].split(sizes, 1), strict=True
-    ):
+    for place in layout.kept:
+        point, shares = layout.points[place], shares_of[place]
         if not torch.isfinite(shares).all():
             raise UnmaskError(f"The router '{point.name}' gives numbers that are not finite. Use --dtype float32.")
-        points.append((shares.half().cpu().numpy(), *_strongest(point, strengths)))
+        points.append((shares.half().cpu().numpy(), *_strongest(point, gates_of[place])))
     return values[mean].float().cpu().numpy(), points
 
 
