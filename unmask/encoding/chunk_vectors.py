@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.chunking import Chunking
+from unmask.encoding.chunking import Chunking, Span
 from unmask.encoding.encode import Tally, encode_tokenized
 from unmask.encoding.features import Fit
 from unmask.encoding.late_chunking import require_late, windows
 from unmask.encoding.quantization import AnyVectors
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
 from unmask.io.terminal import progress_bar
 
 
@@ -47,6 +48,24 @@ class Chunks:
         return [documents[document][start:end] for document, start, end in rows]
 
 
+@dataclass(frozen=True)
+class ChunkedDocument:
+    """The chunks of a document, and what the model reads for them: texts with one vector for each chunk, in order."""
+
+    spans: list[Span]
+    texts: list[TokenizedText]
+
+
+def chunk_document(
+    tokenizer: PromptTokenizer, document: str, chunking: Chunking, causal: bool, instruction: str | None = None
+) -> ChunkedDocument:
+    """Split a document, and tokenize each chunk, or with `late` the whole document. causal: whether the model reads it so."""
+    spans = chunking.split(tokenizer.tokenizer, document)
+    if chunking.late:
+        return ChunkedDocument(spans, list(windows(tokenizer, document, spans, causal, instruction)))
+    return ChunkedDocument(spans, list(tokenizer.tokenize([document[start:end] for start, end in spans], instruction)))
+
+
 def encode_chunks(
     backbone: Backbone,
     tokenizer: PromptTokenizer,
@@ -66,16 +85,11 @@ def encode_chunks(
     late, before anything is computed; for a vector that is not finite, it names the document.
     """
     check_chunking(backbone, tokenizer, list(fits), chunking, instruction)
-    spans = [chunking.split(tokenizer.tokenizer, document) for document in documents]
-    owners = _repeated(spans)
-    starts, ends = np.array([span for chunks in spans for span in chunks], np.int64).reshape(-1, 2).T
-    if chunking.late:
-        causal = backbone.attention == "causal"
-        read = [list(windows(tokenizer, *whole, causal, instruction)) for whole in zip(documents, spans, strict=True)]
-        texts, numbers = [window for of_document in read for window in of_document], _repeated(read)
-    else:
-        parts = [document[start:end] for document, chunks in zip(documents, spans, strict=True) for start, end in chunks]
-        texts, numbers = list(tokenizer.tokenize(parts, instruction)), owners
+    causal = backbone.attention == "causal"
+    chunked = [chunk_document(tokenizer, document, chunking, causal, instruction) for document in documents]
+    owners, numbers = _repeated([one.spans for one in chunked]), _repeated([one.texts for one in chunked])
+    starts, ends = np.array([span for one in chunked for span in one.spans], np.int64).reshape(-1, 2).T
+    texts = [text for one in chunked for text in one.texts]
     mine = Tally()
     with progress_bar("embedding", len(texts), show_progress) as advance:
         vectors = encode_tokenized(
@@ -86,7 +100,7 @@ def encode_chunks(
     return {design: Chunks(owners, starts, ends, rows) for design, rows in vectors.items()}
 
 
-def _repeated(parts: Sequence[Sequence[object]]) -> NDArray[np.int64]:
+def _repeated(parts: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
     """The place of each document, once for each of its parts."""
     return np.repeat(np.arange(len(parts)), np.array([len(part) for part in parts], np.int64))
 
