@@ -187,6 +187,9 @@ def test_the_manifest_says_everything_that_the_vectors_depend_on(
         "normalize": True,
         "precision": "float16",
         "keep": [],
+        "chunk": None,
+        "overlap": 0,
+        "late": False,
     }
     assert (found["texts"], found["truncated"], found["dim"]) == (6, 0, 32)
     assert found["tokens"] > 6

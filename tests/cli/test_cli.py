@@ -475,9 +475,23 @@ def test_every_option_of_embed_reaches_the_manifest(run: Run, model: Path, texts
         "normalize": True,
         "precision": "float16",
         "keep": [],
+        "chunk": None,
+        "overlap": 0,
+        "late": False,
     }
     assert (manifest["max_length"], manifest["batch_tokens"], manifest["dtype"]) == (24, 64, "float32")
     assert "note: " in found.err and "cut to 24 tokens: text " in found.err and "--max-length" in found.err
+
+
+def test_embed_splits_texts_and_tells_what_a_precision_loses(run: Run, model: Path, texts: Path) -> None:
+    options = "-d mean -o chunks.jsonl --chunk 6 --overlap 2 --late --precision binary"
+    found = embedded(run, model, texts, *options.split())
+    assert found.code == 0 and "binary against float32, on " in found.err
+    rows = [json.loads(line) for line in Path("chunks.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert list(rows[0]) == ["id", "chunk", "start", "end", "vector"] and len(rows[0]["vector"]) == 8
+    manifest = json.loads(Path("chunks.jsonl.manifest.json").read_text())
+    assert manifest["options"] | {"chunk": 6, "overlap": 2, "late": True} == manifest["options"]
+    assert manifest["precision_loss"]["vectors"] == len(rows)
 
 
 def test_embed_fits_on_the_texts_that_it_is_given(run: Run, model: Path, texts: Path) -> None:

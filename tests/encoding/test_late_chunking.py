@@ -15,6 +15,7 @@ from tests.encoding.test_tokenization import greedy_tokenizer
 from tests.families import FAMILIES
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding.beginnings import shared_length
 from unmask.encoding.chunking import Chunking
 from unmask.encoding.heads import HeadOptions, build_head
 from unmask.encoding.late_chunking import windows
@@ -120,7 +121,8 @@ def test_heads_pool_chunks_too(kind: str, pico: Callable[..., Embedder]) -> None
 
 def test_an_instruction_is_seen_and_not_pooled(pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/instruction/mean", instructions={"document": "Remember it"})
-    documents = [f"{text} {DOCUMENT}" for text in TEXTS] * 2  # enough that the instruction is computed once for all
+    documents = [f"{text} number {number}" for number, text in enumerate(TEXTS * 2)]
+    assert shared_length(list(embedder.prompt.tokenize(documents, "Remember it"))), "the instruction is computed once for all"
     late = embedder.encode_chunks(documents, 16, late=True, instruction_name="document")
     first = [place for place, number in enumerate(late.numbers) if number == 0]
     expected = embedder.encode([late.texts(documents)[place] for place in first], instruction="Remember it")

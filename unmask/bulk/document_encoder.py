@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from unmask.bulk.documents import DeadLetter, Document, dead_letter
 from unmask.bulk.job import Job
 from unmask.bulk.vector_writers import Block, Layout
+from unmask.encoding.chunk_vectors import ChunkedDocument, check_chunking, chunk_document
+from unmask.encoding.chunking import Span
 from unmask.encoding.encode import Tally, encode_tokenized, remedy_for
-from unmask.encoding.quantization import finish
+from unmask.encoding.quantization import PrecisionLoss, finish, measure_loss, normalized, sample_rows
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
-    from unmask.encoding.tokenization import TokenizedText
 
 
 @dataclass
@@ -44,12 +45,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What came of documents: rows for a file of vectors, and dead letters. cut: rows whose texts were cut."""
+    """What came of documents: rows for a file of vectors, and dead letters. cut: rows whose texts were cut; loss: of the precision."""
 
     block: Block
     dead: list[DeadLetter]
     counts: Counts
     cut: list[int]
+    loss: PrecisionLoss | None = None
 
 
 class DocumentEncoder:
@@ -63,76 +65,109 @@ class DocumentEncoder:
         self.embedder, self.job = embedder, job
         empty = embedder.encode([], instruction=job.instruction, dim=job.dim, normalize=job.normalize, precision=job.precision)
         list(embedder.prompt.tokenize(["a " * embedder.max_length], job.instruction))  # is there room for a text?
-        self.layout = Layout(empty.shape[1], empty.dtype, job.keep)
+        if job.chunking:
+            check_chunking(embedder.backbone, embedder.prompt, [embedder.design], job.chunking, job.instruction)
+        self.layout = Layout(empty.shape[1], empty.dtype, job.keep, chunked=job.chunking is not None)
 
     def encode(self, documents: Sequence[Document]) -> Encoded:
         """The vectors of documents, in their order. Equal texts are computed once."""
         places: dict[str, int] = {}
         for document in documents:
             places.setdefault(document.text, len(places))
-        tokenized, refused = self._tokenize(list(places))
+        chunked, refused = self._tokenize(list(places))
         tally, not_finite = Tally(), list[int]()
         vectors = encode_tokenized(
             self.embedder.backbone,
             self.embedder.prompt,
             {self.embedder.design: self.embedder.fitted},
-            [text for text in tokenized if text is not None],
+            [text for document in chunked if document is not None for text in document.texts],
             batch_tokens=self.embedder.batch_tokens,
             tally=tally,
             steady=self.job.to_folder,
             not_finite=not_finite,
         )[self.embedder.design]
-        return self._finish(documents, places, tokenized, refused, vectors, tally, not_finite)
+        return self._finish(documents, places, chunked, refused, vectors, tally, not_finite)
 
-    def _tokenize(self, texts: Sequence[str]) -> tuple[list[TokenizedText | None], dict[int, str]]:
+    def _tokenize(self, texts: Sequence[str]) -> tuple[list[ChunkedDocument | None], dict[int, str]]:
         """The tokens of each text, or None and the reason if the tokenizer cannot take it."""
         try:
-            return list(self.embedder.prompt.tokenize(texts, self.job.instruction)), {}
+            return [*self._chunked(texts)], {}
         except Exception:  # one text spoils it for all, so each is tried alone
-            tokenized: list[TokenizedText | None] = []
+            chunked: list[ChunkedDocument | None] = []
             refused = {}
             for place, text in enumerate(texts):
                 try:
-                    tokenized += self.embedder.prompt.tokenize([text], self.job.instruction)
+                    chunked += self._chunked([text])
                 except Exception as error:
-                    tokenized.append(None)
+                    chunked.append(None)
                     refused[place] = str(error) if isinstance(error, UnmaskError) else f"the tokenizer fails: {error}"
-            return tokenized, refused
+            return chunked, refused
+
+    def _chunked(self, texts: Sequence[str]) -> Iterator[ChunkedDocument]:
+        """What the model reads of each text. A text that is not split is one chunk."""
+        prompt, chunking = self.embedder.prompt, self.job.chunking
+        if chunking is None:
+            for text, tokens in zip(texts, prompt.tokenize(texts, self.job.instruction), strict=True):
+                yield ChunkedDocument([(0, len(text))], [tokens])
+            return
+        causal = self.embedder.backbone.attention == "causal"
+        for text in texts:
+            yield chunk_document(prompt, text, chunking, causal, self.job.instruction)
 
     def _finish(
         self,
         documents: Sequence[Document],
         places: dict[str, int],
-        tokenized: Sequence[TokenizedText | None],
+        chunked: Sequence[ChunkedDocument | None],
         refused: dict[int, str],
         vectors: NDArray[np.float32],
         tally: Tally,
         not_finite: Sequence[int],
     ) -> Encoded:
-        done = [place for place, text in enumerate(tokenized) if text is not None]
+        rows = _rows(chunked)
         reasons = dict(refused)
-        for row in not_finite:
-            reasons[done[row]] = f"its vector is not finite (NaN or infinity). {remedy_for(self.embedder.backbone.dtype)}"
-        rows = {place: row for row, place in enumerate(done) if place not in reasons}
-        for place in self._too_large(vectors, rows):
-            reasons[place] = "its vector does not fit float16; use --normalize, or --precision float32."
-            del rows[place]
-        kept = [document for document in documents if places[document.text] in rows]
+        read = [place for place, document in enumerate(chunked) if document is not None for _ in document.texts]
+        spoilt = {read[text] for text in not_finite}
+        for place, own in rows.items():
+            if place in spoilt:
+                reasons[place] = f"its vector is not finite (NaN or infinity). {remedy_for(self.embedder.backbone.dtype)}"
+            elif self._too_large(vectors[own.start : own.stop]):
+                reasons[place] = "its vector does not fit float16; use --normalize, or --precision float32."
+        kept = [document for document in documents if places[document.text] not in reasons]
         lost = [document for document in documents if places[document.text] in reasons]
         dead = [dead_letter(one.row, one.line, f", line {one.line}: {reasons[places[one.text]]}", one.text) for one in lost]
-        cut = [document.row for document in kept if getattr(tokenized[places[document.text]], "truncated", False)]
-        chosen = vectors[[rows[places[document.text]] for document in kept]]
-        block = Block(
-            [document.id for document in kept],
-            finish(chosen, self.job.dim, self.job.normalize, self.job.precision),
-            {name: [document.kept[at] for document in kept] for at, name in enumerate(self.job.keep)},
-        )
-        counts = Counts(len(documents), len(kept), len(dead), len(cut), tally.tokens, tally.padded)
-        return Encoded(block, dead, counts, cut)
+        parts = [chunked[places[document.text]] for document in kept]
+        cut = [one.row for one, part in zip(kept, parts, strict=True) if part and any(text.truncated for text in part.texts)]
+        chosen = vectors[[row for document in kept for row in rows[places[document.text]]]]
+        block = self._block(kept, [part.spans for part in parts if part], chosen)
+        counts = Counts(len(documents), len(chosen), len(dead), len(cut), tally.tokens, tally.padded)
+        sample = chosen[sample_rows(len(chosen)), : self.job.dim]
+        loss = measure_loss(normalized(sample) if self.job.normalize else sample, self.job.precision)
+        return Encoded(block, dead, counts, cut, loss)
 
-    def _too_large(self, vectors: NDArray[np.float32], rows: dict[int, int]) -> list[int]:
-        """The places of texts whose vectors do not fit the precision."""
-        if self.job.precision != "float16" or self.job.normalize or not rows:
-            return []
-        largest = np.abs(vectors[:, : self.job.dim]).max(axis=1)
-        return [place for place, row in rows.items() if largest[row] > np.finfo(np.float16).max]
+    def _block(self, documents: Sequence[Document], spans: Sequence[Sequence[Span]], vectors: NDArray[np.float32]) -> Block:
+        """A row for each chunk of each document, with what is kept of the document."""
+        owners = [document for document, own in zip(documents, spans, strict=True) for _ in own]
+        return Block(
+            [document.id for document in owners],
+            finish(vectors, self.job.dim, self.job.normalize, self.job.precision),
+            {name: [document.kept[at] for document in owners] for at, name in enumerate(self.job.keep)},
+            [(number, *span) for own in spans for number, span in enumerate(own)] if self.job.chunking else None,
+        )
+
+    def _too_large(self, vectors: NDArray[np.float32]) -> bool:
+        """Whether a vector does not fit the precision."""
+        if self.job.precision != "float16" or self.job.normalize:
+            return False
+        largest = np.abs(vectors[:, : self.job.dim]).max()
+        return bool(largest > np.finfo(np.float16).max)
+
+
+def _rows(chunked: Sequence[ChunkedDocument | None]) -> dict[int, range]:
+    """The rows of vectors of each document that has some, by its place."""
+    rows, first = {}, 0
+    for place, document in enumerate(chunked):
+        if document is not None:
+            rows[place] = range(first, first + len(document.spans))
+            first += len(document.spans)
+    return rows

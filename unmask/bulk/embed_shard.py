@@ -11,6 +11,7 @@ from unmask.bulk.document_encoder import Counts, DocumentEncoder
 from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
 from unmask.bulk.shards import Shard
 from unmask.bulk.vector_writers import WRITERS
+from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.io.files import atomic, inside, remove, sync
 from unmask.io.records import Record
 from unmask.io.seals import hash_file
@@ -34,6 +35,7 @@ class ShardRecord(Record):
     description: str
     output_sha256: str
     dead_letters_sha256: str | None = None
+    loss: PrecisionLoss | None = None
 
     @property
     def counts(self) -> Counts:
@@ -95,7 +97,7 @@ def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, descript
 
     Raises UnmaskError if the file of texts has changed since it was read.
     """
-    counts, dead = Counts(), list[DeadLetter]()
+    counts, dead, losses = Counts(), list[DeadLetter](), list[PrecisionLoss]()
 
     def note(more: Counts) -> None:
         counts.add(more)
@@ -116,6 +118,7 @@ def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, descript
                 if done.block.ids:
                     write(done.block)
                 dead += done.dead
+                losses += [done.loss] if done.loss else []
                 note(done.counts)
         sync(scratch)
         output_sum = hash_file(scratch)
@@ -130,6 +133,7 @@ def embed_shard(encoder: DocumentEncoder, places: Places, shard: Shard, descript
         description=description,
         output_sha256=output_sum,
         dead_letters_sha256=letters_sum,
+        loss=mean_loss(losses),
     )
     record.write(places.record(shard.name))
     return record

@@ -22,6 +22,7 @@ from unmask.bulk.repeated_ids import count_repeated
 from unmask.bulk.report import Report, shown
 from unmask.bulk.shards import Shard, Sources, read_sources, require_columns
 from unmask.bulk.team import Listener, Team
+from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in, remove
 from unmask.io.records import Record
@@ -33,7 +34,8 @@ _SAVED_EVERY = 60.0  # seconds, while files are read
 class Manifest(Record):
     """What is in a folder of vectors. description: everything that they depend on; shards: in the order of the files.
 
-    complete: whether every shard is there; failed: reasons by shard; repeated_ids: ids that are in more than one shard.
+    complete: whether every shard is there; failed: reasons by shard; repeated_ids: ids that are in more than one shard; texts: vectors,
+    of which a document in chunks has several; loss: what the precision changes, measured on samples of the shards' own vectors.
     """
 
     complete: bool
@@ -47,6 +49,7 @@ class Manifest(Record):
     padded: int = 0
     repeated_ids: int = 0
     failed: dict[str, str] = Field(default_factory=dict)
+    loss: PrecisionLoss | None = None
 
     @property
     def flawless(self) -> bool:
@@ -58,6 +61,8 @@ class Manifest(Record):
         parts = [
             f"{self.texts} vectors of {self.description['dim']} dimensions in {folder / 'vectors'} ({len(self.shards)} shards)."
         ]
+        if self.loss:
+            parts.append(f"{self.loss}.")
         if self.dead_letters:
             parts.append(f"{self.dead_letters} rows were not embedded: {folder / 'dead-letters'} says which, and why.")
         if self.repeated_ids:
@@ -209,6 +214,7 @@ def _finish(manifest: Manifest, places: Places, job: Job, records: dict[str, Sha
         "padded": total.padded,
         "repeated_ids": count_repeated([places.vectors(name) for name in names]) if job.id_column else 0,
         "failed": failed,
+        "loss": mean_loss([record.loss for name in names if (record := records[name]).loss]),
     }
     whole = manifest.model_copy(update=changes)
     if Manifest.read(places.manifest) != whole:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.bulk.vector_writers import WRITERS
+from unmask.bulk.vector_writers import CHUNK_COLUMNS, WRITERS
+from unmask.encoding.chunking import Chunking
 from unmask.errors import UnmaskError
 from unmask.io.files import check_output
 from unmask.io.rows import field as value_of
@@ -29,7 +30,8 @@ class Job:
     """What to embed, and how to write it.
 
     inputs: files, folders and patterns; output: a file (by its ending), or a folder; keep: columns that are written beside the vectors;
-    shard_rows: most rows of a file in a folder.
+    shard_rows: most rows of a file in a folder; chunk, overlap, late: how documents are split, if they are (see Chunking). Raises
+    UnmaskError for sizes of chunks that do not work.
     """
 
     inputs: tuple[Path, ...]
@@ -42,6 +44,21 @@ class Job:
     precision: Precision = "float32"
     keep: tuple[str, ...] = ()
     shard_rows: int = SHARD_ROWS
+    chunk: int | None = None
+    overlap: int = 0
+    late: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the sizes of chunks."""
+        if self.chunking is None and (self.overlap or self.late):
+            raise UnmaskError(
+                "Without --chunk there are no chunks, so --overlap and --late would change nothing: give --chunk 256, say."
+            )
+
+    @property
+    def chunking(self) -> Chunking | None:
+        """How documents are split; None if they are not."""
+        return None if self.chunk is None else Chunking(self.chunk, self.overlap, self.late)
 
     @property
     def to_folder(self) -> bool:
@@ -95,8 +112,12 @@ class Job:
             raise UnmaskError(
                 f"A {self.output.suffix} file has no room for columns; write parquet or jsonl, or leave --keep out."
             )
+        if self.output.suffix in _WITHOUT_COLUMNS and self.chunk:
+            raise UnmaskError(
+                f"A {self.output.suffix} file has no room for the places of chunks; write parquet or jsonl, or leave --chunk out."
+            )
         for name in self.keep:
-            if name in ("id", "vector"):
+            if name in ("id", "vector", *(CHUNK_COLUMNS if self.chunk else ())):
                 raise UnmaskError(f"--keep {name}: the output has a column '{name}' of its own. Rename yours.")
         if len(set(self.keep)) < len(self.keep):
             raise UnmaskError(f"--keep {','.join(self.keep)} names a column twice.")

@@ -12,7 +12,7 @@ _BATCH = 65_536
 
 
 def count_repeated(files: Sequence[Path]) -> int:
-    """How many rows have an id that a row before them has. Within one file, ids differ already."""
+    """How many documents have an id that a document before them has. Within one file, ids differ already."""
     import pyarrow.parquet as pq
 
     if len(files) < 2:
@@ -20,7 +20,11 @@ def count_repeated(files: Sequence[Path]) -> int:
     hashes = []
     for file in files:
         with pq.ParquetFile(file) as table:
-            for batch in table.iter_batches(_BATCH, columns=["id"]):
-                hashes.append(np.array([xxh3_64_intdigest(name.encode()) for name in batch["id"].to_pylist()], np.uint64))
+            chunked = "chunk" in table.schema_arrow.names
+            for batch in table.iter_batches(_BATCH, columns=["id", "chunk"] if chunked else ["id"]):
+                names = batch["id"].to_pylist()
+                if chunked:  # all chunks of a document have its id
+                    names = [name for name, number in zip(names, batch["chunk"].to_pylist(), strict=True) if number == 0]
+                hashes.append(np.array([xxh3_64_intdigest(name.encode()) for name in names], np.uint64))
     everything = np.concatenate(hashes) if hashes else np.empty(0, np.uint64)
     return len(everything) - len(np.unique(everything))

@@ -17,6 +17,7 @@ from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
 from unmask.bulk.job import Job
 from unmask.bulk.manifest import describe
 from unmask.bulk.vector_writers import WRITERS
+from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.encoding.texts import warn_of_cuts
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, only_writer_of, remove, sync
@@ -38,10 +39,11 @@ class Given:
 
 @dataclass(frozen=True)
 class Done:
-    """How many vectors of how many dimensions were written."""
+    """How many vectors of how many dimensions were written, and what the precision changes in them."""
 
     texts: int
     dim: int
+    loss: PrecisionLoss | None = None
 
 
 def check_file(job: Job) -> Given:
@@ -62,7 +64,7 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
     """
     given = given or check_file(job)
     encoder = DocumentEncoder(embedder, job)
-    counts, cut = Counts(), list[int]()
+    counts, cut, losses = Counts(), list[int](), list[PrecisionLoss]()
     with only_writer_of(job.output), atomic(job.manifest) as described, atomic(job.output) as scratch:
         layout = replace(encoder.layout, rows=given.rows)
         with WRITERS[job.output.suffix](scratch, layout) as write:
@@ -70,19 +72,22 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
                 write(done.block)
                 counts.add(done.counts)
                 cut += done.cut
+                losses += [done.loss] if done.loss else []
         if hash_file(given.file) != given.sha256:
             raise UnmaskError(f"{given.file} changed while it was embedded. Run the command again.")
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             warn_of_cuts(cut, counts.rows, embedder.max_length)
         sync(scratch)
+        loss = mean_loss(losses)
         manifest = _manifest(embedder, job, given, counts, layout.dim) | {
-            "output": {"file": str(job.output), "sha256": hash_file(scratch)}
+            "precision_loss": loss.as_json() if loss else None,
+            "output": {"file": str(job.output), "sha256": hash_file(scratch)},
         }
         described.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         sync(described)
         remove(job.manifest)  # then the vectors come, and the new manifest last
-    return Done(counts.vectors, layout.dim)
+    return Done(counts.vectors, layout.dim, loss)
 
 
 def _encoded(encoder: DocumentEncoder, given: Given, job: Job) -> Iterator[Encoded]:

@@ -15,11 +15,26 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows of a file of vectors. columns: values of the columns that are kept, by name."""
+    """Some rows of a file of vectors. columns: values of the columns that are kept, by name.
+
+    chunks: where the text of each row lies in its document: number of the chunk, first character, and character after the last.
+    """
 
     ids: list[str]
     vectors: NDArray[Any]
     columns: dict[str, list[str | None]]
+    chunks: list[tuple[int, int, int]] | None = None
+
+    @property
+    def places(self) -> dict[str, list[int]]:
+        """The columns that say where chunks lie."""
+        if self.chunks is None:
+            return {}
+        return {name: [place[at] for place in self.chunks] for at, name in enumerate(CHUNK_COLUMNS)}
+
+
+CHUNK_COLUMNS = ("chunk", "start", "end")
+"""Columns of a file of chunks: the number of a chunk in its document, from 0, and its characters, document[start:end]."""
 
 
 Write = Callable[[Block], None]
@@ -27,12 +42,16 @@ Write = Callable[[Block], None]
 
 @dataclass(frozen=True)
 class Layout:
-    """What a file of vectors will hold. rows: their number, which only npy needs in advance; columns: names beside id and vector."""
+    """What a file of vectors will hold. rows: their number, which only npy needs in advance; columns: names beside id and vector.
+
+    chunked: whether rows are chunks of documents.
+    """
 
     dim: int
     dtype: np.dtype[Any]
     columns: tuple[str, ...] = ()
     rows: int | None = None
+    chunked: bool = False
 
 
 @contextmanager
@@ -41,14 +60,18 @@ def _parquet(file: Path, layout: Layout) -> Iterator[Write]:
     import pyarrow.parquet as pq
 
     value = pa.from_numpy_dtype(layout.dtype)
-    fields = [("id", pa.string()), ("vector", pa.list_(value, layout.dim)), *((name, pa.string()) for name in layout.columns)]
-    schema = pa.schema(fields)
-    with pq.ParquetWriter(file, schema) as writer:
+    places = [(name, pa.int64()) for name in CHUNK_COLUMNS if layout.chunked]
+    kept_columns = [(name, pa.string()) for name in layout.columns]
+    schema = pa.schema([("id", pa.string()), *places, ("vector", pa.list_(value, layout.dim)), *kept_columns])
+    # a dictionary packs numbers of one or two bytes; one of float32 numbers, which hardly repeat, takes an eighth more than the numbers
+    packed = [name for name in schema.names if name != "vector"] if layout.dtype.itemsize > 2 else True
+    with pq.ParquetWriter(file, schema, use_dictionary=packed) as writer:
 
         def write(block: Block) -> None:
             column = pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.reshape(-1)), layout.dim)
             kept = [pa.array(block.columns[name], pa.string()) for name in layout.columns]
-            writer.write_table(pa.Table.from_arrays([pa.array(block.ids, pa.string()), column, *kept], schema=schema))
+            where = [pa.array(values, pa.int64()) for values in block.places.values()]
+            writer.write_table(pa.Table.from_arrays([pa.array(block.ids, pa.string()), *where, column, *kept], schema=schema))
 
         yield write
 
@@ -70,9 +93,11 @@ def _jsonl(file: Path, layout: Layout) -> Iterator[Write]:
     with file.open("w", encoding="utf-8") as lines:
 
         def write(block: Block) -> None:
+            places = block.places
             for place, (name, vector) in enumerate(zip(block.ids, block.vectors, strict=True)):
                 kept = {column: block.columns[column][place] for column in layout.columns}
-                row = {"id": name, "vector": [float(str(value)) for value in vector], **kept}
+                where = {column: values[place] for column, values in places.items()}
+                row = {"id": name, **where, "vector": [float(str(value)) for value in vector], **kept}
                 lines.write(json.dumps(row, ensure_ascii=False) + "\n")
 
         yield write

@@ -14,27 +14,41 @@ from unmask.cli.options import Model, ModelOptions
 from unmask.encoding.precision import Precision
 from unmask.io.terminal import say
 
+Texts = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Files, folders or quoted patterns ('data/*.jsonl'): txt (a text a line), jsonl, csv, tsv or parquet; all but parquet "
+        "also as .gz, .bz2, .xz or .zst."
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE|FOLDER",
+        help="A file (parquet, npy or jsonl) for one input file: a bad row is an error, and nothing is written. A name without an "
+        "ending is a folder, for a corpus of any size: a bad row goes to its dead-letters/, the exit code is 1, and the same command "
+        "goes on where it was stopped.",
+    ),
+]
+Chunk = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="TOKENS", help="Split each text into chunks of at most so many tokens, with a vector each."),
+]
+Overlap = Annotated[int, typer.Option(min=0, metavar="TOKENS", help="Most tokens that a chunk shares with the one before.")]
+Late = Annotated[
+    bool,
+    typer.Option(
+        "--late", help="Read each text whole, then pool each chunk (late chunking); --max-length sets how much is read."
+    ),
+]
+
 
 def embed(
-    texts: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Files, folders or quoted patterns ('data/*.jsonl'): txt (a text a line), jsonl, csv, tsv or parquet; all but parquet "
-            "also as .gz, .bz2, .xz or .zst."
-        ),
-    ],
+    texts: Texts,
     model: Model,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE|FOLDER",
-            help="A file (parquet, npy or jsonl) for one input file: a bad row is an error, and nothing is written. A name without an "
-            "ending is a folder, for a corpus of any size: a bad row goes to its dead-letters/, the exit code is 1, and the same command "
-            "goes on where it was stopped.",
-        ),
-    ],
+    output: Output,
     design: Annotated[
         str | None, typer.Option("--design", "-d", help="A design (see `unmask designs`); prompteol by default.")
     ] = None,
@@ -49,6 +63,9 @@ def embed(
     dim: Annotated[int | None, typer.Option(min=1, help="Keep the first dimensions only.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
     precision: Annotated[Precision, typer.Option(help="Of the vectors that are written.")] = "float32",
+    chunk: Chunk = None,
+    overlap: Overlap = 0,
+    late: Late = False,
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
     shard_rows: Annotated[int, typer.Option(min=1, help="Most rows of one file of vectors in a folder.")] = 50_000,
     workers: Annotated[
@@ -68,13 +85,17 @@ def embed(
     from unmask.bulk.workers import Workers
 
     kept = tuple(name for name in keep.split(",") if name)
-    job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, shard_rows)
+    job = Job(
+        tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, shard_rows, chunk, overlap, late
+    )
     arguments = EmbedderArguments(model, design, asdict(options), fit_on)
     if not job.to_folder:
         given = check_file(job)
         arguments.check()
         done = embed_file(arguments.load(), job, given)
         say(f"{done.texts} vectors of {done.dim} dimensions in {output}; {job.manifest} says how they were made.")
+        if done.loss:
+            say(f"{done.loss}.")
         return
     check_folder(job, prune=prune)
     arguments.check()

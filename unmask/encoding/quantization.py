@@ -126,8 +126,8 @@ def measure_loss(vectors: Vectors, precision: Precision) -> PrecisionLoss | None
 
 def mean_loss(losses: Sequence[PrecisionLoss]) -> PrecisionLoss | None:
     """The loss over several samples of one precision, each weighted by its vectors. None without samples."""
-    if not losses:
-        return None
+    if len(losses) < 2:
+        return losses[0] if losses else None
     ranked = [(loss.spearman, loss.vectors) for loss in losses if loss.spearman is not None]
     neighbours = _weighted_mean([(loss.neighbours, loss.vectors) for loss in losses])
     total = sum(loss.vectors for loss in losses)

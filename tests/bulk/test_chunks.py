@@ -1,0 +1,178 @@
+"""Chunks in bulk: rows of chunks are those of `encode_chunks`, with their places; a bad chunk loses its document; losses are measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tests.bulk.corpora import PICO, content, job_of, letters_of, rows_of, run, write_corpus
+from tests.conftest import TEXTS
+from tests.tiny import write_rows
+from unmask.bulk.job import EmbedderArguments, Job
+from unmask.bulk.single_file import embed_file
+from unmask.bulk.vector_writers import WRITERS, Block, Layout
+from unmask.embedder import Embedder
+from unmask.encoding.precision import PRECISIONS
+from unmask.encoding.quantization import PrecisionLoss, finish, measure_loss
+from unmask.errors import UnmaskError
+
+DOCUMENTS = [" ".join(TEXTS[:5]), "x", "", " ".join(TEXTS[2:]), " ".join(TEXTS[:5])]
+WAYS = pytest.mark.parametrize("late", [False, True])
+
+
+@pytest.fixture(scope="module")
+def embedder(pico: Callable[..., Embedder]) -> Embedder:
+    return pico("causal/plain/mean")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    rows = [{"text": text, "name": f"n{number}", "year": str(number)} for number, text in enumerate(DOCUMENTS)]
+    return write_rows(tmp_path / "texts.jsonl", rows)
+
+
+@WAYS
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl"])
+def test_rows_are_the_chunks_of_encode_chunks(ending: str, late: bool, embedder: Embedder, texts: Path, tmp_path: Path) -> None:
+    file = tmp_path / f"vectors{ending}"
+    job = Job((texts,), file, id_column="name", keep=("year",), chunk=16, overlap=4, late=late)
+    expected = embedder.encode_chunks(DOCUMENTS, 16, 4, late=late)
+    assert embed_file(embedder, job).texts == len(expected) > len(DOCUMENTS)
+    rows = pq.read_table(file).to_pylist() if ending == ".parquet" else [json.loads(line) for line in file.open()]
+    assert list(rows[0]) == ["id", "chunk", "start", "end", "vector", "year"]
+    assert [row["id"] for row in rows] == [f"n{document}" for document in expected.documents]
+    assert [row["year"] for row in rows] == [str(document) for document in expected.documents]
+    for column, values in (("chunk", expected.numbers), ("start", expected.starts), ("end", expected.ends)):
+        assert [row[column] for row in rows] == values.tolist()
+    np.testing.assert_allclose([row["vector"] for row in rows], expected.vectors, rtol=1e-5, atol=1e-5)
+    manifest = json.loads(job.manifest.read_text())
+    assert (manifest["options"]["chunk"], manifest["options"]["overlap"], manifest["options"]["late"]) == (16, 4, late)
+
+
+def test_without_chunks_there_are_no_places(embedder: Embedder, texts: Path, tmp_path: Path) -> None:
+    embed_file(embedder, Job((texts,), tmp_path / "vectors.parquet"))
+    assert pq.read_table(tmp_path / "vectors.parquet").column_names == ["id", "vector"]
+
+
+@WAYS
+def test_a_folder_of_chunks_goes_on_where_it_was_stopped(late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_corpus(tmp_path / "corpus")
+    options: dict[str, Any] = {"chunk": 12, "overlap": 3, "late": late, "id_column": "name", "precision": "int8"}
+    whole = run(job_of(tmp_path, **options))
+    undisturbed = content(tmp_path / "out")
+    assert whole.texts > 120 and whole.repeated_ids == 0
+    for file in sorted((tmp_path / "out" / "records").iterdir())[::2]:
+        file.unlink()
+    assert run(job_of(tmp_path, **options)) == whole
+    assert content(tmp_path / "out") == undisturbed
+    with pytest.raises(UnmaskError, match=r"options\.overlap was 3 and is 2"):
+        run(job_of(tmp_path, **options | {"overlap": 2}))
+
+
+def test_an_id_in_two_shards_is_counted_once_for_all_its_chunks(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "corpus").mkdir(exist_ok=True)
+        write_rows(tmp_path / "corpus" / f"{name}.jsonl", [{"name": "same", "text": DOCUMENTS[0]}, {"name": name, "text": "x"}])
+    assert run(job_of(tmp_path, chunk=8, id_column="name")).repeated_ids == 1
+
+
+@WAYS
+def test_a_document_with_a_bad_chunk_is_a_dead_letter(late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled(self: EmbedderArguments) -> Embedder:
+        embedder = load(self)
+        [letter] = embedder.tokenizer("Z")["input_ids"]
+        with torch.no_grad():
+            embedder.backbone.model.get_input_embeddings().weight[letter] = float("nan")  # type: ignore[operator, union-attr]
+        return embedder
+
+    load = EmbedderArguments.load
+    monkeypatch.setattr(EmbedderArguments, "load", spoiled)
+    (tmp_path / "corpus").mkdir()
+    rows = [{"text": text} for text in (DOCUMENTS[0], f"{DOCUMENTS[0]} Z {DOCUMENTS[3]}", DOCUMENTS[3])]
+    write_rows(tmp_path / "corpus" / "a.jsonl", rows)
+    assert run(job_of(tmp_path, chunk=8, late=late)).dead_letters == 1
+    [letter] = letters_of(tmp_path / "out")
+    assert letter["line"] == 2 and "not finite" in letter["reason"]
+    found = rows_of(tmp_path / "out")
+    assert {row["id"].rpartition(":")[2] for row in found} == {"0", "2"}
+    assert np.isfinite([row["vector"] for row in found]).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_parquet_file_takes_hardly_more_than_its_vectors(precision: Any, tmp_path: Path) -> None:
+    drawn = np.random.default_rng(0).normal(size=(2000, 256)).astype(np.float32)
+    vectors = finish(drawn, None, True, precision)
+    with WRITERS[".parquet"](tmp_path / "v.parquet", Layout(vectors.shape[1], vectors.dtype)) as write:
+        write(Block([str(number) for number in range(2000)], vectors, {}))
+    assert (tmp_path / "v.parquet").stat().st_size < 1.04 * vectors.nbytes + 12 * 2000
+    assert np.array_equal(pq.read_table(tmp_path / "v.parquet")["vector"].to_pylist(), vectors)
+
+
+# --- the loss of a precision -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8", "binary"])
+def test_the_manifest_holds_the_measured_loss(precision: Any, embedder: Embedder, tmp_path: Path) -> None:
+    texts = [f"{TEXTS[number % 6]} {number}" for number in range(40)]
+    given = write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in texts])
+    job = Job((given,), tmp_path / "vectors.npy", precision=precision, dim=32)
+    done = embed_file(embedder, job)
+    expected = measure_loss(np.asarray(embedder.encode(texts, dim=32), np.float32), precision)
+    assert done.loss == expected and expected is not None
+    assert json.loads(job.manifest.read_text())["precision_loss"] == expected.as_json()
+
+
+def test_float32_has_no_loss(embedder: Embedder, texts: Path, tmp_path: Path) -> None:
+    job = Job((texts,), tmp_path / "vectors.npy")
+    assert embed_file(embedder, job).loss is None
+    assert json.loads(job.manifest.read_text())["precision_loss"] is None
+
+
+def test_a_folder_averages_the_losses_of_its_shards(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus")
+    manifest = run(job_of(tmp_path, precision="binary"))
+    assert isinstance(manifest.loss, PrecisionLoss) and manifest.loss.vectors == manifest.texts
+    assert 0 < (manifest.loss.spearman or 0) < 1 and "rank correlation" in manifest.told(tmp_path)
+    records = [json.loads(file.read_text()) for file in (tmp_path / "out" / "records").iterdir()]
+    total = sum(record["loss"]["vectors"] * record["loss"]["neighbours"] for record in records)
+    assert manifest.loss.neighbours == pytest.approx(total / manifest.loss.vectors)
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"overlap": 3}, "Without --chunk there are no chunks"),
+        ({"late": True}, "Without --chunk there are no chunks"),
+        ({"chunk": 8, "overlap": 5}, r"0 to 4 tokens \(half a chunk\), not 5"),
+        ({"chunk": 8, "output": Path("vectors.npy")}, r"no room for the places of chunks"),
+        ({"chunk": 8, "keep": ("start",)}, r"a column 'start' of its own"),
+    ],
+)
+def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], message: str, texts: Path) -> None:
+    with pytest.raises(UnmaskError, match=message):
+        Job(**{"inputs": (texts,), "output": Path("vectors.parquet"), **options}).files()
+
+
+@pytest.mark.parametrize(
+    ("design", "options", "message"),
+    [
+        ("causal/eol/last", {"chunk": 8, "late": True}, "nearest design"),
+        ("causal/eol/last", {"chunk": 510}, "leaves .* tokens beside the prompt 'eol'"),
+    ],
+)
+def test_designs_that_cannot_are_refused_before_texts_are_read(
+    design: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    write_corpus(tmp_path / "corpus")
+    with pytest.raises(UnmaskError, match=message):
+        run(job_of(tmp_path, **options), EmbedderArguments("pico", design, PICO.options))
