@@ -123,7 +123,16 @@ def test_damage_to_a_folder_that_is_read_is_noticed(
     assert kind.read(folder) == expected
 
 
-RESUMED = [("compare",), ("recommend",), ("train",), ("specialise",), ("expert",), ("mix",), ("reproduce", "self-moe")]
+RESUMED = [
+    ("compare",),
+    ("recommend",),
+    ("index",),
+    ("train",),
+    ("specialise",),
+    ("expert",),
+    ("mix",),
+    ("reproduce", "self-moe"),
+]
 
 
 @pytest.mark.parametrize("path", RESUMED, ids=" ".join)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -90,6 +91,7 @@ def _with_vectors(layout: Layout) -> pa.Schema:
 
 
 def _connect(folder: Path) -> Any:
+    os.environ.setdefault("LANCEDB_LOG", "error")  # its Rust part would tell the terminal of every empty partition
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import lancedb
