@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
 from tests.families import FAMILIES
+from tests.mixture.models import language_model, saved_experts
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.mixture.gating import Routing, gates
+from unmask.mixture.model import MixtureModel
+from unmask.mixture.names import RouterKind
 from unmask.ui.routing_view import MOST_TOKENS, as_json, routes
 
 TEXT = "A man plays a guitar."
@@ -53,6 +59,25 @@ def test_tokens_of_the_prompt_are_before_the_start(pico: Callable[..., Embedder]
 def test_layers_are_named_by_their_number(pico: Callable[..., Embedder]) -> None:
     assert routes(pico(family="olmoe"), TEXT).points == ("1", "2", "3")
     assert routes(pico(family="qwen3-moe-first-dense"), TEXT).points == ("2", "3")
+
+
+@pytest.mark.parametrize("base", ["llama", "olmoe"])
+@pytest.mark.parametrize("router", get_args(RouterKind))
+def test_a_mixture_of_ours_shows_its_own_experts_by_name(router: RouterKind, base: str, tokenizer: Any, tmp_path: Path) -> None:
+    model = language_model(base)
+    routing = Routing(router, top_k=2)
+    mixture = MixtureModel(model, saved_experts(tmp_path, model, ("math", "code", "law")), routing)
+    embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean")
+    found = routes(embedder, TEXT)
+    blocks = ("1.1", "1.2", "2.1", "2.2", "3.1", "3.2")
+    assert found.points == (blocks if base == "llama" else ("1", "2", "3"))  # olmoe's own experts carry none of ours
+    with mixture.record_logits() as recorded, torch.inference_mode():
+        mixture.body(input_ids=torch.tensor([tokenizer(TEXT)["input_ids"]]), use_cache=False)
+    for point, logits in enumerate(recorded):
+        expected = gates(logits[0], routing).sort(dim=-1, descending=True)
+        assert np.allclose(found.weights[:, point], expected.values[:, :2], atol=1e-6)
+        assert np.array_equal(found.experts[:, point], expected.indices[:, :2])
+    assert found.applied and as_json(embedder.backbone, [(["mean"], found)])["expert_names"] == ["math", "code", "law"]
 
 
 def test_the_attention_of_the_design_counts(pico: Callable[..., Embedder]) -> None:

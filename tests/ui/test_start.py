@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +68,19 @@ def test_mistakes_are_told_before_the_model_is_loaded(
     monkeypatch.chdir(tmp_path)
     code, out, err = run_program(["ui", "-m", "pico", *words], monkeypatch, capfd)
     assert (code, out) == (2, "") and said in err and err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_program_prints_an_address_and_a_signal_ends_it(pico_folder: Callable[[str], Path]) -> None:
+    words = [sys.executable, "-m", "unmask", "ui", "-m", str(pico_folder("llama"))]
+    program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert program.stderr
+    address = next(found[0] for line in program.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line)))
+    with urllib.request.urlopen(address, timeout=20) as page:
+        assert b"<!doctype html>" in page.read()
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate(timeout=30)
+    assert (program.returncode, out) == (0, "") and err.strip().endswith("stopped")
 
 
 def test_check_says_what_would_be_shown(

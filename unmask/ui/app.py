@@ -74,7 +74,7 @@ class Page:
         """The model, its designs, the limits, and what there is to look at."""
         corpus = self.corpus_map.corpus if self.corpus_map else None
         return _json(
-            self.workbench.about()
+            self.workbench.about
             | {
                 "limits": {"texts": requests.MOST_TEXTS, "tokens": tokens.MOST_TOKENS, "routed": routing_view.MOST_TOKENS},
                 "no_routing": routing_view.why_no_routing(self.workbench.base.backbone),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,19 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.embedder import Embedder
-from unmask.encoding.backbone import Backbone, RoutingRead
+from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
 from unmask.encoding.batching import collate
 from unmask.errors import UnmaskError
+from unmask.mixture.gating import gates
+from unmask.mixture.model import MixtureModel
 from unmask.models.routers import why_no_routers
 
 MOST_TOKENS = 200
 _TOP = 10
+Weights = Float[NDArray[np.float32], "token point expert"]
 
 
 @dataclass(frozen=True)
@@ -59,14 +62,13 @@ def routes(embedder: Embedder, text: str) -> Routes:
     tokenized = next(embedder.prompt.tokenize([text]))
     if len(tokenized.ids) > MOST_TOKENS:
         raise UnmaskError(f"The text has {len(tokenized.ids)} tokens with its prompt; this view shows at most {MOST_TOKENS}.")
-    batch = collate([tokenized], embedder.prompt.pad_id)
-    weights, applied = _weights(backbone, batch)
+    weights, points, applied = _weights(backbone, collate([tokenized], embedder.prompt.pad_id))
     choices = max(1, int((weights > 0).sum(axis=-1).max())) if applied else min(2, weights.shape[-1])
     order = np.argsort(-weights, axis=-1, kind="stable")[..., :choices]
     return Routes(
         tuple(str(embedder.tokenizer.decode([token], clean_up_tokenization_spaces=False)) for token in tokenized.ids),
         tokenized.start,
-        _names(backbone, weights.shape[1]),
+        _names(backbone, points),
         order,
         np.take_along_axis(weights, order, axis=-1),
         applied,
@@ -74,42 +76,65 @@ def routes(embedder: Embedder, text: str) -> Routes:
     )
 
 
-def _weights(backbone: Backbone, batch: Any) -> tuple[Float[NDArray[np.float32], "token point expert"], bool]:
-    """The weights that the model applies, if it exposes them; else the probabilities of all experts."""
+def _weights(backbone: Backbone, batch: TokenBatch) -> tuple[Weights, list[nn.Module], bool]:
+    """The weights that the model applies, if it exposes them, else the probabilities of all experts; and the routing points.
+
+    Of a mixture of ours, only its own experts: its base may be a mixture of experts, too.
+    """
+    mixture = _mixture(backbone)
+    if mixture is not None:
+        own = set(mixture.points.values())
+        seen = [
+            (module, gates(logits, mixture.routing)) for module, logits in _read(backbone, batch, "logits") if module in own
+        ]
+        return (*_stacked(seen), True)
     with suppress(UnmaskError):
-        return _read(backbone, batch, "topk"), True
-    return _read(backbone, batch, "softmax"), False
+        return (*_stacked(_read(backbone, batch, "topk")), True)
+    return (*_stacked(_read(backbone, batch, "softmax")), False)
+
+
+def _stacked(seen: Sequence[tuple[nn.Module, Tensor]]) -> tuple[Weights, list[nn.Module]]:
+    weights = torch.stack([weights for _, weights in seen], dim=1)
+    return np.asarray(weights.numpy(), np.float32), [module for module, _ in seen]
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def _read(backbone: Backbone, batch: Any, kind: str) -> Float[NDArray[np.float32], "token point expert"]:
+def _read(backbone: Backbone, batch: TokenBatch, kind: str) -> list[tuple[nn.Module, Tensor]]:
+    """Each routing point in the order of the pass, and what its router gives the tokens of the one text of a batch."""
+    points: list[nn.Module] = []
     seen: list[Tensor] = []
 
     def keep(weights: Tensor, _: Tensor) -> Tensor:
         seen.append(weights[0].float().cpu())
         return weights[:, 0]
 
-    backbone.read(batch, [RoutingRead(kind, keep)])
-    return np.asarray(torch.stack(seen, dim=1).numpy(), np.float32)
+    with ExitStack() as hooks:
+        for router in backbone.routers:
+            hooks.callback(router.module.register_forward_hook(lambda module, *_: points.append(module)).remove)
+        backbone.read(batch, [RoutingRead(kind, keep)])
+    return list(zip(points, seen, strict=True))
 
 
-def _names(backbone: Backbone, points: int) -> tuple[str, ...]:
+def _names(backbone: Backbone, points: Sequence[nn.Module]) -> tuple[str, ...]:
     """The number of the layer of each routing point, with a second number where a layer has several."""
     inside = {module: number for number, layer in enumerate(backbone.layers, 1) for module in layer.modules()}
-    layers = [inside.get(router.module) for router in backbone.routers]
-    if len(layers) != points or None in layers:
-        return tuple(str(place) for place in range(1, points + 1))
-    seen: dict[int | None, int] = {}
-    names = []
-    for layer in layers:
-        seen[layer] = seen.get(layer, 0) + 1
-        names.append(f"{layer}" if layers.count(layer) == 1 else f"{layer}.{seen[layer]}")
-    return tuple(names)
+    layers = [inside.get(point, 0) for point in points]
+    return tuple(
+        f"{layer}" if layers.count(layer) == 1 else f"{layer}.{layers[: place + 1].count(layer)}"
+        for place, layer in enumerate(layers)
+    )
+
+
+def _mixture(backbone: Backbone) -> MixtureModel | None:
+    """The mixture of ours that a model is, or None."""
+    found = getattr(backbone.model, "mixture", None)
+    return found if isinstance(found, MixtureModel) else None
 
 
 def _expert_names(backbone: Backbone) -> list[str]:
     """The names of the experts of a mixture of ours; empty for other models, whose experts have numbers only."""
-    return [expert.name for expert in getattr(getattr(backbone.model, "mixture", None), "experts", [])]
+    mixture = _mixture(backbone)
+    return [expert.name for expert in mixture.experts] if mixture else []
 
 
 def as_json(backbone: Backbone, found: Sequence[tuple[Sequence[str], Routes]]) -> dict[str, Any]:

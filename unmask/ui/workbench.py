@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,7 @@ class Workbench:
             found |= {design: (normalized(vectors), tuple(tally.cut)) for design, vectors in computed.items()}
         return [Embedded(name, self.design(name), *found[self.design(name)]) for name in names]
 
+    @cached_property
     def about(self) -> dict[str, Any]:
         """What the page says of the model, and the designs that it offers, as JSON."""
         base = self.base

@@ -111,12 +111,16 @@ class MapView {
       if (answer.ready) this.ready(name, answer);
       else this.progress(answer);
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      this.problem.textContent = error.message;
-      this.problem.hidden = false;
+      this.complain(error);
       this.bar.hidden = true;
       this.status.textContent = "";
     }
+  }
+
+  complain(error) {
+    if (!(error instanceof Refused)) throw error;
+    this.problem.textContent = error.message;
+    this.problem.hidden = false;
   }
 
   progress(answer) {
@@ -182,7 +186,13 @@ class MapView {
       this.refresh();
       return;
     }
-    const answer = await post("/api/search", { query });
+    let answer;
+    try {
+      answer = await post("/api/search", { query });
+    } catch (error) {
+      this.complain(error);
+      return;
+    }
     if (query !== this.search.value.trim()) return;
     this.matches = new Set(answer.places);
     this.foundAll = answer.found;
@@ -240,7 +250,7 @@ class MapView {
         element("ol", { class: "texts" }, ...answer.neighbours.map((one) => this.item(one.place, decimal(one.cosine, 2)))),
       );
     } catch (error) {
-      if (!(error instanceof Refused)) throw error;
+      this.complain(error);
     }
   }
 

@@ -78,7 +78,7 @@ function drawn(route, names, expert) {
   return [
     element("h2", {}, "Experts of each token"),
     element("p", { class: "under" }, ...route.names.map((name) => badge(Math.max(0, names.indexOf(name)), name))),
-    element("p", { class: "intro" }, applied + "; the darker, the larger the weight. Tokens in grey are before the embedded part. " + several(route.number, "expert") + " at each of " + several(route.points.length, "layer") + "."),
+    element("p", { class: "intro" }, applied + "; the darker, the larger the weight. Tokens in grey are before the embedded part. " + several(route.number, "expert") + " at each of " + several(route.points.length, "routing point") + "."),
     legend("0", decimal(high, 2), route.applied ? "weight" : "probability"),
     element(
       "div",
