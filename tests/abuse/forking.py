@@ -20,6 +20,7 @@ import torch
 
 from tests.abuse.power import Disk
 from tests.resampling import resample_less
+from tests.sketches import sketch_figures
 
 PATIENCE = 120.0
 """Seconds after which a command counts as hanging."""
@@ -80,13 +81,15 @@ def _warm_up() -> None:
     pyplot.close(figure)
 
 
-def command(*words: object) -> Callable[[], None]:
-    """The work of a command line."""
+def command(*words: object, drawn: bool = True) -> Callable[[], None]:
+    """The work of a command line. drawn: its figures are drawn, which for a probe is most of the work; else they are sketched."""
 
     def work() -> None:
         from unmask.cli import main
 
         resample_less()  # these tests are about files and messages
+        if not drawn:
+            sketch_figures()
         sys.argv = ["unmask", *map(str, words)]
         main()
 

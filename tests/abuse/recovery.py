@@ -103,9 +103,9 @@ class Case:
 
 
 def case_of(path: tuple[str, ...], start: Path, place: Path) -> Case:
-    """The case of a command's example."""
+    """The case of a command's example, its figures sketched."""
     example = EXAMPLES[path]
-    return Case(" ".join(path), command(*example.line(path)), start, place, example.timed)
+    return Case(" ".join(path), command(*example.line(path), drawn=False), start, place, example.timed)
 
 
 def cuts(operations: int, seed: str) -> list[tuple[int, Loss]]:

@@ -210,7 +210,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(path: Command, furnish
 
     def cramped() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        work()
+        command(*EXAMPLES[path].line(path))()  # figures are drawn: a sketch might be small enough
 
     case.begin()
     case.work = cramped

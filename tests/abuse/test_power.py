@@ -14,6 +14,7 @@ from tests.abuse.forking import run
 from tests.abuse.power import CUT, LOSSES, Disk, Loss
 from tests.abuse.recovery import Case, case_of, cuts
 from tests.proofs import ALL
+from tests.sketches import sketch_figures
 
 WRITERS = [path for path, example in EXAMPLES.items() if example.output]
 
@@ -77,6 +78,28 @@ def test_a_careless_writer_does_not_pass(folder: Path) -> None:
     assert case.operations == 3
     assert [case.recovers(3, loss) is None for loss in ("killed", "names")] == [False, True]
     assert case.recovers(3, "content") is not None
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_sketch_is_written_as_a_figure_is(ending: str, folder: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figures = [Figure(), Figure()]
+    figures[1].add_subplot().plot([1, 2], label="a line")
+    operations = []
+    for sketched in (False, True):
+
+        def work(sketched: bool = sketched) -> None:
+            if sketched:
+                sketch_figures()
+            for place, figure in enumerate(figures):
+                figure.savefig(Path(f"{place}.{ending}"))
+
+        assert run(work, folder / "here", folder / "notes", Disk(folder / "here", folder / "notes" / "disk")).code == 0
+        operations.append(int((folder / "notes" / "disk").read_text()))
+    assert operations == [2, 2]
+    sketches = {(folder / "here" / f"{place}.{ending}").read_bytes() for place in range(2)}
+    assert len(sketches) == 2 and not any(one.startswith((b"\x89PNG", b"<?xml")) for one in sketches)
 
 
 @pytest.mark.parametrize("path", WRITERS, ids=" ".join)

@@ -6,13 +6,17 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from tests.reporting.conftest import Written
 from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, Ranked, add_costs
 from unmask.reporting.figures import critical_diagram, curves, draw, front, shortened
 from unmask.reporting.grid import read_grid
+from unmask.reporting.plotting import heat_map, new_figure, plain, save_figure
 from unmask.reporting.summary import summarise
 from unmask.reporting.svg import as_svg, drawing, inline
 
@@ -138,3 +142,29 @@ def test_inlined_charts_refer_to_their_own_parts(large_report: Written) -> None:
 )
 def test_long_names_give_way_in_the_middle(given: str, shown: str) -> None:
     assert shortened(given, 9) == shown
+
+
+def test_a_figure_is_arranged_once_and_looks_as_if_for_each_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    def made() -> Any:
+        figure, (left, right) = new_figure(6, 3, 2)
+        heat_map(left, np.arange(12).reshape(3, 4), low=0, high=12, label="how many")
+        left.set_xticks(range(4), [f"a long name {n}" for n in range(4)], rotation=45)
+        right.plot([1, 1000], label="a line")
+        plain(right, "Beside it")
+        figure.legend(*right.get_legend_handles_labels(), loc="outside lower right")
+        return figure
+
+    arranged: list[Any] = []
+    execute = ConstrainedLayoutEngine.execute
+
+    def counted(*given: Any) -> Any:
+        arranged.append(given)
+        return execute(*given)
+
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", counted)
+    png, _ = save_figure(made(), tmp_path, "ours")
+    assert len(arranged) == 1
+    made().savefig(tmp_path / "plain.png", dpi=150)
+    assert np.array_equal(imread(png), imread(tmp_path / "plain.png"))

@@ -61,10 +61,20 @@ def heat_map(
             )
 
 
+def arrange(figure: Figure, dpi: float) -> None:
+    """Find a place for every part, once: else each format finds it anew, and draws the figure twice for that."""
+    figure.set_dpi(dpi)
+    layout = figure.get_layout_engine()
+    if layout is not None:
+        layout.execute(figure)
+    figure.set_layout_engine(None)
+
+
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG and SVG; their files. The same figure gives the same bytes."""
     import matplotlib as mpl
 
+    arrange(figure, 150)
     files = []
     for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
         file = folder / f"{name}.{ending}"

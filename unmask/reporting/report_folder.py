@@ -10,6 +10,7 @@ from unmask.reporting.exports import FILES, export
 from unmask.reporting.figures import draw
 from unmask.reporting.grid import read_grid, require_results
 from unmask.reporting.page import render
+from unmask.reporting.plotting import arrange
 from unmask.reporting.summary import summarise
 from unmask.reporting.svg import as_svg, drawing, inline
 
@@ -60,6 +61,7 @@ def _write(folder: Path, output: Path) -> Path:
     charts = {}
     with drawing():
         for name, figure in draw(grid, summary).items():
+            arrange(figure, 200)
             svg = as_svg(figure)
             charts[name] = inline(svg, f"chart-{name}", TITLES[name])
             with atomic(output / "figures" / f"{name}.svg") as scratch:
