@@ -116,6 +116,14 @@ def test_switching_back_restores_the_causal_states_bit_for_bit(name: str) -> Non
     assert torch.equal(before, states(backbone.model, tokens, pads=3))
 
 
+def test_the_proof_costs_five_passes_of_two_short_texts_whatever_the_depth() -> None:
+    model = FAMILIES["llama"].build()
+    passes: list[tuple[int, ...]] = []
+    model.register_forward_pre_hook(lambda _, __, given: passes.append(tuple(given["input_ids"].shape)), with_kwargs=True)
+    prove_attention(model, model.layers, "causal")
+    assert passes == [(2, 8)] * 2 + [(2, 11)] * 3
+
+
 # ---- the proof against another method -----------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
 """Attention: set causal or bidirectional on the config of a loaded decoder, and prove that the model obeys.
 
 `config.is_causal = False` makes most decoders bidirectional. Some silently stay causal, in some layers, or only with or without
-padding. So it is measured: the input of layer k is changed at the last token, and its output is compared at the earlier tokens. Each
-row of a batch tests one layer, so two passes of a short batch prove all layers.
+padding. So it is measured: the input of layer k is changed at the last token, and its output is compared at the earlier tokens. Every
+layer is given its own undisturbed input with that change, whatever the layer below made, so two passes of a short text prove all layers.
 """
 
 from __future__ import annotations
@@ -130,47 +130,55 @@ def _dependences(model: nn.Module, layers: Sequence[nn.Module], pads: int, *dist
     vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     ids = (torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary
     mask = (torch.arange(_TOKENS + pads, device=device) < _TOKENS).long()
-    inputs: dict[str, Any] = {"input_ids": ids.expand(len(layers), -1), "use_cache": False}
+    # the text twice: with one text, some models read no mask
+    given: dict[str, Any] = {"input_ids": ids.expand(2, -1), "use_cache": False}
     if pads:
-        inputs["attention_mask"] = mask.expand(len(layers), -1)
-    outputs = []
-    for place in (None, *disturbed):
-        with torch.inference_mode(), _watched(layers, place) as states:
-            model(**inputs)
-        outputs.append(torch.stack(states)[:, : _TOKENS - 1].float().flatten(1))
-    clean = outputs[0]
+        given["attention_mask"] = mask.expand(2, -1)
+    with torch.inference_mode():
+        inputs, clean = _through(model, layers, given)
+        moved = [_through(model, layers, given, [_disturbed(one, place) for one in inputs])[1] for place in disturbed]
     # the median, not the largest: trained models have a few enormous values, beside which every change looks small
     typical = clean.abs().median(dim=1, keepdim=True).values.clamp_min(1e-12)
     if not clean.isfinite().all():
         precision = str(next(model.parameters()).dtype).removeprefix("torch.")
         raise AttentionError(f"The states of {type(model).__name__} are not finite (NaN or infinity) in {precision}, so nothing can be "
                              "read from them. Use another --dtype: bfloat16 or float32.")  # fmt: skip
-    changes = [(moved - clean).abs() / clean.abs().maximum(typical) for moved in outputs[1:]]
+    changes = [(one - clean).abs() / clean.abs().maximum(typical) for one in moved]
     # a state that turns into NaN has changed
     return [tuple(change.nan_to_num(nan=float("inf")).amax(dim=1).tolist()) for change in changes]
 
 
-@contextmanager
-def _watched(layers: Sequence[nn.Module], disturbed: int | slice | None) -> Iterator[list[Tensor]]:
-    """Collect row k of the output of layer k. With `disturbed`, also change row k of its input there."""
+def _through(
+    model: nn.Module, layers: Sequence[nn.Module], given: dict[str, Any], replaced: Sequence[Tensor] | None = None
+) -> tuple[list[Tensor], Tensor]:
+    """Send texts through a model: the input of each layer, and of the first text each layer's output at the tokens before the last.
+
+    replaced: what each layer is given in place of its input.
+    """
+    inputs: list[Tensor] = []
     states: list[Tensor] = []
+
+    def give(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        hidden = args[0] if args else kwargs["hidden_states"]
+        new = hidden if replaced is None else replaced[len(inputs)]
+        inputs.append(hidden)
+        return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        states.append(hidden_of(output)[0, : _TOKENS - 1].float().flatten())
+
     with ExitStack() as stack:
-        for row, layer in enumerate(layers):
-            if disturbed is not None:
-                hook = layer.register_forward_pre_hook(_disturber(row, disturbed), with_kwargs=True)
-                stack.callback(hook.remove)
-            hook = layer.register_forward_hook(lambda _, __, output, row=row: states.append(hidden_of(output)[row]))
-            stack.callback(hook.remove)
-        yield states
+        for layer in layers:
+            stack.callback(layer.register_forward_pre_hook(give, with_kwargs=True).remove)
+            stack.callback(layer.register_forward_hook(keep).remove)
+        model(**given)
+    return inputs, torch.stack(states)
 
 
-def _disturber(row: int, where: int | slice) -> Any:
-    def disturb(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        hidden = (args[0] if args else kwargs["hidden_states"]).clone()
-        hidden[row, where] = hidden[row, where].flip(-1)
-        return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
-
-    return disturb
+def _disturbed(hidden: Tensor, where: int | slice) -> Tensor:
+    hidden = hidden.clone()
+    hidden[:, where] = hidden[:, where].flip(-1)
+    return hidden
 
 
 def hidden_of(output: Tensor | tuple[Tensor, ...]) -> Tensor:
