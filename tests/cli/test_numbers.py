@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -50,9 +51,12 @@ def numbers(command: str) -> list[Any]:
     return [option for option in found.params if kind_of(found, option)]
 
 
+hints = cache(get_type_hints)  # of a callback; they are evaluated anew at each call
+
+
 def kind_of(command: Any, option: Any) -> str:
     """ "int" or "float" for an option that takes numbers, or a list of them; otherwise nothing."""
-    said = str(get_type_hints(command.callback)[option.name])
+    said = str(hints(command.callback)[option.name])
     return next((kind for kind in ("float", "int") if re.search(rf"\b{kind}\b", said)), "")
 
 
