@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from unmask.encoding.pooling import POOLINGS
@@ -90,6 +91,14 @@ def test_low_precision_is_pooled_in_fp32(pooling: str, dtype: torch.dtype) -> No
     found = POOLINGS[pooling](hidden.to(dtype), mask)
     assert found.dtype == torch.float32
     assert torch.equal(found, POOLINGS[pooling](hidden.to(dtype).float(), mask))
+
+
+@poolings
+def test_a_shape_that_is_not_the_one_written_is_noticed(pooling: str) -> None:
+    """The tests check the shapes of the whole package (tests/shapes.py)."""
+    hidden, mask = padded(some([2, 4]), left=True, garbage=7.0)
+    with pytest.raises(TypeCheckError):
+        POOLINGS[pooling](hidden, mask[:, 1:])
 
 
 @poolings
