@@ -108,7 +108,8 @@ def build(embedder: Embedder, planned: Planned) -> Done:
 def _remove_unfinished(folder: Path, before: IndexRecord | None) -> None:
     """Remove the data of a run that was killed before its record was written, or before the old data were removed."""
     for data in folder.glob(f"{_DATA}*"):
-        if before is None or data.name != before.data:
+        ours = data.is_dir() and data.name.removeprefix(_DATA).isdecimal()
+        if ours and (before is None or data.name != before.data):
             remove(data)
 
 

@@ -76,7 +76,7 @@ def joined(title: str, text: str) -> str:
     return f"{title} {text}".strip()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Known:
     """Hashes by which an update tells what changed. key: of what is embedded. digest: of all, columns included."""
 
