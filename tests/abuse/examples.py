@@ -109,6 +109,12 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
         ) for word in ("--set", setting))),
         output="study", timed=("results.json", "report.md", "overhead.*"),
     ),
+    ("reproduce", "routers"): Example(
+        ("--scale", "smoke", "-o", "{out}", *CPU, *(word for setting in (
+            "number=2", "held_out=2", "seeds=[0]", "fresh_seeds=[]", 'configurations=["standard"]',
+        ) for word in ("--set", setting))),
+        output="routers", timed=("costs.jsonl",),
+    ),
 }  # fmt: skip
 
 RECIPE = """about = "Pico."

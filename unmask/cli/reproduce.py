@@ -1,4 +1,4 @@
-"""`unmask reproduce PAPER`: a paper's tables and figures, measured anew."""
+"""`unmask reproduce STUDY`: a paper's tables and figures measured anew, and studies of our own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from unmask.cli.options import ModelOptions, with_model_options
 from unmask.cli.outputs import Command, Group
 from unmask.cli.train import Data, Settings, root_of
 
-reproduce = typer.Typer(cls=Group, help="Measure a paper's tables and figures anew.", no_args_is_help=True)
+reproduce = typer.Typer(
+    cls=Group, help="Measure a paper's tables and figures anew, and questions that papers left open.", no_args_is_help=True
+)
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study; the same command goes on.")
+]
+Scale = Annotated[str, typer.Option(help="smoke (seconds), small (hours on a laptop) or paper (a GPU).")]
+Models = Annotated[list[str] | None, typer.Option("--model", "-m", help="Base model; repeat. The scale's if not given.")]
 
 
 @reproduce.command(
@@ -20,13 +27,9 @@ reproduce = typer.Typer(cls=Group, help="Measure a paper's tables and figures an
 )
 @with_model_options
 def self_moe(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study; the same command goes on.")
-    ],
-    scale: Annotated[str, typer.Option(help="smoke (seconds), small (hours on a laptop) or paper (a GPU).")],
-    model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="Base model; repeat. The scale's if not given.")
-    ] = None,
+    output: Output,
+    scale: Scale,
+    model: Models = None,
     settings: Settings = None,
     data: Data = None,
     *,
@@ -49,6 +52,47 @@ def self_moe(
                 plan,
                 options.source(name),
                 root_of(data),
+                folder,
+                lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
+                callbacks,
+            )
+        for sheet in sheets(findings):
+            console().print(sheet.rich())
+        print(f"Report: {folder / 'report.md'}")
+
+
+@reproduce.command(
+    "routers", cls=Command, epilog="Example: unmask reproduce routers --scale small -m smollm2 --data DATA -o routers"
+)
+@with_model_options
+def routers(
+    output: Output,
+    scale: Scale,
+    model: Models = None,
+    settings: Settings = None,
+    data: Data = None,
+    *,
+    options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
+) -> None:
+    """Router configurations: which give distinct routing, which predict better, which make better embeddings (docs/routers.md)."""
+    from unmask.errors import require_package
+    from unmask.io.files import inside
+    from unmask.io.terminal import console
+    from unmask.studies.routers.plan import load_plan, resolve_plan_tasks
+    from unmask.studies.routers.report import sheets, write_report
+    from unmask.studies.routers.run import study
+
+    require_package("mteb")
+    plan, root = load_plan(scale, settings or []), root_of(data)
+    tasks = resolve_plan_tasks(plan, root)
+    for name in model or plan.models:
+        folder = inside(output.expanduser(), _called(name))
+        with showing() as callbacks:
+            findings = study(
+                plan,
+                options.source(name),
+                root,
+                tasks,
                 folder,
                 lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
                 callbacks,

@@ -46,7 +46,9 @@ class Builder:
         if how.options.joint:
             return self._joint(how, lessons, number, folder)
         self._announce(folder)
-        learning = self.plan.router_learning(how.average, len(lessons), trained=not how.untrained and len(chosen) > 1)
+        learning = self.plan.router_learning(
+            how.average, len(lessons), trained=not how.untrained and len(chosen) > 1, seed=self.plan.seed
+        )
         experts = self.experts(number)
         ingredients = Ingredients(tuple(experts[name] for name in chosen), self.instance(number) if how.shared else None)
         mix(
@@ -58,16 +60,17 @@ class Builder:
     def _joint(self, how: Variant, lessons: Mapping[str, Sequence[Lesson]], number: int, folder: Path) -> Path:
         self._announce(folder)
         together = sum(len(of_domain) for of_domain in lessons.values())
+        learning = self.plan.expert_learning(together, self.plan.seed)
         mix_jointly(
             lessons, folder, how.routing, self.source,
-            lora=self.plan.lora, learning=self.plan.expert_learning(together), options=how.options, callbacks=self.callbacks,
+            lora=self.plan.lora, learning=learning, options=how.options, callbacks=self.callbacks,
         )  # fmt: skip
         return folder
 
     def _expert(self, name: str, lessons: Sequence[Lesson], number: int) -> Path:
         folder = self._place("experts", name, number)
         self._announce(folder)
-        learning = self.plan.expert_learning(len(lessons))
+        learning = self.plan.expert_learning(len(lessons), self.plan.seed)
         train_expert(self.source, lessons, folder, lora=self.plan.lora, learning=learning, callbacks=self.callbacks)
         return folder
 

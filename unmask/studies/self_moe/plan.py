@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.experts.balance import Balance
-from unmask.experts.lesson_training import Learning
 from unmask.experts.names import Average
 from unmask.experts.router import RouterOptions
 from unmask.io.files import inside
 from unmask.mixture.gating import Routing
-from unmask.training.lora import LoraOptions
+from unmask.studies.learning_plan import LearningPlan
 from unmask.training.recipe import merged, parse_setting
 
 _FILE = Path(__file__).with_name("self_moe.toml")
@@ -64,34 +63,11 @@ CHOICES: Final = (RENORMALISED, "top-2", "all", "random", "uniform")
 """Other routings with the trained router of MiXSE."""
 
 
-class _PlanTable(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ExpertPlan(_PlanTable):
-    """How experts learn. Instance merging and joint training use every lesson as often as the experts do.
-
-    steps: for an expert with `number` lessons. Twice the lessons get twice the steps.
-    """
-
-    steps: int = Field(ge=1)
-    lr: float = Field(gt=0)
-    warmup: int = Field(ge=0)
-
-
-class RouterPlan(_PlanTable):
-    """How routers learn."""
-
-    steps: int = Field(ge=1)
-    lr: float = Field(gt=0)
-    warmup: int = Field(ge=0)
-
-
-class StudyPlan(_PlanTable):
+class StudyPlan(LearningPlan):
     """The settings of the study at one scale.
 
     seeds: a file of lessons for each domain, below the data folder or `starter:NAME`. lessons: "seeds" uses these lessons; "written" lets
-    the model write its own from 100 of them. number: lessons to learn in each domain. held_out: lessons for the tests, never learned.
+    the model write its own from 100 of them.
     sizes: more numbers of lessons, for the curve over the amount of data. abilities: ability tests with their files below the data folder
     (empty: the harness's data; false: no such test), `limit` items of each. Tests of code need run_code, and also unsandboxed_code if
     there is no sandbox. ablations: the other mixtures, by default all.
@@ -100,19 +76,12 @@ class StudyPlan(_PlanTable):
     models: tuple[str, ...] = Field(min_length=1)
     seeds: dict[str, str] = Field(min_length=2)
     lessons: Literal["seeds", "written"]
-    number: int = Field(ge=2)
-    held_out: int = Field(ge=2)
-    batch: int = Field(ge=1)
-    max_length: int = Field(ge=16)
     sizes: tuple[int, ...] = ()
-    abilities: dict[str, str | Literal[False]] = {}
+    abilities: dict[str, str | Literal[False]] = Field(default={})
     limit: int | None = Field(default=None, ge=1)
     run_code: bool = False
     unsandboxed_code: bool = False
     ablations: tuple[str, ...] = tuple(name for name in VARIANTS if name != MIXSE)
-    expert: ExpertPlan
-    router: RouterPlan
-    lora: LoraOptions = LoraOptions(r=8, alpha=16)
     ties_density: float = 0.2
     dare_density: float = 0.5
     seed: int = 0
@@ -121,21 +90,6 @@ class StudyPlan(_PlanTable):
     def requested_abilities(self) -> dict[str, str]:
         """The ability tests that are not left out, with their files."""
         return {name: file for name, file in self.abilities.items() if file is not False}
-
-    def expert_learning(self, lessons: int) -> Learning:
-        """How a LoRA learns this number of lessons."""
-        steps = max(1, round(self.expert.steps * lessons / self.number))
-        warmup = min(self.expert.warmup, steps - 1)
-        return Learning(steps, self.expert.lr, self.batch, warmup=warmup, max_length=self.max_length, seed=self.seed)
-
-    def router_learning(self, average: Average, domains: int, trained: bool) -> Learning:
-        """How a router learns. A batch has the same number of lessons of each domain."""
-        batch = max(1, self.batch // domains) * domains
-        steps = self.router.steps if trained else 0
-        warmup = max(0, min(self.router.warmup, steps - 1))
-        return Learning(
-            steps, self.router.lr, batch, warmup=warmup, max_length=self.max_length, average=average, seed=self.seed
-        )
 
 
 def scales() -> list[str]:

@@ -1,0 +1,240 @@
+"""The study of router configurations: its plan, its lessons, the anchor, its tests and its sentences. Small, on pico and on made cells."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from unmask.cli import app
+from unmask.errors import UnmaskError
+from unmask.experts.lessons.lessons import Lesson, read_lessons
+from unmask.studies.routers.analysis import distinct_and_good, rows_of
+from unmask.studies.routers.anchor import prototype_accuracy
+from unmask.studies.routers.cell import Cell
+from unmask.studies.routers.conclusion import conclusion
+from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
+from unmask.studies.routers.contest import decide, most_distinct
+from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
+from unmask.studies.routers.paper_claims import CLAIMS, verdicts
+from unmask.studies.routers.plan import LessonSource, load_plan, scales
+
+DOMAINS = ["knowledge", "reasoning", "math", "coding"]
+
+
+def test_every_scale_has_a_plan_and_every_configuration_a_reference() -> None:
+    for scale in scales():
+        plan = load_plan(scale)
+        assert STANDARD in plan.configurations
+    assert set(load_plan("small").configurations) == set(CONFIGURATIONS), "the small scale measures all of them"
+    assert all(reference_of(name) in CONFIGURATIONS for name in CONFIGURATIONS)
+    assert {claim.configuration for claim in CLAIMS} | {claim.against for claim in CLAIMS} <= set(CONFIGURATIONS)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('configurations=["standard", "top-3"]', "top-3"),
+        ('configurations=["standard", "8 experts"]', "compared with '4 experts'"),
+        ('configurations=["soft"]', "compared with 'standard'"),
+        ("seeds=[]", "seeds"),
+        ("fresh_seeds=[2, 3]", "seed 2 is not fresh"),
+        ("numbr=3", "numbr"),
+    ],
+)
+def test_a_wrong_plan_is_refused_by_name(setting: str, words: str) -> None:
+    with pytest.raises(UnmaskError, match=words):
+        load_plan("small", [setting])
+
+
+def test_neighbouring_domains_share_an_expert() -> None:
+    lessons = {name: [Lesson("do", name)] for name in ["a", "b", "c", "d"]}
+    own = LessonSet(lessons, lessons)
+    assert list(own.grouped(2)) == ["a-b", "c-d"] and [lesson.output for lesson in own.grouped(2)["a-b"]] == ["a", "b"]
+    assert own.grouped(None) is lessons and list(own.grouped(4)) == list(lessons)
+
+
+def test_pairs_become_lessons_either_way_and_rows_are_chosen_by_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"anchor": "title", "positive": "article"}\n')
+    write = LessonSource(file="pairs.jsonl", instruction="Write a title.", response="anchor")
+    assert [(lesson.input, lesson.output) for lesson in lessons_of(write, tmp_path)] == [("article", "title")]
+    read = LessonSource(file="pairs.jsonl", instruction="Write an article.")
+    assert [(lesson.input, lesson.output) for lesson in lessons_of(read, tmp_path)] == [("title", "article")]
+    rows = [{"task": task, "input": f"{task} {k}", "target": "yes"} for k in range(3) for task in ("logic", "sorting")]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sorting = lessons_of(LessonSource(file="tasks.jsonl", where={"task": ("sorting",)}), tmp_path)
+    assert [lesson.input for lesson in sorting] == ["sorting 0", "sorting 1", "sorting 2"]
+
+
+def test_lessons_are_drawn_once_without_overlap_and_without_long_ones(tmp_path: Path) -> None:
+    plan = load_plan("smoke")
+    plan = plan.model_copy(update={"configurations": (STANDARD,), "max_length": 40})
+
+    def length(lesson: Lesson) -> int:
+        return len(lesson.output.split())
+
+    first = draw(plan, tmp_path, tmp_path / "lessons", length)
+    assert list(first) == ["far"] and list(first["far"].learned) == DOMAINS
+    for name in DOMAINS:
+        learned, held_out = first["far"].learned[name], first["far"].held_out[name]
+        assert (len(learned), len(held_out)) == (plan.number, plan.held_out)
+        assert not {lesson.prompt for lesson in learned} & {lesson.prompt for lesson in held_out}
+        assert max(map(length, [*learned, *held_out])) <= 40
+    kept = read_lessons(tmp_path / "lessons" / "far" / "math.learned.jsonl")
+    again = draw(plan, tmp_path, tmp_path / "lessons", lambda _: 10**9)
+    assert again["far"].learned["math"] == kept, "they are not drawn anew"
+    with pytest.raises(UnmaskError, match="lessons of at most 40 tokens"):
+        draw(plan, tmp_path, tmp_path / "other", lambda _: 10**9)
+
+
+def test_prototypes_tell_apart_what_is_apart() -> None:
+    random = np.random.default_rng(0)
+    labels, known = np.repeat(np.arange(3), 40), np.arange(120) % 2 == 0
+    noise = random.normal(size=(120, 8))
+    assert prototype_accuracy(noise + 6 * np.eye(8)[labels] + 100, labels, known) == 1, "what all texts share does not matter"
+    assert 0.1 < prototype_accuracy(noise, labels, known) < 0.6
+
+
+def made_cell(distinct: float, gain: float, score: float, seed: int, texts: int = 24) -> Cell:
+    """A cell whose experts follow the domains to a degree, with a gain in nats over a base of 2 and a score of routing weights."""
+    random = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(4), texts // 4)
+    shares = (1 - distinct) * random.dirichlet([2.0] * 4, size=(texts, 3)) + distinct * np.eye(4)[labels][:, None]
+    nats = 2 - gain + random.normal(0, 0.02, size=(4, texts // 4))
+    scores = {
+        design: {f"task{k}": score + better + 0.02 * k + random.normal(0, 0.002) for k in range(6)}
+        for design, better in (("hidden", 0.1), ("routing", 0.0), ("concat", 0.12), ("sum", 0.11))
+    }
+    return Cell({f"domain{k}": tuple(row) for k, row in enumerate(nats.tolist())}, {"recorded": True}, scores, shares)
+
+
+def made(values: Mapping[str, tuple[float, float, float]], seeds: int = 3) -> tuple[Any, Any]:
+    cells = {
+        name: {seed: made_cell(*value, seed=100 * place + seed) for seed in range(seeds)}
+        for place, (name, value) in enumerate(values.items())
+    }
+    base = Cell({f"domain{k}": (2.0,) * 6 for k in range(4)}, {}, {"hidden": {"task0": 0.6}})
+    return cells, {"far": base}
+
+
+def test_differences_are_told_apart_where_they_are_and_only_there() -> None:
+    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.6, 0.1, 0.45), "soft": (0.3, 0.2, 0.4)})
+    rows = {row.name: row for row in rows_of(cells, bases)}
+    assert rows[STANDARD].tests == {}
+    better, equal = rows["layer routers"].tests, rows["soft"].tests
+    assert better["information"].difference > 0.1 and better["information"].p_holm < 0.01  # type: ignore[operator]
+    assert better["gain"].difference == pytest.approx(-0.1, abs=0.02) and better["gain"].p_holm < 0.01  # type: ignore[operator]
+    assert better["routing"].difference == pytest.approx(5, abs=0.5)
+    assert all(test.p > 0.05 and test.interval[0] < 0 < test.interval[1] for test in (equal["information"], equal["gain"]))
+    assert rows["layer routers"].information > rows[STANDARD].information + 0.1  # type: ignore[operator]
+
+
+def test_shuffled_experts_have_no_information_left() -> None:
+    [row] = rows_of(*made({STANDARD: (0.0, 0.2, 0.4)}))
+    assert abs(row.information or 9) < 0.03
+
+
+def test_a_seed_that_differs_widens_the_interval() -> None:
+    """The same mean difference from seeds that agree, and from seeds that do not."""
+    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "soft": (0.5, 0.2, 0.4)})
+    steady = {row.name: row for row in rows_of(cells, bases)}["soft"].tests["information"]
+    cells["soft"] = {seed: made_cell(distinct, 0.2, 0.4, seed=200 + seed) for seed, distinct in enumerate((0.1, 0.5, 0.9))}
+    unsteady = {row.name: row for row in rows_of(cells, bases)}["soft"].tests["information"]
+    assert np.ptp(unsteady.interval) > 2 * np.ptp(steady.interval) and unsteady.p > steady.p
+
+
+def test_distinct_routing_is_correlated_over_configurations() -> None:
+    names = ["balance pass 1", "balance step 1", "soft", "layer routers", "final router", "by text so far"]
+    values = {name: (0.1 * place, 0.2, 0.3 + 0.02 * place) for place, name in enumerate([STANDARD, *names])}
+    cells, bases = made(values, seeds=2)
+    found = distinct_and_good(rows_of(cells, bases))["score of routing weights"]
+    assert found.n == 7 and found.rho > 0.9 and found.p < 0.02
+    words = conclusion({row.name: row for row in rows_of(cells, bases)}, {"score of routing weights": found})
+    assert any("have routing weights that are better embeddings" in sentence for sentence in words)
+
+
+def test_papers_are_confirmed_refuted_or_undecided_by_the_tests() -> None:
+    cells, bases = made({
+        STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.3, 0.1, 0.4), "soft": (0.3, 0.3, 0.4), "joint top-1": (0.3, 0.2, 0.4),
+    })  # fmt: skip
+    found = {(one.claim.configuration, one.claim.yardstick): one.verdict for one in verdicts(cells, bases)}
+    assert found == {
+        ("layer routers", "gain"): "confirmed",
+        ("soft", "gain"): "refuted",
+        ("joint top-1", "gain"): "undecided",
+        ("joint top-1", "information"): "undecided",
+    }
+
+
+def test_the_contest_is_with_the_most_distinct_rival_and_says_who_is_better() -> None:
+    cells, bases = made({
+        STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.6, 0.2, 0.4), "soft": (0.4, 0.2, 0.4), OWN: (0.9, 0.2, 0.4),
+    })  # fmt: skip
+    assert most_distinct(rows_of(cells, bases)) == "layer routers"
+    contest = decide("layer routers", {name: cells[name] for name in (OWN, "layer routers")}, bases)
+    assert contest.seeds == 3 and contest.tests["information"].difference > 0.2
+    words = " ".join(conclusion({row.name: row for row in rows_of(cells, bases)}, {}, contest))
+    assert "Distinct routing: our own structure is better" in words
+    assert "Predicting held-out responses: our own structure is not told apart" in words
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole run by the command line, at smoke scale."""
+    folder = tmp_path_factory.mktemp("study")
+    done = CliRunner().invoke(app, command(folder), catch_exceptions=False)
+    assert done.exit_code == 0 and "Distinct routing, and prediction" in done.stdout
+    return folder / "pico"
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    return ["reproduce", "routers", "--scale", "smoke", "-o", str(folder), "--dtype", "float32", *more]
+
+
+def test_a_run_says_everything(whole: Path) -> None:
+    content = json.loads((whole / "results.json").read_text())
+    plan = load_plan("smoke")
+    assert [row["name"] for row in content["configurations"]] == list(plan.configurations)
+    assert all(row["seeds"] == len(plan.seeds) for row in content["configurations"])
+    by_name = {row["name"]: row for row in content["configurations"]}
+    assert by_name["oracle"]["information"] is None and set(by_name["oracle"]["tests"]) == {"gain"}
+    assert set(by_name["layer routers"]["scores"]) == {"hidden", "routing", "concat", "sum"}
+    assert content["anchor"]["layer"] == 1
+    report = (whole / "report.md").read_text()
+    assert "## Conclusion" in report and "| anchored |" in report and "8 of 8 cells" in report
+
+
+def test_a_finished_study_measures_nothing_again_and_grows(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "pico")
+    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("cell.json")}
+    results = (tmp_path / "pico" / "results.json").read_bytes()
+    assert CliRunner().invoke(app, command(tmp_path), catch_exceptions=False).exit_code == 0
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("cell.json")} == before
+    assert (tmp_path / "pico" / "results.json").read_bytes() == results
+    more = command(tmp_path, "--set", 'configurations=["standard", "soft"]')
+    assert CliRunner().invoke(app, more, catch_exceptions=False).exit_code == 0
+    grown = json.loads((tmp_path / "pico" / "results.json").read_text())
+    assert [(row["name"], row["seeds"]) for row in grown["configurations"]] == [("standard", 2), ("soft", 2)]
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_a_lost_cell_is_measured_again_to_the_same_numbers(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "pico")
+    results = (tmp_path / "pico" / "results.json").read_bytes()
+    shutil.rmtree(tmp_path / "pico" / "cells" / "layer-routers" / "1")
+    (tmp_path / "pico" / "cells" / "anchored" / "0" / "shares.npz").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="measured again"):
+        assert CliRunner().invoke(app, command(tmp_path), catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "pico" / "results.json").read_bytes() == results
+
+
+def test_another_plan_in_the_same_folder_is_refused(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "pico")
+    done = CliRunner().invoke(app, command(tmp_path, "--set", "router.steps=3"))
+    assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)

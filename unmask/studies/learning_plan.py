@@ -1,0 +1,59 @@
+"""What studies of mixtures plan alike: how experts and routers learn."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from unmask.experts.lesson_training import Learning
+from unmask.experts.names import Average
+from unmask.training.lora import LoraOptions
+
+
+class PlanTable(BaseModel):
+    """A table of a plan. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ExpertPlan(PlanTable):
+    """How experts learn. Instance merging and joint training use every lesson as often as the experts do.
+
+    steps: for an expert with `number` lessons. Twice the lessons get twice the steps.
+    """
+
+    steps: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    warmup: int = Field(ge=0)
+
+
+class RouterPlan(PlanTable):
+    """How routers learn."""
+
+    steps: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    warmup: int = Field(ge=0)
+
+
+class LearningPlan(PlanTable):
+    """number: lessons to learn in each domain. held_out: lessons for the tests, never learned. batch: lessons of a step."""
+
+    number: int = Field(ge=2)
+    held_out: int = Field(ge=2)
+    batch: int = Field(ge=1)
+    max_length: int = Field(ge=16)
+    expert: ExpertPlan
+    router: RouterPlan
+    lora: LoraOptions = LoraOptions(r=8, alpha=16)
+
+    def expert_learning(self, lessons: int, seed: int) -> Learning:
+        """How a LoRA learns this number of lessons."""
+        steps = max(1, round(self.expert.steps * lessons / self.number))
+        warmup = min(self.expert.warmup, steps - 1)
+        return Learning(steps, self.expert.lr, self.batch, warmup=warmup, max_length=self.max_length, seed=seed)
+
+    def router_learning(self, average: Average, domains: int, trained: bool, seed: int) -> Learning:
+        """How a router learns. A batch has the same number of lessons of each domain."""
+        batch = max(1, self.batch // domains) * domains
+        steps = self.router.steps if trained else 0
+        warmup = max(0, min(self.router.warmup, steps - 1))
+        return Learning(steps, self.router.lr, batch, warmup=warmup, max_length=self.max_length, average=average, seed=seed)

@@ -1,0 +1,203 @@
+"""Numbers of the study: means over seeds, differences from the reference configuration, and the correlations over configurations.
+
+A claim about a configuration needs two things: it holds for other texts, and for other seeds of the router. The tests allow for both.
+All tests of one yardstick are one family (Holm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from unmask.statistics.intervals import Bounds
+from unmask.statistics.paired import PairedTest, wilcoxon, with_holm
+from unmask.statistics.rank_correlation import RankCorrelation, rank_correlation
+from unmask.statistics.routing.information import joint_of_texts, normalised_information
+from unmask.statistics.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
+from unmask.statistics.training_seeds import seed_test
+from unmask.studies.routers.cell import Cell
+from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, reference_of
+
+RESAMPLES = 1000
+Shares = Float[NDArray[Any], "text point expert"]
+Cells = Mapping[str, Mapping[int, Cell]]
+"""What was measured, by configuration and seed."""
+Bases = Mapping[str, Cell]
+"""The base model on each set of domains."""
+Yardstick = Literal["information", "gain", "routing"]
+"""I(D;E); nats per token less than the base model; score of routing weights as embeddings."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration over its seeds.
+
+    information: I(D;E) / log |D| of first choices without chance, the mean over routing points and seeds. gain: nats per token less than
+    the base model. scores: by design, the mean score over tasks and seeds, in percent. tests: by yardstick, against the reference.
+    """
+
+    name: str
+    seeds: int
+    information: float | None
+    gain: float
+    scores: dict[str, float]
+    tests: dict[Yardstick, PairedTest]
+
+
+def rows_of(cells: Cells, bases: Bases) -> list[Row]:
+    """The rows of all configurations that were measured. The tests of a yardstick are one family."""
+    tests = {
+        name: differences(name, reference, cells, bases)
+        for name in cells
+        if (reference := reference_of(name)) in cells and reference != name
+    }
+    for yardstick in get_args(Yardstick):
+        family = [name for name in tests if yardstick in tests[name]]
+        for name, test in zip(family, with_holm([tests[name][yardstick] for name in family]), strict=True):
+            tests[name][yardstick] = test
+    return [_row(name, cells, bases, tests.get(name, {})) for name in cells]
+
+
+def _row(name: str, cells: Cells, bases: Bases, tests: dict[Yardstick, PairedTest]) -> Row:
+    own = list(cells[name].values())
+    base = bases[CONFIGURATIONS[name].domains]
+    routed = [information(cell) for cell in own if cell.shares is not None]
+    scores = {design: 100 * float(np.mean([list(cell.scores[design].values()) for cell in own])) for design in own[0].scores}
+    gain = float(np.mean([_gain(cell, base) for cell in own]))
+    return Row(name, len(own), float(np.mean(routed)) if routed else None, gain, scores, tests)
+
+
+def differences(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Yardstick, PairedTest]:
+    """Tests of one configuration against another, by yardstick, not corrected. Only what both have, on the same texts, is compared.
+
+    I(D;E) is compared on other texts too.
+    """
+    pairs = [(cells[name][seed], cells[reference][seed]) for seed in cells[name] if seed in cells[reference]]
+    domains = CONFIGURATIONS[name].domains
+    same_texts = CONFIGURATIONS[reference].domains == domains
+    tests: dict[Yardstick, PairedTest | None] = {}
+    if pairs and all(cell.shares is not None for pair in pairs for cell in pair):
+        tests["information"] = _information_test(pairs, same_texts)
+        tests["routing"] = _paired([(_scores(a, "routing"), _scores(b, "routing")) for a, b in pairs])
+    if pairs and same_texts:
+        tests["gain"] = _paired([(_gain(a, bases[domains]), _gain(b, bases[domains])) for a, b in pairs])
+    return {yardstick: test for yardstick, test in tests.items() if test is not None}
+
+
+def _gain(cell: Cell, base: Cell) -> NDArray[np.float64]:
+    """How much better than the base model each held-out response is predicted, in nats per token."""
+    return np.concatenate([np.subtract(base.likelihood[domain], values) for domain, values in cell.likelihood.items()])
+
+
+def _scores(cell: Cell, design: str) -> NDArray[np.float64]:
+    return 100 * np.array(list(cell.scores[design].values()))
+
+
+def _paired(pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> PairedTest | None:
+    """The test of `seed_test`, where seeds differ; else Wilcoxon's on the units. None for fewer units than a test needs."""
+    a, b = (_collapsed(np.stack(side)) for side in zip(*pairs, strict=True))
+    if a.shape[-1] < 6:
+        return None
+    return wilcoxon(a, b) if a.ndim == b.ndim == 1 else seed_test(a, b).test
+
+
+def _collapsed(table: Float[NDArray[np.float64], "seed unit"]) -> NDArray[np.float64]:
+    return table[0] if len(table) == 1 or bool((table == table[0]).all()) else table
+
+
+@lru_cache(maxsize=4096)
+def information(cell: Cell) -> float:
+    """I(D;E) / log |D| of first choices, the mean over routing points, without what shuffled labels give."""
+    assert cell.shares is not None
+    return _corrected(cell.shares, cell.labels, np.ones((1, len(cell.labels))))[1]
+
+
+def _corrected(shares: Shares, labels: NDArray[Any], weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Samples (resample,) and value, without chance."""
+
+    def mean_information(labels: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(normalised_information(joint_of_texts(shares, labels, weights)).mean(axis=1))
+
+    once = np.ones((1, len(labels)))
+    value = float(mean_information(labels, once)[0])
+    chance = float(np.mean([mean_information(shuffled, once)[0] for shuffled in shuffled_labels(labels)]))
+    samples = mean_information(labels, weights)
+    return samples / (1 - chance) if chance < 1 else samples, without_chance(value, chance)
+
+
+def _information_test(pairs: Sequence[tuple[Cell, Cell]], same_texts: bool) -> PairedTest:
+    """t of the mean difference. Its variance is that over texts (bootstrap, the same texts for both) plus that over seeds.
+
+    Degrees of freedom after Satterthwaite (1946).
+    """
+    samples, values = [], []
+    for pair in pairs:
+        sides = [_side(cell, 0 if same_texts else side) for side, cell in enumerate(pair)]
+        samples.append(sides[0][0] - sides[1][0])
+        values.append(sides[0][1] - sides[1][1])
+    over_texts = float(np.mean(samples, axis=0).var(ddof=1))
+    texts, seeds = len(pairs[0][0].labels), len(values)
+    over_seeds = float(np.var(values, ddof=1)) / seeds if seeds > 1 else 0.0
+    return _t_test(float(np.mean(values)), [(over_texts, texts - 1), (over_seeds, max(1, seeds - 1))], texts)
+
+
+@lru_cache(maxsize=4096)
+def _side(cell: Cell, seed: int) -> tuple[NDArray[np.float64], float]:
+    assert cell.shares is not None
+    weights = np.concatenate(list(text_weights(len(cell.labels), RESAMPLES, seed, cell.labels)))
+    return _corrected(cell.shares, cell.labels, weights)
+
+
+def _t_test(difference: float, variances: Sequence[tuple[float, int]], n: int) -> PairedTest:
+    from scipy.stats import t
+
+    variance = sum(part for part, _ in variances)
+    freedom = variance**2 / sum(part**2 / count for part, count in variances) if variance else 1.0
+    error = float(np.sqrt(variance))
+    p = float(2 * t.sf(abs(difference) / error, freedom)) if error else float(difference == 0)
+    bounds = partial(_bounds, difference, error, freedom)
+    return PairedTest(
+        test="t over texts (bootstrap) and seeds", n=n, unit="items", difference=difference, p=p, p_holm=None,
+        effect=difference / error if error else 0.0, effect_name="difference in standard errors", interval=bounds(0.95), level=0.95,
+        bounds=bounds,
+    )  # fmt: skip
+
+
+def _bounds(difference: float, error: float, freedom: float, level: float) -> Bounds:
+    from scipy.stats import t
+
+    half = float(error * t.ppf((1 + level) / 2, freedom))
+    return difference - half, difference + half
+
+
+def tests_as_json(tests: Mapping[Yardstick, PairedTest]) -> dict[str, Any]:
+    """Tests by yardstick, for the results."""
+    return {name: {key: value for key, value in vars(test).items() if key != "bounds"} for name, test in tests.items()}
+
+
+def distinct_and_good(rows: Iterable[Row]) -> dict[str, RankCorrelation]:
+    """Over configurations: does I(D;E) go with the score of routing weights, and with what they add to hidden states?
+
+    Only trained configurations with the standard domains count: the others have other labels, or the same router.
+    """
+    counted = [
+        row
+        for row in rows
+        if row.information is not None and CONFIGURATIONS[row.name].domains == CONFIGURATIONS[STANDARD].domains
+    ]
+    if len(counted) < 4:
+        return {}
+    distinct = [row.information or 0.0 for row in counted]
+    outcomes = {
+        "score of routing weights": [row.scores["routing"] for row in counted],
+        "concat minus hidden state": [row.scores["concat"] - row.scores["hidden"] for row in counted],
+        "sum minus hidden state": [row.scores["sum"] - row.scores["hidden"] for row in counted],
+        "gain in nats": [row.gain for row in counted],
+    }
+    return {name: rank_correlation(distinct, values) for name, values in outcomes.items()}

@@ -1,0 +1,68 @@
+"""The anchor: the layer whose states tell the domains apart best. A router that reads it decides for all layers above.
+
+For each layer, the mean state of a lesson is given to the nearest domain mean (by cosine, after the common mean is taken away). Domain
+means come from one half of the lessons to learn, the accuracy from the other half. Held-out lessons are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from unmask.designs.design import Design
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.batching import default_batch_tokens
+from unmask.encoding.encode import encode_designs
+from unmask.encoding.features import Fit
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.models.decoder import body_of, find_layers
+
+if TYPE_CHECKING:
+    from unmask.studies.routers.lesson_sets import Lessons
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """The chosen layer (its input is read), and the accuracy of every layer, from layer 1 on."""
+
+    layer: int
+    accuracies: tuple[float, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """For a record."""
+        return asdict(self)
+
+
+def find_anchor(model: Any, tokenizer: Any, domains: Lessons, max_length: int) -> Anchor:
+    """The first of the layers that tell the domains of these lessons apart best. model: a base model, without experts."""
+    body = body_of(model)
+    backbone = Backbone(body, "causal")
+    designs = [Design("causal", "plain", "mean", layer) for layer in range(1, len(find_layers(body)))]
+    texts = [lesson.prompt + lesson.output for lessons in domains.values() for lesson in lessons]
+    labels = np.repeat(np.arange(len(domains)), [len(lessons) for lessons in domains.values()])
+    places = np.concatenate([np.arange(len(lessons)) for lessons in domains.values()])
+    vectors = encode_designs(
+        backbone,
+        PromptTokenizer(tokenizer, "plain", backbone.within_positions(max_length)),
+        {design: Fit() for design in designs},
+        texts,
+        batch_tokens=default_batch_tokens(backbone),
+    )
+    accuracies = [prototype_accuracy(vectors[design], labels, places % 2 == 0) for design in designs]
+    return Anchor(1 + int(np.argmax(accuracies)), tuple(accuracies))
+
+
+def prototype_accuracy(
+    vectors: Float[NDArray[Any], "text dim"], labels: Int[NDArray[Any], " text"], known: Sequence[bool] | NDArray[np.bool_]
+) -> float:
+    """The share of the other texts whose nearest domain mean, of the known texts, is that of their own domain."""
+    known = np.asarray(known)
+    centred = vectors - vectors[known].mean(axis=0)
+    means = np.stack([centred[known & (labels == label)].mean(axis=0) for label in np.unique(labels)])
+    scaled = means / np.linalg.norm(means, axis=1, keepdims=True).clip(1e-12)
+    return float((np.argmax(centred[~known] @ scaled.T, axis=1) == labels[~known]).mean())

@@ -1,0 +1,175 @@
+"""A cell of the study: one configuration with one seed, measured by three yardsticks.
+
+1. How distinct routing is: what the routers do with the held-out lessons, by domain (`unmask.probing.routing`).
+2. How well the mixture predicts held-out responses.
+3. How good its hidden states, its routing weights and both together are as embeddings.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from pydantic import Field
+
+from unmask.designs.design import Design
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.loaded_model import LoadedModel
+from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.results import ResultStore
+from unmask.experts.likelihood import likelihoods, response_likelihood
+from unmask.io.arrays import load_arrays, save_arrays
+from unmask.io.files import inside
+from unmask.io.records import Record
+from unmask.io.seals import Damaged
+from unmask.io.terminal import say
+from unmask.mixture.any_model import load_any_language_model
+from unmask.mixture.overrides import override_routing
+from unmask.models.decoder import body_of
+from unmask.models.identity import identity_of
+from unmask.models.loading import Source
+from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
+from unmask.probing.routing.measures import measured_routing
+from unmask.probing.routing.recording import record_routing
+from unmask.starter import reference_texts
+from unmask.studies.routers.configurations import CONFIGURATIONS
+from unmask.studies.routers.lesson_sets import Lessons
+from unmask.studies.routers.recorded import first_choice_shares
+from unmask.tasks.task import Task
+
+BASE, ORACLE = "base", "oracle"
+CELL, SHARES, DOMAIN = "cell.json", "shares.npz", "domain"
+_EOL = {"attention": "causal", "prompt": "eol", "pooling": "last", "zscore": True}
+HIDDEN: Mapping[str, Design] = {"hidden": Design(**_EOL)}  # type: ignore[arg-type]
+DESIGNS: Mapping[str, Design] = {
+    **HIDDEN,
+    "routing": Design(**_EOL, features="routing"),  # type: ignore[arg-type]
+    "concat": Design(**_EOL, features="concat"),  # type: ignore[arg-type]
+    "sum": Design(**_EOL, features="sum"),  # type: ignore[arg-type]
+}
+"""PromptEOL, all standardised alike: hidden state, routing weights, both one after the other, sum of both similarities."""
+
+
+class CellRecord(Record):
+    """What was measured of a cell.
+
+    likelihood: nats per token of each held-out response, by domain. routing: measures of the recorded routing. scores: by design, the main
+    score of each task (0 to 1). mixture: what was measured, so that a cell of another mixture is measured again.
+    """
+
+    mixture: str
+    likelihood: dict[str, tuple[float, ...]]
+    routing: dict[str, Any] = Field(default_factory=dict)
+    scores: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A cell. shares: for each held-out lesson and routing point, the share of tokens that chose each expert first. labels: its domain.
+
+    fresh: it was measured just now, not by an earlier run.
+    """
+
+    likelihood: dict[str, tuple[float, ...]]
+    routing: dict[str, Any]
+    scores: dict[str, dict[str, float]]
+    shares: Float[NDArray[Any], "text point expert"] | None = None
+    fresh: bool = False
+
+    @property
+    def labels(self) -> Int[NDArray[np.int64], " text"]:
+        """The domain of each held-out lesson, as its place."""
+        return np.repeat(np.arange(len(self.likelihood)), [len(values) for values in self.likelihood.values()])
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Measures cells of one base model, each at most once. folder: holds a file for each cell, and what it was measured from."""
+
+    source: Source
+    folder: Path
+    tasks: Sequence[Task]
+    max_length: int
+    embedded_length: int
+
+    def base(self, domains: str, held_out: Lessons) -> Cell:
+        """The base model on a set of domains: likelihoods, and the scores of its hidden states."""
+        return self._measured(f"{BASE} {domains}", 0, None, held_out)
+
+    def cell(self, name: str, seed: int, mixture: Path, held_out: Lessons) -> Cell:
+        """A configuration with a seed."""
+        return self._measured(name, seed, mixture, held_out)
+
+    def _measured(self, name: str, seed: int, mixture: Path | None, held_out: Lessons) -> Cell:
+        folder = inside(inside(self.folder, name.replace(" ", "-")), str(seed))
+        content = identity_of(self.source if mixture is None else replace(self.source, model=str(mixture))).revision
+        record = CellRecord.read(folder / CELL)
+        shares = _read_shares(folder) if record is not None and record.mixture == content else None
+        fresh = record is None or shares is None
+        if record is None or shares is None:
+            say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
+            record, shares = self._measure(name, mixture, held_out, folder, content)
+            save_arrays(folder / SHARES, {"shares": shares})
+            record.write(folder / CELL)
+        return Cell(record.likelihood, record.routing, record.scores, shares if record.routing else None, fresh)
+
+    def _measure(
+        self, name: str, mixture: Path | None, held_out: Lessons, folder: Path, content: str
+    ) -> tuple[CellRecord, NDArray[Any]]:
+        source = self.source if mixture is None else replace(self.source, model=str(mixture))
+        model, tokenizer = load_any_language_model(source)
+        none = np.zeros((0, 0, 0))
+        if mixture is not None and (choice := CONFIGURATIONS[name].choice):
+            return CellRecord(mixture=content, likelihood=self._chosen(model, tokenizer, held_out, choice)), none
+        values = likelihoods(model, tokenizer, held_out, max_length=self.max_length)
+        loaded = LoadedModel(Backbone(body_of(model), "causal"), tokenizer, source, max_length=self.max_length)
+        routing, shares = ({}, none) if mixture is None else self._routing(loaded, held_out, folder / "routing")
+        record = CellRecord(
+            mixture=content,
+            likelihood={domain: tuple(of_domain.tolist()) for domain, of_domain in values.items()},
+            routing=routing,
+            scores=self._scores(loaded, HIDDEN if mixture is None else DESIGNS, folder / "scores"),
+        )
+        return record, shares
+
+    def _chosen(self, model: Any, tokenizer: Any, held_out: Lessons, choice: str) -> dict[str, tuple[float, ...]]:
+        """Likelihoods under another choice of experts. The oracle takes the expert of each lesson's domain."""
+        values = {}
+        for domain, lessons in held_out.items():
+            with override_routing(body_of(model).mixture, domain if choice == ORACLE else choice):
+                nats = response_likelihood(model, tokenizer, lessons, max_length=self.max_length)
+            values[domain] = tuple(nats.tolist())
+        return values
+
+    def _scores(self, loaded: LoadedModel, designs: Mapping[str, Design], folder: Path) -> dict[str, dict[str, float]]:
+        plan = ComparisonPlan(loaded.source, designs, self.tasks, self.embedded_length, reference_texts())
+        results = compare(plan, ResultStore(folder), loaded=lambda: (loaded.backbone, loaded.tokenizer))
+        scores: dict[str, dict[str, float]] = {label: {} for label in designs}
+        for result in results:
+            scores[result.label][result.task] = result.main_score
+        return scores
+
+    def _routing(self, loaded: LoadedModel, held_out: Lessons, folder: Path) -> tuple[dict[str, Any], NDArray[Any]]:
+        """Record what the routers do with the held-out lessons, and measure it."""
+        texts = tuple(
+            LabelledText(lesson.prompt + lesson.output, (domain,)) for domain, lessons in held_out.items() for lesson in lessons
+        )
+        record = record_routing(loaded, LabelledTexts(texts, (DOMAIN,)), folder, max_length=self.max_length)
+        known = measured_routing(record)
+        measures = {**known["general"], **known["labels"][DOMAIN]["measures"]}
+        return measures, first_choice_shares(record)
+
+
+def _read_shares(folder: Path) -> NDArray[Any] | None:
+    """The shares of a cell; None if they are damaged, so that they are measured again."""
+    try:
+        return load_arrays(folder / SHARES)["shares"]
+    except Damaged as error:
+        warnings.warn(f"It is measured again: {error}", stacklevel=2)
+        return None

@@ -1,0 +1,73 @@
+"""The conclusion, in plain words, from the numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from unmask.evaluation.verdict import counted
+from unmask.reporting.page import p_value
+from unmask.statistics.paired import told_apart
+from unmask.statistics.rank_correlation import RankCorrelation
+from unmask.studies.routers.analysis import Row, Yardstick
+from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
+from unmask.studies.routers.contest import Contest
+
+_AIMS: Mapping[Yardstick, str] = {
+    "information": "Distinct routing",
+    "gain": "Predicting held-out responses",
+    "routing": "Routing weights as embeddings",
+}
+
+
+def conclusion(rows: Mapping[str, Row], found: Mapping[str, RankCorrelation], contest: Contest | None = None) -> list[str]:
+    """Sentences: for each aim, what is better and worse than the reference; whether distinct routing makes better embeddings; our own."""
+    return [
+        *(sentence for yardstick in _AIMS for sentence in _aim(yardstick, list(rows.values()))),
+        *_embeddings(found.get("score of routing weights")),
+        *_own(contest),
+        f"The experts were trained once, so nothing is said of other experts. The numbers are of "
+        f"{counted(rows[STANDARD].seeds, 'router seed')}.",
+    ]
+
+
+def _aim(yardstick: Yardstick, rows: Sequence[Row]) -> Iterator[str]:
+    tests = {row.name: test for row in rows if (test := row.tests.get(yardstick)) is not None}
+    better = [name for name, test in tests.items() if told_apart(test) and test.difference > 0]
+    worse = [name for name, test in tests.items() if told_apart(test) and test.difference < 0]
+    open_ = [name for name in tests if name not in (*better, *worse)]
+    for names, word in ((better, "better"), (worse, "worse")):
+        if names:
+            listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {reference_of(name)})" for name in names)
+            yield f"{_AIMS[yardstick]}: {word} than the reference: {listed}."
+    if open_:
+        yield f"{_AIMS[yardstick]}: not told apart from the reference: {', '.join(open_)}."
+
+
+def _embeddings(found: RankCorrelation | None) -> Iterator[str]:
+    if found is None:
+        return
+    low, high = found.interval
+    known = f"(rho {found.rho:+.2f}, 95 % {low:+.2f} to {high:+.2f}, p {p_value(found.p)}, {found.n} configurations)"
+    if found.p < 0.05 and not low <= 0 <= high:
+        direction = "better" if found.rho > 0 else "worse"
+        yield f"Configurations with more distinct routing have routing weights that are {direction} embeddings {known}."
+    else:
+        yield (
+            f"Whether more distinct routing makes better embeddings is undecided {known}. So many configurations find a correlation of "
+            f"{found.detectable:.2f} in 80 % of studies, and may miss a smaller one."
+        )
+
+
+def _own(contest: Contest | None) -> Iterator[str]:
+    """Our own structure against the configuration that was best before, on fresh seeds."""
+    if contest is None:
+        return
+    yield (
+        f"Our own structure: {CONFIGURATIONS[OWN].about}. It was compared with {contest.best}, which had the most distinct routing of all "
+        f"others, on {counted(contest.seeds, 'fresh seed')}."
+    )
+    for yardstick, test in contest.tests.items():
+        low, high = test.interval
+        word = ("better" if test.difference > 0 else "worse") if told_apart(test) else "not told apart"
+        known = f"{test.difference:+.3g}, interval {low:+.3g} to {high:+.3g}, p {p_value(test.p if test.p_holm is None else test.p_holm)}"
+        yield f"{_AIMS[yardstick]}: our own structure is {word} ({known})."

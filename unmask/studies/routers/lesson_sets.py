@@ -1,0 +1,101 @@
+"""Lessons of the study: for each set of domains, lessons to learn and held-out lessons. They are drawn once and kept with the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from unmask.errors import UnmaskError
+from unmask.experts.lessons.lessons import Lesson, read_lessons
+from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
+from unmask.io.files import inside, make_folder
+from unmask.io.rows import Row, field, read_rows
+from unmask.starter import starter_lessons
+from unmask.studies.routers.configurations import CONFIGURATIONS
+from unmask.studies.routers.plan import LessonSource, RoutersPlan
+
+Lessons = dict[str, list[Lesson]]
+_MORE = 4  # lessons that are looked at for each one that is needed: some are too long
+
+
+@dataclass(frozen=True)
+class LessonSet:
+    """Lessons by domain. learned: for experts and routers. held_out: for measurements only."""
+
+    learned: Lessons
+    held_out: Lessons
+
+    def grouped(self, experts: int | None) -> Lessons:
+        """Lessons to learn, by expert: neighbouring domains share one. None: each domain has its own, under its name."""
+        if experts is None:
+            return self.learned
+        names = list(self.learned)
+        size = len(names) // experts
+        groups = [names[start : start + size] for start in range(0, len(names), size)]
+        return {"-".join(group): [lesson for name in group for lesson in self.learned[name]] for group in groups}
+
+
+def draw(plan: RoutersPlan, root: Path, folder: Path, tokens: Callable[[Lesson], int]) -> dict[str, LessonSet]:
+    """Draw the lessons of every set that a configuration needs. Lessons with more than `max_length` tokens are left out.
+
+    Raises UnmaskError for a file that is missing, and for a domain with too few lessons.
+    """
+    needed = dict.fromkeys(CONFIGURATIONS[name].domains for name in plan.configurations)
+    return {name: _draw_set(plan, plan.domains[name], root, inside(folder, name), tokens) for name in needed}
+
+
+def _draw_set(
+    plan: RoutersPlan, sources: Mapping[str, LessonSource], root: Path, folder: Path, tokens: Callable[[Lesson], int]
+) -> LessonSet:
+    learned, held_out = {}, {}
+    make_folder(folder)
+    for name, source in sources.items():
+        files = {part: inside(folder, f"{name}.{part}.jsonl") for part in ("learned", "held-out")}
+        if not all(file.is_file() for file in files.values()):
+            lessons = _first_that_fit(lessons_of(source, root), plan, tokens, name)
+            for file, part in zip(files.values(), split(lessons, plan.number, plan.held_out, seed=0), strict=True):
+                write_lessons(part, file)
+        learned[name], held_out[name] = (read_lessons(file) for file in files.values())
+    return LessonSet(learned, held_out)
+
+
+def _first_that_fit(lessons: list[Lesson], plan: RoutersPlan, tokens: Callable[[Lesson], int], name: str) -> list[Lesson]:
+    """A random sample of the lessons that are short enough."""
+    wanted = plan.number + plan.held_out
+    unique = list({(lesson.instruction, lesson.input): lesson for lesson in lessons}.values())
+    if len(unique) < wanted:
+        raise UnmaskError(f"The domain '{name}' has {len(unique)} different lessons, and {wanted} are needed.")
+    sample, _ = split(unique, min(len(unique), _MORE * wanted), 0, seed=0)
+    fitting = [lesson for lesson in sample if tokens(lesson) <= plan.max_length]
+    if len(fitting) < wanted:
+        raise UnmaskError(
+            f"The domain '{name}' has {len(fitting)} lessons of at most {plan.max_length} tokens among {len(sample)}, and {wanted} are "
+            "needed. Use a larger max_length or a smaller number."
+        )
+    return fitting[:wanted]
+
+
+def lessons_of(source: LessonSource, root: Path) -> list[Lesson]:
+    """All lessons of a source. Raises UnmaskError."""
+    kind, mark, name = source.file.partition(":")
+    file = starter_lessons(name) if mark and kind == "starter" else root / source.file
+    if not file.is_file():
+        raise UnmaskError(f"'{file}' does not exist. Give the folder of the data sets (--data).")
+    if source.instruction is None and not source.where:
+        return read_seeds(file)
+    wanted = [(line, row) for line, row in read_rows(file) if _is_wanted(file, line, row, source)]
+    if source.instruction is None:
+        by_line = {lesson.where: lesson for lesson in read_seeds(file)}
+        return [by_line[f"{file.parent.name}/{file.name}:{line}"] for line, _ in wanted]
+    given = "positive" if source.response == "anchor" else "anchor"
+    return [
+        Lesson(
+            source.instruction, field(file, line, row, source.response), field(file, line, row, given), f"{file.name}:{line}"
+        )
+        for line, row in wanted
+    ]
+
+
+def _is_wanted(file: Path, line: int, row: Row, source: LessonSource) -> bool:
+    return all(field(file, line, row, column) in values for column, values in source.where.items())

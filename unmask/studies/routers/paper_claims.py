@@ -1,0 +1,89 @@
+"""What papers say of router configurations, each as a comparison that the study makes.
+
+A verdict is "confirmed" or "refuted" only if the test tells the two configurations apart. Everything else is undecided.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from unmask.statistics.paired import PairedTest, told_apart, with_holm
+from unmask.studies.routers.analysis import Bases, Cells, Yardstick, differences
+from unmask.studies.routers.configurations import STANDARD
+
+
+@dataclass(frozen=True)
+class PaperClaim:
+    """A claim: a configuration has more (sign 1) or less (sign -1) of a yardstick than another one."""
+
+    paper: str
+    says: str
+    configuration: str
+    yardstick: Yardstick
+    sign: Literal[1, -1]
+    against: str = STANDARD
+
+
+CLAIMS: Final = (
+    PaperClaim(
+        "arXiv 2501.11873, abstract", "A balance loss within each batch of a device keeps experts from specialising in domains.",
+        "balance pass 1", "information", -1,
+    ),
+    PaperClaim(
+        "arXiv 2501.11873, abstract", "A balance loss over the global batch leaves more room for domains than one within each pass.",
+        "balance step 1", "information", 1, "balance pass 1",
+    ),
+    PaperClaim(
+        "arXiv 2501.11873, abstract", "A model with a balance loss over the global batch predicts better than with one within each pass.",
+        "balance step 1", "gain", 1, "balance pass 1",
+    ),
+    PaperClaim(
+        "Self-MoE (2406.12034), table 3", "A shared router is better than a router for each layer.", "layer routers", "gain", -1
+    ),
+    PaperClaim("Self-MoE (2406.12034), table 3", "A random choice of experts is worse than the router's.", "random", "gain", -1),
+    PaperClaim(
+        "Self-MoE (2406.12034), table 3", "Experts that learn with the router are worse than experts that learned alone.", "joint top-1",
+        "gain", -1,
+    ),
+    PaperClaim(
+        "Self-MoE (2406.12034), section 4", "Experts that learn with the router have no domain of their own.", "joint top-1",
+        "information", -1,
+    ),
+    PaperClaim("Self-MoE (2406.12034), table 3", "All experts together are worse than the best one alone.", "soft", "gain", -1),
+    PaperClaim(
+        "DeepSeekMoE (2401.06066), section 3.2", "An expert that is always on lets the others specialise more.", "shared expert",
+        "information", 1,
+    ),
+    PaperClaim(
+        "DeepSeekMoE (2401.06066), section 3.1", "More, finer experts specialise more.", "16 experts", "information", 1,
+        "4 experts",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """A claim with the test that it rests on, and what follows."""
+
+    claim: PaperClaim
+    test: PairedTest
+    verdict: Literal["confirmed", "refuted", "undecided"]
+
+
+def verdicts(cells: Cells, bases: Bases) -> list[ClaimVerdict]:
+    """The verdict on every claim whose configurations were measured. Their tests are one family (Holm)."""
+    tested = [
+        (claim, test)
+        for claim in CLAIMS
+        if claim.configuration in cells and claim.against in cells
+        if (test := differences(claim.configuration, claim.against, cells, bases).get(claim.yardstick)) is not None
+    ]
+    corrected = with_holm([test for _, test in tested])
+    return [ClaimVerdict(claim, test, _verdict(claim, test)) for (claim, _), test in zip(tested, corrected, strict=True)]
+
+
+def _verdict(claim: PaperClaim, test: PairedTest) -> Literal["confirmed", "refuted", "undecided"]:
+    if not told_apart(test):
+        return "undecided"
+    return "confirmed" if test.difference * claim.sign > 0 else "refuted"

@@ -1,0 +1,106 @@
+"""The plan of the study: base models, sets of domains with their lessons, seeds, tasks for embeddings."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from unmask.errors import UnmaskError, first_problem, unknown
+from unmask.io.files import inside
+from unmask.studies.learning_plan import LearningPlan, PlanTable
+from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, reference_of
+from unmask.tasks.find import resolve_tasks
+from unmask.tasks.task import Task
+from unmask.training.recipe import merged, parse_setting
+
+_FILE = Path(__file__).with_name("routers.toml")
+
+
+class LessonSource(PlanTable):
+    """The lessons of a domain.
+
+    file: below the data folder, or `starter:NAME`. where: values that columns must have. instruction: turns pairs (anchor, positive) into
+    lessons; response: the column of a pair that the expert writes.
+    """
+
+    file: str
+    where: dict[str, tuple[str, ...]] = Field(default={})
+    instruction: str | None = None
+    response: Literal["anchor", "positive"] = "positive"
+
+
+class RoutersPlan(LearningPlan):
+    """The settings of the study at one scale.
+
+    domains: sets of domains by name. seeds: of the routers' first weights and of the order of lessons; experts are trained once.
+    fresh_seeds: for the contest of our own structure with the configuration that was best on the seeds. tasks:
+    folders below the data folder, or of the starter tasks, on which embeddings are scored. embedded_length: most tokens of a text there.
+    configurations: those that are measured; the ones that they are compared with have to be among them.
+    """
+
+    models: tuple[str, ...] = Field(min_length=1)
+    domains: dict[str, dict[str, LessonSource]]
+    seeds: tuple[int, ...] = Field(min_length=1)
+    fresh_seeds: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = Field(min_length=1)
+    embedded_length: int = Field(ge=16)
+    configurations: tuple[str, ...] = tuple(CONFIGURATIONS)
+
+
+def scales() -> list[str]:
+    """The names of the scales, such as `smoke`."""
+    return list(tomllib.loads(_FILE.read_text(encoding="utf-8"))["scale"])
+
+
+def load_plan(scale: str, settings: Iterable[str] = ()) -> RoutersPlan:
+    """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
+    tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))
+    known = tables.pop("scale")
+    if scale not in known:
+        raise unknown("scale", scale, known)
+    tables = merged(tables, known[scale])
+    for setting in settings:
+        tables = merged(tables, parse_setting(setting))
+    try:
+        plan = RoutersPlan.model_validate(tables)
+    except ValidationError as error:
+        raise UnmaskError(f"routers: {first_problem(error)}.") from error
+    _check(plan)
+    return plan
+
+
+def _check(plan: RoutersPlan) -> None:
+    for name in plan.configurations:
+        if name not in CONFIGURATIONS:
+            raise unknown("configuration", name, CONFIGURATIONS)
+        configuration = CONFIGURATIONS[name]
+        if (reference := reference_of(name)) not in plan.configurations:
+            raise UnmaskError(f"routers: '{name}' is compared with '{reference}', so the configurations must have it too.")
+        domains = plan.domains.get(configuration.domains)
+        if domains is None:
+            raise UnmaskError(f"routers: '{name}' needs the domains '{configuration.domains}', and the plan has no such set.")
+        if configuration.experts and len(domains) % configuration.experts:
+            raise UnmaskError(f"routers: {len(domains)} domains cannot be shared equally by {configuration.experts} experts.")
+    for domains in plan.domains.values():
+        for name in domains:
+            inside(Path(), name)  # the name of a domain is used for folders
+    if both := set(plan.seeds) & set(plan.fresh_seeds):
+        raise UnmaskError(f"routers: seed {min(both)} is not fresh, because the study uses it too.")
+    if STANDARD not in plan.configurations:
+        raise UnmaskError(f"routers: the configurations must have '{STANDARD}'.")
+
+
+def resolve_plan_tasks(plan: RoutersPlan, root: Path) -> list[Task]:
+    """The tasks of a plan. Raises UnmaskError for a folder that is missing."""
+    from unmask.starter import starter_folders
+
+    starter = {folder.name: folder for folder in starter_folders()}
+    specs = []
+    for name in plan.tasks:
+        kind, mark, rest = name.partition(":")
+        specs.append(str(starter[rest]) if mark and kind == "starter" else str(root / name))
+    return resolve_tasks(specs)

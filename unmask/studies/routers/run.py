@@ -1,0 +1,164 @@
+"""Runs the study on one base model: seed by seed, and within a seed configuration by configuration. The report follows after each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from unmask.experts.lessons.lessons import tokenize_lessons
+from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
+from unmask.io.files import only_run_in, write_json
+from unmask.models.decoder import body_of, find_layers
+from unmask.models.identity import identity_of
+from unmask.models.loading import Source, load_language_model, pick_device
+from unmask.models.provenance import hardware, versions
+from unmask.models.source import lasting_name
+from unmask.statistics.rank_correlation import RankCorrelation
+from unmask.studies.routers.analysis import Row, distinct_and_good, rows_of, tests_as_json
+from unmask.studies.routers.anchor import Anchor, find_anchor
+from unmask.studies.routers.builder import Builder
+from unmask.studies.routers.cell import Cell, Measuring
+from unmask.studies.routers.conclusion import conclusion
+from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD
+from unmask.studies.routers.contest import Contest, decide, most_distinct
+from unmask.studies.routers.lesson_sets import LessonSet, draw
+from unmask.studies.routers.paper_claims import ClaimVerdict, verdicts
+from unmask.studies.routers.plan import RoutersPlan
+from unmask.tasks.task import Task
+
+
+class RoutersRecord(RunRecord):
+    """The content of `study.json`: the settings that may not change while a study goes on, and its lessons."""
+
+    base: str = Field(alias="model")
+    plan: dict[str, Any]
+    lessons: dict[str, dict[str, LessonsRecord]]
+
+
+@dataclass
+class Findings:
+    """What was measured so far.
+
+    anchor: the layer that tells domains apart best. bases: the base model by set of domains. contest: on fresh seeds, at the end.
+    """
+
+    anchor: Anchor
+    bases: dict[str, Cell] = field(default_factory=dict)
+    cells: dict[str, dict[int, Cell]] = field(default_factory=dict)
+    contest: Contest | None = None
+
+    def rows(self) -> dict[str, Row]:
+        """The configurations that have a measured reference, in the order of the tables."""
+        known = {name: self.cells[name] for name in CONFIGURATIONS if name in self.cells}
+        return {row.name: row for row in rows_of(known, self.bases)}
+
+    def correlations(self) -> dict[str, RankCorrelation]:
+        """What goes with distinct routing, over configurations."""
+        return distinct_and_good(self.rows().values())
+
+    def verdicts(self) -> list[ClaimVerdict]:
+        """What becomes of the claims of papers."""
+        return verdicts(self.cells, self.bases)
+
+    def as_json(self) -> dict[str, Any]:
+        """Every number of the report, and the measures of each cell."""
+        rows = self.rows()
+        found = self.correlations()
+        return {
+            "anchor": self.anchor.as_json(),
+            "base": {name: {"scores": cell.scores} for name, cell in self.bases.items()},
+            "configurations": [_row_as_json(row) for row in rows.values()],
+            "correlations": {name: value.as_json() for name, value in found.items()},
+            "papers": [{**asdict(verdict.claim), "verdict": verdict.verdict} for verdict in self.verdicts()],
+            "contest": self.contest and self.contest.as_json(),
+            "conclusion": conclusion(rows, found, self.contest),
+            "cells": {
+                name: {str(seed): {"routing": cell.routing, "scores": cell.scores} for seed, cell in seeds.items()}
+                for name, seeds in self.cells.items()
+            },
+        }
+
+
+def _row_as_json(row: Row) -> dict[str, Any]:
+    return {**vars(row), "tests": tests_as_json(row.tests)}
+
+
+def study(
+    plan: RoutersPlan,
+    source: Source,
+    root: Path,
+    tasks: Sequence[Task],
+    folder: Path,
+    write: Callable[[Findings, Path], None],
+    callbacks: Sequence[Any] = (),
+) -> Findings:
+    """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError."""
+    with only_run_in(folder):
+        model, tokenizer = load_language_model(source)
+        sets = draw(plan, root, folder / "lessons", lambda lesson: _tokens(tokenizer, lesson))
+        record = _record(plan, source, tasks, sets)
+        write_or_check(folder / "study.json", record)
+        layers = len(find_layers(body_of(model)))
+        first = CONFIGURATIONS[STANDARD].domains
+        findings = Findings(find_anchor(model, tokenizer, sets[first].learned, plan.max_length))
+        del model
+        builder = Builder(plan, source, sets, folder, findings.anchor.layer, layers, callbacks)
+        measuring = Measuring(source, folder / "cells", tasks, plan.max_length, plan.embedded_length)
+        for name, lessons in sets.items():
+            findings.bases[name] = measuring.base(name, lessons.held_out)
+        for seed in plan.seeds:
+            for name in plan.configurations:
+                held_out = sets[CONFIGURATIONS[name].domains].held_out
+                cell = measuring.cell(name, seed, builder.mixture(name, seed), held_out)
+                findings.cells.setdefault(name, {})[seed] = cell
+                if STANDARD in findings.cells and cell.fresh:
+                    _write(findings, record, source, folder, write)
+        findings.contest = _contest(plan, findings, builder, measuring)
+        _write(findings, record, source, folder, write)
+        return findings
+
+
+def _contest(plan: RoutersPlan, findings: Findings, builder: Builder, measuring: Measuring) -> Contest | None:
+    best = most_distinct(findings.rows().values())
+    if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
+        return None
+    held_out = builder.sets[CONFIGURATIONS[OWN].domains].held_out
+    fresh = {
+        name: {seed: measuring.cell(name, seed, builder.mixture(name, seed), held_out) for seed in plan.fresh_seeds}
+        for name in (OWN, best)
+    }
+    return decide(best, fresh, findings.bases)
+
+
+def _write(
+    findings: Findings, record: RoutersRecord, source: Source, folder: Path, write: Callable[[Findings, Path], None]
+) -> None:
+    write(findings, folder)
+    facts = {"versions": versions(), "hardware": hardware(pick_device(source.device))}
+    write_json(folder / "results.json", {**record.as_json(), **findings.as_json(), **facts})
+
+
+def _record(plan: RoutersPlan, source: Source, tasks: Sequence[Task], sets: Mapping[str, LessonSet]) -> RoutersRecord:
+    settled = plan.model_dump(mode="json", exclude={"models", "configurations", "seeds", "fresh_seeds", "domains", "tasks"})
+    return RoutersRecord(
+        model=lasting_name(source.model),
+        base_weights=identity_of(source).revision,
+        plan={**settled, "tasks": [f"{task.name} {task.revision}" for task in tasks]},
+        lessons={
+            name: {
+                f"{domain} {part}": LessonsRecord.of(lessons)
+                for part, by_domain in (("learned", own.learned), ("held out", own.held_out))
+                for domain, lessons in by_domain.items()
+            }
+            for name, own in sets.items()
+        },
+    )
+
+
+def _tokens(tokenizer: Any, lesson: Any) -> int:
+    [tokens] = tokenize_lessons(tokenizer, [lesson], 2**30)
+    return len(tokens.ids)

@@ -1,0 +1,88 @@
+"""Tables of the study: what each configuration gives by the three yardsticks, what goes with distinct routing, verdicts on papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from unmask.statistics.paired import PairedTest, told_apart
+from unmask.statistics.rank_correlation import RankCorrelation
+from unmask.studies.routers.analysis import Row
+from unmask.studies.routers.configurations import CONFIGURATIONS, reference_of
+from unmask.studies.routers.paper_claims import ClaimVerdict
+from unmask.studies.sheet import Sheet
+
+_COMPARED = (
+    "Differences are from the standard configuration (numbers of experts: from 4 experts), with half of their interval. * marks those that "
+    "are told apart, corrected for all tests of the column (Holm)."
+)
+
+
+def routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
+    """How distinct routing is, and how well held-out responses are predicted: one line for each configuration."""
+    lines = tuple(
+        (
+            name,
+            "" if row.information is None else f"{row.information:.3f}",
+            _difference(row.tests.get("information"), 3),
+            f"{row.gain:.3f}",
+            _difference(row.tests.get("gain"), 3),
+        )
+        for name, row in rows.items()
+    )
+    note = (
+        "I(D;E): mutual information of a token's domain and its first expert over log |D|, without chance, the mean over routing points "
+        f"and seeds. Gain: nats per token of held-out responses below the base model. {_COMPARED}"
+    )
+    return Sheet("Distinct routing, and prediction", ("", "I(D;E)", "difference", "gain", "difference"), lines, note)
+
+
+def embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
+    """How good the embeddings are: one line for each configuration that was embedded with. base: the score of the base model."""
+    designs = ("hidden", "routing", "concat", "sum")
+    lines = tuple(
+        (name, *(f"{row.scores[design]:.1f}" for design in designs), _difference(row.tests.get("routing"), 1))
+        for name, row in rows.items()
+        if row.scores
+    )
+    note = (
+        "Mean score over the tasks in percent: PromptEOL's hidden state (HS), routing weights (RW), both side by side, sum of both "
+        f"similarities, all standardised alike. HS of the base model: {base:.1f}. {_COMPARED}"
+    )
+    return Sheet("Embeddings", ("", "HS", "RW", "concat", "sum", "RW, difference"), lines, note)
+
+
+def correlations(found: Mapping[str, RankCorrelation]) -> Sheet:
+    """Does distinct routing go with something else?"""
+    lines = tuple(
+        (
+            name, f"{value.rho:+.2f}", f"{value.interval[0]:+.2f} .. {value.interval[1]:+.2f}", f"{value.p:.3f}", f"{value.n}",
+            f"{value.detectable:.2f}",
+        )
+        for name, value in found.items()
+    )  # fmt: skip
+    note = (
+        "Spearman's correlation with I(D;E) over configurations, each the mean of its seeds; interval by Fisher's z, p by permutation. "
+        "Detectable: the correlation that so many configurations would find in 80 % of studies."
+    )
+    return Sheet("What goes with distinct routing", ("", "rho", "95 %", "p", "n", "detectable"), lines, note)
+
+
+def papers(verdicts: Sequence[ClaimVerdict]) -> Sheet:
+    """What the papers say, and what was found here."""
+    lines = tuple(
+        (f"{verdict.claim.says} ({verdict.claim.paper})", _difference(verdict.test, 3), verdict.verdict) for verdict in verdicts
+    )
+    return Sheet("What papers say", ("claim", "found here", "verdict"), lines)
+
+
+def legend() -> str:
+    """What the configurations are, as Markdown."""
+    lines = [f"- **{name}**: {how.about}. Compared with {reference_of(name)}." for name, how in CONFIGURATIONS.items()]
+    return "\n".join(["## What the configurations are", *lines]) + "\n"
+
+
+def _difference(test: PairedTest | None, decimals: int) -> str:
+    if test is None:
+        return ""
+    low, high = test.interval
+    return f"{test.difference:+.{decimals}f} ± {(high - low) / 2:.{decimals}f}{'*' if told_apart(test) else ''}"
