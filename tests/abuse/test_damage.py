@@ -131,6 +131,7 @@ RESUMED = [
     ("specialise",),
     ("expert",),
     ("mix",),
+    ("probe", "routing"),
     ("reproduce", "self-moe"),
 ]
 

@@ -155,6 +155,17 @@ def test_partners() -> None:
     assert abs(corrected(found).corrected) < 0.05
 
 
+def test_large_tables_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = routed(0.3)
+    here = point(made, second=made.first ^ 1)
+    both = []
+    for most in (2**24, 0):
+        monkeypatch.setattr(module, "_DENSE", most)
+        both.append([vocabulary(here, FEW), agreement_with(here, made.first ^ 2, EXPERTS, FEW), coactivation(here, FEW)])
+    for dense, counted in zip(*both, strict=True):
+        assert dense[0] == pytest.approx(counted[0]) and dense[1] == pytest.approx(counted[1]) and dense[2] == counted[2]
+
+
 def test_the_interval_is_that_of_texts_and_not_of_tokens() -> None:
     """Ten times the tokens of as many texts, all alike within a text, say nothing new."""
     labels = np.arange(40) % 2

@@ -12,7 +12,7 @@ from unmask.statistics.routing.choices import (
     follows,
     frequent,
     layer_agreement,
-    pair_counts,
+    pair_codes,
     repetition,
     strongest_partner,
     vocabulary_specialisation,
@@ -69,13 +69,24 @@ def test_agreement_of_layers() -> None:
     assert layer_agreement(table(one, np.zeros_like(one))) == 0
 
 
+def pairs_of(chosen: np.ndarray) -> np.ndarray:
+    codes, _ = pair_codes(chosen, EXPERTS)
+    return np.bincount(codes, minlength=EXPERTS**2).astype(float).reshape(EXPERTS, EXPERTS)
+
+
 def test_coactivation() -> None:
     chosen = np.array([[0, 1], [1, 0], [0, 2], [3, -1]])
-    pairs = pair_counts(chosen, 4)
+    pairs = pairs_of(chosen)
     assert pairs.tolist() == [[3, 2, 1, 0], [2, 2, 0, 0], [1, 0, 1, 0], [0, 0, 0, 1]]
     assert coactivation(pairs)[0].tolist() == pytest.approx([1, 2 / 3, 1 / 3, 0])
     assert strongest_partner(pairs) == pytest.approx((2 / 3 + 1 + 1 + 0) / 4)
     assert np.isnan(strongest_partner(np.zeros((4, 4))))
-    assert (pair_counts(chosen, 4, np.array([2.0, 0, 1, 1])) == pair_counts(chosen[[0, 0, 2, 3]], 4)).all()
-    couples = np.array([[0, 1], [2, 3]] * 50)
-    assert strongest_partner(pair_counts(couples, 4)) == 1
+    codes, tokens = pair_codes(chosen, EXPERTS)
+    assert sorted(zip(tokens[tokens > 1].tolist(), codes[tokens > 1].tolist(), strict=True)) == [
+        (2, 0),
+        (2, 2),
+        (2, 8),
+        (2, 10),
+        (3, 15),
+    ]
+    assert strongest_partner(pairs_of(np.array([[0, 1], [2, 3]] * 50))) == 1

@@ -36,7 +36,7 @@ GENERAL = (
     "confidence", "uncertainty", "balance", "distinctness", "max violation", "squared variation", "repetition",
 )  # fmt: skip
 OF_LABELS = ("information", "soft information", "specialisation")
-_MOVES, _DRAWN_TOKENS = 20, 200_000
+_MOVES, _DRAWN_TOKENS, _DENSE = 20, 200_000, 2**24
 _TABLE = 2**26
 """Most numbers of a table by text, label and expert. With more, texts are drawn in groups."""
 
@@ -190,59 +190,64 @@ def vocabulary(point: PointChoices, draws: Draws) -> Series:
     known = codes >= 0
     ids, first, size = codes[known], point.first[known], int(codes.max(initial=-1)) + 1
 
-    def value(other: NDArray[np.int64], weights: NDArray[np.float64] | None) -> float:
-        table = np.bincount(other * point.experts + first, weights, minlength=size * point.experts)
-        return float(formulas.vocabulary_specialisation(table.reshape(size, point.experts).astype(np.float64)))
+    def value(table: NDArray[np.float64]) -> float:
+        return float(formulas.vocabulary_specialisation(table.reshape(size, point.experts)))
 
-    texts = point.texts[known]
-    chance = (value(np.roll(ids, by), None) for by in _moves(len(ids), draws.seed))
-    return _over_tokens(texts, point.number, lambda own: value(ids, own), chance, draws)
+    chance = (np.roll(ids, by) * point.experts + first for by in _moves(len(ids), draws.seed))
+    return _of_tables(ids * point.experts + first, point.texts[known], point.number, size * point.experts, value, chance, draws)
 
 
 def agreement_with(point: PointChoices, first: NDArray[np.int64], experts: int, draws: Draws) -> Series:
     """How much the first choices at another routing point tell about those at this one."""
 
-    def value(other: NDArray[np.int64], weights: NDArray[np.float64] | None) -> float:
-        table = np.bincount(other * point.experts + point.first, weights, minlength=experts * point.experts)
-        return float(formulas.layer_agreement(table.reshape(experts, point.experts).astype(np.float64)))
+    def value(table: NDArray[np.float64]) -> float:
+        return float(formulas.layer_agreement(table.reshape(experts, point.experts)))
 
-    chance = (value(np.roll(first, by), None) for by in _moves(len(first), draws.seed))
-    return _over_tokens(point.texts, point.number, lambda own: value(first, own), chance, draws)
+    chance = (np.roll(first, by) * point.experts + point.first for by in _moves(len(first), draws.seed))
+    codes, size = first * point.experts + point.first, experts * point.experts
+    return _of_tables(codes, point.texts, point.number, size, value, chance, draws)
 
 
 def coactivation(point: PointChoices, draws: Draws) -> Series:
     """How often an expert acts together with its strongest partner. For chance, the experts of each token are drawn by their loads."""
-    load = np.maximum(point.load.sum(axis=0), 1e-9)
+    load, k = np.maximum(point.load.sum(axis=0), 1e-9).astype(np.float32), point.chosen.shape[1]
 
-    def value(chosen: NDArray[np.int16], weights: NDArray[np.float64] | None) -> float:
-        return float(formulas.strongest_partner(formulas.pair_counts(chosen, point.experts, weights)))
+    def value(table: NDArray[np.float64]) -> float:
+        return float(formulas.strongest_partner(table.reshape(point.experts, point.experts)))
 
-    def by_load(random: np.random.Generator) -> float:
+    def by_load(random: np.random.Generator) -> NDArray[np.int64]:
         # the smallest of exponential variables with these rates: drawn without replacement
-        waits = random.standard_exponential((len(point.chosen), point.experts), np.float32) / load.astype(np.float32)
-        return value(
-            np.argpartition(waits, point.chosen.shape[1] - 1, axis=1)[:, : point.chosen.shape[1]].astype(np.int16), None
-        )
+        waits = random.standard_exponential((len(point.chosen), point.experts), np.float32) / load
+        return formulas.pair_codes(np.argpartition(waits, k - 1, axis=1)[:, :k], point.experts)[0]
 
+    codes, tokens = formulas.pair_codes(point.chosen, point.experts)
     times = int(np.clip(_DRAWN_TOKENS // len(point.chosen), 2, _MOVES))
     chance = (by_load(np.random.default_rng([draws.seed, 3, time])) for time in range(times))
-    return _over_tokens(point.texts, point.number, lambda own: value(point.chosen, own), chance, draws)
+    return _of_tables(codes, point.texts[tokens], point.number, point.experts**2, value, chance, draws)
 
 
-def _over_tokens(
+def _of_tables(
+    codes: NDArray[np.int64],
     texts: NDArray[np.int64],
     number: int,
-    value: Callable[[NDArray[np.float64] | None], float],
-    chance: Iterable[float],
+    size: int,
+    value: Callable[[NDArray[np.float64]], float],
+    chance: Iterable[NDArray[np.int64]],
     draws: Draws,
 ) -> Series:
-    """A measure that goes through all tokens for each resample of texts."""
-    whole = value(None)
-    if not len(texts) or np.isnan(whole):
+    """A measure of how often each code occurs. chance: other codes of the same tokens. A large table is counted anew for each resample."""
+    if not len(codes):
         return float("nan"), np.zeros(0), 0.0
+    dense = text_counts(codes, texts, number, size) if number * size <= _DENSE else None
+
+    def table(row: NDArray[np.float64]) -> NDArray[np.float64]:
+        found = np.bincount(codes, row[texts], minlength=size) if dense is None else row @ dense
+        return np.asarray(found, np.float64)
+
     weights = text_weights(number, draws.token_resamples, draws.seed) if number > 1 else ()
-    samples = np.array([value(row[texts]) for block in weights for row in block])
-    return whole, samples, float(np.mean(list(chance)))
+    samples = np.array([value(table(row)) for block in weights for row in block])
+    by_chance = [value(np.bincount(other, minlength=size).astype(np.float64)) for other in chance]
+    return value(table(np.ones(number))), samples, float(np.mean(by_chance))
 
 
 def _moves(tokens: int, seed: int) -> Iterator[int]:

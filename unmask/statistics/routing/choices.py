@@ -76,15 +76,17 @@ def strongest_partner(pairs: Float[NDArray[Any], "*batch expert expert"]) -> Flo
     return np.asarray(np.where(acts.any(-1), rates.max(axis=-1).sum(axis=-1) / np.maximum(acts.sum(axis=-1), 1), np.nan))
 
 
-def pair_counts(
-    chosen: Int[NDArray[Any], "token k"], experts: int, weights: Float[NDArray[Any], " token"] | None = None
-) -> Float[NDArray[np.float64], "expert expert"]:
-    """How many tokens chose each two experts; on the diagonal, each one. -1 stands for no choice."""
-    pairs = np.zeros(experts * experts)
+def pair_codes(
+    chosen: Int[NDArray[Any], "token k"], experts: int
+) -> tuple[Int[NDArray[np.int64], " pair"], Int[NDArray[np.int64], " pair"]]:
+    """Every two experts that act together, as one x experts + other, and the token of each. -1 in `chosen` stands for no choice.
+
+    Each token has a pair of an expert with itself, too: on the diagonal of a table, how often an expert acts.
+    """
+    codes, tokens = [], []
     for one in range(chosen.shape[1]):
-        for other in range(one, chosen.shape[1]):
-            real = (chosen[:, one] >= 0) & (chosen[:, other] >= 0)
-            codes = chosen[real, one].astype(np.int64) * experts + chosen[real, other]
-            pairs += np.bincount(codes, None if weights is None else weights[real], minlength=experts * experts)
-    table = pairs.reshape(experts, experts)
-    return table + table.T - np.diag(np.diagonal(table))
+        for other in range(chosen.shape[1]):
+            real = np.flatnonzero((chosen[:, one] >= 0) & (chosen[:, other] >= 0))
+            codes.append(chosen[real, one].astype(np.int64) * experts + chosen[real, other])
+            tokens.append(real)
+    return np.concatenate(codes), np.concatenate(tokens)
