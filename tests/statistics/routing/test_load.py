@@ -14,6 +14,7 @@ def test_certainty_of_tokens() -> None:
     assert token_certainty(rows) == pytest.approx(np.array([[0.25, 1.0], [1.0, 0.0], [0.5, 0.5]]))
     random = np.random.default_rng(0).dirichlet(np.ones(6), size=20)
     assert token_certainty(random)[:, 1] == pytest.approx(scipy_entropy(random, axis=1) / np.log(6))
+    assert token_certainty(random * 0.99) == pytest.approx(token_certainty(random)), "16 bits do not sum to 1"
     assert token_certainty(np.ones((2, 1))).tolist() == [[1, 0], [1, 0]], "one expert"
 
 
