@@ -124,6 +124,19 @@ def test_the_proof_costs_five_passes_of_two_short_texts_whatever_the_depth() -> 
     assert passes == [(2, 8)] * 2 + [(2, 11)] * 3
 
 
+def test_a_layer_that_changes_its_input_in_place_is_proven_like_any_other() -> None:
+    """The proof gives each layer the input that it had in an undisturbed pass."""
+    plain, other = FAMILIES["llama"].build(), FAMILIES["llama"].build()
+
+    def in_place(module: Any, args: tuple[Any, ...], output: Any) -> None:
+        args[0].mul_(0)  # what the layer was given is spoilt after its work
+
+    for layer in other.layers:
+        layer.register_forward_hook(in_place)
+    proofs = [prove_attention(model, model.layers, "causal") for model in (plain, other)]
+    assert proofs[0].unpadded == proofs[1].unpadded and proofs[0].padded == proofs[1].padded
+
+
 # ---- the proof against another method -----------------------------------------------------------------------------------------
 
 

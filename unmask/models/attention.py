@@ -161,11 +161,11 @@ def _through(
     def give(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         hidden = args[0] if args else kwargs["hidden_states"]
         new = hidden if replaced is None else replaced[len(inputs)]
-        inputs.append(hidden)
+        inputs.append(hidden.clone())  # a layer may change its input, which is the output of the one below, in place
         return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
 
     def keep(_: nn.Module, __: Any, output: Any) -> None:
-        states.append(hidden_of(output)[0, : _TOKENS - 1].float().flatten())
+        states.append(hidden_of(output)[0, : _TOKENS - 1].float().flatten().clone())
 
     with ExitStack() as stack:
         for layer in layers:
