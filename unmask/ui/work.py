@@ -73,7 +73,7 @@ class Worker:
         finally:
             stop.set()
             left.cancel()
-            computed.cancel()
+            computed.cancel()  # so that nobody is told of an error that nobody waits for
             self._open.discard(stop)
 
     def close(self) -> None:

@@ -2,8 +2,10 @@
 import { Refused, get, post } from "./api.js";
 import { badge, chosen } from "./designs.js";
 import { brief, count, decimal, element, quoted, several, shown } from "./dom.js";
-import { MapCanvas, STYLES, drawShape, styleOf } from "./map_canvas.js";
+import { MapCanvas, STYLES, addShape, styleOf } from "./map_canvas.js";
 
+const PLAIN = { colour: "--accent", shape: "circle" };
+const OTHER = { colour: "--muted", shape: "circle" }; // labels beyond those that have a look of their own
 const LISTED = 100;
 const POLL = 400; // milliseconds
 
@@ -156,8 +158,8 @@ class MapView {
 
   look(place) {
     const label = this.labelOf(place);
-    if (label === null) return { colour: "--accent", shape: "circle" };
-    return label < STYLES ? styleOf(label) : { colour: "--muted", shape: "circle" };
+    if (label === null) return PLAIN;
+    return label < STYLES ? styleOf(label) : OTHER;
   }
 
   wanted(place) {
@@ -205,7 +207,8 @@ class MapView {
   }
 
   listTexts() {
-    const places = this.drawing.points.map((_, place) => place).filter((place) => this.wanted(place) && (this.matches !== null || this.drawing.inView(place)));
+    const { frame } = this.drawing;
+    const places = this.drawing.points.map((_, place) => place).filter((place) => this.wanted(place) && (this.matches !== null || this.drawing.inView(place, frame)));
     const more = this.matches !== null && this.only.size === 0 ? this.foundAll : places.length;
     this.heading.textContent = several(more, "text") + (this.matches === null ? " in view" : " found") + (more > LISTED ? ", the first " + LISTED + ":" : "");
     this.list.replaceChildren(...places.slice(0, LISTED).map((place) => this.item(place)));
@@ -270,13 +273,13 @@ function swatch({ colour, shape }) {
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
   const steps = [];
   const pen = {
-    beginPath() {}, closePath() { steps.push("Z"); },
+    closePath() { steps.push("Z"); },
     moveTo: (x, y) => steps.push("M" + x + " " + y),
     lineTo: (x, y) => steps.push("L" + x + " " + y),
     rect: (x, y, width, height) => steps.push("M" + x + " " + y + "h" + width + "v" + height + "h" + -width),
     arc: (x, y, radius) => steps.push("M" + (x - radius) + " " + y + "a" + radius + " " + radius + " 0 1 0 " + 2 * radius + " 0a" + radius + " " + radius + " 0 1 0 " + -2 * radius + " 0"),
   };
-  drawShape(pen, shape, 6, 6, 4.2);
+  addShape(pen, shape, 6, 6, 4.2);
   path.setAttribute("d", steps.join(""));
   path.style.fill = "var(" + colour + ")";
   svg.setAttribute("viewBox", "0 0 12 12");

@@ -3,16 +3,19 @@
 const SHAPES = ["circle", "square", "triangle", "diamond"];
 const COLOURS = 6;
 export const STYLES = SHAPES.length * COLOURS;
+const LOOKS = Array.from({ length: STYLES }, (_, label) => ({ colour: "--p" + (label % COLOURS), shape: SHAPES[Math.floor(label / COLOURS)] }));
 
 /** How points of a label look: the colour first, then the shape, so that no two labels differ in a colour alone for long. */
 export function styleOf(label) {
-  return { colour: "--p" + (label % COLOURS), shape: SHAPES[Math.floor(label / COLOURS) % SHAPES.length] };
+  return LOOKS[label];
 }
 
-export function drawShape(context, shape, x, y, size) {
-  context.beginPath();
-  if (shape === "circle") context.arc(x, y, size, 0, 2 * Math.PI);
-  else if (shape === "square") context.rect(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size);
+/** Add a shape to the path of a context. */
+export function addShape(context, shape, x, y, size) {
+  if (shape === "circle") {
+    context.moveTo(x + size, y);
+    context.arc(x, y, size, 0, 2 * Math.PI);
+  } else if (shape === "square") context.rect(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size);
   else if (shape === "triangle") {
     context.moveTo(x, y - 1.2 * size);
     context.lineTo(x + 1.1 * size, y + 0.8 * size);
@@ -63,28 +66,33 @@ export class MapCanvas {
     return 0.46 * Math.min(...this.size) * this.zoom;
   }
 
-  /** Where a point lies on the canvas, in pixels. */
-  at(place) {
+  /** How points come to lie on the canvas: scale and shift of each axis, in pixels. Ask once for many points. */
+  get frame() {
     const [width, height] = this.size;
-    const [x, y] = this.points[place];
-    const wide = Math.min(1.6, Math.max(1, width / height)); // a wide canvas spreads the points
-    return [width / 2 + (x - this.centre[0]) * this.unit * wide, height / 2 - (y - this.centre[1]) * this.unit];
+    const unit = this.unit;
+    const across = unit * Math.min(1.6, Math.max(1, width / height)); // a wide canvas spreads the points
+    return { width, height, across, up: -unit, left: width / 2 - this.centre[0] * across, top: height / 2 + this.centre[1] * unit };
   }
 
-  inView(place) {
-    const [x, y] = this.at(place);
-    const [width, height] = this.size;
-    return x >= 0 && y >= 0 && x <= width && y <= height;
+  /** Where a point lies on the canvas, in pixels. */
+  at(place, frame = this.frame) {
+    const point = this.points[place];
+    return [frame.left + point[0] * frame.across, frame.top + point[1] * frame.up];
+  }
+
+  inView(place, frame) {
+    const [x, y] = this.at(place, frame);
+    return x >= 0 && y >= 0 && x <= frame.width && y <= frame.height;
   }
 
   nearest(x, y, within) {
     let best = null;
     let least = within * within;
+    const frame = this.frame;
     for (let place = 0; place < this.points.length; place++) {
-      if (this.faded(place)) continue;
-      const [px, py] = this.at(place);
+      const [px, py] = this.at(place, frame);
       const distance = (px - x) ** 2 + (py - y) ** 2;
-      if (distance < least) [best, least] = [place, distance];
+      if (distance < least && !this.faded(place)) [best, least] = [place, distance];
     }
     return best;
   }
@@ -98,32 +106,36 @@ export class MapCanvas {
   }
 
   paint() {
-    const [width, height] = this.size;
+    const { canvas, context, frame } = this;
+    const { width, height } = frame;
     const ratio = window.devicePixelRatio || 1;
-    const { canvas, context } = this;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
     }
     const style = getComputedStyle(canvas);
     const colour = (name) => style.getPropertyValue(name).trim();
-    const colours = {};
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const size = Math.min(7, (this.points.length > 4000 ? 2 : this.points.length > 800 ? 2.8 : 4) * Math.sqrt(this.zoom) ** 0.6);
-    for (const faded of [true, false]) {
-      context.globalAlpha = faded ? 0.1 : 0.8;
-      for (let place = 0; place < this.points.length; place++) {
-        if (this.faded(place) !== faded) continue;
-        const [x, y] = this.at(place);
-        if (x < -9 || y < -9 || x > width + 9 || y > height + 9) continue;
-        const look = this.styles(place);
-        colours[look.colour] = colours[look.colour] || colour(look.colour);
-        context.fillStyle = colours[look.colour];
-        drawShape(context, look.shape, x, y, size);
+    const groups = [new Map(), new Map()]; // faded and not: the points of each look, which are filled at once
+    for (let place = 0; place < this.points.length; place++) {
+      const [x, y] = this.at(place, frame);
+      if (x < -9 || y < -9 || x > width + 9 || y > height + 9) continue;
+      const group = groups[this.faded(place) ? 0 : 1];
+      const look = this.styles(place);
+      if (group.has(look)) group.get(look).push(x, y);
+      else group.set(look, [x, y]);
+    }
+    groups.forEach((group, at) => {
+      context.globalAlpha = at ? 0.8 : 0.1;
+      for (const [look, places] of group) {
+        context.fillStyle = colour(look.colour);
+        context.beginPath();
+        for (let next = 0; next < places.length; next += 2) addShape(context, look.shape, places[next], places[next + 1], size);
         context.fill();
       }
-    }
+    });
     context.globalAlpha = 1;
     const ring = (place, name, line, radius) => {
       const [x, y] = this.at(place);
@@ -163,7 +175,7 @@ export class MapCanvas {
   zoomBy(factor, x = this.size[0] / 2, y = this.size[1] / 2) {
     const zoom = Math.min(60, Math.max(0.5, this.zoom * factor));
     const [width, height] = this.size;
-    const wide = Math.min(1.6, Math.max(1, width / height));
+    const wide = this.frame.across / this.unit;
     const gain = 1 / this.unit;
     this.zoom = zoom;
     const rest = gain - 1 / this.unit;
@@ -172,9 +184,7 @@ export class MapCanvas {
   }
 
   pan(dx, dy) {
-    const [width, height] = this.size;
-    const wide = Math.min(1.6, Math.max(1, width / height));
-    this.centre = [this.centre[0] - dx / (this.unit * wide), this.centre[1] + dy / this.unit];
+    this.centre = [this.centre[0] - dx / this.frame.across, this.centre[1] + dy / this.unit];
     this.changed();
   }
 
