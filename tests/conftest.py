@@ -44,7 +44,7 @@ from unmask.embedder import Embedder
 
 # Files whose tests train, start processes or simulate: most of the time. `make fast` leaves them out.
 SLOW = (
-    "abuse/", "bulk/test_kills", "bulk/test_workers",
+    "abuse/", "bulk/test_kills", "bulk/test_memory", "bulk/test_on_ray", "bulk/test_workers",
     "evaluation/test_compare", "evaluation/test_damage", "evaluation/test_kills", "evaluation/test_power",
     "evaluation/test_recommend", "evaluation/test_word_scores", "experts/lessons/test_pool", "experts/test_abilities",
     "experts/test_kills", "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training",
@@ -55,7 +55,16 @@ SLOW = (
     "training/test_distributed", "training/test_leakage", "training/test_resume", "training/test_run", "training/test_sharding",
     "training/test_train_cli", "ui/test_browser",
 )  # fmt: skip
-LONGEST = ("test_doc_examples", "test_real", "test_wheel", "experts/lessons/test_pool", "studies/", "abuse/test_power")
+LONGEST = (
+    "bulk/test_on_ray",
+    "bulk/test_workers",
+    "test_doc_examples",
+    "test_real",
+    "test_wheel",
+    "experts/lessons/test_pool",
+    "studies/",
+    "abuse/test_power",
+)
 """Files with tests of more than ten seconds. They go first: at the end, one process would wait for the other."""
 REAL_DATA = Path(os.environ.get("UNMASK_DATA", Path(__file__).parents[2] / "shared" / "data"))
 QUICK_FAMILIES = ("llama", "olmoe")

@@ -69,8 +69,15 @@ def embed(
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
     shard_rows: Annotated[int, typer.Option(min=1, help="Most rows of one file of vectors in a folder.")] = 50_000,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes for a folder, each on cores of its own, or on a GPU of its own.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes for a folder, each on cores of its own, or on a GPU of its own. Default: one; with --ray, all.",
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="Embed a folder on a Ray cluster; 'local' starts one here.")
+    ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove vectors from the folder whose input file is no longer given.")
     ] = False,
@@ -80,6 +87,7 @@ def embed(
     """Embed texts, with ids, and a manifest of everything that the vectors depend on."""
     from unmask.bulk.folder import check_folder, embed_folder
     from unmask.bulk.job import EmbedderArguments, Job
+    from unmask.bulk.on_ray import OnRay
     from unmask.bulk.single_file import check_file, embed_file
     from unmask.bulk.team import Team, ThisProcess
     from unmask.bulk.workers import Workers
@@ -99,9 +107,11 @@ def embed(
         return
     check_folder(job, prune=prune)
     arguments.check()
-    team: Callable[[], Team] = (
-        partial(ThisProcess, job, arguments) if workers == 1 else partial(Workers, job, arguments, workers)
-    )
+    team: Callable[[], Team] = partial(ThisProcess, job, arguments)
+    if ray_address is not None:
+        team = partial(OnRay, job, arguments, ray_address, workers)
+    elif workers is not None and workers > 1:
+        team = partial(Workers, job, arguments, workers)
     manifest = embed_folder(job, team, prune=prune)
     say(manifest.told(output))
     if not manifest.flawless:

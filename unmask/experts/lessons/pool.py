@@ -5,14 +5,16 @@ A batch depends only on its prompt and its seed. So it does not matter which wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from unmask.errors import UnmaskError, require_package
 from unmask.experts.lessons.generation import GenerationJob, Text, Writer
+from unmask.io.cluster import failures_told, join
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
+
+_WRITER = "A writer in another process"
 
 
 class WriterPool:
@@ -25,33 +27,20 @@ class WriterPool:
 
     def __init__(self, source: Source, writers: int, address: str | None = None, gpus: float = 0) -> None:
         require_package("ray")
-        import ray
-
-        if not ray.is_initialized():
-            with self._failures():
-                ray.init(address=address, include_dashboard=False, log_to_driver=False, configure_logging=False)
+        with failures_told(_WRITER):
+            ray = join(address)
         self._ray, self.width = ray, writers
         _require_gpus(ray, writers, gpus)
         actor: Any = ray.remote(num_gpus=gpus, max_restarts=2, max_task_retries=2)(_Member)
         self._members = [actor.remote(source) for _ in range(writers)]
-        with self._failures():  # fail now, and not at the first text
+        with failures_told(_WRITER):  # fail now, and not at the first text
             ray.get([member.ready.remote() for member in self._members])
 
     def write_all(self, jobs: Sequence[GenerationJob]) -> list[list[Text]]:
         """The texts that follow the prompts of each job, in the order of the jobs. Raises UnmaskError with the cause if a writer fails."""
-        with self._failures():
+        with failures_told(_WRITER):
             waiting = [self._members[place % self.width].write.remote(job) for place, job in enumerate(jobs)]
             return list(self._ray.get(waiting))
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Turn a failure of a writer into one sentence. Ray reports it by the traceback of another process."""
-        from ray.exceptions import RayError
-
-        try:
-            yield
-        except (RayError, ConnectionError) as error:
-            raise UnmaskError(f"A writer in another process failed: {_cause(error)}") from error
 
     def close(self) -> None:
         """Stop the writers."""
@@ -80,9 +69,3 @@ def _require_gpus(ray: Any, writers: int, gpus: float) -> None:
             f"{writers} writers need {wanted:g} GPUs, and the Ray cluster has {free:g} free of {ray.cluster_resources().get('GPU', 0):g}: "
             "ask for fewer --writers, or use --device cpu."
         )
-
-
-def _cause(error: Exception) -> str:
-    cause = getattr(error, "cause", None)  # of a task; that of an actor which could not be made stands in the last line
-    lines = [line.strip() for line in str(cause or error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__).removeprefix("unmask.errors.UnmaskError: ")

@@ -1,0 +1,166 @@
+"""Bulk: a corpus into a folder of vectors, compared with sentence-transformers, and one process with two workers; and the peak of memory.
+
+    python -m benchmarks.bulk [--model smollm2] [--texts 600] [--repeats 3] [--smoke]
+
+Texts are a random sample of SciFact's abstracts (UNMASK_DATA or ../shared/data). Ours reads them from a file, embeds them, and writes
+vectors, records and checksums. sentence-transformers has them in memory and only encodes. Tokens and dtype are the same. Models are
+loaded before the clock starts. Competitors take turns, and a ratio is that of their best times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _inputs
+from benchmarks.encode import PLAIN, best_times
+from unmask.bulk.embed_shard import ShardRecord
+from unmask.bulk.job import EmbedderArguments, Job
+from unmask.bulk.shards import Shard, read_sources
+from unmask.bulk.team import Listener, Team, ThisProcess
+from unmask.bulk.workers import Workers
+
+_SHARDS = 8
+
+
+def corpus_in(folder: Path, count: int, smoke: bool) -> list[str]:
+    """A random sample of abstracts, also as `corpus.jsonl` in a folder."""
+    documents = _inputs.rows("scifact/corpus.jsonl", smoke)
+    chosen = random.Random(0).sample(documents, min(count, len(documents)))
+    texts = [f"{row['title']} {row['text']}" for row in chosen]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return texts
+
+
+def job_in(folder: Path, name: str, rows: int) -> Job:
+    """Embed the corpus into a folder of that name, in shards of so many rows."""
+    return Job((folder / "corpus.jsonl",), folder / name, shard_rows=rows)
+
+
+class Run:
+    """A team whose members have loaded their models, and the shards that it embeds in each turn."""
+
+    def __init__(self, job: Job, team: Team) -> None:
+        sources = read_sources(job.files(), job, None, lambda _: None)
+        self.shards, self.team = sources.shards, team
+        self.records: dict[str, ShardRecord] = {}
+        self.turn = 0
+        self.team.describe()
+
+    def __call__(self) -> None:
+        """Embed all shards. Each turn has a key of its own, so that nothing counts as done."""
+        self.turn += 1
+        self.team.embed(self.shards, f"turn {self.turn}", Listener(lambda _: None, self._note, _fail))
+
+    def _note(self, shard: Shard, record: ShardRecord) -> None:
+        self.records[shard.name] = record
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a turn."""
+        return sum(record.tokens for record in self.records.values())
+
+    @property
+    def padding(self) -> float:
+        """Share of computed tokens that were padding."""
+        return 1 - self.tokens / sum(record.padded for record in self.records.values())
+
+
+def _fail(shard: Shard, reason: str) -> None:
+    raise SystemExit(f"{shard.name}: {reason}")
+
+
+def against_sentence_transformers(model: str, folder: Path, texts: list[str], repeats: int) -> None:
+    """A corpus into a folder of vectors, against `encode` of sentence-transformers on texts in memory."""
+    from sentence_transformers import SentenceTransformer
+
+    from unmask import Embedder
+
+    saved = folder / "saved"
+    embedder = Embedder.from_pretrained(model, PLAIN)
+    embedder.save_pretrained(saved)
+    theirs = SentenceTransformer(str(saved), device=embedder.backbone.device.type)
+    del embedder
+    job = job_in(folder, "ours", len(texts))
+    run = Run(job, ThisProcess(job, EmbedderArguments(str(saved))))
+    encode: Callable[[], Any] = lambda: theirs.encode(texts, batch_size=32, show_progress_bar=False)  # noqa: E731
+    times = best_times({"ours": run, "theirs": encode}, repeats)
+    print(
+        f"unmask embed, {len(texts)} abstracts, {run.tokens} tokens: {times['theirs'] / times['ours']:.2f} x sentence-transformers' encode "
+        f"({run.tokens / times['ours']:.0f} and {run.tokens / times['theirs']:.0f} tokens/s; padding {run.padding:.1%})"
+    )
+
+
+def workers(model: str, folder: Path, rows: int, repeats: int) -> None:
+    """One process on all cores, against a worker of one thread on each core, on the same shards."""
+    cores = len(os.sched_getaffinity(0))
+    size = max(1, rows // _SHARDS)
+    jobs = job_in(folder, "one", size), job_in(folder, "several", size)
+    arguments = EmbedderArguments(model, PLAIN)
+    with closing(ThisProcess(jobs[0], arguments)) as one, closing(Workers(jobs[1], arguments, cores)) as several:
+        runs = {"one": Run(jobs[0], one), "several": Run(jobs[1], several)}
+        times = best_times(runs, repeats)
+        tokens = runs["one"].tokens
+    print(
+        f"{cores} workers of one thread: {times['one'] / times['several']:.2f} x one process of {cores} threads "
+        f"({tokens / times['several']:.0f} and {tokens / times['one']:.0f} tokens/s; {len(runs['one'].shards)} shards)"
+    )
+
+
+def peak_memory(model: str, folder: Path) -> None:
+    """The peak of resident memory of the command, with its libraries and its model."""
+    command = [
+        sys.executable,
+        "-m",
+        "unmask",
+        "embed",
+        folder / "corpus.jsonl",
+        "-m",
+        model,
+        "-d",
+        PLAIN,
+        "-o",
+        folder / "command",
+    ]
+    begun = time.perf_counter()
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    _, said = process.communicate()
+    if process.returncode:
+        raise SystemExit(said)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    print(
+        f"the command from its start to its end: {time.perf_counter() - begun:.0f} s, peak memory {peak:.0f} MB with libraries and model"
+    )
+    print(said.strip())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run all parts."""
+    parser = _inputs.parser(__doc__)
+    parser.add_argument("--texts", type=int, default=600)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args(arguments)
+    model, repeats = _inputs.model_of(given), 1 if given.smoke else given.repeats
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        texts = corpus_in(folder, 12 if given.smoke else given.texts, given.smoke)
+        if not given.smoke:  # before anything else is loaded in a child
+            peak_memory(model, folder)
+        against_sentence_transformers(model, folder, texts, repeats)
+        if not given.smoke:  # workers take half a minute to start
+            workers(model, folder, len(texts), repeats)
+
+
+if __name__ == "__main__":
+    main()

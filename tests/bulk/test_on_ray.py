@@ -1,0 +1,101 @@
+"""On a Ray cluster: a machine that is killed in the middle costs nothing but time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bulk.corpora import PICO, content, job_of, run, write_corpus
+from unmask.bulk.folder import embed_folder
+from unmask.bulk.on_ray import OnRay, _begun, _share, _tries
+from unmask.bulk.shards import Shard
+from unmask.bulk.team import Listener
+from unmask.errors import UnmaskError
+from unmask.io.lines import Start
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster whose head computes nothing."""
+    from ray.cluster_utils import Cluster
+
+    ray.shutdown()
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80_000_000})
+    ray.init(address=made.address, log_to_driver=False, configure_logging=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+class Unlucky(OnRay):
+    """A team on a machine that is killed after its first shard. Another one joins."""
+
+    def __init__(self, cluster: Any, machine: Any, *given: Any) -> None:
+        super().__init__(*given)
+        self.cluster, self.machine = cluster, machine
+
+    def embed(self, shards: Any, key: str, listener: Listener) -> None:
+        def done(shard: Any, record: Any) -> None:
+            if self.machine is not None:
+                self.cluster.remove_node(self.machine, allow_graceful=False)
+                self.machine = None
+                self.cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
+            listener.done(shard, record)
+
+        super().embed(shards, key, Listener(listener.progress, done, listener.failed))
+
+
+def test_a_machine_that_is_killed_in_the_middle_changes_nothing(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpus(tmp_path / "corpus")
+    monkeypatch.chdir(tmp_path)
+    run(job_of(Path(), shard_rows=4))
+    Path("out").rename("undisturbed")
+    machine = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
+    job = job_of(Path(), shard_rows=4)
+    team = Unlucky(cluster, machine, job, PICO, "local")
+    assert len(embed_folder(job, lambda: team).shards) == 30
+    assert team.machine is None, "no machine was killed"
+    assert content(Path("out")) == content(Path("undisturbed"))
+
+
+def test_a_cluster_that_is_too_small_is_refused(cluster: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=r"--workers 500: the Ray cluster has \d cores"):
+        OnRay(job_of(tmp_path), PICO, "local", 500)
+
+
+class FakeRay:
+    """A cluster of these machines."""
+
+    def __init__(self, *machines: dict[str, float]) -> None:
+        self.machines = machines
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": machine} for machine in self.machines]
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {name: sum(machine.get(name, 0) for machine in self.machines) for name in ("CPU", "GPU")}
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "device", "expected"),
+    [
+        ([{"CPU": 8.0}, {"CPU": 4.0}, {}], None, "auto", (2, {"num_cpus": 4})),
+        ([{"CPU": 8.0}, {"CPU": 4.0}], 6, "cpu", (6, {"num_cpus": 2})),
+        ([{"CPU": 8.0, "GPU": 2.0}, {"CPU": 8.0, "GPU": 2.0}], None, "auto", (4, {"num_gpus": 1, "num_cpus": 1})),
+        ([{"CPU": 8.0, "GPU": 2.0}], None, "cpu", (1, {"num_cpus": 8})),
+    ],
+)
+def test_workers_share_the_cluster(machines: Any, workers: Any, device: str, expected: Any) -> None:
+    assert _share(FakeRay(*machines), workers, device) == expected
+
+
+def test_a_shard_is_not_begun_without_end(tmp_path: Path) -> None:
+    tries = _tries(job_of(tmp_path), Shard("a", "a.txt", 0, 0, "", Start(), 1))
+    assert [_begun(tries) for _ in range(4)] == [1, 2, 3, 4]
