@@ -118,19 +118,8 @@ def workers(model: str, folder: Path, rows: int, repeats: int) -> None:
 
 def peak_memory(model: str, folder: Path) -> None:
     """The peak of resident memory of the command, with its libraries and its model."""
-    command = [
-        sys.executable,
-        "-m",
-        "unmask",
-        "embed",
-        folder / "corpus.jsonl",
-        "-m",
-        model,
-        "-d",
-        PLAIN,
-        "-o",
-        folder / "command",
-    ]
+    corpus, output = (str(folder / name) for name in ("corpus.jsonl", "command"))
+    command = [sys.executable, "-m", "unmask", "embed", corpus, "-m", model, "-d", PLAIN, "-o", output]
     begun = time.perf_counter()
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     _, said = process.communicate()

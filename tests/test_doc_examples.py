@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 STARTER = ROOT / "unmask" / "starter"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("how-to", "report", "experts", "analyses", "tasks", "training")]
+HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("how-to", "corpus", "report", "experts", "analyses", "tasks", "training")]
 CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"\bsmollm2(?!-)", "pico"),
     (r"(?<=-m )MODEL", "routed"),
@@ -51,9 +51,11 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
 )
 PARSED_ONLY = (
     "--ability",
+    "--ray",
+    "--workers",
     "unmask specialise",
     "-ablation",
-)  # the hub; lessons that a random model cannot write; 64 dimensions
+)  # the hub; clusters and processes; lessons that a random model cannot write; 64 dimensions
 OF_CLIENTS = "from openai import"
 """In a block that needs a server."""
 
@@ -85,6 +87,9 @@ def data_files() -> dict[str, list[str]]:
         "test.jsonl": pairs,
         "dev.jsonl": pairs,
         "my-task/test.jsonl": pairs,
+        "corpus/part-0.jsonl": [
+            json.dumps({"text": text, "key": place, "title": "T", "year": 2000}) + "\n" for place, text in enumerate(sentences)
+        ],
     }
     files["triples.jsonl"] = files["pairs.jsonl"]
     words = [{"tokens": text.split(), "tags": [str(len(word) % 2) for word in text.split()]} for text in sentences]

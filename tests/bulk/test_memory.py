@@ -9,13 +9,15 @@ from pathlib import Path
 
 from tests.proofs import ALL
 
-SIZES = (12_000_000, 200_000_000) if ALL else (12_000_000, 30_000_000)
-"""Bytes of a file that fills a window, and of a larger one."""
-GROWTH = 120.0
-"""Megabytes that the larger file may take more."""
+SIZES, WINDOW = ((12_000_000, 200_000_000), 4_000_000) if ALL else ((1_200_000, 4_000_000), 400_000)
+"""Bytes of a file of three windows and of a larger one, and characters of a window."""
+GROWTH = 100.0
+"""Megabytes that the larger file may take more. Its tokens alone take some hundreds."""
 PROGRAM = """
 import resource, sys
+from unmask.bulk import documents
 from unmask.cli import main
+documents.WINDOW_CHARACTERS = int(sys.argv.pop(1))
 try:
     main()
 finally:
@@ -32,7 +34,11 @@ def peak_of(folder: Path, size: int) -> float:
     words = [file, "-m", "pico", "-d", "mean", "--max-length", "8", "-o", folder / f"out-{size}", "--shard-rows", "5000"]
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "embed", *map(str, words)], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", PROGRAM, str(WINDOW), "embed", *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return float(done.stdout.split()[-1])

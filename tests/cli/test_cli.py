@@ -510,6 +510,9 @@ def test_embed_fits_on_the_texts_that_it_is_given(run: Run, model: Path, texts: 
         ({"-d": "mena"}, "Unknown design 'mena'. Did you mean 'mean'?"),
         ({"-o": "vectors.csv"}, "vectors are written to .parquet, .npy, .jsonl, not '.csv'"),
         ({"--id-column": "name"}, "no room for ids"),
+        ({"--workers": "2"}, "--workers is for a folder of vectors: give -o a name without an ending"),
+        ({"--ray": "local"}, "--ray is for a folder of vectors"),
+        ({"--shard-rows": "2"}, "--shard-rows is for a folder of vectors"),
         ({"--column": "body"}, "line 1: column 'body' (str) is missing; there is name, text"),
         ({"--instruction": "Find"}, "has no {instruction}, so an instruction would change nothing"),
         ({"--fit-on": "nowhere.txt"}, "There is no file 'nowhere.txt'"),
@@ -530,6 +533,18 @@ def test_a_mistake_in_embed_is_told_in_one_line(
 def test_texts_to_fit_on_are_refused_where_nothing_is_fitted(run: Run, model: Path, texts: Path) -> None:
     found = embedded(run, model, texts, "-d", "mean", "-o", "v.npy", "--fit-on", texts)
     assert found.mistake == "unmask: 'causal/plain/mean' has nothing to fit, so --fit-on would change nothing."
+
+
+def test_embed_into_a_folder_goes_on_and_tells_dead_letters_by_its_exit_code(run: Run, model: Path, texts: Path) -> None:
+    arguments = ("-d", "mean", "-o", "vectors", "--shard-rows", "4", "--keep", "name")
+    assert embedded(run, model, texts, *arguments).code == 0
+    again = embedded(run, model, texts, *arguments)
+    assert (again.code, again.out) == (0, "")
+    assert "2 of 2 shards are done and as before" in again.err
+    assert "6 vectors of 64 dimensions in vectors/vectors (2 shards)" in again.err
+    texts.write_text(texts.read_text() + '{"text": 1, "name": "x"}\n')
+    bad = embedded(run, model, texts, *arguments)
+    assert bad.code == 1 and "1 rows were not embedded: vectors/dead-letters says which, and why" in bad.err
 
 
 @pytest.mark.parametrize(("name", "message"), [("nowhere.txt", "There is no file"), ("texts.docx", "files of rows end with")])

@@ -67,7 +67,9 @@ def embed(
     overlap: Overlap = 0,
     late: Late = False,
     fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
-    shard_rows: Annotated[int, typer.Option(min=1, help="Most rows of one file of vectors in a folder.")] = 50_000,
+    shard_rows: Annotated[
+        int | None, typer.Option(min=1, help="Most rows of one file of vectors in a folder; 50000 by default.")
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -85,19 +87,19 @@ def embed(
     options: ModelOptions,
 ) -> None:
     """Embed texts, with ids, and a manifest of everything that the vectors depend on."""
-    from unmask.bulk.folder import check_folder, embed_folder
-    from unmask.bulk.job import EmbedderArguments, Job
+    from unmask.bulk.folder import embed_folder
+    from unmask.bulk.job import SHARD_ROWS, EmbedderArguments, Job, require_folder
     from unmask.bulk.on_ray import OnRay
     from unmask.bulk.single_file import check_file, embed_file
     from unmask.bulk.team import Team, ThisProcess
     from unmask.bulk.workers import Workers
 
     kept = tuple(name for name in keep.split(",") if name)
-    job = Job(
-        tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, shard_rows, chunk, overlap, late
-    )
+    size = shard_rows or SHARD_ROWS
+    job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, size, chunk, overlap, late)
     arguments = EmbedderArguments(model, design, asdict(options), fit_on)
     if not job.to_folder:
+        require_folder({"--workers": workers, "--ray": ray_address, "--shard-rows": shard_rows, "--prune": prune})
         given = check_file(job)
         arguments.check()
         done = embed_file(arguments.load(), job, given)
@@ -105,7 +107,6 @@ def embed(
         if done.loss:
             say(f"{done.loss}.")
         return
-    check_folder(job, prune=prune)
     arguments.check()
     team: Callable[[], Team] = partial(ThisProcess, job, arguments)
     if ray_address is not None:
