@@ -64,6 +64,7 @@ ELSEWHERE = {
     "models/pico": "models/test_bundled.py",
     "models/provenance": "saving/test_folder.py",
     "models/routing": "encoding/test_backbone.py",
+    "models/upcycled_folder": "models/test_upcycling.py",
     "probing/routing/readouts": "probing/routing/test_measures.py",
     "probing/routing/record": "probing/routing/test_recording.py",
     "reporting/plotting": "reporting/test_figures.py",

@@ -53,6 +53,7 @@ NOT_READ = {
 FORMS = {
     "texts": ("{}", "{}#20"),
     "lessons": ("NAME={}",),
+    "branch": ("NAME={}",),
     "ability": ("NAME={}",),
     "task": ("{}", "{}#20", "{}:sts", "{}:sts#20"),
 }

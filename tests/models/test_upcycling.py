@@ -16,13 +16,13 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.models.loading import Source, load_language_model
 from unmask.models.routers import find_routers
+from unmask.models.upcycled_folder import save_upcycled
 from unmask.models.upcycling import (
     TARGETS,
     UpcycleOptions,
     expert_usage,
     load_balance,
     prove_equal,
-    save_upcycled,
     sizes,
     upcycle,
 )

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from tests.experts.conftest import DOMAINS
 from tests.experts.test_training import expert
 from unmask.cli import app
+from unmask.errors import UnmaskError
 from unmask.experts.lessons.seed_lessons import write_lessons
-from unmask.experts.likelihood import response_likelihood
+from unmask.experts.likelihood import response_likelihood, text_likelihood
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 from unmask.statistics.domain_differences import compare_by_domain
@@ -30,6 +31,23 @@ def test_differences_are_paired() -> None:
     noise = {name: values + random.normal(0, 1, len(values)) for name, values in one.items()}
     value, low, high = compare_by_domain({"one": one, "noise": noise}, "one")[1].difference
     assert low < value < high and high - low > 0.2
+
+
+def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> None:
+    texts = {"snow": ["Snow fell on the hill.", "Rain fell on the snow."], "pairs": ["Is it cold?", "It is very cold."]}
+    (tmp_path / "snow.txt").write_text("\n".join(texts["snow"]))
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(dict(zip(("question", "answer"), texts["pairs"], strict=True))))
+    files = [part for name in ("snow.txt", "pairs.jsonl") for part in ("--texts", f"{name.split('.')[0]}={tmp_path / name}")]
+    given = ["evaluate-lm", "-m", str(base), "--dtype", "float32", *files]
+    said: Any = json.loads(CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False).stdout)["text_likelihood"]
+    model, tokenizer = load_any_language_model(Source(str(base), dtype="float32"))
+    assert said["items"] == {"snow": 2, "pairs": 2}
+    for name, some in texts.items():
+        assert said["models"][0]["domains"][name] == pytest.approx(text_likelihood(model, tokenizer, some).mean())
+    assert "Nats a token of text" in CliRunner().invoke(app, given, catch_exceptions=False).stdout
+    for wrong, why in (("snow", "--texts takes NAME=FILE, not 'snow'"), (files[1], "--texts names the domain 'snow' twice")):
+        with pytest.raises(UnmaskError, match=why):
+            CliRunner().invoke(app, [*given, "--texts", wrong], catch_exceptions=False)
 
 
 def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:

@@ -55,8 +55,9 @@ def test_a_finished_stage_is_taken_over(model: Path, tmp_path: Path) -> None:
     assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
 
 
-def test_a_run_killed_between_two_stages_goes_on(model: Path, tmp_path: Path) -> None:
-    made = recipe(model, "simcse", "contrastive", train="full")
+@pytest.mark.parametrize("train", ["full", ["gate_proj", "up_proj", "down_proj"]])
+def test_a_run_killed_between_two_stages_goes_on(train: str | list[str], model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "simcse", "contrastive", train=train)
     run(made, tmp_path / "whole")
     killed(lambda: run(made, tmp_path / "cut", None, At("2-contrastive", 1, die)))
     run(made, tmp_path / "cut", None, At("1-simcse", 1, pytest.fail))

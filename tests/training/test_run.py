@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.training.running import ROOT, TEXTS, At, encode, losses, recipe, run, same, weights
@@ -114,6 +115,7 @@ def test_a_wrong_row_is_found_before_a_model_is_loaded(model: Path, tmp_path: Pa
         (("simcse",), {"simcse": {"accumulate": 2}}, "a batch in parts has fewer negatives"),
         (("mntp", "simcse"), {"merge": False}, "merge = false keeps one adapter, and 2 stages make as many"),
         (("simcse",), {"merge": False, "train": "full"}, 'merge = false keeps an adapter, and train = "full" trains none'),
+        (("simcse",), {"merge": False, "train": ["v_proj"]}, r'keeps an adapter, and train = \["v_proj"\] trains none'),
     ],
 )
 def test_recipes_that_cannot_give_what_they_say_are_refused(
@@ -227,6 +229,7 @@ def trained_vectors(made: Any, folder: Path) -> Any:
         ("bidirectional/plain/mean", {"merge": False}),
         ("causal/eol/last", {"merge": False}),
         ("causal/plain/mean", {"train": "full"}),
+        ("causal/plain/mean", {"train": ["up_proj", "v_proj"]}),
         ("bidirectional/plain/cross-attention", {"head": SMALL_HEAD}),
         ("causal/plain/layer-attention", {"head": SMALL_HEAD, "merge": False}),
         ("bidirectional/plain/latent-attention", {"head": SMALL_HEAD, "train": "head"}),
@@ -258,6 +261,13 @@ def test_an_adapter_names_its_base_model(model: Path, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "run" / "model" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == str(model)
     assert not (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_kinds_that_are_not_named_stay_bit_equal(model: Path, tmp_path: Path) -> None:
+    done = run(recipe(model, "mntp", train=["up_proj", "v_proj"], mntp=SHORT | {"lr": 1e-2}), tmp_path / "run")
+    before, after = load_file(model / "model.safetensors"), load_file(done.result / "model.safetensors")
+    changed = {name for name, weight in after.items() if not torch.equal(weight, before[f"model.{name}"])}
+    assert changed == {name for name in after if "up_proj" in name or "v_proj" in name} != set()
 
 
 def test_every_design_and_seed_has_its_folder(model: Path, tmp_path: Path) -> None:

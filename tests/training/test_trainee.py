@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.training.running import recipe
+from tests.training.test_stages import mixture, next_token
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.training.recipe import Recipe
@@ -53,6 +54,35 @@ def test_full_training_frees_the_decoder_and_not_a_head_of_its_own(model: Path) 
     untied.lm_head.weight = nn.Parameter(untied.lm_head.weight.clone())
     trainee.begin("mntp", 0)
     assert not untied.lm_head.weight.requires_grad
+
+
+def test_named_kinds_of_weight_train_alone(model: Path) -> None:
+    kinds = ("gate_proj", "down_proj")
+    trainee = loaded(recipe(model, "mntp", train=kinds, dtype="bfloat16"))
+    assert trainee.backbone.dtype == torch.float32, "small steps are lost in bf16"
+    covered = trainee.begin("mntp", 0)
+    assert trainee.backbone.autocast == torch.bfloat16
+    found = training(trainee)
+    assert {name.split(".")[-2] for name in found} == set(kinds)
+    assert {one.kind for one in covered if one.adapted == one.present} == set(kinds)
+    assert sum(one.trainable for one in covered) == sum(weight.numel() for weight in found.values())
+    with pytest.raises(UnmaskError, match=r"Unknown kind of weight in train 'router'.*Allowed: down_proj, gate_proj, k_proj"):
+        loaded(recipe(model, "mntp", train=["router"])).begin("mntp", 0)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3-moe", "olmoe"])
+@pytest.mark.parametrize("kinds", [("router",), ("experts.gate_up_proj", "experts.down_proj"), ("router", "q_proj")])
+def test_of_a_mixture_routers_or_experts_train_alone(
+    kinds: tuple[str, ...], family: str, tokenizer: Any, tmp_path: Path
+) -> None:
+    trainee = loaded(next_token(mixture(tmp_path, family, tokenizer)).model_copy(update={"train": kinds}))
+    covered = trainee.begin("next-token", 0)
+    ends = {"router": "mlp.gate.weight", "q_proj": "q_proj.weight"}
+    found = training(trainee)
+    layers = len(trainee.backbone.layers)
+    assert len(found) == len(kinds) * layers
+    assert all(name.endswith(tuple(ends.get(kind, kind) for kind in kinds)) for name in found)
+    assert {one.kind: one.trainable > 0 for one in covered} == {one.kind: one.kind in kinds for one in covered}
 
 
 @pytest.mark.parametrize("train", ["lora", "full", "head"])

@@ -1,4 +1,4 @@
-"""`unmask evaluate-lm`: how well models foresee held-out responses, and what they get right on public tests, with paired intervals."""
+"""`unmask evaluate-lm`: how well models foresee held-out text, and what they get right on public tests, with paired intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.lesson_options import Drawn, domains_of
+from unmask.cli.lesson_options import Drawn, domains_of, texts_of
 from unmask.cli.options import AsJson, ModelOptions
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say
@@ -25,6 +25,9 @@ def evaluate_lm(
         typer.Option("--model", "-m", help="Language model, expert or mixture; repeat. Others are compared with the first."),
     ],
     lessons: Annotated[list[str] | None, typer.Option(help="NAME=FILE of a domain's held-out lessons; repeat.")] = None,
+    texts: Annotated[
+        list[str] | None, typer.Option(help="NAME=FILE of a domain's held-out texts (column `text`, or pairs); repeat.")
+    ] = None,
     ability: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,26 +57,27 @@ def evaluate_lm(
         ),
     ] = False,
     batch: Annotated[int, typer.Option(min=1, help="Items of a pass, for abilities.")] = 8,
-    max_length: Annotated[int, typer.Option(min=2, help="Most tokens of a lesson.")] = 512,
+    max_length: Annotated[int, typer.Option(min=2, help="Most tokens of a lesson or text.")] = 512,
     seed: Drawn = 0,
     *,
     options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
-    """What language models can do: likelihood of held-out responses (speaks at any size of model), and accuracy on public tests."""
-    from unmask.experts.likelihood import likelihoods
+    """What language models can do: likelihood of held-out responses and texts (speaks at any size), and accuracy on public tests."""
+    from unmask.experts.likelihood import likelihoods, text_likelihoods
     from unmask.mixture.any_model import load_any_language_model
 
     if len(set(model)) < len(model):
         raise UnmaskError("A model was given twice.")
-    if not lessons and not ability:
-        raise UnmaskError("Name what is to be evaluated: --lessons NAME=FILE, or --ability NAME.")
+    if not lessons and not texts and not ability:
+        raise UnmaskError("Name what is to be evaluated: --lessons NAME=FILE, --texts NAME=FILE, or --ability NAME.")
     _require_choices(model, choice or [])
-    domains = domains_of(lessons or [])
+    domains, read = domains_of(lessons or []), texts_of(texts or [])
     asked = _abilities(ability or [], limit, seed, learned or [])
     code = {"run_code": run_code or allow_unsandboxed_code, "unsandboxed": allow_unsandboxed_code}
     _announce(asked, code)
     foreseen: dict[str, dict[str, Any]] = {}
+    told: dict[str, dict[str, Any]] = {}
     right: dict[str, dict[str, Any]] = {}
     for name in model:
         speaker, tokenizer = load_any_language_model(options.source(name))
@@ -81,11 +85,12 @@ def evaluate_lm(
             with using():
                 if domains:
                     foreseen[row] = likelihoods(speaker, tokenizer, domains, max_length=max_length)
+                if read:
+                    told[row] = text_likelihoods(speaker, tokenizer, read, max_length=max_length)
                 if asked:
                     right[row] = _accuracies(speaker, tokenizer, asked, limit, code, batch)
             say(f"{row}: done")
-    numbers = {name: len(some) for name, some in domains.items()}
-    _tell(foreseen, right, numbers, as_json)
+    _tell(foreseen, told, right, as_json)
 
 
 def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Path]) -> dict[str, Items]:
@@ -143,23 +148,24 @@ def _accuracies(
     return {name: 100 * values for name, values in shares.items()}
 
 
-def _tell(foreseen: dict[str, Any], right: dict[str, Any], lessons: dict[str, int], as_json: bool) -> None:
+def _tell(foreseen: dict[str, Any], told: dict[str, Any], right: dict[str, Any], as_json: bool) -> None:
     from unmask.statistics.domain_differences import as_json as content
     from unmask.statistics.domain_differences import compare_by_domain
 
     sections: dict[str, Any] = {}
-    for values, name, title, unit in (
-        (foreseen, "likelihood", "Nats a response token, lower is better", "nats a response token"),
-        (right, "accuracy", "Right answers, percent, higher is better", "percent of items"),
+    for values, name, title, unit, digits in (
+        (foreseen, "likelihood", "Nats a response token, lower is better", "nats a response token", 3),
+        (told, "text_likelihood", "Nats a token of text, lower is better", "nats a token of text", 3),
+        (right, "accuracy", "Right answers, percent, higher is better", "percent of items", 1),
     ):
         if not values:
             continue
         first = next(iter(values))
         rows = compare_by_domain(values, first)
-        numbers = lessons if values is foreseen else {test: len(some) for test, some in values[first].items()}
+        numbers = {domain: len(some) for domain, some in values[first].items()}
         sections[name] = content(rows, first, numbers, unit)
         if not as_json:
-            _print(rows, title, 3 if values is foreseen else 1, numbers)
+            _print(rows, title, digits, numbers)
     if as_json:
         print(json.dumps(sections, indent=2))
 
@@ -184,4 +190,5 @@ def _print(rows: Sequence[ModelScores], title: str, digits: int, numbers: Mappin
 
 
 def _short(name: str) -> str:
-    return Path(name).name or name
+    path = Path(name)  # `unmask train` writes its result to FOLDER/model
+    return (path.parent.name if path.name == "model" and path.parent.name else path.name) or name

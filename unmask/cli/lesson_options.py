@@ -30,15 +30,29 @@ def domains_of(given: list[str]) -> dict[str, list[Lesson]]:
     """Lessons by domain, of NAME=FILE. Raises UnmaskError."""
     from unmask.experts.lessons.lessons import read_lessons
 
-    domains = {}
-    for option in given:
-        name, mark, path = option.partition("=")
+    return {name: read_lessons(file) for name, file in _files_of("lessons", given).items()}
+
+
+def texts_of(given: list[str]) -> dict[str, list[str]]:
+    """Texts by domain, of NAME=FILE: the `text` column, or every text of pairs. Raises UnmaskError."""
+    from unmask.training.data import DataSource, read_sentences
+
+    sources = {name: DataSource(path=str(file)) for name, file in _files_of("texts", given).items()}
+    sets = {name: read_sentences(name, source, Path(), 0) for name, source in sources.items()}
+    return {name: [example.texts[0] for example in data.examples] for name, data in sets.items()}
+
+
+def _files_of(option: str, given: list[str]) -> dict[str, Path]:
+    """Files by domain, of NAME=FILE. Raises UnmaskError."""
+    files: dict[str, Path] = {}
+    for value in given:
+        name, mark, path = value.partition("=")
         if not mark or not name:
-            raise UnmaskError(f"--lessons takes NAME=FILE, not '{option}'.")
-        if name in domains:
-            raise UnmaskError(f"--lessons names the domain '{name}' twice.")
-        domains[name] = read_lessons(Path(path))
-    return domains
+            raise UnmaskError(f"--{option} takes NAME=FILE, not '{value}'.")
+        if name in files:
+            raise UnmaskError(f"--{option} names the domain '{name}' twice.")
+        files[name] = Path(path)
+    return files
 
 
 @contextmanager

@@ -23,6 +23,7 @@ READ = (
     "ability",
     "adapter",
     "base",
+    "branch",
     "corpus",
     "data",
     "domain",

@@ -10,20 +10,28 @@ import typer
 
 from unmask.cli.lesson_options import LAST_SEED
 from unmask.cli.options import AsJson, LoadOptions
+from unmask.errors import UnmaskError
 from unmask.io.terminal import say
 
 
 def upcycle(
     model: Annotated[str, typer.Argument(help="Hub id, folder or bundled name of a dense model (see `unmask models`).")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
-    experts: Annotated[int, typer.Option(min=2, max=4096, help="Copies of each MLP.")] = 8,
+    branch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=MODEL", help="A trained copy of the model, whose MLPs become an expert; repeat."),
+    ] = None,
+    experts: Annotated[int | None, typer.Option(min=2, max=4096, help="Copies of each MLP; 8 if there is no --branch.")] = None,
     top_k: Annotated[int, typer.Option(min=2, max=4096, help="How many experts a token visits.")] = 2,
     every: Annotated[
         int, typer.Option(min=1, help="Each n-th layer becomes a mixture, where the architecture can say so.")
     ] = 1,
     noise: Annotated[
-        float, typer.Option(min=0, max=10, help="Noise on each expert, as a share of its weights' deviation.")
-    ] = 0.01,
+        float | None,
+        typer.Option(
+            min=0, max=10, help="Noise on each expert, as a share of its weights' deviation; 0.01 for copies, 0 for branches."
+        ),
+    ] = None,
     drop: Annotated[
         float, typer.Option(min=0, max=1, help="Share of each expert's neurons to draw anew (Drop-Upcycling).")
     ] = 0.0,
@@ -34,28 +42,52 @@ def upcycle(
     options: LoadOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a dense model's MLPs into experts with a new router: a standard mixture of experts, proven equal, ready to train."""
+    """Turn a dense model into a standard mixture of experts: copies of its MLPs, proven equal, or the MLPs of its branches."""
     from unmask.io.files import only_writer_of
-    from unmask.models.loading import dtype_name, load_language_model
-    from unmask.models.upcycling import UpcycleOptions, check_free, save_upcycled, sizes
+    from unmask.models.branches import load_branch
+    from unmask.models.loading import dtype_name, load_language_model, places_of
+    from unmask.models.upcycled_folder import check_free, save_upcycled
+    from unmask.models.upcycling import UpcycleOptions, sizes
     from unmask.models.upcycling import upcycle as run
 
-    how = UpcycleOptions(experts, top_k, every, noise, drop, router_std, aux_loss, seed)
+    named = _by_name(branch or [])
+    if named and experts not in (None, len(named)):
+        raise UnmaskError(f"{len(named)} branches make {len(named)} experts: leave --experts out.")
+    noise = noise if noise is not None else 0.0 if named else 0.01
+    how = UpcycleOptions(len(named) or experts or 8, top_k, every, noise, drop, router_std, aux_loss, seed)
     output = output.expanduser()
     check_free(output)
+    sources = {name: options.source(place) for name, place in named.items()}
+    for source in sources.values():  # a wrong path is told before anything is loaded
+        places_of(source)
     with only_writer_of(output):
         dense, tokenizer = load_language_model(options.source(model))
         before = sum(parameter.numel() for parameter in dense.parameters())
-        done = run(dense, how)
+        done = run(dense, how, [load_branch(name, source, dense, tokenizer) for name, source in sources.items()])
         save_upcycled(done, tokenizer, output, model, how)
     total, active = sizes(done.model, top_k)
     if as_json:
         said = {"folder": str(output), "architecture": done.target.model_type, "dtype": dtype_name(done.model)}
         counted = {"dense_parameters": before, "parameters": total, "active_parameters": active}
-        print(json.dumps({**said, **counted, "difference": done.difference}, indent=2))
+        print(json.dumps({**said, **counted, "difference": done.difference, "branches": done.branches}, indent=2))
         return
-    say(f"proven equal: the copies' logits differ by {done.difference:.1g} of the largest (fp32).")
+    say(f"proven equal: the logits of plain copies differ by {done.difference:.1g} of the largest (fp32).")
     print(
         f"{output}: {done.target.model_type}, {dtype_name(done.model)}; {before / 1e6:.0f} M parameters became {total / 1e6:.0f} M,"
     )
     print(f"of which a token uses {active / 1e6:.0f} M. It is untrained: continue training before you judge its routing.")
+
+
+def _by_name(given: list[str]) -> dict[str, str]:
+    """Branches by the name of their expert, of NAME=MODEL. Raises UnmaskError."""
+    named: dict[str, str] = {}
+    for option in given:
+        name, mark, place = option.partition("=")
+        if not name or not mark or not place:
+            raise UnmaskError(f"--branch takes NAME=MODEL, such as code=branches/code/model, not '{option}'.")
+        if name in named:
+            raise UnmaskError(f"--branch names '{name}' twice.")
+        named[name] = place
+    if len(named) == 1:
+        raise UnmaskError("One branch makes one expert, and a mixture needs two or more: repeat --branch NAME=MODEL.")
+    return named

@@ -1,12 +1,12 @@
-"""Likelihood: how well a model predicts held-out responses. It tells models apart even where their accuracies are at chance.
+"""Likelihood: how well a model predicts held-out responses or texts. It tells models apart even where their accuracies are at chance.
 
-It is the negative log-likelihood of each response given its prompt, the mean over its tokens, in nats. Two models are compared lesson by
-lesson.
+It is the negative log-likelihood of each response given its prompt, or of each text, the mean over its tokens, in nats. Two models are
+compared lesson by lesson, or text by text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from unmask.encoding.batching import plan
 from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.io.terminal import progress_bar
+from unmask.training.collate import NextTokenCollator, chunk_tokens
 from unmask.training.targets import mean_by_text, target_logits
 
 if TYPE_CHECKING:
@@ -36,7 +37,30 @@ def likelihoods(
     }
 
 
-@torch.inference_mode()  # type: ignore[untyped-decorator]
+def text_likelihoods(
+    model: Any, tokenizer: PreTrainedTokenizerBase, domains: Mapping[str, Sequence[str]], *, max_length: int = 512
+) -> dict[str, NDArray[np.float64]]:
+    """`text_likelihood` of the texts of each domain."""
+    return {domain: text_likelihood(model, tokenizer, texts, max_length=max_length) for domain, texts in domains.items()}
+
+
+def text_likelihood(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    *,
+    max_length: int = 512,
+    batch_tokens: int = 2048,
+) -> NDArray[np.float64]:
+    """Mean negative log-likelihood per token of each text, in nats, shape (text,). A text counts up to max_length tokens.
+
+    Texts of one token are left out: nothing stands before it. Raises UnmaskError if that leaves nothing.
+    """
+    chunks = chunk_tokens(tokenizer, texts, max_length, blocks=False)
+    collate = NextTokenCollator(int(tokenizer.pad_token_id or 0))
+    return _losses(model, [(0, ids) for ids in chunks], [len(ids) for ids in chunks], collate, batch_tokens, "reading texts")
+
+
 def response_likelihood(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -48,10 +72,22 @@ def response_likelihood(
     """Mean negative log-likelihood per response token of each lesson, in nats, shape (lesson,)."""
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
-    losses = np.zeros(len(tokens))
-    with progress_bar("reading lessons", len(tokens)) as advance:
-        for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
-            inputs = collate([tokens[index] for index in batch])
+    return _losses(model, tokens, [len(lesson.ids) for lesson in tokens], collate, batch_tokens, "reading lessons")
+
+
+def _losses(
+    model: Any,
+    rows: Sequence[Any],
+    lengths: Sequence[int],
+    collate: Callable[[Sequence[Any]], dict[str, Any]],
+    batch_tokens: int,
+    doing: str,
+) -> NDArray[np.float64]:
+    """Mean negative log-likelihood per labelled token of each row, in batches of rows of similar length."""
+    losses = np.zeros(len(rows))
+    with torch.inference_mode(), progress_bar(doing, len(rows)) as advance:
+        for batch in plan(list(lengths), batch_tokens):
+            inputs = collate([rows[index] for index in batch])
             inputs = {name: value.to(model.device) for name, value in inputs.items() if name != "rows"}
             labels = inputs.pop("labels")
             losses[batch] = mean_by_text(*target_logits(model, inputs, labels)).double().cpu().numpy()

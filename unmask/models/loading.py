@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+class HeadMissing(UnmaskError):
+    """A language model was saved without the head that predicts tokens, and the head is not tied to the embeddings."""
+
+
 def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The decoder without its language-model head, on its device, and its tokenizer. Raises UnmaskError.
 
@@ -144,7 +148,7 @@ def _refuse_random_head(name: str, model: Any, missing: Iterable[str]) -> None:
         f"{path}.{leaf}" for path, module in model.named_modules() if module is head for leaf, _ in module.named_parameters()
     }
     if names & set(missing):
-        raise UnmaskError(
+        raise HeadMissing(
             f"'{name}' was saved without its language-model head, so it cannot predict tokens. Give the complete model."
         )
 

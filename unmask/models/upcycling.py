@@ -3,7 +3,7 @@
 Every expert starts as a copy of the layer's MLP. The weights of the chosen experts sum to one. So the mixture's logits ARE the dense
 model's, whatever its new router says. This is checked on the built model, in fp32, before noise is added. The name of the dense
 architecture plays no role. Each row of TARGETS is tried: the first row that has a place for every weight and gives equal logits is
-used. A model that no row reproduces is refused.
+used. A model that no row reproduces is refused. Branches of the dense model take the place of the copies after this check.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +19,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
-from unmask.io.files import atomic_folder
-from unmask.io.seals import seal
+from unmask.models.branches import Branch, is_expert, mix_branches, require_different
 from unmask.models.routers import find_routers
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 TOLERANCE = 1e-4  # of the largest logit, in fp32; thirty layers differ by about 1e-6
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
@@ -36,9 +34,10 @@ _WINDOWS = ("sliding_window", "attention_chunk_size")
 class UpcycleOptions:
     """How to make a mixture from a dense model. Raises UnmaskError for options that cannot work.
 
-    experts: copies of each MLP. top_k: how many of them a token uses. every: each n-th layer becomes a mixture.
+    experts: copies of each MLP, or branches. top_k: how many of them a token uses. every: each n-th layer becomes a mixture.
     noise: Gaussian noise on each expert's weights, as a share of their deviation. The default changes the model very little, but the
-    router can learn from the first step. Without noise all experts are equal, and the router's gradient is exactly zero.
+    router can learn from the first step. Without noise all copies are equal, and the router's gradient is exactly zero. Branches differ
+    without it.
     drop: share of each expert's neurons that get new random weights (Drop-Upcycling, Nakamura et al. 2025; they use 0.5 and train on
     billions of tokens). The default is 0, because a short training does not repair the damage. On SmolLM2-135M, 0.25 raises the loss
     on a text from 2.3 to 6.0; the default noise does not change it.
@@ -101,11 +100,12 @@ TARGETS: tuple[Target, ...] = (
 
 @dataclass(frozen=True)
 class Upcycled:
-    """A mixture, its architecture, and how much its logits differed from the dense model's before noise was added."""
+    """A mixture, its architecture, how much the logits of plain copies differed from the dense model's, and its branches by name."""
 
     model: PreTrainedModel
     target: Target
     difference: float
+    branches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,15 @@ class _Unfit(Exception):
     """The reason why a target cannot hold a dense model."""
 
 
-def upcycle(dense: PreTrainedModel, options: UpcycleOptions) -> Upcycled:
+def upcycle(dense: PreTrainedModel, options: UpcycleOptions, branches: Sequence[Branch] = ()) -> Upcycled:
     """Make a mixture of experts from a dense causal language model, in its dtype and on its device. `dense` does not change.
 
-    Raises UnmaskError for a model that is a mixture already, that has no language-model head, or that no row of TARGETS reproduces.
+    branches: trained copies of `dense`. Their MLPs become the experts, and their other weights are averaged; without branches, every
+    expert is a copy of the MLP of `dense`. Raises UnmaskError for a model that is a mixture already, that has no language-model head,
+    or that no row of TARGETS reproduces, and for two equal branches without noise.
     """
+    if branches and len(branches) != options.experts:
+        raise UnmaskError(f"{len(branches)} branches make {len(branches)} experts, not {options.experts}.")
     if find_routers(dense):
         raise UnmaskError(f"{type(dense).__name__} is already a mixture of experts. Upcycling needs a dense model.")
     if dense.get_output_embeddings() is None:
@@ -152,11 +156,24 @@ def upcycle(dense: PreTrainedModel, options: UpcycleOptions) -> Upcycled:
                 f"{type(dense).__name__} cannot be upcycled: {'; '.join(unequal or unfit[:1])}. "
                 f"Models of these families can be upcycled: {known}."
             )
+        if branches:
+            _branch_out(dense, sparse, target, options, branches)
     break_symmetry(sparse, options)
     for parameter in sparse.parameters():  # model.to() would also round the rotary frequencies
         parameter.data = parameter.data.to(dtype)
     sparse.config.dtype = dtype
-    return Upcycled(sparse, target, difference)
+    return Upcycled(sparse, target, difference, tuple(branch.name for branch in branches))
+
+
+def _branch_out(
+    dense: PreTrainedModel, sparse: PreTrainedModel, target: Target, options: UpcycleOptions, branches: Sequence[Branch]
+) -> None:
+    """Put branches in the place of the copies."""
+    weights = dict(dense.named_parameters())
+    plan = _plan(weights, {name: weight.shape for name, weight in sparse.named_parameters()}, target)
+    if not (options.noise or options.drop):
+        require_different(branches, [path for name, paths in plan.items() if is_expert(name) for path in paths])
+    mix_branches(sparse, weights, branches, plan)
 
 
 def prove_equal(dense: PreTrainedModel, sparse: PreTrainedModel) -> float:
@@ -250,51 +267,6 @@ def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:
         count = len(experts.gate_up_proj)
         idle += (count - top_k) * (experts.gate_up_proj[0].numel() + experts.down_proj[0].numel())
     return total, total - idle
-
-
-def save_upcycled(
-    done: Upcycled, tokenizer: PreTrainedTokenizerBase, folder: Path, source: str, options: UpcycleOptions
-) -> None:
-    """Write the mixture, its tokenizer and a model card to a new folder, all or nothing. Raises UnmaskError if the folder exists."""
-    check_free(folder)
-    with atomic_folder(folder) as scratch:
-        done.model.save_pretrained(scratch)
-        tokenizer.save_pretrained(scratch)
-        (scratch / "README.md").write_text(_card(done, source, options), encoding="utf-8")
-        seal(scratch)
-
-
-def check_free(folder: Path) -> None:
-    """Raise UnmaskError if a new folder cannot be made here, because a file or a folder with content exists."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UnmaskError(f"'{folder}' exists and is not empty. It is not overwritten: choose another folder.")
-
-
-def _card(done: Upcycled, source: str, options: UpcycleOptions) -> str:
-    from unmask.models.provenance import versions
-
-    total, active = sizes(done.model, options.top_k)
-    shown = "\n".join(
-        f"- {name}: {value}" for name, value in {**asdict(options), "architecture": done.target.model_type}.items()
-    )
-    used = ", ".join(f"{name} {version}" for name, version in versions().items() if name in ("unmask", "torch", "transformers"))
-    return f"""---
-base_model: {Path(source).name if Path(source).exists() else source}
-tags: [upcycled, mixture-of-experts]
----
-# {Path(source).name}, upcycled to {options.experts} experts
-
-A mixture of experts, made by sparse upcycling (arXiv 2212.05055). Its experts are copies of the MLPs of `{Path(source).name}`.
-It has NOT been trained: its routers are random and its experts almost equal. Train it before use.
-
-{total:,} parameters. A token uses {active:,} of them.
-Before noise and drop, the logits differed from the dense model's by at most {done.difference:.2g} of the largest logit
-(in fp32, with and without padding).
-
-{shown}
-
-Made with {used}.
-"""
 
 
 def _build(dense: PreTrainedModel, target: Target, options: UpcycleOptions) -> PreTrainedModel:

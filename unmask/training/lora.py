@@ -1,4 +1,4 @@
-"""LoRA: which linear maps of a decoder get an adapter, and a table of what trains.
+"""Kinds of weight: which linear maps of a decoder get a LoRA adapter or train themselves, and a table of what trains.
 
 A list of names can miss without a word: on Mixtral `gate_proj` reaches nothing, because its experts are 3-D parameters of one module. So
 targets are looked up on the loaded model, by kind, and every kind that the recipe names must be there.
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 EVERY: Literal["all"] = "all"
+ROUTER = "router"
 
 
 class LoraOptions(BaseModel):
@@ -70,6 +71,24 @@ def weight_kinds(model: nn.Module, layers: nn.ModuleList, depth: int | None = No
             if parameter.ndim == 3 or (parameter.ndim == 2 and "expert" in name and "bias" not in path):
                 kinds.setdefault(_kind(path), []).append(f"{prefix}.{path}")
     return kinds
+
+
+def router_kinds(model: PreTrainedModel) -> dict[str, list[str]]:
+    """Names of the routers of a mixture of experts, as a kind of their own; nothing for a dense model."""
+    routers = {id(router.module) for router in find_routers(model)}
+    names = [name for name, module in model.named_modules() if id(module) in routers]
+    return {ROUTER: names} if names else {}
+
+
+def free_kinds(model: nn.Module, kinds: dict[str, list[str]], wanted: Sequence[str]) -> None:
+    """Let the weights of these kinds train, in place, and no others. Raises UnmaskError for a kind that the model lacks."""
+    model.requires_grad_(False)
+    for kind in wanted:
+        if kind not in kinds:
+            raise unknown("kind of weight in train", kind, kinds)
+        for name in kinds[kind]:
+            for _, weight in _parameters_at(model, name):
+                weight.requires_grad_(True)
 
 
 def _kind(name: str) -> str:

@@ -42,7 +42,8 @@ class Recipe(Table):
     """A checked recipe at one scale.
 
     designs: one, or several that are trained in the same way. seeds: one run of each design for each seed. train: "lora", or "full" for
-    all weights, or "head" for the head alone. head_parameters: make every head as near to this size as its kind allows, so that
+    all weights, or "head" for the head alone, or a list of kinds of weight that train as they are, such as ["gate_proj", "router"];
+    the coverage table names the kinds. head_parameters: make every head as near to this size as its kind allows, so that
     designs are compared at one size. merge: the result holds merged weights, not an adapter beside its base model. shard: split the
     weights over the processes (FSDP2), for models that do not fit one device; a stage that was stopped then starts anew.
     """
@@ -54,7 +55,7 @@ class Recipe(Table):
     designs: tuple[str, ...] = Field(min_length=1)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(default=(0,), min_length=1)
     dtype: str = "auto"
-    train: Literal["lora", "full", "head"] = "lora"
+    train: Literal["lora", "full", "head"] | Annotated[tuple[str, ...], Field(min_length=1)] = "lora"
     merge: bool = True
     shard: bool = False
     max_length: int = Field(default=512, ge=2, le=MOST)
@@ -87,13 +88,18 @@ class Recipe(Table):
     @model_validator(mode="after")
     def _adapter_fits(self) -> Recipe:
         if not self.merge and self.train != "lora":
-            raise ValueError(f'merge = false keeps an adapter, and train = "{self.train}" trains none: leave it out')
+            raise ValueError(f"merge = false keeps an adapter, and train = {_shown(self.train)} trains none: leave it out")
         if not self.merge and len(self.stages) > 1:
             raise ValueError(
                 f"merge = false keeps one adapter, and {len(self.stages)} stages make as many, each on what the last one left: "
                 "leave it out, or train one stage"
             )
         return self
+
+    @property
+    def trains_weights(self) -> bool:
+        """Whether weights of the model itself train, all or some kinds of them, in place of an adapter or a head alone."""
+        return self.train not in ("lora", "head")
 
     def stage(self, name: str) -> StageOptions:
         """The options of a stage. Raises ValueError if the recipe has no table for it."""
@@ -171,6 +177,11 @@ def parse_setting(setting: str) -> dict[str, Any]:
     for part in reversed(key.strip().split(".")):
         parsed = {part: parsed}
     return parsed  # type: ignore[no-any-return]
+
+
+def _shown(train: str | tuple[str, ...]) -> str:
+    """A value of `train` as a recipe writes it."""
+    return f'"{train}"' if isinstance(train, str) else str(list(train)).replace("'", '"')
 
 
 def _tables(file: Path) -> dict[str, Any]:

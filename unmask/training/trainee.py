@@ -20,7 +20,7 @@ from unmask.models.decoder import body_of
 from unmask.models.loading import Source, load_language_model, pick_dtype
 from unmask.starter import reference_texts
 from unmask.training import processes
-from unmask.training.lora import Coverage, add_lora, coverage, require_asked, weight_kinds
+from unmask.training.lora import Coverage, add_lora, coverage, free_kinds, require_asked, router_kinds, weight_kinds
 from unmask.training.recipe import Recipe
 from unmask.training.stages import STAGES
 
@@ -47,7 +47,7 @@ class Trainee:
         if recipe.train == "head" and not design.needs_head:
             raise UnmaskError(f"'{design.name}' has no head, so with train = \"head\" nothing would train.")
         device = "cpu" if recipe.shard else "auto"  # where it has room as a whole
-        source = Source(recipe.model, dtype="float32" if recipe.train == "full" else recipe.dtype, device=device)
+        source = Source(recipe.model, dtype="float32" if recipe.trains_weights else recipe.dtype, device=device)
         language_model = None
         if predicts_tokens(recipe):
             language_model, tokenizer = load_language_model(source)
@@ -88,7 +88,10 @@ class Trainee:
             covered = coverage(body, kinds)
             require_asked(covered, self.recipe.lora)
         else:
+            kinds |= router_kinds(body)
             body.requires_grad_(self.recipe.train == "full")
+            if isinstance(self.recipe.train, tuple):
+                free_kinds(body, kinds, self.recipe.train)
             covered = coverage(body, kinds)
         precision = pick_dtype(self.recipe.dtype, self.backbone.device)
         self.backbone.autocast = precision if precision != torch.float32 and self.recipe.train != "head" else None
@@ -114,7 +117,7 @@ class Trainee:
         self.backbone.model.eval()
         if self.backbone.head is not None:
             self.backbone.head.eval()
-        if self.recipe.train == "full":
+        if self.recipe.trains_weights:
             for weight in self.backbone.model.parameters():  # not model.to(), which would round the buffers of rotary positions
                 weight.data = weight.data.to(pick_dtype(self.recipe.dtype, self.backbone.device))
 

@@ -14,7 +14,7 @@ from tests.mixture.models import language_model
 from unmask.errors import UnmaskError
 from unmask.experts.lesson_training import LessonCollator, schedule
 from unmask.experts.lessons.lessons import Lesson, read_lessons, tokenize_lessons
-from unmask.experts.likelihood import response_likelihood
+from unmask.experts.likelihood import response_likelihood, text_likelihood
 
 
 def test_prompt_and_response_are_the_text_and_the_end(tokenizer: Any) -> None:
@@ -67,6 +67,21 @@ def test_likelihood_by_hand_and_in_any_batch(tokenizer: Any) -> None:
         losses = [-float(scores[place - 1, tokens.ids[place]]) for place in range(tokens.start, len(tokens.ids))]
         assert value == pytest.approx(sum(losses) / len(losses), abs=1e-5)
     assert np.allclose(response_likelihood(model, tokenizer, lessons, batch_tokens=1), found, atol=1e-6)
+
+
+def test_likelihood_of_texts_by_hand_and_in_any_batch(tokenizer: Any) -> None:
+    model = language_model(vocab_size=512)
+    texts = ["Snow fell on the hill.", "", "One", "The cat sat on the mat, and then it slept until the evening came."]
+    found = text_likelihood(model, tokenizer, texts, max_length=9)
+    tokens = [ids[:9] for text in texts if len(ids := tokenizer(text)["input_ids"]) > 1]
+    assert len(found) == len(tokens) < len(texts), "nothing stands before a single token"
+    for value, ids in zip(found, tokens, strict=True):
+        with torch.no_grad():
+            scores = model(torch.tensor([ids])).logits[0].log_softmax(dim=-1)
+        assert value == pytest.approx(-float(scores[range(len(ids) - 1), ids[1:]].mean()), abs=1e-5)
+    assert np.allclose(text_likelihood(model, tokenizer, texts, max_length=9, batch_tokens=1), found, atol=1e-6)
+    with pytest.raises(UnmaskError, match="No text has two tokens"):
+        text_likelihood(model, tokenizer, ["", ""])
 
 
 def test_prompts_have_no_labels(tokenizer: Any) -> None:
