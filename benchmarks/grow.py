@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks import _inputs
 from unmask.cli import app
 from unmask.io.files import atomic
+from unmask.io.rows import read_rows
 from unmask.models.bundled import resolve
 from unmask.starter import reference_texts
 
@@ -35,16 +36,15 @@ TASKS = ("stsb#500", "sickr#500", "mrpc#300", "trec", "subj", "searchsnippets")
 
 def _joined(file: str, *columns: str, form: str = "{}\n{}") -> list[list[str]]:
     """Documents of one text each: the columns of a row, one below the other."""
-    return [
-        [form.format(*(row[column].replace("\r\n", "\n") for column in columns))] for row in _inputs.rows(file, smoke=False)
-    ]
+    table = read_rows(_inputs.DATA / file)
+    return [[form.format(*(str(row[column]).replace("\r\n", "\n") for column in columns))] for _, row in table]
 
 
 def _articles(*files: str) -> list[list[str]]:
     """Articles of WikiText, each a list of paragraphs."""
-    lines = [line for file in files for line in (_inputs.DATA / file).read_text("utf-8").splitlines(keepends=True)]
-    articles = re.split(r"(?m)^ = (?!=).* = $", "".join(lines))
-    return [texts for one in articles if (texts := [line.strip() for line in one.splitlines() if len(line) > 200])]
+    text = "\n".join((_inputs.DATA / file).read_text("utf-8") for file in files)
+    articles = re.split(r"(?m)^ = (?!=).* = $", text)
+    return [texts for one in articles if (texts := [line.strip() for line in one.split("\n") if len(line) > 200])]
 
 
 DOMAINS: dict[str, Callable[[], list[list[str]]]] = {

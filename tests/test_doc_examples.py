@@ -43,7 +43,7 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"\.steps=\d+", ".steps=2"),
     (r"(-t my-task)( -t my-task)+", r"\1"),
     (r"--scale (small|paper)", "--scale smoke"),
-    (r" --data \S+", ""),
+    (r" --data (?!domains)\S+", ""),
     (r"(unmask (expert|mix) .*)", r"\1 --steps 2 --batch 2"),
     (r"(unmask (serve|ui) .*)", r"\1 --check --port 0"),
     (r"(unmask seeds .*)-n \d+", r"\1-n 6 --held-out-number 4"),
@@ -92,6 +92,8 @@ def data_files() -> dict[str, list[str]]:
         ],
     }
     files["triples.jsonl"] = files["pairs.jsonl"]
+    for place, name in enumerate(("code", "math", "code-test", "math-test")):
+        files[f"domains/{name}.jsonl"] = [json.dumps({"text": text}) + "\n" for text in sentences[place::4]]
     words = [{"tokens": text.split(), "tags": [str(len(word) % 2) for word in text.split()]} for text in sentences]
     files["ud_ewt_pos/train.jsonl"] = [json.dumps(row) + "\n" for row in words[:16]]
     files["ud_ewt_pos/test.jsonl"] = [json.dumps(row) + "\n" for row in words[16:]]

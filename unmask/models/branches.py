@@ -23,9 +23,7 @@ from unmask.models.loading import HeadMissing, Source, load_decoder, load_langua
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_ALIKE = (
-    0.5  # cosine of all weights of a branch and its base: 0 for models that were trained apart, above 0.9 after fine-tuning
-)
+_ALIKE = 0.5  # cosine of a branch's weights with its base's: 0 if trained apart, above 0.9 after fine-tuning
 Filled = Mapping[str, Sequence[str]]
 """The dense weights that fill each weight of the mixture; none for routers."""
 

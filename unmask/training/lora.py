@@ -81,8 +81,7 @@ def router_kinds(model: PreTrainedModel) -> dict[str, list[str]]:
 
 
 def free_kinds(model: nn.Module, kinds: dict[str, list[str]], wanted: Sequence[str]) -> None:
-    """Let the weights of these kinds train, in place, and no others. Raises UnmaskError for a kind that the model lacks."""
-    model.requires_grad_(False)
+    """Let the weights of these kinds train, in place. Raises UnmaskError for a kind that the model lacks."""
     for kind in wanted:
         if kind not in kinds:
             raise unknown("kind of weight in train", kind, kinds)
