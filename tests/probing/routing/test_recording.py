@@ -234,6 +234,24 @@ def test_labels_of_words_reach_their_tokens(tokenizer: Any, tmp_path: Path) -> N
         assert not said and tuple(rebuilt) == text.words
 
 
+def test_each_token_says_which_characters_it_is(tmp_path: Path) -> None:
+    from tests.conftest import make_tokenizer
+
+    tokenizer = make_tokenizer(add_bos=True)
+    written = ["ball goal", "", "a\U0001f600b", "lone \ud800 here", "race team medal coach ball"]
+    texts = LabelledTexts(tuple(LabelledText(text) for text in written))
+    record = record_routing(native("olmoe", tokenizer), texts, tmp_path / "record", max_length=5)
+    choices = every(record)
+    assert len(record.spans()) == 5 and "\ufffd" in record.texts.texts[3]
+    for number, (text, spans) in enumerate(zip(record.texts.texts, record.spans(), strict=True)):
+        own = choices.texts == number
+        assert len(spans) == choices.positions[own].max() + 1 <= 5
+        for position, token in zip(choices.positions[own], choices.ids[own], strict=True):
+            first, last = spans[position]
+            decoded = tokenizer.decode([token]).strip()
+            assert not text or "\ufffd" in decoded or text[first:last].strip() == decoded
+
+
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "_MOST", 30)
     monkeypatch.setattr(recording, "_LEAST", 1)

@@ -2,7 +2,8 @@
 
 ```
 record.json                 what was recorded, of which model and texts (see `RecordSettings`)
-parts/00000/texts.parquet   a row for each text: text, number of tokens, its labels, the mean hidden state of its last layer
+parts/00000/texts.parquet   a row for each text: text, number of tokens, where each of them stands, its labels, the mean hidden state
+                            of its last layer
 parts/00000/tokens.parquet  a row for each token: text, position, token id, labels of tokens, and three columns for each routing point
 measures.json               the measures, once they were computed
 ```
@@ -16,6 +17,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,6 +163,15 @@ class RoutingRecord:
             first += len(states)
         return np.concatenate(rows)
 
+    def spans(self) -> list[Int[NDArray[np.int32], "_ 2"]]:
+        """For each text, the characters [first, last) of each token that the model read, by position; empty for BOS."""
+        found = []
+        for part in range(self.settings.parts):
+            column = self._texts(part, ["spans"])["spans"].combine_chunks()
+            flat, ends = column.values.to_numpy(), column.offsets.to_numpy()
+            found += [flat[first:last].reshape(-1, 2) for first, last in pairwise(ends)]
+        return found
+
     def _texts(self, part: int, columns: Sequence[str]) -> Any:
         import pyarrow.parquet as pq
 
@@ -229,10 +240,11 @@ def write_part(
     settings: RecordSettings,
     first_text: int,
     texts: Texts,
+    spans: Sequence[Int[NDArray[Any], "_ 2"]],
     hidden: Float[NDArray[np.float32], "text dim"],
     choices: Choices,
 ) -> None:
-    """Write the two tables of a part into a folder."""
+    """Write the two tables of a part into a folder. spans: where each token of each text stands in it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -256,7 +268,8 @@ def write_part(
     labels = {f"label_{name}": pa.array(values) for name, values in texts.labels.items()}
     number = np.arange(first_text, first_text + len(texts.texts), dtype=np.int32)
     columns = {"number": pa.array(number), "text": pa.array(texts.texts, pa.string()), "tokens": pa.array(texts.tokens)}
-    table = pa.table({**columns, **labels, "hidden": _list_column(hidden)})
+    places = pa.array([of_text.reshape(-1).astype(np.int32) for of_text in spans], pa.list_(pa.int32()))
+    table = pa.table({**columns, "spans": places, **labels, "hidden": _list_column(hidden)})
     pq.write_table(table.replace_schema_metadata(told), scratch / TEXTS, compression="zstd")
 
 

@@ -65,9 +65,12 @@ _GIVEN = {
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Texts as the model reads them. kept: for each text, which of its tokens are recorded. tags: labels of its tokens, (label, token)."""
+    """Texts as the model reads them. spans: for each text, the characters of its tokens, (token, 2). kept: which of its tokens are recorded.
+    tags: labels of its tokens, (label, token).
+    """
 
     texts: list[TokenizedText]
+    spans: list[NDArray[np.int32]]
     kept: list[NDArray[np.bool_]]
     tags: list[NDArray[np.int16]]
 
@@ -142,6 +145,7 @@ def tokenize(
     """Tokens of the texts without a prompt, the labels of these tokens, and which of them are recorded."""
     prompt = model.prompt_tokenizer(_PROMPT, max_length)
     tokenized = list(prompt.tokenize([text.text for text in texts.texts]))
+    spans = [_spans(model, text.text, len(found.ids)) for text, found in zip(texts.texts, tokenized, strict=True)]
     of_tokens = [label for label in labels if label.of == "token"]
     tags = [np.full((len(of_tokens), len(text.ids)), -1, np.int16) for text in tokenized]
     if of_tokens:
@@ -158,7 +162,20 @@ def tokenize(
         drawn[np.random.default_rng(seed).choice(total, sample, replace=False)] = True
         recorded[recorded] = drawn
     ends = np.cumsum([len(text.ids) for text in tokenized])
-    return TokenizedTexts(tokenized, np.split(recorded, ends[:-1]), tags)
+    return TokenizedTexts(tokenized, spans, np.split(recorded, ends[:-1]), tags)
+
+
+def _spans(model: LoadedModel, text: str, tokens: int) -> NDArray[np.int32]:
+    """The characters of each token that the model reads. An empty text is read as a token without characters."""
+    found = np.zeros((tokens, 2), np.int32)
+    offsets = tokenize_bare(model.tokenizer, encodable(text)).offsets[:tokens]
+    found[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
+    return found
+
+
+def encodable(text: str) -> str:
+    """A text as tokenizers read it: what no encoding can hold becomes U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
@@ -297,12 +314,13 @@ def _record_part(
         chosen,
         gates,
     )
-    written = [texts.texts[place].text.encode("utf-8", "replace").decode() for place in places]
+    written = [encodable(texts.texts[place].text) for place in places]
+    spans = [tokenized.spans[place] for place in places]
     labels = {
         label.name: np.array([label.values.index(texts.texts[place].values[at]) for place in places], np.int16)
         for at, label in enumerate(label for label in settings.labels if label.of == "text")
     }
-    write_part(scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels), hidden, choices)
+    write_part(scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels), spans, hidden, choices)
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
