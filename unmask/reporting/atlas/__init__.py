@@ -1,0 +1,1 @@
+"""Atlas: a page that shows what routers do, from one routing record or two."""
