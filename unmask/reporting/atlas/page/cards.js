@@ -1,0 +1,110 @@
+// Cards: what each expert of a layer takes more often than others do.
+const CARDS = 24;
+
+class CardView {
+  constructor(state, pane) {
+    this.state = state;
+    this.order = 0;
+    this.find = "";
+    this.most = CARDS;
+    this.cards = el("div", { class: "cards" });
+    this.more = el("button", { type: "button", class: "wide", onclick: () => { this.most += 48; this.draw(); } }, "Show more");
+    const search = el("input", { type: "search", "aria-label": "Find a word", placeholder: "a word", oninput: () => { this.find = search.value.trim().toLowerCase(); this.draw(); } });
+    const orders = ["by load", "by number", state.raw.heat.length > 1 ? "by label" : "by words"];
+    pane.append(
+      el("div", { class: "controls" }, layerSlider(state, "Layer"), labelled("Order", chooser("Order of cards", orders, 0, (order) => { this.order = order; this.draw(); })), labelled("Find", search)),
+      this.cards, this.more,
+    );
+    state.on("layer", "label", () => { this.most = CARDS; this.draw(); });
+    this.draw();
+  }
+
+  words(slot) {
+    const { names, place, count, lift } = this.state.raw.words;
+    const [places, counts, lifts] = [["words-p", place], ["words-c", count], ["words-l", lift]].map(([key, packed]) => this.state.read(key, packed));
+    const size = places.length / this.state.slots;
+    return Array.from({ length: size }, (_, at) => slot * size + at).filter((at) => places[at] !== NONE32)
+      .map((at) => ({ name: names[places[at]], count: counts[at], lift: lifts[at] }));
+  }
+
+  // How far the tokens of an expert differ from all tokens: what it takes more of than its share.
+  leanings(slot) {
+    const { state } = this;
+    const everywhere = state.share("first", 0, 0, slot);
+    return state.raw.heat[state.label].values.map((name, value) => ({ name, by: state.share("first", state.label, value, slot) - everywhere }));
+  }
+
+  draw() {
+    const { state } = this;
+    const point = state.layer;
+    const load = (expert) => state.share("first", 0, 0, state.slotOf(point, expert));
+    let experts = Array.from({ length: state.points[point].experts }, (_, expert) => expert);
+    if (this.order === 0) experts.sort((a, b) => load(b) - load(a));
+    if (this.order === 2) {
+      const strength = (expert) => state.label
+        ? Math.max(...this.leanings(state.slotOf(point, expert)).map(({ by }) => by))
+        : Math.max(0, ...this.words(state.slotOf(point, expert)).map(({ lift }) => lift));
+      experts.sort((a, b) => strength(b) - strength(a));
+    }
+    if (this.find) experts = experts.filter((expert) => this.words(state.slotOf(point, expert)).some(({ name }) => name.toLowerCase().includes(this.find)));
+    this.more.hidden = experts.length <= this.most;
+    this.cards.replaceChildren(...experts.slice(0, this.most).map((expert) => this.card(point, expert)));
+    if (!experts.length) this.cards.append(el("p", { class: "quiet" }, "No expert of this layer has such a word among its strongest."));
+  }
+
+  card(point, expert) {
+    const { state } = this;
+    const slot = state.slotOf(point, expert);
+    const share = state.share("first", 0, 0, slot);
+    const even = 1 / state.points[point].experts;
+    const words = this.words(slot);
+    const leanings = state.label ? this.leanings(slot).sort((a, b) => Math.abs(b.by) - Math.abs(a.by)).slice(0, 4) : [];
+    const widest = Math.max(...leanings.map(({ by }) => Math.abs(by)), 0.02);
+    return el("article", { class: "expert", id: "card-" + state.place + "-" + point + "-" + expert, tabindex: -1 },
+      el("h3", {}, "Expert " + state.expert(expert), el("small", {}, state.layerName(point))),
+      el("p", { class: "load" }, bar(share, Math.max(3 * even, share), even), el("span", {}, share ? percent(share) + " of tokens" : "never first")),
+      leanings.length ? el("ul", { class: "leanings" }, leanings.map(({ name, by }) =>
+        el("li", {}, el("span", { class: "name" }, name), el("span", { class: "lean " + (by < 0 ? "less" : "more"), "aria-hidden": "true" }, el("i", { style: { width: (50 * Math.abs(by)) / widest + "%" } })), el("span", { class: "figure" }, signed(by))))) : null,
+      words.length ? el("p", { class: "wordlist" }, words.map(({ name, count, lift }) => [el("span", { class: "word", title: several(count, "time") }, el("bdi", {}, name), el("small", {}, lift.toFixed(lift < 10 ? 1 : 0) + "×")), " "])) : el("p", { class: "quiet" }, "No word stands out."),
+      this.examples(point, expert), this.partners(point, slot),
+    );
+  }
+
+  partners(point, slot) {
+    const { state } = this;
+    const [place, rate] = [state.read("partners", state.raw.partners.place), state.read("rates", state.raw.partners.rate)];
+    const size = place.length / state.slots;
+    const found = Array.from({ length: size }, (_, at) => slot * size + at).filter((at) => place[at] !== NONE16);
+    if (!found.length) return null;
+    return el("p", { class: "partners" }, "Acts with ", found.map((at, rank) => [rank ? ", " : "",
+      el("button", { type: "button", class: "link", onclick: () => openCard(state, point, place[at]) }, state.expert(place[at])), " " + percent(rate[at] / 65535, 0)]));
+  }
+
+  examples(point, expert) {
+    const { state } = this;
+    const rows = state.read("examples", state.raw.examples);
+    const size = rows.length / state.slots;
+    const firsts = this.firsts || (this.firsts = state.raw.shown.reduce((all, text) => [...all, all[all.length - 1] + (text.parts.length - 1) / 2], [0]));
+    const slot = state.slotOf(point, expert);
+    return Array.from({ length: size }, (_, at) => rows[slot * size + at]).filter((row) => row !== NONE32).map((row) => {
+      const text = firsts.findIndex((first) => first > row) - 1;
+      const { parts } = state.raw.shown[text];
+      const at = 2 * (row - firsts[text]) + 1;
+      const token = parts[at].trimStart();
+      const before = (parts.slice(Math.max(0, at - 11), at).join("") + parts[at].slice(0, parts[at].length - token.length)).replace(/\s+/g, " ");
+      const after = parts.slice(at + 1, at + 10).join("").replace(/\s+/g, " ");
+      return el("p", { class: "example" }, (at > 11 ? "…" : "") + before, el("mark", {}, token || "␣"), after + (at + 10 < parts.length - 1 ? "…" : ""));
+    });
+  }
+}
+
+function openCard(state, point, expert) {
+  if (state.layer !== point) state.change("layer", point);
+  const view = state.views.cards;
+  view.find = "";
+  view.most = Math.max(view.most, state.points[point].experts);
+  view.draw();
+  const card = document.getElementById("card-" + state.place + "-" + point + "-" + expert);
+  card.scrollIntoView({ block: "center" });
+  card.focus({ preventScroll: true });
+}

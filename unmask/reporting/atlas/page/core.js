@@ -1,0 +1,190 @@
+// What all views share: the data, elements, colours, and the state that links one view to another.
+const KINDS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32Array };
+const NONE16 = 65535;
+const NONE32 = 4294967295;
+const SVG = "http://www.w3.org/2000/svg";
+const MARKS = ["circle", "square", "triangle", "diamond", "plus", "cross", "ring", "bar"];
+
+function unpack(packed) {
+  const text = atob(packed.data);
+  const bytes = new Uint8Array(text.length);
+  for (let at = 0; at < text.length; at++) bytes[at] = text.charCodeAt(at);
+  return new KINDS[packed.type](bytes.buffer);
+}
+
+// An element. Strings become text nodes and nothing else: no text of a record is ever read as markup.
+function el(tag, given, ...children) {
+  const own = document.createElement(tag);
+  return fill(own, given, children);
+}
+
+function svg(tag, given, ...children) {
+  return fill(document.createElementNS(SVG, tag), given, children);
+}
+
+function fill(own, given, children) {
+  for (const [name, value] of Object.entries(given || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) own.addEventListener(name.slice(2), value);
+    else if (name === "style") for (const [key, one] of Object.entries(value)) own.style.setProperty(key, one);
+    else own.setAttribute(name, value === true ? "" : String(value));
+  }
+  own.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return own;
+}
+
+const percent = (share, digits = 1) => (100 * share).toFixed(digits) + "\u00a0%";
+const signed = (share, digits = 1) => {
+  const size = Math.abs(100 * share).toFixed(digits);
+  return (Number(size) === 0 ? "" : share < 0 ? "\u2212" : "+") + size;
+};
+const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+const several = (count, what) => grouped(count) + " " + what + (count === 1 ? "" : "s");
+const say = (text) => (document.getElementById("said").textContent = text);
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+function rgb(hex) {
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}
+
+// Between the colours of a scale, at a place from 0 to 1.
+function between(stops, place) {
+  const at = clamp(place, 0, 1) * (stops.length - 1);
+  const low = Math.min(Math.floor(at), stops.length - 2);
+  return stops[low].map((part, channel) => Math.round(part + (stops[low + 1][channel] - part) * (at - low)));
+}
+
+const css = ([r, g, b]) => "rgb(" + r + " " + g + " " + b + ")";
+
+function isDark([r, g, b]) {
+  const [x, y, z] = [r, g, b].map((c) => (c / 255 <= 0.04045 ? c / 3294.6 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * x + 0.7152 * y + 0.0722 * z < 0.18;
+}
+
+function mark(kind, x, y, size) {
+  const s = size;
+  const path = {
+    square: `M${x - s} ${y - s}h${2 * s}v${2 * s}h${-2 * s}z`,
+    triangle: `M${x} ${y - 1.25 * s}L${x + 1.2 * s} ${y + 0.9 * s}H${x - 1.2 * s}z`,
+    diamond: `M${x} ${y - 1.35 * s}L${x + 1.35 * s} ${y}L${x} ${y + 1.35 * s}L${x - 1.35 * s} ${y}z`,
+    plus: `M${x - 1.3 * s} ${y}h${2.6 * s}M${x} ${y - 1.3 * s}v${2.6 * s}`,
+    cross: `M${x - s} ${y - s}l${2 * s} ${2 * s}M${x - s} ${y + s}l${2 * s} ${-2 * s}`,
+    bar: `M${x - 1.3 * s} ${y}h${2.6 * s}`,
+  }[kind];
+  const drawn = kind === "ring" || kind === "circle" ? svg("circle", { cx: x, cy: y, r: s }) : svg("path", { d: path });
+  drawn.setAttribute("class", "mark " + (["plus", "cross", "bar", "ring"].includes(kind) ? "lined" : "filled"));
+  return drawn;
+}
+
+// One record, with what its views share. `change` tells every view that something else is looked at.
+class RecordState {
+  constructor(raw, place, all) {
+    this.raw = raw;
+    this.place = place;
+    this.all = all;
+    this.letter = all.length || place ? "AB"[place] : "";
+    this.points = raw.points;
+    this.starts = raw.points.reduce((starts, point) => [...starts, starts[starts.length - 1] + point.experts], [0]);
+    this.slots = this.starts[this.points.length];
+    this.layer = Math.floor((this.points.length - 1) / 2);
+    this.label = raw.heat.length > 1 ? 1 : 0;
+    this.text = 0;
+    this.listeners = [];
+    this.cache = new Map();
+    this.slotOf = (point, expert) => this.starts[point] + expert;
+  }
+
+  read(key, packed) {
+    if (!this.cache.has(key)) this.cache.set(key, unpack(packed));
+    return this.cache.get(key);
+  }
+
+  // The share of a value's tokens at a slot. kind: first, load or sure.
+  share(kind, label, value, slot) {
+    return this.read(kind + label, this.raw.heat[label][kind])[value * this.slots + slot] / 65535;
+  }
+
+  expert(number) {
+    return this.raw.names[number] || String(number);
+  }
+
+  layerName(point) {
+    return "layer " + this.points[point].name;
+  }
+
+  change(what, value, linked) {
+    this[what] = value;
+    this.listeners.forEach((listener) => listener(what));
+    if (linked) return;
+    for (const other of this.all) {
+      if (other === this) continue;
+      const last = Math.max(1, this.points.length - 1);
+      if (what === "layer") other.change(what, Math.round((value / last) * (other.points.length - 1)), true);
+      if (what === "label") {
+        const same = other.raw.heat.findIndex((heat) => heat.name === this.raw.heat[value].name);
+        if (same >= 0) other.change(what, same, true);
+      }
+      if (what === "text" && other.raw.data === this.raw.data) {
+        const same = other.raw.shown.findIndex((text) => text.number === this.raw.shown[value].number);
+        if (same >= 0) other.change(what, same, true);
+      }
+    }
+  }
+
+  on(...names) {
+    const listener = names.pop();
+    this.listeners.push((what) => names.includes(what) && listener());
+  }
+}
+
+function chooser(name, options, value, chosen) {
+  const select = el("select", { "aria-label": name, onchange: () => chosen(Number(select.value)) });
+  options.forEach((option, at) => select.append(el("option", { value: at }, option)));
+  select.value = String(value);
+  return select;
+}
+
+function labelled(name, control) {
+  return el("label", { class: "control" }, el("span", {}, name), control);
+}
+
+// A slider over the layers of a record, with its name beside it.
+function layerSlider(state, name, what = "layer", last = state.points.length - 1) {
+  const told = el("output", {}, "");
+  const slider = el("input", {
+    type: "range", min: 0, max: Math.max(0, last), step: 1, "aria-label": name,
+    oninput: () => state.change(what, Number(slider.value)),
+  });
+  const show = () => {
+    slider.value = String(state[what]);
+    slider.setAttribute("aria-valuetext", state.layerName(state[what]));
+    told.textContent = state.points[state[what]].name;
+  };
+  state.on(what, show);
+  show();
+  slider.disabled = last < 1;
+  return el("label", { class: "control slider" }, el("span", {}, name), slider, told);
+}
+
+// One choice of several: radio buttons that look like segments.
+function segments(name, options, value, chosen) {
+  const group = "g" + (segments.count = (segments.count || 0) + 1);
+  return el(
+    "fieldset", { class: "segments" }, el("legend", { class: "spoken" }, name),
+    options.map(([key, text]) =>
+      el("label", {}, el("input", { type: "radio", name: group, value: key, checked: key === value, onchange: () => chosen(key) }), el("span", {}, text)),
+    ),
+  );
+}
+
+function bar(share, largest, at) {
+  const width = (value) => clamp((100 * value) / (largest || 1), 0, 100) + "%";
+  return el(
+    "span", { class: "bar", "aria-hidden": "true" }, el("i", { style: { width: width(share) } }),
+    at === undefined ? null : el("b", { style: { left: width(at) } }),
+  );
+}
