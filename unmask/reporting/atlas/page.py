@@ -100,14 +100,14 @@ def _lead(record: RoutingRecord, measures: dict[str, Any] | None) -> str:
         return "Which experts its tokens go to, layer by layer."
     label, found = known
     if found.low is None or found.low <= 0:
-        return f"The choice of an expert tells nothing certain about {label}: information {number(found.value)}{_interval(found)}, 0 is chance."
-    at = max(range(len(found.steps)), key=lambda point: found.steps[point]) if found.steps else None
-    most = f" Most of all at layer {record.points[at].layer}: {number(found.steps[at])}." if at is not None and len(found.steps) > 1 else ""
-    return f"The choice of an expert tells {number(found.value)}{_interval(found)} of what there is to know about {label}; 0 is chance, 1 is all.{most}"
-
-
-def _interval(found: Any) -> str:
-    return "" if found.low is None else f" [{number(found.low)}, {number(found.high)}]"
+        told = f"information {number(found.value)}, interval {number(found.low)} to {number(found.high)}; 0 is chance"
+        return f"The choice of an expert tells nothing certain about \u201c{label}\u201d ({told})."
+    share = f"{100 * found.value:.0f}\u00a0% [{100 * found.low:.0f}, {100 * (found.high or 1):.0f}]"
+    said = f"The choice of an expert tells {share} of what there is to know about \u201c{label}\u201d, chance taken off."
+    if len(found.steps) < 2:
+        return said
+    at = max(range(len(found.steps)), key=lambda point: found.steps[point])
+    return f"{said} Layer {record.points[at].layer} tells most: {100 * found.steps[at]:.0f}\u00a0%."
 
 
 def _facts(record: RoutingRecord) -> str:
