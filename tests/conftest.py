@@ -49,7 +49,7 @@ SLOW = (
     "evaluation/test_recommend", "evaluation/test_word_scores", "experts/lessons/test_pool", "experts/test_abilities",
     "experts/test_kills", "experts/test_mixing", "experts/test_reliability", "experts/test_sandbox", "experts/test_training",
     "probing/routing/",
-    "probing/test_analyses", "probing/test_clusters", "probing/test_command", "probing/test_prefixes", "reporting/test_browser",
+    "probing/test_analyses", "probing/test_clusters", "probing/test_command", "probing/test_prefixes", "reporting/atlas/test_browser", "reporting/test_browser",
     "reporting/test_exports", "reporting/test_page", "saving/test_exports", "saving/test_folder", "statistics/test_power",
     "studies/", "tasks/test_benchmarks", "tasks/test_cutting", "tasks/test_mteb", "test_benchmark_scripts", "training/test_damage",
     "training/test_distributed", "training/test_leakage", "training/test_resume", "training/test_run", "training/test_sharding",

@@ -1,4 +1,4 @@
-"""`unmask report`: a page that shows what a comparison found."""
+"""`unmask report`: a page that shows what a comparison found, or what routers do."""
 
 from __future__ import annotations
 
@@ -11,13 +11,30 @@ from unmask.io.terminal import tell
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder that `unmask compare -o` wrote.", show_default=False)],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER",
+            help="Folder that `unmask compare -o` wrote; or one or two that `unmask probe routing -o` wrote, side by side.",
+            show_default=False,
+        ),
+    ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the report; by default `report` in that folder."),
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the report; by default `report` in the first folder."),
     ] = None,
 ) -> None:
-    """Show a comparison: one HTML page to look at, figures as SVG and PNG, every number as CSV, JSON and LaTeX."""
+    """Show a comparison: one HTML page, figures as SVG and PNG, all numbers as CSV, JSON and LaTeX. Or show routers: an HTML atlas."""
+    from unmask.errors import UnmaskError
+    from unmask.reporting.atlas.page import is_record, write_atlas
     from unmask.reporting.report_folder import write_report
 
-    tell(f"Saved to {write_report(folder, output or folder / 'report')}; it opens in any browser, without a network.")
+    output = output or folders[0] / "report"
+    if all(map(is_record, folders)):
+        page = write_atlas(folders, output)
+    elif len(folders) == 1:
+        page = write_report(folders[0], output)
+    else:
+        other = next(folder for folder in folders if not is_record(folder))
+        raise UnmaskError(f"'{other}' holds no routing record. Give one folder of a comparison, or one or two of routing records.")
+    tell(f"Saved to {page}; it opens in any browser, without a network.")

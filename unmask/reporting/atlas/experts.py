@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, UInt
 from numpy.typing import NDArray
 
 from unmask.reporting.atlas.packing import NONE16, NONE32
@@ -22,8 +22,8 @@ class Words:
     """The words of each slot, strongest first. place: in `names`, or 2^32 - 1 for none. lift: p(expert given word) / p(expert)."""
 
     names: list[str]
-    place: Int[NDArray[np.uint32], "slot word"]
-    count: Int[NDArray[np.uint32], "slot word"]
+    place: UInt[NDArray[np.uint32], "slot word"]
+    count: UInt[NDArray[np.uint32], "slot word"]
     lift: Float[NDArray[np.float32], "slot word"]
 
 
@@ -77,7 +77,7 @@ def partners(tally: Tally) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
     return place, rate
 
 
-def examples(tally: Tally) -> Int[NDArray[np.uint32], "slot example"]:
+def examples(tally: Tally) -> UInt[NDArray[np.uint32], "slot example"]:
     """Rows of shown tokens at which each slot is chosen first and surest, from different texts. None: 2^32 - 1."""
     owner = np.zeros(len(tally.top), np.int64)
     for text, rows in tally.shown.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt
 from numpy.typing import NDArray
 
 from unmask.io.terminal import progress_bar
@@ -36,10 +36,10 @@ class Grouping:
     def of(cls, record: RoutingRecord, label: Label) -> Grouping:
         """All values of a label, or the most frequent ones."""
         size = len(label.values)
-        if size <= MOST_VALUES or label.of == "token":
-            kept = np.arange(min(size, MOST_VALUES))
-        else:
-            counts = np.bincount(record.texts.labels[label.name], minlength=size)
+        kept = np.arange(size)
+        if size > MOST_VALUES:
+            codes = [record.texts.labels[label.name]] if label.of == "text" else [part.tags[label.name] for part in record.batches(())]
+            counts = np.sum([np.bincount(some[some >= 0], minlength=size) for some in codes], axis=0)
             kept = np.sort(np.argsort(-counts, kind="stable")[: MOST_VALUES - 1])
         place = np.full(size, len(kept), np.int64)
         place[kept] = np.arange(len(kept))
@@ -88,10 +88,10 @@ class Tally:
     first: Int[NDArray[np.int16], "token point"]
     everything: Shares
     groups: list[Shares]
-    pairs: list[Float[NDArray[np.float64], "expert expert"]]
+    pairs: list[Float[NDArray[np.float64], "_ _"]]
     shown: dict[int, range]
     shown_positions: Int[NDArray[np.int32], " row"]
-    top: Int[NDArray[np.uint16], "row point top"]
+    top: UInt[NDArray[np.uint16], "row point top"]
     probabilities: Float[NDArray[np.float32], "row point top"]
     mapped: Int[NDArray[np.int64], " text"]
     routing: Float[NDArray[np.float32], "text slot"]
