@@ -21,7 +21,9 @@ def report(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the report; by default `report` in the first folder."),
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Folder for the report; by default `report` in the first folder."
+        ),
     ] = None,
 ) -> None:
     """Show a comparison: one HTML page, figures as SVG and PNG, all numbers as CSV, JSON and LaTeX. Or show routers: an HTML atlas."""
@@ -36,5 +38,7 @@ def report(
         page = write_report(folders[0], output)
     else:
         other = next(folder for folder in folders if not is_record(folder))
-        raise UnmaskError(f"'{other}' holds no routing record. Give one folder of a comparison, or one or two of routing records.")
+        raise UnmaskError(
+            f"'{other}' holds no routing record. Give one folder of a comparison, or one or two of routing records."
+        )
     tell(f"Saved to {page}; it opens in any browser, without a network.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ _WORDS = {
     "science": "cell protein energy orbit gene light atom carbon neuron fossil",
     "law": "court clause judge appeal treaty statute claim party contract tort",
 }
-_COMMON = "the of and to in is that for it was".split()
+_COMMON = ["the", "of", "and", "to", "in", "is", "that", "for", "it", "was"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def write_made(folder: Path, made: Made | None = None) -> Path:
     texts = [_text(made, number, random) for number in range(made.texts)]
     settings = made.settings(sum(len(words) for words, _ in texts))
     settings.write(folder / RECORD)
-    for part, (first, last) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for part, (first, last) in enumerate(pairwise(bounds)):
         with atomic_folder(part_folder(folder, part)) as scratch:
             _write(scratch, made, settings, texts, range(first, last), random)
             seal(scratch)
@@ -115,7 +116,12 @@ def _text(made: Made, number: int, random: np.random.Generator) -> tuple[list[st
 
 
 def _write(
-    scratch: Path, made: Made, settings: RecordSettings, texts: Sequence[tuple[list[str], int]], here: range, random: np.random.Generator
+    scratch: Path,
+    made: Made,
+    settings: RecordSettings,
+    texts: Sequence[tuple[list[str], int]],
+    here: range,
+    random: np.random.Generator,
 ) -> None:
     vocabulary = {word: at for at, word in enumerate(sorted({word for words, _ in texts for word in words}))}
     own = [texts[number] for number in here]

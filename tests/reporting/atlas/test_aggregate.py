@@ -101,7 +101,9 @@ def test_words_of_an_expert_are_those_of_its_domain(data: dict[str, Any]) -> Non
     assert (count[place == NONE32] == 0).all()
 
 
-def test_a_lift_is_the_share_of_a_word_over_the_share_of_all(data: dict[str, Any], record: RoutingRecord, choices: Choices) -> None:
+def test_a_lift_is_the_share_of_a_word_over_the_share_of_all(
+    data: dict[str, Any], record: RoutingRecord, choices: Choices
+) -> None:
     words = data["words"]
     place, count, lift = (unpacked(words[key]).reshape(4, 8, -1) for key in ("place", "count", "lift"))
     said = [record.texts.texts[text].split()[position] for text, position in zip(choices.texts, choices.positions, strict=True)]
@@ -121,7 +123,9 @@ def test_partners_act_on_the_same_tokens(data: dict[str, Any], choices: Choices)
         assert rates[place[1, expert, 0]] == max(rates)
 
 
-def test_examples_and_shown_tokens_are_those_of_the_record(data: dict[str, Any], record: RoutingRecord, choices: Choices) -> None:
+def test_examples_and_shown_tokens_are_those_of_the_record(
+    data: dict[str, Any], record: RoutingRecord, choices: Choices
+) -> None:
     top = unpacked(data["top"]).reshape(-1, 4, 3)
     sure = unpacked(data["probabilities"]).reshape(-1, 4, 3) / 255
     row = 0
@@ -203,7 +207,11 @@ def test_texts_are_drawn_by_the_seed_and_fit_the_page() -> None:
 def test_points_have_different_names(record: RoutingRecord) -> None:
     points = record.points
     assert point_names(points) == ["1", "2", "3", "4"]
-    pair = (points[0].model_copy(update={"name": "layers.0.attn"}), points[0].model_copy(update={"name": "layers.0.mlp"}), points[1])
+    pair = (
+        points[0].model_copy(update={"name": "layers.0.attn"}),
+        points[0].model_copy(update={"name": "layers.0.mlp"}),
+        points[1],
+    )
     names = point_names(pair)
     assert names == ["1 attn", "1 mlp", "2"]
     assert all(one != other for one, other in pairwise(names))

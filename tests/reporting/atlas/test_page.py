@@ -98,7 +98,9 @@ def test_measures_are_in_the_page_without_a_script(small_atlas: Path, small_reco
     rows = {text for _, text in page.all("tr")}
     for name, measure in known["general"].items():
         low, high = measure["interval"]
-        assert any(row.startswith(f"{name} {number(measure['corrected'])}[{number(low)}, {number(high)}]") for row in rows), name
+        assert any(row.startswith(f"{name} {number(measure['corrected'])}[{number(low)}, {number(high)}]") for row in rows), (
+            name
+        )
     assert "what there is to know about \u201cdomain\u201d" in page.all("p", class_="lead")[0][1]
 
 
@@ -168,5 +170,7 @@ def test_it_needs_no_model(small_record: Path, tmp_path: Path) -> None:
         "write_atlas([Path(sys.argv[1])], Path(sys.argv[2])); "
         "print([name for name in ('torch', 'transformers', 'mteb', 'sklearn', 'matplotlib') if name in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", check, str(small_record), str(tmp_path)], check=True, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", check, str(small_record), str(tmp_path)], check=True, capture_output=True, text=True
+    )
     assert ran.stdout.strip() == "[]"

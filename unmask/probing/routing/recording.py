@@ -65,8 +65,8 @@ _GIVEN = {
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Texts as the model reads them. spans: for each text, the characters of its tokens, (token, 2). kept: which of its tokens are recorded.
-    tags: labels of its tokens, (label, token).
+    """Texts as the model reads them. spans: for each text, the characters of its tokens, (token, 2). kept: which of its tokens are
+    recorded. tags: labels of its tokens, (label, token).
     """
 
     texts: list[TokenizedText]
@@ -320,7 +320,9 @@ def _record_part(
         label.name: np.array([label.values.index(texts.texts[place].values[at]) for place in places], np.int16)
         for at, label in enumerate(label for label in settings.labels if label.of == "text")
     }
-    write_part(scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels), spans, hidden, choices)
+    write_part(
+        scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels), spans, hidden, choices
+    )
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

@@ -150,7 +150,7 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
     record, place = counts.record, {text: at for at, text in enumerate(counts.shown)}
     hidden, routing = text_map(record.hidden(counts.mapped)), text_map(counts.routing)
     together, chance = shared_neighbours(hidden, routing)
-    labels = []
+    labels: list[dict[str, Any] | None] = []
     for shares in counts.groups:
         label = shares.grouping.label
         if label is None or label.of != "text":
@@ -173,7 +173,11 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
         "hidden": packed(packing.shares(hidden.places)),
         "routing": packed(packing.shares(routing.places)),
         "explained": {"hidden": list(hidden.explained), "routing": list(routing.explained)},
-        "neighbours": {"number": min(NEIGHBOURS, len(counts.mapped) - 1), "shared": round(together, 4), "chance": round(chance, 4)},
+        "neighbours": {
+            "number": min(NEIGHBOURS, len(counts.mapped) - 1),
+            "shared": round(together, 4),
+            "chance": round(chance, 4),
+        },
     }
 
 

@@ -80,8 +80,8 @@ def partners(tally: Tally) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
 def examples(tally: Tally) -> UInt[NDArray[np.uint32], "slot example"]:
     """Rows of shown tokens at which each slot is chosen first and surest, from different texts. None: 2^32 - 1."""
     owner = np.zeros(len(tally.top), np.int64)
-    for text, rows in tally.shown.items():
-        owner[rows.start : rows.stop] = text
+    for text, own in tally.shown.items():
+        owner[own.start : own.stop] = text
     found = np.full((int(tally.starts[-1]), EXAMPLES), NONE32, np.uint32)
     for point in range(tally.first.shape[1]):
         first, sure = tally.top[:, point, 0], tally.probabilities[:, point, 0]

@@ -75,7 +75,7 @@ class MeasureRow:
 
     @property
     def paths(self) -> list[str]:
-        """For each record, a line through the values at its routing points, in a box of 100 x 24 with one scale; empty if there are none."""
+        """For each record, a line through the values at its routing points, in a box of 100 x 24 with one scale; or no line."""
         found = [_path(cell.steps, self.lowest, self.highest) if cell else "" for cell in self.cells]
         return found if any(found) else []
 
@@ -136,7 +136,9 @@ def grouped(measures: Sequence[dict[str, Any] | None]) -> list[MeasureGroup]:
 def strongest(measures: dict[str, Any] | None) -> tuple[str, MeasureCell] | None:
     """The label that routing knows most of, with its information."""
     labels = (measures or {}).get("labels", {})
-    known = {name: _cell(label["measures"]["information"]) for name, label in labels.items() if "information" in label["measures"]}
+    known = {
+        name: _cell(label["measures"]["information"]) for name, label in labels.items() if "information" in label["measures"]
+    }
     best = max(known, key=lambda name: known[name].value, default=None)
     return (best, known[best]) if best is not None else None
 
@@ -167,7 +169,9 @@ def _cell(measure: dict[str, Any]) -> MeasureCell:
 
 def _note(label: str, found: Sequence[dict[str, Any]]) -> str:
     readout = next((one for known in found if (one := known.get("labels", {}).get(label, {}).get("readout"))), None)
-    return f"Always guessing the most frequent value is right for {100 * readout['majority']:.0f} % of texts." if readout else ""
+    return (
+        f"Always guessing the most frequent value is right for {100 * readout['majority']:.0f} % of texts." if readout else ""
+    )
 
 
 def _names(some: Iterable[Iterable[str]]) -> list[str]:

@@ -24,7 +24,7 @@ def packed(values: NDArray[Any]) -> dict[str, str]:
 
 def shares(values: NDArray[Any]) -> NDArray[np.uint16]:
     """Shares from 0 to 1 in 16 bits, rounded to 1/65535."""
-    return np.rint(np.clip(values, 0, 1) * NONE16).astype(np.uint16)
+    return np.asarray(np.rint(np.clip(values, 0, 1) * NONE16), np.uint16)
 
 
 def as_script(content: Any) -> str:

@@ -138,7 +138,10 @@ def _sources(record: RoutingRecord) -> list[tuple[str, str]]:
         ("Texts", f"{', '.join(settings.sources)} ({amount(settings.texts)}; {settings.data})"),
         ("Longest text", f"{amount(settings.max_length)} tokens; {amount(settings.truncated)} texts were cut"),
         ("Tokens recorded", sampled if settings.sample else "all of the texts' own"),
-        ("Labels", ", ".join(f"{label.name} ({len(label.values)} values, of {label.of}s)" for label in settings.labels) or "none"),
+        (
+            "Labels",
+            ", ".join(f"{label.name} ({len(label.values)} values, of {label.of}s)" for label in settings.labels) or "none",
+        ),
         ("Hardware", str(settings.provenance.get("hardware", "not recorded"))),
         ("Versions", ", ".join(f"{name} {version}" for name, version in versions.items()) or "not recorded"),
     ]

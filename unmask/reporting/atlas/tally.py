@@ -38,7 +38,11 @@ class Grouping:
         size = len(label.values)
         kept = np.arange(size)
         if size > MOST_VALUES:
-            codes = [record.texts.labels[label.name]] if label.of == "text" else [part.tags[label.name] for part in record.batches(())]
+            codes = (
+                [record.texts.labels[label.name]]
+                if label.of == "text"
+                else [part.tags[label.name] for part in record.batches(())]
+            )
             counts = np.sum([np.bincount(some[some >= 0], minlength=size) for some in codes], axis=0)
             kept = np.sort(np.argsort(-counts, kind="stable")[: MOST_VALUES - 1])
         place = np.full(size, len(kept), np.int64)
@@ -51,7 +55,7 @@ class Grouping:
         if self.label is None:
             return np.zeros(len(choices.texts), np.int64)
         if self.label.of == "text":
-            return self.place[labels[self.label.name][choices.texts]]
+            return np.asarray(self.place[labels[self.label.name][choices.texts]])
         tags = choices.tags[self.label.name]
         return np.where(tags >= 0, self.place[tags], -1)
 
@@ -116,11 +120,15 @@ def tally(record: RoutingRecord, mapped: NDArray[np.int64], shown: dict[int, int
 class _Counts:
     """A tally that grows part by part."""
 
-    def __init__(self, record: RoutingRecord, starts: NDArray[np.int64], mapped: NDArray[np.int64], shown: dict[int, int]) -> None:
+    def __init__(
+        self, record: RoutingRecord, starts: NDArray[np.int64], mapped: NDArray[np.int64], shown: dict[int, int]
+    ) -> None:
         self.record, self.starts, self.mapped, self.wanted = record, starts, mapped, shown
         slots, points = int(starts[-1]), len(record.points)
         whole = Grouping(None, ("all",), np.zeros(1, np.int64))
-        self.shares = [_empty(grouping, slots) for grouping in (whole, *(Grouping.of(record, one) for one in record.settings.labels))]
+        self.shares = [
+            _empty(grouping, slots) for grouping in (whole, *(Grouping.of(record, one) for one in record.settings.labels))
+        ]
         self.pairs = [np.zeros((point.experts, point.experts)) for point in record.points]
         self.plain: list[tuple[NDArray[Any], ...]] = []
         self.rows: dict[int, range] = {}
@@ -148,7 +156,12 @@ class _Counts:
         self.plain.append((choices.texts, choices.ids, choices.positions, firsts))
 
     def _count(
-        self, point: int, first: NDArray[np.int64], probabilities: NDArray[Any], chosen: NDArray[Any], codes: Sequence[NDArray[np.int64]]
+        self,
+        point: int,
+        first: NDArray[np.int64],
+        probabilities: NDArray[Any],
+        chosen: NDArray[Any],
+        codes: Sequence[NDArray[np.int64]],
     ) -> None:
         experts = probabilities.shape[1]
         own = slice(self.starts[point], self.starts[point + 1])
@@ -167,7 +180,12 @@ class _Counts:
                 shares.load[value, own] += acts[code == value].sum(axis=0)
 
     def _keep(
-        self, point: int, first: NDArray[np.int64], probabilities: NDArray[Any], shown: NDArray[np.int64], mapped: list[tuple[int, slice]]
+        self,
+        point: int,
+        first: NDArray[np.int64],
+        probabilities: NDArray[Any],
+        shown: NDArray[np.int64],
+        mapped: list[tuple[int, slice]],
     ) -> None:
         """Keep what single texts show: the strongest experts of their tokens, the first choice before the others, and means."""
         size = min(TOP, probabilities.shape[1])
@@ -179,7 +197,9 @@ class _Counts:
         self.top[here, point, :size] = best
         self.probabilities[here, point, :size] = np.take_along_axis(rows, best, axis=1)
         for place, tokens in mapped:
-            self.routing[place, self.starts[point] : self.starts[point + 1]] = probabilities[tokens].mean(axis=0, dtype=np.float32)
+            self.routing[place, self.starts[point] : self.starts[point + 1]] = probabilities[tokens].mean(
+                axis=0, dtype=np.float32
+            )
 
     def _shown_rows(self, choices: Choices) -> NDArray[np.int64]:
         rows: list[NDArray[np.int64]] = []

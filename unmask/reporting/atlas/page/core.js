@@ -24,13 +24,24 @@ function svg(tag, given, ...children) {
 
 function fill(own, given, children) {
   for (const [name, value] of Object.entries(given || {})) {
-    if (value === null || value === undefined || value === false) continue;
+    const flag = typeof value === "boolean" && !name.startsWith("aria-"); // "aria-pressed" says "false", "hidden" is left out
+    if (value === null || value === undefined || (flag && !value)) continue;
     if (name.startsWith("on")) own.addEventListener(name.slice(2), value);
     else if (name === "style") for (const [key, one] of Object.entries(value)) own.style.setProperty(key, one);
-    else own.setAttribute(name, value === true ? "" : String(value));
+    else own.setAttribute(name, flag ? "" : String(value));
   }
   own.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
   return own;
+}
+
+// Draw a part of the page again; what had the focus in it has it afterwards.
+function redrawn(part, draw) {
+  const key = (one) => one.getAttribute("aria-label") || one.value || one.textContent;
+  const had = part.contains(document.activeElement) ? key(document.activeElement) : null;
+  draw();
+  if (had === null || part.contains(document.activeElement)) return;
+  const again = [...part.querySelectorAll("button, select, input")].find((one) => key(one) === had);
+  if (again) again.focus({ preventScroll: true });
 }
 
 const percent = (share, digits = 1) => (100 * share).toFixed(digits) + "\u00a0%";

@@ -19,7 +19,7 @@ class HeatView {
     this.canvas = el("canvas", {
       class: "map", tabindex: 0, role: "application", "aria-roledescription": "heat map", "aria-describedby": "heat-keys",
       onkeydown: (event) => this.key(event), onpointermove: (event) => this.point(event), onclick: (event) => this.point(event, true),
-      onfocus: () => this.tell(true), onblur: () => this.draw(),
+      onfocus: () => this.tell(true),
     });
     this.legend = el("div", { class: "legend" });
     this.told = el("div", { class: "told", "aria-live": "polite" });
@@ -69,13 +69,13 @@ class HeatView {
     const { heat } = state.raw;
     if (!state.label && this.mode === "against") this.mode = "first";
     this.value = Math.min(this.value, heat[state.label].values.length - 1);
-    this.controls.replaceChildren(
+    redrawn(this.controls, () => this.controls.replaceChildren(
       ...(heat.length > 1
         ? [labelled("Label", chooser("Label", heat.map((one) => one.name || "all tokens"), state.label, (label) => state.change("label", label)))]
         : []),
       segments("Show", MODES.slice(state.label ? 0 : 1), this.mode, (mode) => { this.mode = mode; this.draw(); }),
       labelled("Order", chooser("Order of experts", ["by number", "by load", "by favourite value"].slice(0, state.label ? 3 : 2), this.order, (order) => { this.order = order; this.draw(); })),
-    );
+    ));
     this.thumbs.hidden = heat[state.label].values.length < 2;
     this.thumbs.replaceChildren(
       ...heat[state.label].values.map((value, at) =>
@@ -92,7 +92,7 @@ class HeatView {
   moveToStrongest() {
     const best = this.best[0];
     [this.row, this.column] = [best[1], best[3]];
-    this.drawLarge();
+    this.drawCursor();
     this.tell(false);
   }
 
@@ -161,7 +161,8 @@ class HeatView {
     canvas.height = Math.round(height * ratio);
     canvas.style.width = width + "px";
     canvas.style.height = height + "px";
-    const context = canvas.getContext("2d");
+    this.base = el("canvas", { width: canvas.width, height: canvas.height });
+    const context = this.base.getContext("2d");
     context.scale(ratio, ratio);
     context.font = "11px " + colour("--sans");
     context.textBaseline = "middle";
@@ -170,10 +171,21 @@ class HeatView {
     this.rows.forEach((experts, point) =>
       experts.forEach((expert, column) => this.drawCell(context, point, column, this.state.slotOf(point, expert), gap)),
     );
-    const cursor = [left + this.column * wide, top + this.row * high];
+    this.drawCursor();
+  }
+
+  // The map as it was drawn, with a frame around one cell.
+  drawCursor() {
+    const { left, top, wide, high } = this.grid;
+    const context = this.canvas.getContext("2d");
+    const ratio = devicePixelRatio || 1;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    context.drawImage(this.base, 0, 0);
+    context.scale(ratio, ratio);
     context.strokeStyle = colour("--ink");
     context.lineWidth = 2;
-    context.strokeRect(cursor[0] + 0.5, cursor[1] + 0.5, Math.max(4, wide - 1), high - 1);
+    context.strokeRect(left + this.column * wide + 0.5, top + this.row * high + 0.5, Math.max(4, wide - 1), high - 1);
   }
 
   drawCell(context, point, column, slot, gap) {
@@ -243,7 +255,7 @@ class HeatView {
   move(row, column) {
     this.row = clamp(row, 0, this.rows.length - 1);
     this.column = clamp(column, 0, this.rows[this.row].length - 1);
-    this.drawLarge();
+    this.drawCursor();
     this.tell(true);
   }
 

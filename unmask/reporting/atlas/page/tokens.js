@@ -56,7 +56,7 @@ class TokenView {
     const order = [...used.keys()].sort((a, b) => used.get(b) - used.get(a) || a - b);
     const few = state.points[state.layer].experts <= COLOURS;
     this.colours = new Map(order.map((expert, rank) => [expert, few ? expert : rank < COLOURS ? rank : -1]));
-    this.drawLegend(order, used, count);
+    redrawn(this.legend, () => this.drawLegend(order, used, count));
     this.body.replaceChildren(...this.spans(text, count));
     this.tell();
   }
@@ -65,7 +65,7 @@ class TokenView {
     const { state } = this;
     const chip = (expert) =>
       el("button", {
-        type: "button", class: "chip c" + this.colours.get(expert), "aria-pressed": this.only === expert,
+        type: "button", "aria-label": "only expert " + state.expert(expert), class: "chip c" + this.colours.get(expert), "aria-pressed": this.only === expert,
         onclick: () => { this.only = this.only === expert ? null : expert; this.draw(); },
       }, el("i", { "aria-hidden": "true" }), "expert " + state.expert(expert), el("small", {}, percent(used.get(expert) / count, 0)));
     const shown = order.slice(0, 12);
@@ -139,12 +139,12 @@ class TokenView {
         title: "layer " + point.name, style: { "--sure": (first.shares[0] / 255).toFixed(2) }, onclick: () => state.change("layer", at),
       }, state.expert(first.experts[0]).slice(0, 8));
     });
-    this.told.replaceChildren(
+    redrawn(this.told, () => this.told.replaceChildren(
       el("h3", {}, el("bdi", {}, "“" + (words.trim() || words.replace(/\n/g, "⏎").replace(/ /g, "␣")) + "”"), " at " + state.layerName(state.layer)),
       el("ul", { class: "bars" }, rows.map(([name, share], at) =>
         el("li", { class: at === 0 ? "on" : "" }, el("span", { class: "name" }, at < experts.length ? "expert " + name : name), bar(share, 1), el("span", { class: "figure" }, percent(share, 0))))),
       el("h4", {}, "Its first choice, layer by layer"), el("div", { class: "path" }, path),
-    );
+    ));
   }
 }
 
