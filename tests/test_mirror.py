@@ -67,6 +67,8 @@ ELSEWHERE = {
     "models/upcycled_folder": "models/test_upcycling.py",
     "probing/routing/readouts": "probing/routing/test_measures.py",
     "probing/routing/record": "probing/routing/test_recording.py",
+    "reporting/atlas/experts": "reporting/atlas/test_aggregate.py",
+    "reporting/atlas/tally": "reporting/atlas/test_aggregate.py",
     "reporting/plotting": "reporting/test_figures.py",
     "reporting/probe_figures": "probing/test_won_pairs.py",
     "reporting/report_folder": "reporting/test_page.py",

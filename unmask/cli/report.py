@@ -11,10 +11,9 @@ from unmask.io.terminal import tell
 
 
 def report(
-    folders: Annotated[
+    folder: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FOLDER",
             help="Folder that `unmask compare -o` wrote; or one or two that `unmask probe routing -o` wrote, side by side.",
             show_default=False,
         ),
@@ -31,13 +30,13 @@ def report(
     from unmask.reporting.atlas.page import is_record, write_atlas
     from unmask.reporting.report_folder import write_report
 
-    output = output or folders[0] / "report"
-    if all(map(is_record, folders)):
-        page = write_atlas(folders, output)
-    elif len(folders) == 1:
-        page = write_report(folders[0], output)
+    output = output or folder[0] / "report"
+    if all(map(is_record, folder)):
+        page = write_atlas(folder, output)
+    elif len(folder) == 1:
+        page = write_report(folder[0], output)
     else:
-        other = next(folder for folder in folders if not is_record(folder))
+        other = next(one for one in folder if not is_record(one))
         raise UnmaskError(
             f"'{other}' holds no routing record. Give one folder of a comparison, or one or two of routing records."
         )
