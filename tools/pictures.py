@@ -65,6 +65,8 @@ def main() -> None:
     else:
         report = given.runs / "report" / "report" / "report.html"
         photograph(report.resolve().as_uri(), picture, "report", "#heat", "width: max-content")
+        atlas = given.runs / "routing" / "report" / "atlas.html"
+        photograph(atlas.resolve().as_uri(), picture, "atlas", "#heat .pane", "")
         with page_of(given.model) as address:
             photograph(address, picture, "ui", "#compare .pair:has(table)", "")
 
@@ -99,6 +101,9 @@ def grow_mixture(model: str, runs: Path) -> None:
         unmask(runs, "mix", *experts, *taught, "-o", "mixture", "--start", "prototypes", "--steps", "0", "--renormalise")
     texts = str(STARTER / "clustering" / "all.jsonl")
     unmask(runs, "probe", "clusters", texts, "-m", "mixture", "--clusters", "6", "--label", "label", "-o", "clusters")
+    heldout = [part for domain in DOMAINS for part in ("-t", f"{domain}-test.jsonl")]
+    unmask(runs, "probe", "routing", "-m", "mixture", *heldout, "--column", "output", "-o", "routing")
+    unmask(runs, "report", "routing")
 
 
 def layer_curves(runs: Path) -> Figure:
