@@ -69,6 +69,11 @@ def test_only_its_own_script_may_run(page: Parsed) -> None:
     assert not any(name.startswith("on") for _, attributes, _ in page.elements for name in attributes)
 
 
+def test_every_colour_that_is_used_is_set(page: Parsed) -> None:
+    style = "".join(text for _, text in page.all("style"))
+    assert set(re.findall(r"var\((--[\w-]+)\)", style)) - {"--own", "--sure"} <= set(re.findall(r"(--[\w-]+):", style))
+
+
 def test_headings_stand_in_order(page: Parsed) -> None:
     levels = [int(name[1]) for name, _, _ in page.elements if re.fullmatch("h[1-6]", name)]
     assert levels[0] == 1 and levels.count(1) == 1

@@ -57,7 +57,7 @@ def render(records: Sequence[RoutingRecord]) -> str:
     page.filters |= {"amount": amount, "breakable": breakable, "number": number}
     script = "(function () {\n'use strict';\n" + "".join(_own(name) for name in SCRIPTS) + "})();"
     html = page.get_template("atlas.html").render(
-        style=Markup((files("unmask.reporting") / "page" / "report.css").read_text("utf-8") + _own("atlas.css")),
+        style=Markup("".join(_shared(name) for name in ("colours.css", "report.css")) + _own("atlas.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         data="\0data\0",
@@ -75,6 +75,11 @@ def number(value: float | None) -> str:
 
 def _own(name: str) -> str:
     return (files("unmask.reporting.atlas") / "page" / name).read_text(encoding="utf-8")
+
+
+def _shared(name: str) -> str:
+    """A file of the comparison's report, which the atlas looks like."""
+    return (files("unmask.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
 def _content(records: Sequence[RoutingRecord]) -> dict[str, Any]:
