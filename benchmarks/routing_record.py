@@ -86,7 +86,7 @@ def _settings(tokens: int, points: int, experts: int, chosen: int) -> RecordSett
     )  # fmt: skip
 
 
-def _part(settings: RecordSettings, part: int) -> tuple[int, Texts, np.ndarray, Choices]:
+def _part(settings: RecordSettings, part: int) -> tuple[int, Texts, list[np.ndarray], np.ndarray, Choices]:
     random, most = np.random.default_rng(part), settings.part_tokens // LENGTH
     numbers = np.arange(part * most, min((part + 1) * most, settings.texts), dtype=np.int32)
     texts = np.repeat(numbers, LENGTH)
@@ -105,7 +105,8 @@ def _part(settings: RecordSettings, part: int) -> tuple[int, Texts, np.ndarray, 
     labels = {"domain": (numbers % 4).astype(np.int16)}
     hidden = random.normal(size=(len(numbers), settings.dim)).astype(np.float32)
     found = Texts(["x" * 400] * len(numbers), np.full(len(numbers), LENGTH, np.int32), labels)
-    return int(numbers[0]), found, hidden, Choices(texts, positions, ids, {}, *lists)
+    spans = [np.stack([np.arange(LENGTH), np.arange(LENGTH) + 1], axis=1)] * len(numbers)
+    return int(numbers[0]), found, spans, hidden, Choices(texts, positions, ids, {}, *lists)
 
 
 if __name__ == "__main__":

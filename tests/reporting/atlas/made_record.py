@@ -29,7 +29,8 @@ _COMMON = ["the", "of", "and", "to", "in", "is", "that", "for", "it", "was"]
 class Made:
     """What to make. known: the share of tokens that go to an expert of their text's domain. named: experts have names.
 
-    strange: a text and two label values that no page should trust. unused: the last expert of the first point is never chosen.
+    strange: a text, a label value and a model's name that no page should trust. biased: the first choice is not the most probable expert.
+    The last expert of the first point is never chosen.
     """
 
     texts: int = 40
@@ -42,6 +43,7 @@ class Made:
     strange: bool = False
     tags: bool = False
     unlabelled: bool = False
+    biased: bool = False
     parts: int = 2
     dim: int = 16
     seed: int = 0
@@ -137,6 +139,7 @@ def _write(
         scores[:, -1] -= 50.0 * (point == 0)
         shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
         best = np.argsort(-shares, axis=1)[:, : made.chosen]
+        best = best[:, ::-1] if made.biased else best
         probabilities.append(shares.astype(np.float16))
         chosen.append(best.astype(np.int16))
         gates.append(np.take_along_axis(shares, best, axis=1).astype(np.float16))

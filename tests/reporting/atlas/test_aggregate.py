@@ -151,6 +151,15 @@ def test_examples_and_shown_tokens_are_those_of_the_record(
                 assert sure[rows[0], point, 0] == sure[top[:, point, 0] == expert, point, 0].max()
 
 
+def test_the_first_choice_stands_first_also_if_it_is_not_the_most_probable(tmp_path: Path) -> None:
+    record = read_record(recorded(tmp_path, Made(texts=4, biased=True)))
+    data, choices = aggregate(record), record.choices([1])
+    top, sure = (unpacked(data[key]).reshape(-1, 4, 3)[:, 1] for key in ("top", "probabilities"))
+    order = np.concatenate([np.flatnonzero(choices.texts == shown["number"]) for shown in data["shown"]])
+    assert (top[:, :2] == choices.chosen[0][order]).all()
+    assert (sure[:, 0] <= sure[:, 1]).all() and (sure[:, 0] < sure[:, 1]).any()
+
+
 def test_an_expert_that_is_never_chosen_has_nothing_and_breaks_nothing(data: dict[str, Any]) -> None:
     assert by_slot(data, 0, "first")[0, 0, 7] == by_slot(data, 0, "load")[0, 0, 7] == 0
     assert (unpacked(data["words"]["place"]).reshape(4, 8, -1)[0, 7] == NONE32).all()
