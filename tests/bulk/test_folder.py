@@ -380,7 +380,10 @@ def test_the_same_text_is_computed_once_in_a_window(here: Path, monkeypatch: pyt
     only(here, "a.txt", "same\n" * 3000 + "other\n")
     monkeypatch.setattr(PromptTokenizer, "tokenize", noted)
     run(job_of(here, shard_rows=50_000))
-    assert seen.count("same") == 1 and len(rows_of(here / "out")) == 3001
+    rows = rows_of(here / "out")
+    assert seen.count("same") == 1 and len(rows) == 3001
+    expected = Embedder.from_pretrained("pico", "mean", device="cpu", dtype="float32").encode(["same", "other"])
+    np.testing.assert_allclose([rows[place]["vector"] for place in (0, 1, 2999, 3000)], expected[[0, 0, 0, 1]], atol=1e-5)
 
 
 def test_files_without_a_row_are_passed_over_unless_all_are(here: Path) -> None:
