@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.mixture.models import language_model
 from tests.probing.conftest import Run
 from tests.probing.routing.recorded import topical
+from tests.test_docs import ROOT, blocks
 from tests.tiny import write_rows
 
 
@@ -52,6 +56,26 @@ def test_two_records_are_compared(run: Run, texts: Path, pico_folder: Callable[[
     assert code == 0 and all(word in out for word in ("kappa", "AMI", "saturation"))
     found = json.loads(run("routing", "-o", tmp_path / "a", "--against", tmp_path / "b", "--json")[1])
     assert found["measures"]["kappa"]["value"] < 0.9
+
+
+def test_the_python_of_the_page_runs(
+    run: Run,
+    texts: Path,
+    pico_folder: Callable[[str], Path],
+    tokenizer: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    language_model("olmoe", vocab_size=512).save_pretrained("my-mixture")
+    tokenizer.save_pretrained("my-mixture")
+    assert run("routing", "-m", pico_folder("olmoe"), "-t", texts, "--label", "topic", "-o", "routing")[0] == 0
+    reading, ablating = blocks(ROOT / "docs" / "routers.md", "python")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(reading.replace("[0, 5]", "[0, 2]").replace("points[5]", "points[2]"), "routers.md", "exec"), {})
+        exec(compile(ablating, "routers.md", "exec"), {})
+    assert "gate" in printed.getvalue() and printed.getvalue().count("math") == 8
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def test_copies() -> None:
 
 def test_unrelated_experts() -> None:
     apart = RANDOM.normal(size=(4, 3000, 8))
+    assert output_cka(apart + 100) < 0.02, "what all tokens share is no likeness"
     assert output_cosine(apart).mean() == pytest.approx(0, abs=0.02) and output_cka(apart) < 0.02
     spaces = [RANDOM.normal(size=(50, 5)) for _ in range(20)]
     assert subspace_overlap(spaces) == pytest.approx(5 / 50, abs=0.01), "chance"
