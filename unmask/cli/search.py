@@ -55,7 +55,6 @@ def search(
 
     mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "dense"
     index = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
-    index.check(condition)
     if queries is not None:
         asked = Corpus((queries,))
         for _ in read_documents(asked):  # a mistake in the last line is told before the first answer

@@ -97,7 +97,7 @@ class Index:
             raise unknown("mode", mode, MODES)
         if isinstance(queries, str):
             raise UnmaskError("search_all takes a list of queries, not one string: search_all([query]).")
-        allowed = None if where is None else self._allowed(where)
+        allowed = None if where is None else self._allowed(where)  # a mistake in it is told before a model is loaded
         rankers = self._rankers(mode, exact)
         number = k if len(rankers) == 1 else max(k, _FUSED)
         try:
@@ -117,11 +117,6 @@ class Index:
         if self._embedder is not None:
             return require_same(self.record.embedder, self._embedder)
         return load(self.record.embedder, self._data, device=self._device, trust_remote_code=self._trust)
-
-    def check(self, where: str | None) -> None:
-        """Raise UnmaskError for a filter that is wrong, before a model is loaded."""
-        if where is not None:
-            parse_filter(where, self.record.filterable)
 
     def _allowed(self, where: str) -> Rows:
         """The rows of the documents that pass a filter."""
