@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.chromium import CHROMIUM, CONTRAST
+from tests.serving.running import until
 from tests.ui.conftest import HOSTILE
 from tests.ui.running import Client, running
 from unmask.embedder import Embedder
 from unmask.reporting.page import DASH
+from unmask.ui.work import Stopped
 from unmask.ui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -382,7 +384,7 @@ def test_no_text_runs_or_hides(view: str, look: Any, dense: Client, routed: Clie
         for word in ("script", "onerror", "admin", "bell", "bold", "combined"):
             section.locator("input[type=search]").fill(word)
             section.locator("h3", has_text="1\u00a0text found").wait_for()
-            section.locator(".beside > ol button").click()
+            section.locator(".beside > ol button", has_text=word).click()
             section.locator(".selection .whole", has_text=word).wait_for()
             shown += section.text_content() or ""
     else:
@@ -405,12 +407,16 @@ def test_work_can_be_stopped_and_a_new_request_takes_over(
     look: Any, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(pico()) as client:
-        workbench, waits = client.server.page.workbench, [False]
+        workbench, waits, ended = client.server.page.workbench, [False], []
 
         def embed(names: Any, texts: Any, progress: Callable[[int], None]) -> Any:
             while waits[0]:
                 time.sleep(0.01)
-                progress(0)
+                try:
+                    progress(0)
+                except Stopped:
+                    ended.append(texts)
+                    raise
             return Workbench.embed(workbench, names, texts, progress)
 
         monkeypatch.setattr(workbench, "embed", embed)
@@ -426,6 +432,7 @@ def test_work_can_be_stopped_and_a_new_request_takes_over(
         section.locator("button.primary").click()
         section.locator("textarea").fill("one\ntwo")
         section.locator("textarea").press("Control+Enter")
+        until(lambda: len(ended) == 2)  # the one that was stopped, and the one that nobody waits for any more
         waits[0] = False
         section.locator(".status", has_text="Computed").wait_for()
         assert section.locator("table.heat").first.locator("tbody tr").count() == 2

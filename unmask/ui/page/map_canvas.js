@@ -29,6 +29,19 @@ export function addShape(context, shape, x, y, size) {
   context.closePath();
 }
 
+/** A shape as a small picture: to copy it ten thousand times is much faster than to fill as many paths. */
+function stampOf(shape, colour, size, ratio) {
+  const stamp = document.createElement("canvas");
+  stamp.width = stamp.height = Math.ceil((2.6 * size + 2) * ratio);
+  const context = stamp.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, stamp.width / 2, stamp.width / 2);
+  context.fillStyle = colour;
+  context.beginPath();
+  addShape(context, shape, 0, 0, size);
+  context.fill();
+  return stamp;
+}
+
 export class MapCanvas {
   /** hovered, selected: called with the place of a point, or null; moved: after the view has changed. */
   constructor(canvas, { hovered, selected, moved }) {
@@ -118,7 +131,7 @@ export class MapCanvas {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const size = Math.min(7, (this.points.length > 4000 ? 2 : this.points.length > 800 ? 2.8 : 4) * Math.sqrt(this.zoom) ** 0.6);
-    const groups = [new Map(), new Map()]; // faded and not: the points of each look, which are filled at once
+    const groups = [new Map(), new Map()]; // faded and not: the points of each look
     for (let place = 0; place < this.points.length; place++) {
       const [x, y] = this.at(place, frame);
       if (x < -9 || y < -9 || x > width + 9 || y > height + 9) continue;
@@ -130,10 +143,9 @@ export class MapCanvas {
     groups.forEach((group, at) => {
       context.globalAlpha = at ? 0.8 : 0.1;
       for (const [look, places] of group) {
-        context.fillStyle = colour(look.colour);
-        context.beginPath();
-        for (let next = 0; next < places.length; next += 2) addShape(context, look.shape, places[next], places[next + 1], size);
-        context.fill();
+        const stamp = stampOf(look.shape, colour(look.colour), size, ratio);
+        const side = stamp.width / ratio;
+        for (let next = 0; next < places.length; next += 2) context.drawImage(stamp, places[next] - side / 2, places[next + 1] - side / 2, side, side);
       }
     });
     context.globalAlpha = 1;
