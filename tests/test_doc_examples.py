@@ -48,6 +48,7 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"(unmask (serve|ui) .*)", r"\1 --check --port 0"),
     (r"(unmask seeds .*)-n \d+", r"\1-n 6 --held-out-number 4"),
     (r" -m mntp/model -m llm2vec/model", ""),
+    (r" other-routing", " routing"),
 )
 PARSED_ONLY = (
     "--ability",
@@ -83,6 +84,9 @@ def data_files() -> dict[str, list[str]]:
         "keys.txt": ["a-key-of-a-client\n"],
         "texts.csv": [f"{line}\n" for line in table],
         "texts.jsonl": [json.dumps(row) + "\n" for row in labelled],
+        "reports.jsonl": [json.dumps({"text": " ".join(sentences)}) + "\n"],
+        "news.jsonl": [json.dumps({"text": text}) + "\n" for text in sentences],
+        "law.jsonl": [json.dumps({"text": f"Section {place}: {text}"}) + "\n" for place, text in enumerate(sentences)],
         "pairs.jsonl": [json.dumps(row) + "\n" for row in anchored],
         "test.jsonl": pairs,
         "dev.jsonl": pairs,
