@@ -16,6 +16,7 @@ from tests.tiny import labelled, pairs, tagged, write_rows, write_task
 from unmask.designs.design import parse_designs
 from unmask.errors import UnmaskError
 from unmask.evaluation import racing as module
+from unmask.evaluation import recommend as of_winner
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.racing import FIRST
 from unmask.evaluation.recommend import Recommendation, recommend
@@ -89,7 +90,8 @@ def scripted(quality: dict[str, float], rounds: list[list[str]]) -> Callable[...
 def race(quality: Sequence[float], tasks: list[LocalTask], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     rounds: list[list[str]] = []
     labels = LANES.split(",")
-    monkeypatch.setattr(module, "compare", scripted(dict(zip(labels, quality, strict=True)), rounds))
+    for one in (module, of_winner):
+        monkeypatch.setattr(one, "compare", scripted(dict(zip(labels, quality, strict=True)), rounds))
     plan = plan_of(folder / "model", LANES, tasks)
     return recommend(plan, ResultStore(folder / "store"), layers=False), rounds
 
@@ -99,14 +101,17 @@ def test_the_best_design_wins_and_what_is_far_worse_leaves_at_once(
 ) -> None:
     recommendation, rounds = race([0.2, 0.25, 0.9, 0.9, 0.3, 0.1], tasks, tmp_path, monkeypatch)
     assert {recommendation.label, *recommendation.ties} == {"prompteol", "causal/eol/last@2"} == set(rounds[1])
+    assert rounds[2:] == [[recommendation.label]], "the winner alone, on held-out items"
     assert recommendation.design == parse_designs(LANES)[recommendation.label]
     assert recommendation.interval[0] < recommendation.score < recommendation.interval[1]
-    assert [one.items for one in recommendation.rounds] == [80, 320, 800] and recommendation.all_items, (
+    assert [one.items for one in recommendation.rounds] == [80, 400] and recommendation.all_items, (
         "to the end, since two are left"
     )
+    assert recommendation.held_out and recommendation.items == recommendation.chosen_on == 400
     # all four lanes on the first items, then one of them on all
     assert recommendation.rounds[0].tokens == 80 * (10 + 15 + 20 + 10)
-    assert recommendation.tokens == 80 * (10 + 20 + 10) + 800 * 15 == sum(one.tokens for one in recommendation.rounds)
+    assert recommendation.tokens == 80 * (10 + 20 + 10) + 400 * 15 + 400 * 15
+    assert recommendation.tokens == sum(one.tokens for one in recommendation.rounds) + 400 * 15
     assert recommendation.grid_tokens == 800 * (10 + 15 + 20 + 10)
 
 
@@ -114,8 +119,8 @@ def test_designs_that_no_test_tells_apart_are_all_kept_to_the_last_item(
     tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recommendation, rounds = race([0.5] * 6, tasks, tmp_path, monkeypatch)
-    assert [len(labels) for labels in rounds] == [6, 6, 6]
-    assert len(recommendation.ties) == 5 and recommendation.rounds[-1].items == 800
+    assert [len(labels) for labels in rounds] == [6, 6, 1]
+    assert len(recommendation.ties) == 5 and recommendation.rounds[-1].items == 400
     assert recommendation.reasons[0].startswith("Tied with ")
     assert not any(" takes " in reason for reason in recommendation.reasons), "there is no difference to look for"
 
@@ -137,7 +142,7 @@ def test_only_a_lost_test_drops_a_design_and_only_a_decision_ends_a_race(
 
 def test_a_race_ends_when_one_design_is_left(tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recommendation, rounds = race([0.1, 0.2, 0.1, 0.2, 0.9, 0.1], tasks, tmp_path, monkeypatch)
-    assert (recommendation.label, len(rounds), recommendation.ties, recommendation.all_items) == ("echo", 1, (), False)
+    assert (recommendation.label, len(rounds), recommendation.ties, recommendation.all_items) == ("echo", 2, (), False)
     assert recommendation.reasons[0] == "Better than every other design."
     assert recommendation.grid_tokens == 800 * (10 + 15 + 20 + 10), "as if all had run to the end"
 
@@ -164,10 +169,37 @@ def test_of_equal_designs_hardly_ever_one_is_dropped(
             return found
 
         monkeypatch.setattr(module, "compare", lucky)
-        small = [subset(task, 100) for task in tasks]
+        monkeypatch.setattr(of_winner, "compare", lucky)
+        small = [subset(task, 200) for task in tasks]
         recommendation = recommend(plan_of(tmp_path / "m", LANES, small), ResultStore(tmp_path / f"s{seed}"), layers=False)
         dropped += any(set(one.kept) != {standing.label for standing in one.standings} for one in recommendation.rounds)
     assert dropped <= 4
+
+
+def test_the_score_of_the_winner_is_not_too_high(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: list[LocalTask]
+) -> None:
+    """Six equal designs with luck of their own: the luckiest wins, and held-out items do not share its luck."""
+    chosen_on, held_out = [], []
+    for seed in range(20):
+
+        def lucky(plan: ComparisonPlan, store: ResultStore, *_: Any, seed: int = seed, **__: Any) -> list[Result]:
+            found = []
+            for place, result in enumerate(scripted(dict.fromkeys(LANES.split(","), 0.6), [])(plan, store)):
+                half = "held-out" in result.task
+                value = (np.random.default_rng([seed, place, half]).random(result.n) < 0.6).astype(float)
+                found.append(result.model_copy(update={"main_score": float(value.mean())}))
+                store.add(found[-1], Items("mean", {"value": value}))
+            return found
+
+        for one in (module, of_winner):
+            monkeypatch.setattr(one, "compare", lucky)
+        small = [subset(task, 80) for task in tasks]
+        found = recommend(plan_of(tmp_path / "m", LANES, small), ResultStore(tmp_path / f"luck{seed}"), layers=False)
+        chosen_on.append(found.rounds[-1].standings[0].score)
+        held_out.append(found.score)
+    assert np.mean(chosen_on) > 0.63
+    assert np.mean(held_out) == pytest.approx(0.6, abs=0.03)
 
 
 def as_compared(recommendation: Recommendation, plan: ComparisonPlan, folder: Path) -> None:
@@ -316,7 +348,7 @@ def test_tasks_of_mteb_are_raced_too(
 
 
 def test_a_large_real_race_computes_nothing_twice(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
-    rows = pairs("score", lambda n: (n % 5, n % 5 + n % 3), 300)
+    rows = pairs("score", lambda n: (n % 5, n % 5 + n % 3), 600)
     (tmp_path / "sts").mkdir()
     write_rows(tmp_path / "sts" / "test.jsonl", rows)
     plan = plan_of(pico_folder("llama"), "mean,last,bidirectional-mean,bidirectional/plain/last", [task_in(tmp_path / "sts")])

@@ -11,8 +11,8 @@ from tests.tiny import write_task
 from unmask.tasks.find import find_task
 from unmask.tasks.kinds import TEXT_KINDS as KINDS
 from unmask.tasks.kinds import retrieval
-from unmask.tasks.sampling import drawn_order
-from unmask.tasks.subsets import subset
+from unmask.tasks.sampling import drawn_halves, drawn_order
+from unmask.tasks.subsets import halves, subset
 from unmask.tasks.task import LocalTask
 
 
@@ -77,3 +77,32 @@ def test_no_subset_lacks_a_class(kind: str, tmp_path: Path) -> None:
     whole = {row["label"] for row in task.data["test"]}
     for size in range(1, task.size):
         assert {row["label"] for row in subset(task, size).data["test"]} == whole
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_halves_share_no_item_and_lose_none(kind: str, tmp_path: Path) -> None:
+    task = task_of(tmp_path, kind)
+    parts = halves(task)
+    items = [[str(row) for row in part.data[KINDS[kind].item_part]] for part in (task, *parts)]
+    assert sorted(items[1] + items[2]) == sorted(items[0])
+    assert abs(parts[0].size - parts[1].size) <= KINDS[kind].number_of_classes(task.data)
+    assert not set(items[1]) & set(items[2]), "rows of these tasks are all different"
+    assert len({part.name for part in (task, *parts)}) == len({part.revision for part in (task, *parts)}) == 3
+    assert halves(task) == parts
+
+
+def test_both_halves_of_a_search_have_all_documents_and_their_own_judgements(tmp_path: Path) -> None:
+    task = task_of(tmp_path, "retrieval")
+    for part in halves(task):
+        assert part.data["corpus"] == task.data["corpus"]
+        assert {row["query-id"] for row in part.data["qrels"]} == {row["_id"] for row in part.data["queries"]}
+
+
+@pytest.mark.parametrize("sizes", [(96, 4, 2), (1, 1, 1), (51, 49, 0)])
+def test_each_half_has_half_of_every_class(sizes: tuple[int, ...]) -> None:
+    classes = [name for name, size in enumerate(sizes) for _ in range(size)]
+    first, second = drawn_halves(len(classes), 0, classes)
+    for name, size in enumerate(sizes):
+        shares = [sum(classes[place] == name for place in half) for half in (first, second)]
+        assert sum(shares) == size and abs(shares[0] - shares[1]) == size % 2
+    assert abs(len(first) - len(second)) <= 1, "odd classes take turns"

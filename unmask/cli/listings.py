@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def designs(as_json: AsJson = False) -> None:
     """List the designs that have a name, what they mean and where they come from, and the parts that make up any other."""
-    from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS
+    from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, parse_designs
     from unmask.designs.presets import PRESETS, SETS
     from unmask.designs.prompts import PROMPTS
 
@@ -47,10 +47,11 @@ def designs(as_json: AsJson = False) -> None:
     _entries("Named designs", [(name, preset.design, _told(preset)) for name, preset in PRESETS.items()])
     _entries(
         "Sets of designs",
-        [(name, ", ".join(group.designs), f"{group.meaning} [{group.source}]") for name, group in SETS.items()],
+        [(name, ", ".join(parse_designs(group.designs)), f"{group.meaning} [{group.source}]") for name, group in SETS.items()],
     )
     _entries("Prompts", [(prompt.name, prompt.template.replace("\n", "\\n"), _told(prompt)) for prompt in PROMPTS.values()])
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
+    print("Prompts of your own with names, and with solved examples: a file, -d FILE.toml (docs/how-to.md).")
     print()
     print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore | /whiten[:N]]")
     plain = [pooling for pooling in POOLINGS if pooling not in HEADS]

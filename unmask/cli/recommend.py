@@ -84,22 +84,30 @@ def _print(choice: Recommendation) -> None:
 
     _wrapped(f"Use {name}.", "")
 
-    which = f"all {choice.items} items" if choice.all_items else f"{choice.items} items"
     bounds = f" [{points(choice.interval[0])}, {points(choice.interval[1])}]" if choice.interval else ""
+    which = "held-out items" if choice.held_out else "items"
     _wrapped(
-        f"Its score is {100 * choice.score:.1f}{bounds} on {which}, with {choice.tokens_a_text:.0f} tokens a text.", "  - "
+        f"Its score is {100 * choice.score:.1f}{bounds} on {choice.items} {which}, with {choice.tokens_a_text:.0f} tokens a text.",
+        "  - ",
     )
     for reason in choice.reasons:
         _wrapped(reason, "  - ")
-    _wrapped(
-        f"The same items chose it from {choice.candidates} candidates. So the interval is wider (Bonferroni), but the score is not "
-        "corrected: it may be too high.",
-        "  - ",
-    )
+    _wrapped(_where_from(choice), "  - ")
     _wrapped(
         f"It took {choice.tokens:,} tokens. All designs on all items would take about {choice.grid_tokens:,} "
         f"({choice.grid_tokens / max(1, choice.tokens):.1f} times as many).",
         "  - ",
+    )
+
+
+def _where_from(choice: Recommendation) -> str:
+    """What the score is worth: which items chose the design."""
+    which = f"all {choice.chosen_on}" if choice.all_items else f"{choice.chosen_on}"
+    if choice.held_out:
+        return f"It was chosen from {choice.candidates} candidates on {which} other items, so its score is not too high by the choice."
+    return (
+        f"{which.capitalize()} items chose it from {choice.candidates} candidates. So the interval is wider (Bonferroni), but the score is "
+        "not corrected: it may be too high. With 80 items or more in each task, half of them are held out for the score."
     )
 
 

@@ -20,9 +20,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, get_args
 
 from unmask.designs.presets import PRESETS, SETS
+from unmask.designs.prompt_files import ENDING, labelled_designs
 from unmask.designs.prompts import CHAT, find_prompt, is_template
 from unmask.errors import UnmaskError, unknown
 
@@ -178,12 +180,12 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     """Designs by label, in the given order, without repeats.
 
     A label is the name of a preset, a readable name, or the user's own (`LABEL=DESIGN`). A string is split at its commas, except
-    inside quotes. The name of a set stands for its designs. Raises UnmaskError for a name that is not a design, for two designs with
-    one label, and for no design at all.
+    inside quotes. The name of a set stands for its designs, and so does a prompt file (FILE.toml). Raises UnmaskError for a name that is
+    not a design, for two designs with one label, and for no design at all.
     """
     given = [name.strip() for name in (_split(names, ",") if isinstance(names, str) else names) if name.strip()]
     designs: dict[str, Design] = {}
-    for member in (name_or_design for name in given for name_or_design in (SETS[name].designs if name in SETS else [name])):
+    for member in (one for name in given for one in _members(name)):
         label, design = _labelled(member)
         if designs.setdefault(label, design) != design:
             raise UnmaskError(f"Two designs have the label '{label}'. Give each its own label: LABEL=DESIGN.")
@@ -193,6 +195,13 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     for label, design in designs.items():
         by_name.setdefault(design.name, label)
     return {label: designs[label] for label in by_name.values()}
+
+
+def _members(name: str) -> Sequence[str]:
+    """The designs that a name stands for: those of a set or of a prompt file, or itself."""
+    if name in SETS:
+        return SETS[name].designs
+    return labelled_designs(Path(name).expanduser()) if name.endswith(ENDING) else [name]
 
 
 def two_designs(designs: Sequence[Design]) -> tuple[Design, Design]:

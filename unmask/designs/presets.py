@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unmask.designs.prompt_files import LIBRARY, labelled_designs
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -111,5 +113,10 @@ SETS: dict[str, DesignSet] = {
         (*_HIDDEN, "causal/eol/last/routing", "causal/eol/mean/routing", "moee-concat", "moee"),
         "hidden-ablation, and routing weights: at the last token, at all tokens, and together with hidden states",
         "MoEE (arXiv 2410.10814), ablation",
+    ),
+    "prompts": DesignSet(
+        tuple(labelled_designs(LIBRARY)),
+        "prompts that ask for one word: what the text is about, means, or is for; some with solved examples",
+        "unmask/designs/prompt_library.toml; MetaEOL (arXiv 2402.18458) for kinds of task",
     ),
 }

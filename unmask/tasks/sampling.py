@@ -38,3 +38,14 @@ def drawn_order(count: int, seed: int, classes: Sequence[Hashable] | None = None
         share[place] = seen[classes[place]] / sizes[classes[place]]
         seen[classes[place]] += 1
     return sorted(order, key=lambda place: share[place])
+
+
+def drawn_halves(count: int, seed: int, classes: Sequence[Hashable]) -> tuple[list[int], list[int]]:
+    """Places of `count` items in two halves that a seed draws, each with half of every class (an odd one goes to either)."""
+    halves: tuple[list[int], list[int]] = ([], [])
+    turn: dict[Hashable, int] = {}
+    for place in random.Random(seed).sample(range(count), count):
+        half = turn.setdefault(classes[place], len(turn) % 2)
+        halves[half].append(place)
+        turn[classes[place]] = 1 - half
+    return halves

@@ -1,4 +1,4 @@
-"""Subsets: the first items of a task in an order that its seed draws. A larger subset holds every smaller one."""
+"""Parts of a task: its first items in an order that its seed draws, and two halves without a common item."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def subset(task: LocalTask, size: int) -> LocalTask:
     if size >= task.size:
         return task
     return replace(task, name=f"{task.name}@{size}", data=kind.first_items(task.data, size, task.seed))
+
+
+def halves(task: LocalTask) -> tuple[LocalTask, LocalTask]:
+    """A task on two halves of its items: one to choose a design on, and one to estimate the score of the chosen design."""
+    parts = KINDS[task.kind].halves(task.data, task.seed)
+    names = f"{task.name}/chosen-on", f"{task.name}/held-out"
+    first, second = (replace(task, name=name, data=data) for name, data in zip(names, parts, strict=True))
+    return first, second

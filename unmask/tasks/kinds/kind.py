@@ -11,7 +11,7 @@ from unmask.statistics.bootstrap import Items
 from unmask.tasks.folder import TaskFolder
 from unmask.tasks.mteb.scored import ScoredSubset
 from unmask.tasks.mteb.tables import split_table
-from unmask.tasks.sampling import first_drawn, sampled
+from unmask.tasks.sampling import drawn_halves, first_drawn, sampled
 
 Data = dict[str, list[Row]]
 """Rows by part: "test", "train" beside it, or "corpus", "queries" and "qrels"."""
@@ -69,6 +69,15 @@ class TaskKind(ABC):
         """The first `size` items in the order that a seed draws, with all classes. A larger size holds the items of a smaller one."""
         rows = data[self.item_part]
         return {**data, self.item_part: first_drawn(rows, size, seed, [row.get("label") for row in rows])}
+
+    def halves(self, data: Data, seed: int) -> tuple[Data, Data]:
+        """Two halves of the items, as a seed draws them, with half of every class in each."""
+        rows = data[self.item_part]
+        first, second = drawn_halves(len(rows), seed, [row.get("label") for row in rows])
+        return {**data, self.item_part: [rows[place] for place in first]}, {
+            **data,
+            self.item_part: [rows[place] for place in second],
+        }
 
     def number_of_classes(self, data: Data) -> int:
         """Number of classes among the items; 1 if they have no class."""

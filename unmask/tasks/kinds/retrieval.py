@@ -70,6 +70,11 @@ class Retrieval(TextKind):
         drawn = first_drawn(data["corpus"], size * DOCUMENTS_PER_QUERY, seed)
         return _with_documents(_judged(super().first_items(data, size, seed)), {row["_id"] for row in drawn})
 
+    def halves(self, data: Data, seed: int) -> tuple[Data, Data]:
+        """Two halves of the queries. Both keep all documents."""
+        first, second = super().halves(data, seed)
+        return _judged(first), _judged(second)
+
     def texts_and_pairs(self, data: Data) -> TextsAndPairs:
         """Queries and documents; a query is compared with each document that is relevant to it."""
         texts: list[str] = []

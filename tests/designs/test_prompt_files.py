@@ -1,0 +1,109 @@
+"""Prompt files: each prompt is the design that its template spells out, and what is wrong is told by file and name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unmask import Embedder
+from unmask.designs.design import Design, parse_designs
+from unmask.designs.prompt_files import LIBRARY, labelled_designs, read_prompts
+from unmask.designs.prompts import Prompt
+from unmask.errors import UnmaskError
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "own.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_library_has_many_prompts_and_no_two_are_alike() -> None:
+    prompts = read_prompts(LIBRARY)
+    assert len(prompts) >= 40
+    assert len({entry.whole for entry in prompts.values()}) == len(prompts)
+    assert any(entry.examples for entry in prompts.values())
+    assert list(parse_designs("prompts")) == list(prompts)
+
+
+def test_a_file_stands_for_its_designs_under_their_names(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [topic]
+        template = 'Topic of "{text}":"'
+        [all-tokens]
+        template = "Text: {text}"
+        pooling = "mean"
+        zscore = true
+        """,
+    )
+    assert parse_designs(f"mean,{file},last") == {
+        "mean": Design(),
+        "topic": Design("causal", 'Topic of "{text}":"', "last"),
+        "all-tokens": Design("causal", "Text: {text}", "mean", zscore=True),
+        "last": Design(pooling="last"),
+    }
+
+
+def test_solved_examples_stand_before_the_text_in_the_same_form(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [topic]
+        template = 'Topic of "{text}":"'
+        examples = [{ text = "A {song}", answer = "music" }, { text = "A goal", answer = "{sport}" }]
+        """,
+    )
+    (entry,) = read_prompts(file).values()
+    rendered, copies = Prompt("topic", entry.whole).render("Rates rose", None)
+    assert rendered == 'Topic of "A {song}":"music"\nTopic of "A goal":"{sport}"\nTopic of "Rates rose":"'
+    assert [rendered[start:end] for start, end in copies] == ["Rates rose"], "only the text itself is embedded"
+
+
+def test_a_saved_embedder_does_not_need_the_file(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
+    file = written(tmp_path, "[topic]\ntemplate = 'Topic of \"{text}\":\"'\nexamples = [{ text = 'a', answer = 'b' }]")
+    embedder = Embedder.from_pretrained(str(pico_folder("llama")), parse_designs(str(file))["topic"])
+    vectors = embedder.encode(["one", "two words"])
+    embedder.save_pretrained(tmp_path / "saved")
+    file.unlink()
+    assert np.array_equal(Embedder.from_pretrained(str(tmp_path / "saved")).encode(["one", "two words"]), vectors)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no prompt"),
+        ("[topic", "is no TOML"),
+        ("[topic]\ntemplate = 'no field'", "prompt 'topic': .*must contain {text} once"),
+        ("[topic]\ntemplate = '{text}'\npoling = 'last'", "prompt 'topic': .*poling"),
+        ("[topic]\nexamples = []", "prompt 'topic': .*template"),
+        ("topic = '{text}'", "prompt 'topic'"),
+        ("['a/b']\ntemplate = '{text}'", "'a/b' is no name of a prompt"),
+        ("[topic]\ntemplate = '{text} {text}'\nexamples = [{ text = 'a', answer = 'b' }]", "{text} once and no other field"),
+        ("[topic]\ntemplate = '{text}'\nexamples = [{ text = 'a' }]", "prompt 'topic': .*answer"),
+        ("[topic]\ntemplate = '{text}'\npooling = 'cross-attention'", "prompt 'topic': .*pooling"),
+    ],
+)
+def test_what_is_wrong_is_told_by_file_and_name(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match=message) as error:
+        parse_designs(str(written(tmp_path, text)))
+    assert "own.toml" in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match="cannot be read"):
+        parse_designs(str(tmp_path / "none.toml"))
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UnmaskError, match="is no TOML"):
+        labelled_designs(tmp_path / "bytes.toml")
+
+
+def test_names_are_read_back(tmp_path: Path) -> None:
+    file = written(tmp_path, "[quotes]\ntemplate = " + json.dumps('A "b" \\ / , = {text} {{x}}'))
+    (design,) = parse_designs(str(file)).values()
+    assert Design.parse(design.name) == design
