@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -90,7 +91,7 @@ def routers(
         with showing() as callbacks:
             findings = study(
                 plan,
-                options.source(name),
+                replace(options.source(name), attn_implementation=plan.attn_implementation),
                 root,
                 tasks,
                 folder,

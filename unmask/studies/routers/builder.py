@@ -54,6 +54,9 @@ class Builder:
         experts = tuple(self._experts(how.domains, how.experts).values())
         shared = self._expert(how.domains, _TOGETHER, self._all_lessons(how.domains)) if how.shared else None
         learning = self.plan.router_learning("example", len(lessons), trained=not how.untrained, seed=seed)
+        if how.options.balance.weight:
+            # a pass holds one domain, as a device does in the papers; without balance, passes only cost time
+            learning = replace(learning, accumulate=len(lessons))
         mix(
             Ingredients(experts, shared), lessons, folder, self._routing(how), self.source,
             learning=learning, options=how.options, callbacks=self.callbacks,

@@ -39,7 +39,8 @@ class RoutersPlan(LearningPlan):
     domains: sets of domains by name. seeds: of the routers' first weights and of the order of lessons; experts are trained once.
     fresh_seeds: for the contest of our own structure with the configuration that was best on the seeds. tasks:
     folders below the data folder, or of the starter tasks, on which embeddings are scored. embedded_length: most tokens of a text there.
-    configurations: those that are measured; the ones that they are compared with have to be among them.
+    attn_implementation: as in transformers; None is its own choice. configurations: those that are measured; the ones that they are
+    compared with have to be among them.
     """
 
     models: tuple[str, ...] = Field(min_length=1)
@@ -48,6 +49,7 @@ class RoutersPlan(LearningPlan):
     fresh_seeds: tuple[int, ...] = ()
     tasks: tuple[str, ...] = Field(min_length=1)
     embedded_length: int = Field(ge=16)
+    attn_implementation: Literal["eager", "sdpa"] | None = None
     configurations: tuple[str, ...] = tuple(CONFIGURATIONS)
 
 
