@@ -52,8 +52,8 @@ class LearningPlan(PlanTable):
         return Learning(steps, self.expert.lr, self.batch, warmup=warmup, max_length=self.max_length, seed=seed)
 
     def router_learning(self, average: Average, domains: int, trained: bool, seed: int) -> Learning:
-        """How a router learns. A batch has the same number of lessons of each domain."""
+        """How a router learns. A batch has the same number of lessons of each domain, and every router sees as many lessons."""
         batch = max(1, self.batch // domains) * domains
-        steps = self.router.steps if trained else 0
+        steps = max(1, round(self.router.steps * self.batch / batch)) if trained else 0
         warmup = max(0, min(self.router.warmup, steps - 1))
         return Learning(steps, self.router.lr, batch, warmup=warmup, max_length=self.max_length, average=average, seed=seed)

@@ -1,13 +1,13 @@
 """Numbers of the study: means over seeds, differences from the reference configuration, and the correlations over configurations.
 
-A claim about a configuration needs two things: it holds for other texts, and for other seeds of the router. The tests allow for both.
-All tests of one yardstick are one family (Holm).
+A claim about a configuration needs two things: it holds for other texts, and for other seeds of the router. The tests allow for both, so
+they need two seeds. All tests of one yardstick are one family (Holm).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 
@@ -16,13 +16,13 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from unmask.statistics.intervals import Bounds
-from unmask.statistics.paired import PairedTest, wilcoxon, with_holm
-from unmask.statistics.rank_correlation import RankCorrelation, rank_correlation
+from unmask.statistics.paired import PairedTest, holm, wilcoxon, with_holm
+from unmask.statistics.rank_correlation import FEWEST, RankCorrelation, rank_correlation
 from unmask.statistics.routing.information import joint_of_texts, normalised_information
 from unmask.statistics.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
 from unmask.statistics.training_seeds import seed_test
 from unmask.studies.routers.cell import Cell
-from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, OTHERS_ROUTER, STANDARD, reference_of
 
 RESAMPLES = 1000
 Shares = Float[NDArray[Any], "text point expert"]
@@ -32,19 +32,23 @@ Bases = Mapping[str, Cell]
 """The base model on each set of domains."""
 Yardstick = Literal["information", "gain", "routing"]
 """I(D;E); nats per token less than the base model; score of routing weights as embeddings."""
+_SEEDS = 2  # fewer say nothing of other seeds
 
 
 @dataclass(frozen=True)
 class Row:
     """A configuration over its seeds.
 
-    information: I(D;E) / log |D| of first choices without chance, the mean over routing points and seeds. gain: nats per token less than
-    the base model. scores: by design, the mean score over tasks and seeds, in percent. tests: by yardstick, against the reference.
+    information: I(D;E) of first choices, of the most that so many domains and experts allow, without chance; the mean over routing points
+    and seeds. points: routing points that decide. strength: mean sum of gates. gain: nats per token less than the base model. scores: by
+    design, the mean score over tasks and seeds, in percent. tests: by yardstick, against the reference.
     """
 
     name: str
     seeds: int
     information: float | None
+    points: int
+    strength: float | None
     gain: float
     scores: dict[str, float]
     tests: dict[Yardstick, PairedTest]
@@ -67,10 +71,13 @@ def rows_of(cells: Cells, bases: Bases) -> list[Row]:
 def _row(name: str, cells: Cells, bases: Bases, tests: dict[Yardstick, PairedTest]) -> Row:
     own = list(cells[name].values())
     base = bases[CONFIGURATIONS[name].domains]
-    routed = [information(cell) for cell in own if cell.shares is not None]
+    routed = [cell for cell in own if cell.shares is not None]
+    distinct = float(np.mean([information(cell) for cell in routed])) if routed else None
+    points = routed[0].shares.shape[1] if routed and routed[0].shares is not None else 0
+    strengths = [cell.strength for cell in own if cell.strength is not None]
     scores = {design: 100 * float(np.mean([list(cell.scores[design].values()) for cell in own])) for design in own[0].scores}
     gain = float(np.mean([_gain(cell, base) for cell in own]))
-    return Row(name, len(own), float(np.mean(routed)) if routed else None, gain, scores, tests)
+    return Row(name, len(own), distinct, points, float(np.mean(strengths)) if strengths else None, gain, scores, tests)
 
 
 def differences(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Yardstick, PairedTest]:
@@ -82,10 +89,12 @@ def differences(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Y
     domains = CONFIGURATIONS[name].domains
     same_texts = CONFIGURATIONS[reference].domains == domains
     tests: dict[Yardstick, PairedTest | None] = {}
-    if pairs and all(cell.shares is not None for pair in pairs for cell in pair):
+    if len(pairs) < _SEEDS:
+        return {}
+    if all(cell.shares is not None for pair in pairs for cell in pair):
         tests["information"] = _information_test(pairs, same_texts)
         tests["routing"] = _paired([(_scores(a, "routing"), _scores(b, "routing")) for a, b in pairs])
-    if pairs and same_texts:
+    if same_texts:
         tests["gain"] = _paired([(_gain(a, bases[domains]), _gain(b, bases[domains])) for a, b in pairs])
     return {yardstick: test for yardstick, test in tests.items() if test is not None}
 
@@ -96,7 +105,7 @@ def _gain(cell: Cell, base: Cell) -> NDArray[np.float64]:
 
 
 def _scores(cell: Cell, design: str) -> NDArray[np.float64]:
-    return 100 * np.array(list(cell.scores[design].values()))
+    return 100 * np.array([cell.scores[design][task] for task in sorted(cell.scores[design])])
 
 
 def _paired(pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> PairedTest | None:
@@ -113,16 +122,18 @@ def _collapsed(table: Float[NDArray[np.float64], "seed unit"]) -> NDArray[np.flo
 
 @lru_cache(maxsize=4096)
 def information(cell: Cell) -> float:
-    """I(D;E) / log |D| of first choices, the mean over routing points, without what shuffled labels give."""
+    """I(D;E) / min(log |D|, log n) of first choices of n experts, the mean over routing points, without what shuffled labels give."""
     assert cell.shares is not None
     return _corrected(cell.shares, cell.labels, np.ones((1, len(cell.labels))))[1]
 
 
 def _corrected(shares: Shares, labels: NDArray[Any], weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Samples (resample,) and value, without chance."""
+    # fewer experts than domains cannot tell all of them apart
+    most = min(1.0, np.log(shares.shape[2]) / np.log(len(np.unique(labels))))
 
     def mean_information(labels: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(normalised_information(joint_of_texts(shares, labels, weights)).mean(axis=1))
+        return np.asarray(normalised_information(joint_of_texts(shares, labels, weights)).mean(axis=1) / most)
 
     once = np.ones((1, len(labels)))
     value = float(mean_information(labels, once)[0])
@@ -184,20 +195,34 @@ def tests_as_json(tests: Mapping[Yardstick, PairedTest]) -> dict[str, Any]:
 def distinct_and_good(rows: Iterable[Row]) -> dict[str, RankCorrelation]:
     """Over configurations: does I(D;E) go with the score of routing weights, and with what they add to hidden states?
 
-    Only trained configurations with the standard domains count: the others have other labels, or the same router.
+    Only trained routers with the standard domains count, each router once. "as many decisions" repeats the first question with those that
+    decide as often as the standard router, since the number of decisions changes both measures. p is corrected for all questions (Holm).
     """
-    counted = [
-        row
-        for row in rows
-        if row.information is not None and CONFIGURATIONS[row.name].domains == CONFIGURATIONS[STANDARD].domains
-    ]
-    if len(counted) < 4:
-        return {}
-    distinct = [row.information or 0.0 for row in counted]
-    outcomes = {
-        "score of routing weights": [row.scores["routing"] for row in counted],
-        "concat minus hidden state": [row.scores["concat"] - row.scores["hidden"] for row in counted],
-        "sum minus hidden state": [row.scores["sum"] - row.scores["hidden"] for row in counted],
-        "gain in nats": [row.gain for row in counted],
-    }
-    return {name: rank_correlation(distinct, values) for name, values in outcomes.items()}
+    counted = [row for row in rows if row.information is not None and _has_a_router_of_its_own(row.name)]
+    found = {name: _correlation(counted, outcome) for name, outcome in _OUTCOMES.items()}
+    points = next((row.points for row in counted if row.name == STANDARD), 0)
+    alike = [row for row in counted if row.points == points]
+    found[f"{ROUTING_SCORE}, as many decisions"] = _correlation(alike, _OUTCOMES[ROUTING_SCORE]) if alike != counted else None
+    known = {name: value for name, value in found.items() if value is not None}
+    corrected = holm([value.p for value in known.values()])
+    return {name: replace(value, p=p) for (name, value), p in zip(known.items(), corrected, strict=True)}
+
+
+ROUTING_SCORE = "score of routing weights"
+_OUTCOMES: Mapping[str, Callable[[Row], float]] = {
+    ROUTING_SCORE: lambda row: row.scores["routing"],
+    "concat minus hidden state": lambda row: row.scores["concat"] - row.scores["hidden"],
+    "sum minus hidden state": lambda row: row.scores["sum"] - row.scores["hidden"],
+    "gain in nats": lambda row: row.gain,
+}
+
+
+def _has_a_router_of_its_own(name: str) -> bool:
+    how = CONFIGURATIONS[name]
+    return how.domains == CONFIGURATIONS[STANDARD].domains and not how.untrained and name not in OTHERS_ROUTER
+
+
+def _correlation(rows: Sequence[Row], outcome: Callable[[Row], float]) -> RankCorrelation | None:
+    if len(rows) < FEWEST:
+        return None
+    return rank_correlation([row.information or 0.0 for row in rows], [outcome(row) for row in rows])

@@ -39,7 +39,7 @@ class Anchor:
 
 
 def find_anchor(model: Any, tokenizer: Any, domains: Lessons, max_length: int) -> Anchor:
-    """The first of the layers that tell the domains of these lessons apart best. model: a base model, without experts."""
+    """The layer that tells the domains of these lessons apart best; of several, the middle one. model: a base model, without experts."""
     body = body_of(model)
     backbone = Backbone(body, "causal")
     designs = [Design("causal", "plain", "mean", layer) for layer in range(1, len(find_layers(body)))]
@@ -54,7 +54,8 @@ def find_anchor(model: Any, tokenizer: Any, domains: Lessons, max_length: int) -
         batch_tokens=default_batch_tokens(backbone),
     )
     accuracies = [prototype_accuracy(vectors[design], labels, places % 2 == 0) for design in designs]
-    return Anchor(1 + int(np.argmax(accuracies)), tuple(accuracies))
+    best = np.flatnonzero(np.isclose(accuracies, max(accuracies)))
+    return Anchor(1 + int(best[len(best) // 2]), tuple(accuracies))
 
 
 def prototype_accuracy(

@@ -36,12 +36,17 @@ class Builder:
     layers: int
     callbacks: Sequence[Any] = ()
 
+    def folder_of(self, name: str, seed: int) -> Path:
+        """Where the mixture of a configuration is, or will be."""
+        name = STANDARD if CONFIGURATIONS[name].choice else name
+        return inside(inside(self.folder / "mixtures", name.replace(" ", "-")), str(seed))
+
     def mixture(self, name: str, seed: int) -> Path:
         """The folder of a configuration's mixture. A configuration without training has the standard one."""
         how = CONFIGURATIONS[name]
         if how.choice:
             return self.mixture(STANDARD, seed)
-        folder = inside(inside(self.folder / "mixtures", name.replace(" ", "-")), str(seed))
+        folder = self.folder_of(name, seed)
         self._announce(folder)
         lessons = self.sets[how.domains].grouped(how.experts)
         if how.options.joint:

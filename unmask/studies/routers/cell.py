@@ -1,6 +1,6 @@
 """A cell of the study: one configuration with one seed, measured by three yardsticks.
 
-1. How distinct routing is: what the routers do with the held-out lessons, by domain (`unmask.probing.routing`).
+1. How distinct routing is: which experts the tokens of held-out responses choose, by domain.
 2. How well the mixture predicts held-out responses.
 3. How good its hidden states, its routing weights and both together are as embeddings.
 """
@@ -21,6 +21,7 @@ from pydantic import Field
 from unmask.designs.design import Design
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.loaded_model import LoadedModel
+from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
 from unmask.experts.likelihood import likelihoods, response_likelihood
@@ -40,11 +41,11 @@ from unmask.probing.routing.recording import record_routing
 from unmask.starter import reference_texts
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.routers.lesson_sets import Lessons
-from unmask.studies.routers.recorded import first_choice_shares
+from unmask.studies.routers.recorded import first_choice_counts, strength
 from unmask.tasks.task import Task
 
 BASE, ORACLE = "base", "oracle"
-CELL, SHARES, DOMAIN = "cell.json", "shares.npz", "domain"
+CELL, COUNTS, DOMAIN = "cell.json", "counts.npz", "domain"
 _EOL = {"attention": "causal", "prompt": "eol", "pooling": "last", "zscore": True}
 HIDDEN: Mapping[str, Design] = {"hidden": Design(**_EOL)}  # type: ignore[arg-type]
 DESIGNS: Mapping[str, Design] = {
@@ -59,27 +60,30 @@ DESIGNS: Mapping[str, Design] = {
 class CellRecord(Record):
     """What was measured of a cell.
 
-    likelihood: nats per token of each held-out response, by domain. routing: measures of the recorded routing. scores: by design, the main
-    score of each task (0 to 1). mixture: what was measured, so that a cell of another mixture is measured again.
+    likelihood: nats per token of each held-out response, by domain. routing: measures of the recorded routing of all tokens. strength:
+    mean sum of gates. scores: by design, the main score of each task (0 to 1). mixture: what was measured, so that a cell of another
+    mixture is measured again.
     """
 
     mixture: str
     likelihood: dict[str, tuple[float, ...]]
     routing: dict[str, Any] = Field(default_factory=dict)
+    strength: float | None = None
     scores: dict[str, dict[str, float]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A cell. shares: for each held-out lesson and routing point, the share of tokens that chose each expert first. labels: its domain.
+    """A cell. shares: for each held-out response and routing point, the share of tokens that chose each expert first. labels: its domain.
 
-    fresh: it was measured just now, not by an earlier run.
+    strength: mean sum of gates. fresh: it was measured just now, not by an earlier run.
     """
 
     likelihood: dict[str, tuple[float, ...]]
     routing: dict[str, Any]
     scores: dict[str, dict[str, float]]
     shares: Float[NDArray[Any], "text point expert"] | None = None
+    strength: float | None = None
     fresh: bool = False
 
     @property
@@ -106,43 +110,55 @@ class Measuring:
         """A configuration with a seed."""
         return self._measured(name, seed, mixture, held_out)
 
+    def known(self, name: str, seed: int) -> Cell | None:
+        """A cell that was measured before, whatever became of its mixture; None if there is none, or if it is damaged."""
+        folder = self._folder(name, seed)
+        record = CellRecord.read(folder / CELL)
+        counts = _read_counts(folder) if record is not None else None
+        return _cell(record, counts, fresh=False) if record is not None and counts is not None else None
+
+    def _folder(self, name: str, seed: int) -> Path:
+        return inside(inside(self.folder, name.replace(" ", "-")), str(seed))
+
     def _measured(self, name: str, seed: int, mixture: Path | None, held_out: Lessons) -> Cell:
-        folder = inside(inside(self.folder, name.replace(" ", "-")), str(seed))
+        folder = self._folder(name, seed)
         content = identity_of(self.source if mixture is None else replace(self.source, model=str(mixture))).revision
         record = CellRecord.read(folder / CELL)
-        shares = _read_shares(folder) if record is not None and record.mixture == content else None
-        fresh = record is None or shares is None
-        if record is None or shares is None:
+        counts = _read_counts(folder) if record is not None and record.mixture == content else None
+        fresh = record is None or counts is None
+        if record is None or counts is None:
             say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
-            record, shares = self._measure(name, mixture, held_out, folder, content)
-            save_arrays(folder / SHARES, {"shares": shares})
+            record, counts = self._measure(name, seed, mixture, held_out, content)
+            save_arrays(folder / COUNTS, {"counts": counts}, compressed=True)
             record.write(folder / CELL)
-        return Cell(record.likelihood, record.routing, record.scores, shares if record.routing else None, fresh)
+        return _cell(record, counts, fresh)
 
     def _measure(
-        self, name: str, mixture: Path | None, held_out: Lessons, folder: Path, content: str
+        self, name: str, seed: int, mixture: Path | None, held_out: Lessons, content: str
     ) -> tuple[CellRecord, NDArray[Any]]:
         source = self.source if mixture is None else replace(self.source, model=str(mixture))
         model, tokenizer = load_any_language_model(source)
-        none = np.zeros((0, 0, 0))
+        none = np.zeros((0, 0, 0), np.uint16)
         if mixture is not None and (choice := CONFIGURATIONS[name].choice):
-            return CellRecord(mixture=content, likelihood=self._chosen(model, tokenizer, held_out, choice)), none
+            return CellRecord(mixture=content, likelihood=self._chosen(model, tokenizer, held_out, choice, seed)), none
         values = likelihoods(model, tokenizer, held_out, max_length=self.max_length)
         loaded = LoadedModel(Backbone(body_of(model), "causal"), tokenizer, source, max_length=self.max_length)
-        routing, shares = ({}, none) if mixture is None else self._routing(loaded, held_out, folder / "routing")
+        folder = self._folder(name, seed)
+        found = None if mixture is None else self._routing(loaded, held_out, folder / "routing")
         record = CellRecord(
             mixture=content,
             likelihood={domain: tuple(of_domain.tolist()) for domain, of_domain in values.items()},
-            routing=routing,
+            routing=found.measures if found else {},
+            strength=found.strength if found else None,
             scores=self._scores(loaded, HIDDEN if mixture is None else DESIGNS, folder / "scores"),
         )
-        return record, shares
+        return record, found.counts if found else none
 
-    def _chosen(self, model: Any, tokenizer: Any, held_out: Lessons, choice: str) -> dict[str, tuple[float, ...]]:
+    def _chosen(self, model: Any, tokenizer: Any, held_out: Lessons, choice: str, seed: int) -> dict[str, tuple[float, ...]]:
         """Likelihoods under another choice of experts. The oracle takes the expert of each lesson's domain."""
         values = {}
-        for domain, lessons in held_out.items():
-            with override_routing(body_of(model).mixture, domain if choice == ORACLE else choice):
+        for place, (domain, lessons) in enumerate(held_out.items()):
+            with override_routing(body_of(model).mixture, domain if choice == ORACLE else choice, seed * len(held_out) + place):
                 nats = response_likelihood(model, tokenizer, lessons, max_length=self.max_length)
             values[domain] = tuple(nats.tolist())
         return values
@@ -153,23 +169,40 @@ class Measuring:
         scores: dict[str, dict[str, float]] = {label: {} for label in designs}
         for result in results:
             scores[result.label][result.task] = result.main_score
+        for label, of_tasks in scores.items():
+            if missing := {task.name for task in self.tasks} - set(of_tasks):
+                raise UnmaskError(
+                    f"'{label}' has no score on {', '.join(sorted(missing))}, so the cell is not complete. Run the study again."
+                )
         return scores
 
-    def _routing(self, loaded: LoadedModel, held_out: Lessons, folder: Path) -> tuple[dict[str, Any], NDArray[Any]]:
+    def _routing(self, loaded: LoadedModel, held_out: Lessons, folder: Path) -> _Routing:
         """Record what the routers do with the held-out lessons, and measure it."""
-        texts = tuple(
-            LabelledText(lesson.prompt + lesson.output, (domain,)) for domain, lessons in held_out.items() for lesson in lessons
-        )
+        lessons = [(lesson, domain) for domain, of_domain in held_out.items() for lesson in of_domain]
+        texts = tuple(LabelledText(lesson.prompt + lesson.output, (domain,)) for lesson, domain in lessons)
         record = record_routing(loaded, LabelledTexts(texts, (DOMAIN,)), folder, max_length=self.max_length)
         known = measured_routing(record)
         measures = {**known["general"], **known["labels"][DOMAIN]["measures"]}
-        return measures, first_choice_shares(record)
+        counts = first_choice_counts(record, [len(lesson.prompt) for lesson, _ in lessons])
+        return _Routing(measures, strength(record), counts)
 
 
-def _read_shares(folder: Path) -> NDArray[Any] | None:
-    """The shares of a cell; None if they are damaged, so that they are measured again."""
+@dataclass(frozen=True)
+class _Routing:
+    measures: dict[str, Any]
+    strength: float
+    counts: NDArray[np.uint16]
+
+
+def _cell(record: CellRecord, counts: NDArray[Any], fresh: bool) -> Cell:
+    shares = counts / np.maximum(counts.sum(axis=2, keepdims=True), 1) if record.routing else None
+    return Cell(record.likelihood, record.routing, record.scores, shares, record.strength, fresh)
+
+
+def _read_counts(folder: Path) -> NDArray[Any] | None:
+    """The counts of a cell; None if they are damaged, so that they are measured again."""
     try:
-        return load_arrays(folder / SHARES)["shares"]
+        return load_arrays(folder / COUNTS)["counts"]
     except Damaged as error:
         warnings.warn(f"It is measured again: {error}", stacklevel=2)
         return None

@@ -8,7 +8,7 @@ from unmask.evaluation.verdict import counted
 from unmask.reporting.page import p_value
 from unmask.statistics.paired import told_apart
 from unmask.statistics.rank_correlation import RankCorrelation
-from unmask.studies.routers.analysis import Row, Yardstick
+from unmask.studies.routers.analysis import ROUTING_SCORE, Row, Yardstick
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
 from unmask.studies.routers.contest import Contest
 
@@ -23,9 +23,9 @@ def conclusion(rows: Mapping[str, Row], found: Mapping[str, RankCorrelation], co
     """Sentences: for each aim, what is better and worse than the reference; whether distinct routing makes better embeddings; our own."""
     return [
         *(sentence for yardstick in _AIMS for sentence in _aim(yardstick, list(rows.values()))),
-        *_embeddings(found.get("score of routing weights")),
+        *_embeddings(found.get(ROUTING_SCORE)),
         *_own(contest),
-        f"The experts were trained once, so nothing is said of other experts. The numbers are of "
+        f"The experts were trained once (those of joint training: once a seed), so nothing is said of other experts. The numbers are of "
         f"{counted(rows[STANDARD].seeds, 'router seed')}.",
     ]
 
@@ -40,7 +40,7 @@ def _aim(yardstick: Yardstick, rows: Sequence[Row]) -> Iterator[str]:
             listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {reference_of(name)})" for name in names)
             yield f"{_AIMS[yardstick]}: {word} than the reference: {listed}."
     if open_:
-        yield f"{_AIMS[yardstick]}: not told apart from the reference: {', '.join(open_)}."
+        yield f"{_AIMS[yardstick]}: no difference was shown, though there may be one: {', '.join(open_)}."
 
 
 def _embeddings(found: RankCorrelation | None) -> Iterator[str]:
@@ -50,11 +50,11 @@ def _embeddings(found: RankCorrelation | None) -> Iterator[str]:
     known = f"(rho {found.rho:+.2f}, 95 % {low:+.2f} to {high:+.2f}, p {p_value(found.p)}, {found.n} configurations)"
     if found.p < 0.05 and not low <= 0 <= high:
         direction = "better" if found.rho > 0 else "worse"
-        yield f"Configurations with more distinct routing have routing weights that are {direction} embeddings {known}."
+        yield f"More distinct routing goes with routing weights that are {direction} embeddings {known}. Why, this cannot say."
     else:
         yield (
-            f"Whether more distinct routing makes better embeddings is undecided {known}. So many configurations find a correlation of "
-            f"{found.detectable:.2f} in 80 % of studies, and may miss a smaller one."
+            f"Whether more distinct routing goes with better embeddings is undecided {known}. So many configurations find a true "
+            f"correlation of {found.detectable:.2f} in 80 % of studies, and may miss a smaller one."
         )
 
 
@@ -64,10 +64,10 @@ def _own(contest: Contest | None) -> Iterator[str]:
         return
     yield (
         f"Our own structure: {CONFIGURATIONS[OWN].about}. It was compared with {contest.best}, which had the most distinct routing of all "
-        f"others, on {counted(contest.seeds, 'fresh seed')}."
+        f"other trained configurations, on {counted(contest.seeds, 'fresh seed')} and the same texts."
     )
     for yardstick, test in contest.tests.items():
         low, high = test.interval
-        word = ("better" if test.difference > 0 else "worse") if told_apart(test) else "not told apart"
+        word = ("better" if test.difference > 0 else "worse") if told_apart(test) else "not shown to differ"
         known = f"{test.difference:+.3g}, interval {low:+.3g} to {high:+.3g}, p {p_value(test.p if test.p_holm is None else test.p_holm)}"
         yield f"{_AIMS[yardstick]}: our own structure is {word} ({known})."

@@ -1,4 +1,6 @@
-"""Router configurations: each differs from the standard one in a single respect, so that a difference has one cause.
+"""Router configurations: each differs from the one that it is compared with in a single respect, where that is possible.
+
+Two differ in more. `top-2` acts with two experts in training and afterwards. `anchored`, our own structure, is a whole of four choices.
 
 The standard configuration is the recipe of docs/experts.md: one router for all blocks, each block decides for each token, all experts act
 while the router learns, the best one acts afterwards, no loss for balance, experts trained beforehand.
@@ -88,6 +90,19 @@ CONFIGURATIONS: Final[dict[str, Configuration]] = {
 """Every configuration by its name, in the order of the tables."""
 
 
+_OTHER_REFERENCES: Final = {
+    "oracle": "renormalised", "soft": "renormalised", "joint top-1": "trained top-1", "joint top-2": "top-2",
+}  # fmt: skip
+OTHERS_ROUTER: Final = frozenset({"soft"})
+"""Configurations that train the same router as the standard one, with the same result. They only use it in another way."""
+
+
 def reference_of(name: str) -> str:
-    """The configuration that another one is compared with. Numbers of experts are compared with 4 experts for the same domains."""
-    return "4 experts" if CONFIGURATIONS[name].experts and name != "4 experts" else STANDARD
+    """The configuration that another one is compared with, or the name itself if it is not compared.
+
+    Numbers of experts are compared with 4 experts for the same domains. What acts at full strength is compared with the router's choice at
+    full strength, since strength alone changes much.
+    """
+    if CONFIGURATIONS[name].experts:
+        return "4 experts"
+    return _OTHER_REFERENCES.get(name, STANDARD)

@@ -26,10 +26,13 @@ class Contest:
 
 
 def most_distinct(rows: Iterable[Row]) -> str | None:
-    """The configuration with the highest I(D;E) among those with the domains of our own structure, which is left out."""
+    """The trained configuration with the highest I(D;E) among those with the domains of our own structure, which is left out."""
     domains = CONFIGURATIONS[OWN].domains
     rivals = [
-        row for row in rows if row.information is not None and row.name != OWN and CONFIGURATIONS[row.name].domains == domains
+        row
+        for row in rows
+        if row.information is not None and row.name != OWN
+        if CONFIGURATIONS[row.name].domains == domains and not CONFIGURATIONS[row.name].untrained
     ]
     return max(rivals, key=lambda row: row.information or 0.0).name if rivals else None
 

@@ -1,4 +1,7 @@
-"""Lessons of the study: for each set of domains, lessons to learn and held-out lessons. They are drawn once and kept with the results."""
+"""Lessons of the study: for each set of domains, lessons to learn and held-out lessons. They are drawn once and kept with the results.
+
+All prompts have one form, whatever the domain. Otherwise a router could tell domains apart by the words of a template.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ def _draw_set(
 def _first_that_fit(lessons: list[Lesson], plan: RoutersPlan, tokens: Callable[[Lesson], int], name: str) -> list[Lesson]:
     """A random sample of the lessons that are short enough."""
     wanted = plan.number + plan.held_out
-    unique = list({(lesson.instruction, lesson.input): lesson for lesson in lessons}.values())
+    unique = list({lesson.instruction: lesson for lesson in lessons}.values())
     if len(unique) < wanted:
         raise UnmaskError(f"The domain '{name}' has {len(unique)} different lessons, and {wanted} are needed.")
     sample, _ = split(unique, min(len(unique), _MORE * wanted), 0, seed=0)
@@ -77,7 +80,17 @@ def _first_that_fit(lessons: list[Lesson], plan: RoutersPlan, tokens: Callable[[
 
 
 def lessons_of(source: LessonSource, root: Path) -> list[Lesson]:
-    """All lessons of a source. Raises UnmaskError."""
+    """All lessons of a source, in the one form of the study: the task as the instruction, and no input. Raises UnmaskError."""
+    return [_in_one_form(lesson, source.instruction) for lesson in _lessons_as_they_are(source, root)]
+
+
+def _in_one_form(lesson: Lesson, instruction: str | None) -> Lesson:
+    """Where the file has a question as its input, the instruction before it names the domain. It is left out."""
+    task = f"{instruction}\n{lesson.input}" if instruction else lesson.input or lesson.instruction
+    return Lesson(task, lesson.output, "", lesson.where)
+
+
+def _lessons_as_they_are(source: LessonSource, root: Path) -> list[Lesson]:
     kind, mark, name = source.file.partition(":")
     file = starter_lessons(name) if mark and kind == "starter" else root / source.file
     if not file.is_file():

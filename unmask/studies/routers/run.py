@@ -30,13 +30,28 @@ from unmask.studies.routers.paper_claims import ClaimVerdict, verdicts
 from unmask.studies.routers.plan import RoutersPlan
 from unmask.tasks.task import Task
 
+RECORD = "study.json"
+
 
 class RoutersRecord(RunRecord):
-    """The content of `study.json`: the settings that may not change while a study goes on, and its lessons."""
+    """The content of `study.json`: the settings that may not change while a study goes on, and its lessons by set of domains.
+
+    A study that grows may need more sets. Those that it had before may not change.
+    """
 
     base: str = Field(alias="model")
     plan: dict[str, Any]
+    dtype: str
     lessons: dict[str, dict[str, LessonsRecord]]
+
+    def with_sets_of(self, before: RoutersRecord) -> RoutersRecord:
+        """The same record, with the sets that only an earlier run had."""
+        return self.model_copy(update={"lessons": {**before.lessons, **self.lessons}})
+
+    def is_same(self, before: RunRecord, folder: Path) -> bool:
+        """Whether an earlier run had the same settings, and the same lessons in the sets that both have."""
+        assert isinstance(before, RoutersRecord)
+        return super().is_same(before.model_copy(update={"lessons": {**self.lessons, **before.lessons}}), folder)
 
 
 @dataclass
@@ -101,7 +116,9 @@ def study(
         model, tokenizer = load_language_model(source)
         sets = draw(plan, root, folder / "lessons", lambda lesson: _tokens(tokenizer, lesson))
         record = _record(plan, source, tasks, sets)
-        write_or_check(folder / "study.json", record)
+        if (before := RoutersRecord.read(folder / RECORD)) is not None:
+            record = record.with_sets_of(before)
+        write_or_check(folder / RECORD, record)
         layers = len(find_layers(body_of(model)))
         first = CONFIGURATIONS[STANDARD].domains
         findings = Findings(find_anchor(model, tokenizer, sets[first].learned, plan.max_length))
@@ -112,8 +129,7 @@ def study(
             findings.bases[name] = measuring.base(name, lessons.held_out)
         for seed in plan.seeds:
             for name in plan.configurations:
-                held_out = sets[CONFIGURATIONS[name].domains].held_out
-                cell = measuring.cell(name, seed, builder.mixture(name, seed), held_out)
+                cell = _cell(name, seed, builder, measuring)
                 findings.cells.setdefault(name, {})[seed] = cell
                 if STANDARD in findings.cells and cell.fresh:
                     _write(findings, record, source, folder, write)
@@ -122,15 +138,19 @@ def study(
         return findings
 
 
+def _cell(name: str, seed: int, builder: Builder, measuring: Measuring) -> Cell:
+    """A cell. Its mixture may have been removed since it was measured: mixtures are large, and what was measured stays."""
+    known = None if builder.folder_of(name, seed).exists() else measuring.known(name, seed)
+    if known is not None:
+        return known
+    return measuring.cell(name, seed, builder.mixture(name, seed), builder.sets[CONFIGURATIONS[name].domains].held_out)
+
+
 def _contest(plan: RoutersPlan, findings: Findings, builder: Builder, measuring: Measuring) -> Contest | None:
     best = most_distinct(findings.rows().values())
     if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
         return None
-    held_out = builder.sets[CONFIGURATIONS[OWN].domains].held_out
-    fresh = {
-        name: {seed: measuring.cell(name, seed, builder.mixture(name, seed), held_out) for seed in plan.fresh_seeds}
-        for name in (OWN, best)
-    }
+    fresh = {name: {seed: _cell(name, seed, builder, measuring) for seed in plan.fresh_seeds} for name in (OWN, best)}
     return decide(best, fresh, findings.bases)
 
 
@@ -147,6 +167,7 @@ def _record(plan: RoutersPlan, source: Source, tasks: Sequence[Task], sets: Mapp
     return RoutersRecord(
         model=lasting_name(source.model),
         base_weights=identity_of(source).revision,
+        dtype=source.dtype,
         plan={**settled, "tasks": [f"{task.name} {task.revision}" for task in tasks]},
         lessons={
             name: {

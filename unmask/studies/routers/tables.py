@@ -12,8 +12,8 @@ from unmask.studies.routers.paper_claims import ClaimVerdict
 from unmask.studies.sheet import Sheet
 
 _COMPARED = (
-    "Differences are from the standard configuration (numbers of experts: from 4 experts), with half of their interval. * marks those that "
-    "are told apart, corrected for all tests of the column (Holm)."
+    "Each difference is the row minus the configuration that it is compared with (named below). Its interval is corrected for all tests of "
+    "the column (Holm), and * marks a difference that the test shows. Tests need two seeds."
 )
 
 
@@ -24,16 +24,20 @@ def routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
             name,
             "" if row.information is None else f"{row.information:.3f}",
             _difference(row.tests.get("information"), 3),
+            "" if row.strength is None else f"{row.strength:.2f}",
             f"{row.gain:.3f}",
             _difference(row.tests.get("gain"), 3),
         )
         for name, row in rows.items()
     )
     note = (
-        "I(D;E): mutual information of a token's domain and its first expert over log |D|, without chance, the mean over routing points "
-        f"and seeds. Gain: nats per token of held-out responses below the base model. {_COMPARED}"
+        "I(D;E): how much the first expert of a response token tells about its domain, from 0 (nothing) to 1 (all that so many domains "
+        "and experts allow), without chance; the mean over routing points and seeds. Strength: mean sum of the gates of a token. Gain: "
+        f"nats per token of held-out responses below the base model; other domains have other gains. {_COMPARED}"
     )
-    return Sheet("Distinct routing, and prediction", ("", "I(D;E)", "difference", "gain", "difference"), lines, note)
+    return Sheet(
+        "Distinct routing, and prediction", ("", "I(D;E)", "difference", "strength", "gain", "difference"), lines, note
+    )
 
 
 def embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
@@ -61,8 +65,9 @@ def correlations(found: Mapping[str, RankCorrelation]) -> Sheet:
         for name, value in found.items()
     )  # fmt: skip
     note = (
-        "Spearman's correlation with I(D;E) over configurations, each the mean of its seeds; interval by Fisher's z, p by permutation. "
-        "Detectable: the correlation that so many configurations would find in 80 % of studies."
+        "Spearman's correlation with I(D;E) over configurations, each the mean of its seeds. The interval is Fisher's; p is by "
+        "permutation, corrected for all rows (Holm). The configurations are a chosen list, no random sample. Detectable: a true "
+        "correlation of this size is found in 80 % of studies with so many configurations."
     )
     return Sheet("What goes with distinct routing", ("", "rho", "95 %", "p", "n", "detectable"), lines, note)
 
@@ -72,12 +77,16 @@ def papers(verdicts: Sequence[ClaimVerdict]) -> Sheet:
     lines = tuple(
         (f"{verdict.claim.says} ({verdict.claim.paper})", _difference(verdict.test, 3), verdict.verdict) for verdict in verdicts
     )
-    return Sheet("What papers say", ("claim", "found here", "verdict"), lines)
+    note = "Papers measure accuracy of large models; this study measures a small one. So a verdict says what holds here."
+    return Sheet("What papers say", ("claim", "found here", "verdict"), lines, note)
 
 
 def legend() -> str:
     """What the configurations are, as Markdown."""
-    lines = [f"- **{name}**: {how.about}. Compared with {reference_of(name)}." for name, how in CONFIGURATIONS.items()]
+    lines = [
+        f"- **{name}**: {how.about}." + f" Compared with {reference_of(name)}." * (reference_of(name) != name)
+        for name, how in CONFIGURATIONS.items()
+    ]
     return "\n".join(["## What the configurations are", *lines]) + "\n"
 
 
@@ -85,4 +94,4 @@ def _difference(test: PairedTest | None, decimals: int) -> str:
     if test is None:
         return ""
     low, high = test.interval
-    return f"{test.difference:+.{decimals}f} ± {(high - low) / 2:.{decimals}f}{'*' if told_apart(test) else ''}"
+    return f"{test.difference:+.{decimals}f} [{low:+.{decimals}f}, {high:+.{decimals}f}]{'*' if told_apart(test) else ''}"
