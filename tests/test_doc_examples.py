@@ -34,6 +34,7 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"\bsmollm2(?!-)", "pico"),
     (r"(?<=-m )MODEL", "routed"),
     (r" -r minilm", ""),
+    (r"-d prompts\b", "-d my-prompts.toml"),
     (r"-t (starter|STSBenchmark|llm2vec-15|DATA/\w+)", "-t my-task"),
     (r"mean@12", "mean@2"),
     (r"\S+/mrpc/train\.jsonl", "pairs.jsonl"),
@@ -144,6 +145,8 @@ def test_every_block_runs(page: Path, desk: Path) -> None:
         if language == "python" and OF_CLIENTS not in block:
             exec(compile(block.replace("smollm2", "pico"), page.name, "exec"), names)
             ran += 1
+        if language == "toml" and "template =" in block:
+            Path("my-prompts.toml").write_text(block, "utf-8")
         if language == "toml" and "stages =" in block:
             Path("own.toml").write_text(block.replace("smollm2", "pico"), "utf-8")
             run("unmask train own.toml -o own --set contrastive.steps=2 --set contrastive.batch=4")

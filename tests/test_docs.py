@@ -82,7 +82,11 @@ def parse(words: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize(("page", "command"), shown_commands())
-def test_shown_commands_parse(page: str, command: str) -> None:
+def test_shown_commands_parse(page: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(ROOT / "docs" / "how-to.md", "toml"):
+        if "template =" in block:
+            Path("my-prompts.toml").write_text(block, "utf-8")
     parse(shlex.split(command)[1:])
 
 
