@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.studies.routers.analysis import distinct_and_good, rows_of
+from unmask.experts.lesson_training import Learning, schedule
+from unmask.experts.lessons.lessons import Lesson, LessonTokens, read_lessons
+from unmask.io.arrays import load_arrays
+from unmask.models.bundled import resolve
+from unmask.models.loading import Source
+from unmask.probing.routing.record import read_record
+from unmask.studies.routers import anchor as anchoring
+from unmask.studies.routers import builder as building
+from unmask.studies.routers.analysis import distinct_and_good, information, rows_of
 from unmask.studies.routers.anchor import prototype_accuracy
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.conclusion import conclusion
@@ -24,6 +34,8 @@ from unmask.studies.routers.contest import decide, most_distinct
 from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
 from unmask.studies.routers.paper_claims import CLAIMS, verdicts
 from unmask.studies.routers.plan import LessonSource, load_plan, scales
+from unmask.studies.routers.recorded import first_choice_counts
+from unmask.studies.routers.run import RoutersRecord
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 
@@ -66,7 +78,9 @@ def test_pairs_become_lessons_either_way_and_rows_are_chosen_by_their_columns(tm
     asked = [(lesson.instruction, lesson.input, lesson.output) for lesson in lessons_of(write, tmp_path)]
     assert asked == [("Write a title.\narticle", "", "title")], "all lessons have one form"
     read = LessonSource(file="pairs.jsonl", instruction="Write an article.")
-    assert [(lesson.instruction, lesson.output) for lesson in lessons_of(read, tmp_path)] == [("Write an article.\ntitle", "article")]
+    assert [(lesson.instruction, lesson.output) for lesson in lessons_of(read, tmp_path)] == [
+        ("Write an article.\ntitle", "article")
+    ]
     rows = [{"task": task, "input": f"{task} {k}", "target": "yes"} for k in range(3) for task in ("logic", "sorting")]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     sorting = lessons_of(LessonSource(file="tasks.jsonl", where={"task": ("sorting",)}), tmp_path)
@@ -223,7 +237,11 @@ def test_a_finished_study_measures_nothing_again_and_grows(whole: Path, tmp_path
     more = command(tmp_path, "--set", 'configurations=["standard", "renormalised", "soft"]')
     assert CliRunner().invoke(app, more, catch_exceptions=False).exit_code == 0
     grown = json.loads((tmp_path / "pico" / "results.json").read_text())
-    assert [(row["name"], row["seeds"]) for row in grown["configurations"]] == [("standard", 2), ("soft", 2), ("renormalised", 2)]
+    assert [(row["name"], row["seeds"]) for row in grown["configurations"]] == [
+        ("standard", 2),
+        ("soft", 2),
+        ("renormalised", 2),
+    ]
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
@@ -241,3 +259,79 @@ def test_another_plan_in_the_same_folder_is_refused(whole: Path, tmp_path: Path)
     shutil.copytree(whole, tmp_path / "pico")
     done = CliRunner().invoke(app, command(tmp_path, "--set", "router.steps=3"))
     assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)
+
+
+def test_a_cell_outlives_its_mixture(whole: Path, tmp_path: Path) -> None:
+    """Mixtures and experts are large. What was measured stays without them."""
+    shutil.copytree(whole, tmp_path / "pico")
+    results = (tmp_path / "pico" / "results.json").read_bytes()
+    for name in ("mixtures", "experts"):
+        shutil.rmtree(tmp_path / "pico" / name)
+    assert CliRunner().invoke(app, command(tmp_path), catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "pico" / "results.json").read_bytes() == results
+    assert not (tmp_path / "pico" / "mixtures").exists()
+
+
+def test_only_tokens_of_responses_are_counted(whole: Path) -> None:
+    cell = whole / "cells" / "standard" / "0"
+    counts = load_arrays(cell / "counts.npz")["counts"]
+    lessons = [one for name in DOMAINS for one in read_lessons(whole / "lessons" / "far" / f"{name}.held-out.jsonl")]
+    tokenizer = AutoTokenizer.from_pretrained(resolve("pico"))
+    record = read_record(cell / "routing")
+    for text, lesson in enumerate(lessons):
+        ends = [last for _, last in tokenizer(lesson.prompt + lesson.output, return_offsets_mapping=True)["offset_mapping"]]
+        wanted = sum(last > len(lesson.prompt) for last in ends[: record.settings.max_length])
+        assert (counts[text].sum(axis=1) == wanted).all() and wanted < len(ends)
+    by_response = first_choice_counts(record, [0] * len(lessons))
+    assert (by_response.sum(axis=(1, 2)) > counts.sum(axis=(1, 2))).all(), "from the beginning, there are more"
+
+
+def test_a_balance_within_a_pass_sees_one_domain(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Learning] = {}
+    monkeypatch.setattr(building, "mix", lambda *_, learning, **__: seen.setdefault("now", learning))
+    monkeypatch.setattr(building, "train_expert", lambda *_, **__: None)
+    lessons = {name: read_lessons(whole / "lessons" / "far" / f"{name}.learned.jsonl") for name in DOMAINS}
+    builder = building.Builder(load_plan("smoke"), Source("pico"), {"far": LessonSet(lessons, lessons)}, tmp_path, 1, 2)
+    for name, passes in ((STANDARD, 1), ("balance pass 1", 4), ("balance step 1", 4)):
+        seen.clear()
+        builder.mixture(name, 0)
+        assert seen["now"].accumulate == passes
+    rows = schedule({name: [LessonTokens((1,), 0, name)] for name in DOMAINS}, 2, 4, 0)
+    assert [row.where for row in rows] == [*DOMAINS, *DOMAINS], "a batch holds one domain after the other"
+
+
+def test_a_study_may_grow_by_domains_but_not_change_them(whole: Path) -> None:
+    record = RoutersRecord.read(whole / "study.json")
+    assert record is not None
+    far = record.lessons["far"]
+    grown = record.model_copy(update={"lessons": {"far": far, "near": far}})
+    assert grown.is_same(record, whole) and record.is_same(grown, whole)
+    assert record.with_sets_of(grown).lessons == grown.lessons
+    [first, *rest] = far
+    other = {first: far[first].model_copy(update={"content": "0"}), **{name: far[name] for name in rest}}
+    assert not record.model_copy(update={"lessons": {"far": other}}).is_same(record, whole)
+    assert not record.model_copy(update={"dtype": "bfloat16"}).is_same(record, whole)
+
+
+def test_one_seed_shows_nothing_of_other_seeds() -> None:
+    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.9, 0.1, 0.45)}, seeds=1)
+    assert all(row.tests == {} for row in rows_of(cells, bases))
+    assert verdicts(cells, bases) == []
+
+
+def test_fewer_experts_than_domains_can_reach_one() -> None:
+    """Two experts for four domains, each pair of domains with its own."""
+    labels = np.repeat(np.arange(4), 6)
+    shares = np.eye(2)[labels // 2][:, None]
+    cell = Cell({f"domain{k}": (1.0,) * 6 for k in range(4)}, {"recorded": True}, {"hidden": {}}, shares)
+    assert information(cell) == pytest.approx(1, abs=0.02)
+
+
+def test_layers_that_tell_domains_apart_equally_well_give_the_middle_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracies = iter([0.5, 0.9, 0.9, 0.9, 0.7])
+    monkeypatch.setattr(anchoring, "prototype_accuracy", lambda *_: next(accuracies))
+    monkeypatch.setattr(anchoring, "encode_designs", lambda *_, **__: defaultdict(lambda: None))
+    monkeypatch.setattr(anchoring, "find_layers", lambda _: range(6))
+    for name in ("Backbone", "PromptTokenizer", "default_batch_tokens", "body_of"):
+        monkeypatch.setattr(anchoring, name, MagicMock())
+    assert anchoring.find_anchor(None, None, {"a": [Lesson("do", "it")]}, 64).layer == 3

@@ -51,7 +51,8 @@ class RoutersRecord(RunRecord):
     def is_same(self, before: RunRecord, folder: Path) -> bool:
         """Whether an earlier run had the same settings, and the same lessons in the sets that both have."""
         assert isinstance(before, RoutersRecord)
-        return super().is_same(before.model_copy(update={"lessons": {**self.lessons, **before.lessons}}), folder)
+        common = {name: before.lessons.get(name, lessons) for name, lessons in self.lessons.items()}
+        return super().is_same(before.model_copy(update={"lessons": common}), folder)
 
 
 @dataclass
