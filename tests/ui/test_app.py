@@ -169,7 +169,7 @@ def test_a_map_comes_in_steps(dense: Client) -> None:
     assert about["label_names"] == ["music", "sport", "<b>odd</b>"]
     near = dense.post("/api/neighbours", design="mean", place=3).json
     assert near["text"] == about["snippets"][3] and len(near["neighbours"]) == 10
-    assert dense.post("/api/search", query="CHOIR number 3").json == {"found": 1, "places": [7]}
+    assert dense.post("/api/search", query="CHOIR number 3").json == {"places": [7]}
     assert dense.post("/api/neighbours", design="mean", place=46).problem
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from tests.serving.running import until
 from unmask.designs.design import parse_designs
 from unmask.embedder import Embedder
+from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.ui.corpus import Corpus
 from unmask.ui.corpus_map import CorpusMap, project
+from unmask.ui.work import Stopped
 from unmask.ui.workbench import Workbench
 
 
@@ -85,9 +88,9 @@ def test_a_place_that_is_none_is_refused(place: int, corpus_map: CorpusMap) -> N
 
 
 def test_search_ignores_case_and_finds_what_is_literal(corpus_map: CorpusMap) -> None:
-    assert corpus_map.search("goal NUMBER 3") == {"found": 1, "places": [7]}
-    assert corpus_map.search("song")["found"] == 12
-    assert corpus_map.search("so.g")["found"] == corpus_map.search("")["found"] == 0
+    assert corpus_map.search("goal NUMBER 3") == {"places": [7]}
+    assert corpus_map.search("song") == {"places": list(range(0, 24, 2))}
+    assert corpus_map.search("so.g") == corpus_map.search("") == {"places": []}
 
 
 def test_texts_are_embedded_once_for_each_design(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,24 +112,101 @@ def test_texts_are_embedded_once_for_each_design(corpus_map: CorpusMap, monkeypa
     assert calls == ["mean", "last", "echo", "last"]
 
 
-def test_another_design_ends_the_work_for_the_one_before(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, ended, embed = threading.Event(), threading.Event(), corpus_map._embed
+def test_every_text_that_is_found_has_its_place(pico: Callable[..., Embedder]) -> None:
+    texts = tuple(f"song {number}" for number in range(300))
+    found = CorpusMap(Workbench(pico(), parse_designs("mean")), Corpus("texts", texts, None, 300)).search("Song")
+    assert found == {"places": list(range(300))}
 
-    def slow(name: str, texts: Any, projection: Any) -> Any:
-        if name == "last":
-            return embed(name, texts, projection)
-        begun.set()
+
+class Slow:
+    """Embedding of a map that goes on until it is told to stop, or to go on. begun: the names of the designs."""
+
+    def __init__(self, corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+        self.release = threading.Event()
+        self._embed = corpus_map._embed
+        monkeypatch.setattr(corpus_map, "_embed", self)
+
+    def __call__(self, name: str, texts: Any, projection: Any) -> Any:
+        self.begun.append(name)
         try:
-            while True:
+            while not self.release.wait(0.01):
                 projection.advance(0)
         finally:
-            ended.set()
+            self.ended.append(name)
+        return self._embed(name, texts, projection)
 
-    monkeypatch.setattr(corpus_map, "_embed", slow)
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("unmask-map")]
+
+
+def test_pages_with_different_designs_take_turns(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, before = Slow(corpus_map, monkeypatch), len(threads())
+    for _ in range(5):
+        for design in ("mean", "last", "echo"):
+            assert not corpus_map.get(design)["ready"]
+    until(lambda: slow.begun == ["mean"])
+    assert len(threads()) == before + 1 and slow.ended == []
+    slow.release.set()
+    until(lambda: all(corpus_map.get(design)["ready"] for design in ("last", "echo")))
+    assert slow.begun == ["mean", "last", "echo"]
+
+
+def test_a_design_that_no_page_asks_for_makes_way(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, now = Slow(corpus_map, monkeypatch), [100.0]
+    monkeypatch.setattr("unmask.ui.corpus_map.time.monotonic", lambda: now[0])
     assert corpus_map.get("mean") == {"ready": False, "design": "causal/plain/mean", "done": 0, "total": 24}
-    begun.wait(10)
-    ready(corpus_map, "last")
-    assert ended.wait(10)
+    corpus_map.get("last")
+    corpus_map.get("echo")
+    now[0] += 4
+    corpus_map.get("echo")
+    assert slow.ended == []
+    now[0] += 4
+    corpus_map.get("echo")
+    until(lambda: slow.begun == ["mean", "echo"])  # "last" waited in vain, and never began
+    assert slow.ended == ["mean"]
+    slow.release.set()
+
+
+def test_nobody_waits_for_the_tokens_of_a_map_that_is_closed(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenize, seen = PromptTokenizer.tokenize, []
+
+    def closing(self: Any, texts: Any, *rest: Any) -> Any:
+        for text in tokenize(self, texts, *rest):
+            corpus_map.close()
+            seen.append(text)
+            yield text
+
+    monkeypatch.setattr(PromptTokenizer, "tokenize", closing)
+    corpus_map.get("mean")
+    corpus_map._pool.shutdown(wait=True)
+    assert len(seen) == 1
+
+
+def test_a_projection_can_be_stopped_at_each_round() -> None:
+    steps: list[int] = []
+
+    def step() -> None:
+        steps.append(1)
+        if len(steps) == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        project(units(200, 100), step)
+    assert len(steps) == 3
+
+
+def test_wide_vectors_take_no_more_memory_than_themselves() -> None:
+    vectors = units(1500, 1500)
+    tracemalloc.start()
+    try:
+        project(vectors)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * vectors.nbytes
 
 
 def test_progress_counts_texts(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
-"""Corpus map: the texts of a corpus as points. They are embedded once under each design, in a thread of their own."""
+"""Corpus map: the texts of a corpus as points. One thread embeds them under one design after another."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +13,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.encoding.encode import Tally, encode_designs
+from unmask.encoding.encode import Tally, encode_tokenized
 from unmask.encoding.quantization import normalized
+from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.serving.gate import note
 from unmask.ui.corpus import Corpus
@@ -23,40 +26,56 @@ Unit = Float[NDArray[np.float32], "text dim"]
 _KEPT = 2  # designs whose vectors stay in memory: 20 000 texts of 576 dimensions take 46 MB
 _SNIPPET = 160
 _NEIGHBOURS = 10
-_MOST_FOUND = 200
+_PATIENCE = 5.0  # seconds; a page asks more often than this, also in a tab behind others
+_SUBSPACE = 12  # directions of the iteration: the more, the fewer rounds
+_MOST_ROUNDS = 40
+_SETTLED = 1e-5  # by how much the directions still turn
 
 
-def project(vectors: Unit) -> tuple[Float[NDArray[np.float64], "text two"], float]:
+def project(vectors: Unit, step: Callable[[], None] = lambda: None) -> tuple[Float[NDArray[np.float32], "text two"], float]:
     """The two first principal components of the vectors, and the share of the variance that they hold.
 
-    The largest coordinate of each component's direction is positive, so that the same vectors give the same map.
+    Subspace iteration: the memory is that of the vectors, however wide they are. step: called before each round; what it raises ends the
+    work. The largest coordinate of each component's direction is positive, so that the same vectors give the same map.
     """
-    centred = (vectors - vectors.mean(axis=0)).astype(np.float64)
-    texts, dim = centred.shape
-    if texts < dim:  # the eigenvectors of the smaller product
-        values, sides = np.linalg.eigh(centred @ centred.T)
-        directions = centred.T @ sides[:, ::-1][:, :2]
-        directions /= np.maximum(np.linalg.norm(directions, axis=0), 1e-12)
-    else:
-        values, sides = np.linalg.eigh(centred.T @ centred)
-        directions = sides[:, ::-1][:, :2]
-    directions = directions * np.where(directions[np.abs(directions).argmax(axis=0), range(directions.shape[1])] < 0, -1.0, 1.0)
-    points = np.zeros((texts, 2))
-    points[:, : directions.shape[1]] = centred @ directions
-    total = float(np.square(centred).sum())
-    return points, float(np.clip(values, 0, None)[-2:].sum() / total) if total > 1e-12 else 0.0
+    step()
+    centred = vectors - vectors.mean(axis=0)
+    total = float(np.einsum("td,td->t", centred, centred).sum(dtype=np.float64))
+    directions = _top_directions(centred, step)
+    signs = np.where(directions[np.abs(directions).argmax(axis=0), range(directions.shape[1])] < 0, -1, 1)
+    points = np.zeros((len(vectors), 2), np.float32)
+    points[:, : directions.shape[1]] = centred @ (directions * signs.astype(np.float32))
+    return points, float(np.square(points, dtype=np.float64).sum() / total) if total > 1e-12 else 0.0
+
+
+def _top_directions(centred: Unit, step: Callable[[], None]) -> Float[NDArray[np.float32], "dim two"]:
+    """The directions of the largest variance: two, or one if the vectors have one dimension or are one."""
+    width = min(_SUBSPACE, *centred.shape)
+    start = np.random.default_rng(0).standard_normal((centred.shape[1], width), np.float32)
+    subspace, found = np.linalg.qr(start)[0], np.zeros((centred.shape[1], 0), np.float32)
+    for _ in range(_MOST_ROUNDS):
+        step()
+        subspace = np.linalg.qr(centred.T @ (centred @ subspace))[0]
+        before, found = found, (subspace @ np.linalg.svd(centred @ subspace, full_matrices=False)[2].T)[:, :2]
+        if np.linalg.norm(found - before @ (before.T @ found)) < _SETTLED:
+            break
+    return found
 
 
 @dataclass
 class Projection:
-    """The map under one design. vectors are at unit length, and empty until all texts are embedded. error: why there is none."""
+    """The map under one design. vectors are at unit length, and None until all texts are embedded. error: why there is no map.
+
+    asked: when a page last asked for it, in seconds of a monotonic clock.
+    """
 
     name: str
     total: int
+    asked: float
     done: int = 0
     stop: Stop = field(default_factory=Stop)
     vectors: Unit | None = None
-    points: Float[NDArray[np.float64], "text two"] | None = None
+    points: Float[NDArray[np.float32], "text two"] | None = None
     share: float = 0.0
     cut: int = 0
     error: str | None = None
@@ -75,6 +94,7 @@ class CorpusMap:
         self.corpus, self._workbench = corpus, workbench
         self._maps: dict[str, Projection] = {}
         self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="unmask-map")
         self._folded = [text.casefold() for text in corpus.texts]
 
     def about(self) -> dict[str, Any]:
@@ -90,15 +110,19 @@ class CorpusMap:
         }
 
     def get(self, name: str) -> dict[str, Any]:
-        """The map under a design, or how far it is, as JSON. The first call starts the work, and ends that for other designs.
+        """The map under a design, or how far it is, as JSON. The first call puts it at the end of the queue.
 
-        Raises UnmaskError for a name that is no design or that the model cannot serve.
+        Designs that no page asks for any more make way for it. Raises UnmaskError for a name that is no design or that the model cannot
+        serve.
         """
         design = self._workbench.design(name).name
         with self._lock:
             if design not in self._maps:
-                self._start(name, design)
+                self._enqueue(name, design)
             found = self._maps[design] = self._maps.pop(design)
+            found.asked = time.monotonic()
+            if found.points is None:
+                self._stop_unwanted(found.asked)
         if found.error:
             with self._lock:
                 self._maps.pop(design, None)  # another try may go better
@@ -109,7 +133,7 @@ class CorpusMap:
         return {
             "ready": True,
             "design": design,
-            "points": (found.points / scale).round(4).tolist(),
+            "points": (found.points / scale).astype(float).round(4).tolist(),
             "share": found.share,
             "dim": found.vectors.shape[1] if found.vectors is not None else 0,
             "cut": found.cut,
@@ -131,31 +155,41 @@ class CorpusMap:
         }
 
     def search(self, query: str) -> dict[str, Any]:
-        """The places of the texts that contain a string, whatever its case, as JSON; the first ones if there are many."""
+        """The places of the texts that contain a string, whatever its case, as JSON."""
         wanted = query.casefold()
-        places = [place for place, text in enumerate(self._folded) if wanted in text] if wanted else []
-        return {"found": len(places), "places": places[:_MOST_FOUND]}
+        return {"places": [place for place, text in enumerate(self._folded) if wanted in text] if wanted else []}
 
     def close(self) -> None:
         """End all work at its next step."""
-        for projection in self._maps.values():
-            projection.stop.set()
-
-    def _start(self, name: str, design: str) -> None:
-        self._workbench.base.backbone.check(self._workbench.design(name))
-        for other, projection in list(self._maps.items()):
-            if projection.points is None:
+        with self._lock:
+            for projection in self._maps.values():
                 projection.stop.set()
-                del self._maps[other]
-        for old in list(self._maps)[: -_KEPT + 1]:
-            del self._maps[old]
-        self._maps[design] = projection = Projection(design, len(self.corpus.texts))
-        threading.Thread(target=self._compute, args=(name, projection), name="unmask-map", daemon=True).start()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _enqueue(self, name: str, design: str) -> None:
+        self._workbench.base.backbone.check(self._workbench.design(name))
+        self._maps[design] = projection = Projection(design, len(self.corpus.texts), time.monotonic())
+        self._pool.submit(self._compute, name, projection)
+
+    def _stop_unwanted(self, now: float) -> None:
+        for design, projection in list(self._maps.items()):
+            if projection.points is None and now - projection.asked > _PATIENCE:
+                projection.stop.set()
+                del self._maps[design]
+
+    def _make_room(self) -> None:
+        with self._lock:
+            finished = [design for design, projection in self._maps.items() if projection.points is not None]
+            for design in finished[: -_KEPT + 1]:
+                del self._maps[design]
 
     def _compute(self, name: str, projection: Projection) -> None:
         try:
-            projection.vectors, projection.cut = self._embed(name, self.corpus.texts, projection)
-            projection.points, projection.share = project(projection.vectors)
+            projection.stop()
+            self._make_room()
+            vectors, projection.cut = self._embed(name, self.corpus.texts, projection)
+            points, projection.share = project(vectors, projection.stop)
+            projection.vectors, projection.points = vectors, points
         except Stopped:
             pass
         except UnmaskError as error:
@@ -166,11 +200,15 @@ class CorpusMap:
 
     def _embed(self, name: str, texts: Sequence[str], projection: Projection) -> tuple[Unit, int]:
         embedder, tally = self._workbench.base.with_design(self._workbench.design(name)), Tally()
-        vectors = encode_designs(
+        tokenized: list[TokenizedText] = []
+        for text in embedder.prompt.tokenize(texts):
+            projection.stop()
+            tokenized.append(text)
+        vectors = encode_tokenized(
             embedder.backbone,
             embedder.prompt,
             {embedder.design: embedder.fitted},
-            texts,
+            tokenized,
             batch_tokens=embedder.batch_tokens,
             tally=tally,
             progress=projection.advance,

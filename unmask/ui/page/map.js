@@ -197,7 +197,6 @@ class MapView {
     }
     if (query !== this.search.value.trim()) return;
     this.matches = new Set(answer.places);
-    this.foundAll = answer.found;
     this.refresh();
   }
 
@@ -209,8 +208,7 @@ class MapView {
   listTexts() {
     const { frame } = this.drawing;
     const places = this.drawing.points.map((_, place) => place).filter((place) => this.wanted(place) && (this.matches !== null || this.drawing.inView(place, frame)));
-    const more = this.matches !== null && this.only.size === 0 ? this.foundAll : places.length;
-    this.heading.textContent = several(more, "text") + (this.matches === null ? " in view" : " found") + (more > LISTED ? ", the first " + LISTED + ":" : "");
+    this.heading.textContent = several(places.length, "text") + (this.matches === null ? " in view" : " found") + (places.length > LISTED ? ", the first " + LISTED + ":" : "");
     this.list.replaceChildren(...places.slice(0, LISTED).map((place) => this.item(place)));
   }
 
