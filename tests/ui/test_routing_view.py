@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,11 +13,13 @@ import torch
 
 from tests.families import FAMILIES
 from tests.mixture.models import language_model, saved_experts
+from tests.serving.running import until
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.mixture.gating import Routing, gates
 from unmask.mixture.model import MixtureModel
 from unmask.mixture.names import RouterKind
+from unmask.models.decoder import model_lock
 from unmask.ui.routing_view import MOST_TOKENS, as_json, routes
 
 TEXT = "A man plays a guitar."
@@ -86,6 +89,18 @@ def test_the_attention_of_the_design_counts(pico: Callable[..., Embedder]) -> No
     first, second = routes(causal, TEXT), routes(whole, TEXT)
     assert not np.allclose(first.weights, second.weights)
     assert np.allclose(first.weights, routes(causal, TEXT).weights)
+
+
+def test_others_may_use_the_model_meanwhile(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/mean", family="olmoe")
+    expected = routes(embedder, TEXT)
+    lock = model_lock(embedder.backbone.model)
+    with ThreadPoolExecutor(1) as pool:
+        with lock:
+            found = pool.submit(routes, embedder, TEXT)
+            until(lambda: bool(lock._waiting))
+            routes(embedder, "another text")
+        assert np.array_equal(found.result().weights, expected.weights)
 
 
 def test_a_dense_model_says_why_and_what_to_do(pico: Callable[..., Embedder]) -> None:

@@ -19,6 +19,7 @@ from unmask.encoding.batching import collate
 from unmask.errors import UnmaskError
 from unmask.mixture.gating import gates
 from unmask.mixture.model import MixtureModel
+from unmask.models.decoder import model_lock
 from unmask.models.routers import why_no_routers
 
 MOST_TOKENS = 200
@@ -108,7 +109,7 @@ def _read(backbone: Backbone, batch: TokenBatch, kind: str) -> list[tuple[nn.Mod
         seen.append(weights[0].float().cpu())
         return weights[:, 0]
 
-    with ExitStack() as hooks:
+    with model_lock(backbone.model), ExitStack() as hooks:
         for router in backbone.routers:
             hooks.callback(router.module.register_forward_hook(lambda module, *_: points.append(module)).remove)
         backbone.read(batch, [RoutingRead(kind, keep)])
