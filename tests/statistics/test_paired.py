@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.statistics.made_items import items_of, random_items
+from unmask.statistics import paired
 from unmask.statistics.bootstrap import METRICS, Items, score
 from unmask.statistics.intervals import unseen
 from unmask.statistics.paired import (
@@ -332,3 +333,14 @@ def test_the_normal_p_has_no_smallest_value() -> None:
     samples = np.random.default_rng(0).normal(size=(1, 2000))
     assert difference_test(samples + 12, samples * 0, [12.0], [0.0], n=9, normal=True).p < 1e-20
     assert difference_test(samples + 12, samples * 0, [12.0], [0.0], n=9).p == pytest.approx(2 / 2001)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.05, 0.12, 0.3])
+def test_many_differences_have_nearly_the_exact_p(shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above 500 differences p is from the normal distribution. Ties are among them."""
+    differences = np.round(np.random.default_rng(3).normal(shift, 1, 400), 1)
+    exact = wilcoxon(differences, np.zeros(400))
+    monkeypatch.setattr(paired, "_COUNTED", 100)
+    quick = wilcoxon(differences, np.zeros(400))
+    assert quick.p == pytest.approx(exact.p, rel=0.03)
+    assert quick.effect == exact.effect

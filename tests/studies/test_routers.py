@@ -180,13 +180,16 @@ def test_papers_are_confirmed_refuted_or_undecided_by_the_tests() -> None:
         STANDARD: (0.3, 0.2, 0.4), "renormalised": (0.3, 0.2, 0.4), "trained top-1": (0.3, 0.2, 0.4),
         "layer routers": (0.3, 0.1, 0.4), "soft": (0.3, 0.3, 0.4), "joint top-1": (0.3, 0.2, 0.4),
     })  # fmt: skip
-    found = {(one.claim.configuration, one.claim.yardstick): one.verdict for one in verdicts(cells, bases)}
+    rows = {row.name: row for row in rows_of(cells, bases)}
+    found = {(one.claim.configuration, one.claim.yardstick): one.verdict for one in verdicts(cells, bases, rows)}
     assert found == {
         ("layer routers", "gain"): "holds here",
         ("soft", "gain"): "does not hold here",
         ("joint top-1", "gain"): "undecided",
         ("joint top-1", "information"): "undecided",
     }
+    of_claim = next(one for one in verdicts(cells, bases, rows) if one.claim.configuration == "layer routers")
+    assert of_claim.test == rows["layer routers"].tests["gain"], "one comparison has one test, in the table and of the claim"
 
 
 def test_the_contest_is_with_the_most_distinct_rival_and_says_who_is_better() -> None:
@@ -315,8 +318,9 @@ def test_a_study_may_grow_by_domains_but_not_change_them(whole: Path) -> None:
 
 def test_one_seed_shows_nothing_of_other_seeds() -> None:
     cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.9, 0.1, 0.45)}, seeds=1)
-    assert all(row.tests == {} for row in rows_of(cells, bases))
-    assert verdicts(cells, bases) == []
+    rows = {row.name: row for row in rows_of(cells, bases)}
+    assert all(row.tests == {} for row in rows.values())
+    assert verdicts(cells, bases, rows) == []
 
 
 def test_fewer_experts_than_domains_can_reach_one() -> None:

@@ -6,12 +6,13 @@ What the study cannot carry is left out: finer experts of DeepSeekMoE are smalle
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from unmask.statistics.paired import PairedTest, told_apart, with_holm
-from unmask.studies.routers.analysis import Bases, Cells, Yardstick, differences
-from unmask.studies.routers.configurations import STANDARD
+from unmask.studies.routers.analysis import Bases, Cells, Row, Yardstick, differences
+from unmask.studies.routers.configurations import STANDARD, reference_of
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,25 @@ class ClaimVerdict:
     verdict: Verdict
 
 
-def verdicts(cells: Cells, bases: Bases) -> list[ClaimVerdict]:
-    """The verdict on every claim whose configurations were measured. Their tests are one family (Holm)."""
-    tested = [
-        (claim, test)
+def verdicts(cells: Cells, bases: Bases, rows: Mapping[str, Row]) -> list[ClaimVerdict]:
+    """The verdict on every claim whose configurations were measured with two seeds.
+
+    Where a table compares the same two, its test is used, with its correction. The other claims are a family of their own (Holm).
+    """
+    of_tables = {
+        claim: rows[claim.configuration].tests.get(claim.yardstick)
         for claim in CLAIMS
-        if claim.configuration in cells and claim.against in cells
+        if claim.against == reference_of(claim.configuration) and claim.configuration in rows
+    }
+    others = {
+        claim: test
+        for claim in CLAIMS
+        if claim.against != reference_of(claim.configuration) and claim.configuration in cells and claim.against in cells
         if (test := differences(claim.configuration, claim.against, cells, bases).get(claim.yardstick)) is not None
-    ]
-    corrected = with_holm([test for _, test in tested])
-    return [ClaimVerdict(claim, test, _verdict(claim, test)) for (claim, _), test in zip(tested, corrected, strict=True)]
+    }
+    corrected = dict(zip(others, with_holm(list(others.values())), strict=True))
+    tests = {claim: test for claim, test in {**of_tables, **corrected}.items() if test is not None}
+    return [ClaimVerdict(claim, tests[claim], _verdict(claim, tests[claim])) for claim in CLAIMS if claim in tests]
 
 
 def _verdict(claim: PaperClaim, test: PairedTest) -> Verdict:

@@ -78,7 +78,7 @@ class Findings:
 
     def verdicts(self) -> list[ClaimVerdict]:
         """What becomes of the claims of papers."""
-        return verdicts(self.cells, self.bases)
+        return verdicts(self.cells, self.bases, self.rows())
 
     def as_json(self) -> dict[str, Any]:
         """Every number of the report, and the measures of each cell."""
