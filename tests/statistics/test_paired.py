@@ -335,7 +335,7 @@ def test_the_normal_p_has_no_smallest_value() -> None:
     assert difference_test(samples + 12, samples * 0, [12.0], [0.0], n=9).p == pytest.approx(2 / 2001)
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.05, 0.12, 0.3])
+@pytest.mark.parametrize("shift", [0.0, 0.05, 0.12])
 def test_many_differences_have_nearly_the_exact_p(shift: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above 500 differences p is from the normal distribution. Ties are among them."""
     differences = np.round(np.random.default_rng(3).normal(shift, 1, 400), 1)
