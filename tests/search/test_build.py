@@ -16,6 +16,7 @@ from unmask.embedder import Embedder
 from unmask.encoding.vector_store import StoredRows
 from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in, remove
+from unmask.io.seals import Damaged
 from unmask.search import build as building
 from unmask.search.build import build
 from unmask.search.documents import Corpus, joined
@@ -75,8 +76,9 @@ def test_an_index_holds_the_documents_and_their_vectors(store: str, embedder: Em
 
 @pytest.mark.parametrize("store", STORES)
 def test_an_updated_index_is_the_one_that_is_built_anew(
-    store: str, embedder: Embedder, computed: list[str], tmp_path: Path
+    store: str, embedder: Embedder, computed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(building, "_ROWS", 1)  # every text is computed alone, so that vectors are equal to the last bit
     indexed(embedder, tmp_path, store=store)
     computed.clear()
     assert told(indexed(embedder, tmp_path, CHANGED, store=store)) == (5, 2, 2, 1, 2)
@@ -320,3 +322,37 @@ def test_a_corpus_may_be_many_files(embedder: Embedder, tmp_path: Path) -> None:
     assert (
         build(embedder, Job(Corpus.found([tmp_path], tmp_path / "index"), tmp_path / "index", "in memory").check()).added == 0
     )
+
+
+def test_an_update_that_was_planned_before_another_one_is_refused(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    late = job(tmp_path, CHANGED).check()
+    build(embedder, job(tmp_path, CHANGED[:4]).check())
+    newest = contents(opened(embedder, tmp_path))
+    job(tmp_path, CHANGED)
+    with pytest.raises(UnmaskError, match="was updated by another run"):
+        build(embedder, late)
+    assert contents(opened(embedder, tmp_path)) == newest
+    assert told(indexed(embedder, tmp_path, CHANGED))[0] == 5
+
+
+def test_a_first_build_that_was_planned_before_another_one_is_refused(embedder: Embedder, tmp_path: Path) -> None:
+    late = job(tmp_path, CHANGED).check()
+    indexed(embedder, tmp_path)
+    newest = contents(opened(embedder, tmp_path))
+    with pytest.raises(UnmaskError, match="was updated by another run"):
+        build(embedder, late)
+    assert contents(opened(embedder, tmp_path)) == newest
+
+
+@pytest.mark.parametrize("when", ["before planning", "after planning"])
+def test_a_damaged_record_removes_nothing(when: str, embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    record = tmp_path / "index" / "index.json"
+    whole = record.read_bytes()
+    planned = job(tmp_path, CHANGED).check()
+    record.write_bytes(whole.replace(b'"documents": 4', b'"documents": 5'))
+    with pytest.raises(Damaged, match="Make the index again in another folder"):
+        build(embedder, planned if when == "after planning" else job(tmp_path, CHANGED).check())
+    record.write_bytes(whole)
+    assert len(opened(embedder, tmp_path)) == 4

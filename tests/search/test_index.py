@@ -17,6 +17,8 @@ from tests.search.made import ROWS, indexed, opened
 from tests.tiny import write_task
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.io.seals import Damaged
+from unmask.search import record
 from unmask.search.build import build
 from unmask.search.documents import Corpus, read_documents
 from unmask.search.index import Index
@@ -158,21 +160,12 @@ def test_damage_is_noticed(embedder: Embedder, tmp_path: Path) -> None:
                 continue
             before = file.read_bytes()
             file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-            with (
-                pytest.raises(UnmaskError, match=r"damaged|is no index"),
-                pytest.warns() if file.name == "index.json" else no_warning(),
-            ):
+            with pytest.raises(Damaged, match=rf"{file.name}'.* damaged.*Make the index again in another folder"):
                 opened(embedder, tmp_path / store)
             file.write_bytes(before)
         shutil.rmtree(tmp_path / store / "index" / "data-1")
         with pytest.raises(UnmaskError, match="is missing"):
             opened(embedder, tmp_path / store)
-
-
-def no_warning() -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext()
 
 
 def test_an_update_is_not_seen_by_an_open_index(embedder: Embedder, tmp_path: Path) -> None:
@@ -218,3 +211,21 @@ def test_documents_are_read_as_the_task_reads_them(tmp_path: Path) -> None:
     texts, _ = task.texts_and_pairs
     documents = [one.joined for one in read_documents(Corpus((tmp_path / "task" / "corpus.jsonl",)))]
     assert texts[len(task.data["queries"]) :] == documents
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_an_update_while_an_index_is_opened_is_followed(
+    store: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed(embedder, tmp_path, store=store)
+    read = record.read_index
+
+    def slow(folder: Path) -> record.IndexRecord:
+        """Read the record; the index is updated before anything else is read."""
+        monkeypatch.setattr("unmask.search.index.read_index", read)
+        old = read(folder)
+        indexed(embedder, tmp_path, ROWS[:2])
+        return old
+
+    monkeypatch.setattr("unmask.search.index.read_index", slow)
+    assert len(opened(embedder, tmp_path).search("x")) == 2

@@ -23,8 +23,13 @@ class Record(BaseModel):
         Raises UnmaskError for a file with another content.
         """
         content = read_record(file)
+        return None if content is None else cls.checked(content, file)
+
+    @classmethod
+    def checked(cls, content: dict[str, Any], file: Path) -> Self:
+        """The record that has this content. Raises UnmaskError, which names the file, for another content."""
         try:
-            return None if content is None else cls.model_validate(content)
+            return cls.model_validate(content)
         except ValidationError as error:
             raise UnmaskError(f"'{file}' is not what this version of unmask wrote: {first_problem(error)}.") from error
 

@@ -19,9 +19,10 @@ from unmask.encoding.encode import Tally
 from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, make_own, only_run_in, remove
-from unmask.io.seals import check_seal, seal
+from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar, say
 from unmask.models.provenance import installed_versions, versions
+from unmask.search.data import open_data
 from unmask.search.documents import Document, Known, joined, read_documents, typed
 from unmask.search.embedding import difference, note, save_fit, with_fit
 from unmask.search.fusion import Rows
@@ -40,6 +41,7 @@ from unmask.search.record import (
     EmbedderRecord,
     IndexRecord,
     columns_of,
+    find_index,
 )
 from unmask.search.stores import STORES
 from unmask.search.stores.store import Block, Store
@@ -79,10 +81,14 @@ class Old:
 
 
 def build(embedder: Embedder, planned: Planned) -> Done:
-    """Make or update an index. Raises UnmaskError if another run writes to it, or if it was made with another embedder."""
+    """Make or update an index.
+
+    Raises UnmaskError if another run writes to it or did so after the job was planned, and if it was made with another embedder.
+    """
     folder = planned.job.output
     embedder.encode([], precision=planned.precision)  # says what is wrong with the precision
     with only_run_in(folder):
+        _require_as_planned(folder, planned)
         make_own(folder)
         _remove_unfinished(folder, planned.before)
         old = _open_old(folder, planned)
@@ -105,6 +111,12 @@ def build(embedder: Embedder, planned: Planned) -> Done:
         return _counts(planned, old, tally, record)
 
 
+def _require_as_planned(folder: Path, planned: Planned) -> None:
+    """Raise UnmaskError if another run wrote the index after this one was planned: the plan would remove what that run wrote."""
+    if find_index(folder) != planned.before:
+        raise UnmaskError(f"'{folder}' was updated by another run in the meantime: run the command again.")
+
+
 def _remove_unfinished(folder: Path, before: IndexRecord | None) -> None:
     """Remove the data of a run that was killed before its record was written, or before the old data were removed."""
     for data in folder.glob(f"{_DATA}*"):
@@ -117,8 +129,7 @@ def _open_old(folder: Path, planned: Planned) -> Old | None:
     before = planned.before
     if before is None:
         return None
-    check_seal(folder / before.data)
-    store = STORES[before.store].open(folder / before.data / STORE, before.layout)
+    store = open_data(folder, before)
     known: dict[str, Known] = {}
     rows: dict[bytes, int] = {}
     for batch in store.batches([ID, KEY, DIGEST]):

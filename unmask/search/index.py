@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from unmask.errors import UnmaskError, require_package, unknown
-from unmask.io.seals import Damaged, check_seal
+from unmask.search.data import open_data
 from unmask.search.documents import joined
 from unmask.search.filters import parse_filter
 from unmask.search.fusion import Ranking, Rows, fuse
 from unmask.search.hits import Hit
 from unmask.search.keywords import Keywords
 from unmask.search.rankers import DenseRanker, KeywordRanker, Ranker
-from unmask.search.record import ID, KEYWORDS, STORE, TEXT, TITLE, IndexRecord, read_index
+from unmask.search.record import ID, KEYWORDS, TEXT, TITLE, IndexRecord, read_index
 from unmask.search.snippets import snippet
 from unmask.search.stores import STORES
 
@@ -46,10 +46,7 @@ class Index:
         self._embedder, self._device, self._trust = embedder, device, trust_remote_code
         require_package(STORES[record.store].needs)
         self._data = folder / record.data
-        if not self._data.is_dir():
-            raise Damaged(f"'{folder}' is damaged: '{record.data}' is missing. Make the index again.")
-        check_seal(self._data)
-        self._store = STORES[record.store].open(self._data / STORE, record.layout)
+        self._store = open_data(folder, record)
 
     @classmethod
     def open(
@@ -65,7 +62,14 @@ class Index:
         Raises UnmaskError for a folder that is no index or is damaged.
         """
         place = Path(folder).expanduser()
-        return cls(place, read_index(place), embedder, device, trust_remote_code)
+        record = read_index(place)
+        while True:
+            try:
+                return cls(place, record, embedder, device, trust_remote_code)
+            except Exception:
+                if (newest := read_index(place)) == record:
+                    raise
+                record = newest  # an update removed the data while they were opened
 
     def __len__(self) -> int:
         """Number of documents."""

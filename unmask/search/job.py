@@ -12,7 +12,7 @@ from unmask.io.files import check_output, is_own
 from unmask.search.documents import Corpus, Survey, survey
 from unmask.search.filters import ColumnType
 from unmask.search.keywords import stemmer
-from unmask.search.record import RECORD, IndexRecord
+from unmask.search.record import IndexRecord, find_index
 from unmask.search.stores import STORES, default_store
 
 EXACT_UP_TO: Final = 100_000
@@ -47,7 +47,7 @@ class Job:
         check_output(self.output, self.corpus.files, folder=True)
         if not is_own(self.output):
             raise UnmaskError(f"'{self.output}' holds files that are not of an index: give another folder.")
-        before = IndexRecord.read(self.output / RECORD)
+        before = find_index(self.output)
         self._require_as_before(before)
         store = self.store or (before.store if before else default_store())
         for module in (STORES[store].needs, "bm25s"):

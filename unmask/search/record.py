@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from unmask.encoding.precision import Precision
 from unmask.errors import UnmaskError
 from unmask.io.records import Record
+from unmask.io.seals import Damaged, open_line
 from unmask.search.filters import Column, ColumnType
 from unmask.search.stores.store import Layout
 
@@ -94,13 +95,28 @@ class IndexRecord(Record):
 
 
 def read_index(folder: Path) -> IndexRecord:
-    """The record of an index. Raises UnmaskError for a folder that is none."""
-    record = IndexRecord.read(folder / RECORD)
+    """The record of an index. Raises UnmaskError for a folder that is none, and Damaged for a record that was changed."""
+    record = find_index(folder)
     if record is None:
-        raise UnmaskError(
-            f"'{folder}' is no index, or its {RECORD} is damaged. Make one: unmask index TEXTS -o {folder} -m MODEL."
-        )
+        raise UnmaskError(f"'{folder}' is no index. Make one: unmask index TEXTS -o {folder} -m MODEL.")
     return record
+
+
+def find_index(folder: Path) -> IndexRecord | None:
+    """The record of an index; None if there is none. Raises Damaged: a damaged record must not pass for a folder without an index."""
+    file = folder / RECORD
+    try:
+        content = open_line(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except Damaged as error:
+        raise Damaged(f"'{file}' is damaged: {error}. {remedy(folder)}") from error
+    return IndexRecord.checked(content, file)
+
+
+def remedy(folder: Path) -> str:
+    """What to do about a damaged index, in words."""
+    return f"Make the index again in another folder, or remove '{folder}' first."
 
 
 def columns_of(types: dict[str, ColumnType]) -> tuple[ColumnRecord, ...]:
