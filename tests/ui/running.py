@@ -51,10 +51,10 @@ class Client:
     server: PageServer
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-        """Send one request with the cookie. A header of the value "" is left out; a body that is not bytes is sent as JSON."""
+        """Send one request with the token. A header of the value "" is left out; a body that is not bytes is sent as JSON."""
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
-        sent = {"host": f"127.0.0.1:{self.server.port}", "cookie": f"unmask-{self.server.port}={self.server.token}"}
+        sent = {"host": f"127.0.0.1:{self.server.port}", "x-unmask-token": self.server.token}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
         try:

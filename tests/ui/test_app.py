@@ -199,8 +199,8 @@ class Held:
     def ask(self) -> http.client.HTTPConnection:
         """Send a request whose answer nobody has read yet."""
         connection = http.client.HTTPConnection("127.0.0.1", self.client.server.port, timeout=20)
-        cookie = f"unmask-{self.client.server.port}={self.client.server.token}"
-        connection.request("POST", "/api/similarities", json.dumps({"designs": ["mean"], "texts": TWO}), {"cookie": cookie})
+        headers = {"x-unmask-token": self.client.server.token}
+        connection.request("POST", "/api/similarities", json.dumps({"designs": ["mean"], "texts": TWO}), headers)
         return connection
 
 

@@ -106,7 +106,8 @@ def test_it_opens_quickly_and_forgets_the_token(look: Any, dense: Client) -> Non
 def test_without_the_token_it_says_what_to_do(browser: Browser, dense: Client) -> None:
     page = browser.new_page()
     page.goto(f"http://127.0.0.1:{dense.server.port}/")
-    assert "Open the address that `unmask ui` printed" in page.content()
+    page.locator("#problem:visible").wait_for()
+    assert "Open the address that `unmask ui` printed" in page.locator("#problem").inner_text()
     page.close()
 
 

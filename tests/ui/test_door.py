@@ -1,7 +1,8 @@
-"""The door: only the browser that has the token, only a page of our own, only under our names, and within limits."""
+"""The door: only a page that has the token, only a page of our own, only under our names, and within limits."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -9,38 +10,58 @@ import re
 import pytest
 
 from tests.ui.running import Client
-from unmask.ui.door import HEADERS, LIMITS, POLICY
+from unmask.serving.bodies import Message, Receive, Send
+from unmask.ui.door import HEADERS, LIMITS, POLICY, Door
 
 PATHS = ("/", "/main.js", "/style.css", "/api/state", "/api/corpus", "/nowhere")
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_nothing_is_answered_without_the_token(path: str, dense: Client) -> None:
-    for cookie in ("", "unmask=x", f"unmask-{dense.server.port}=x", f"other={dense.server.token}", '"; =; \x80'):
-        answer = dense.get(path, cookie=cookie)
+@pytest.mark.parametrize("path", ["/api/state", "/api/corpus", "/api/nowhere", "/%61pi/state"])
+def test_nothing_is_told_without_the_token(path: str, dense: Client) -> None:
+    for token in ("", "x", f"{dense.server.token}x", "\xff"):
+        answer = dense.get(path, x_unmask_token=token)
         assert answer.status == 401 and "token" in answer.problem
-        assert "set-cookie" not in answer.headers
+    body = json.dumps({"query": "song"}).encode()
+    assert dense.ask("POST", "/api/search", body, x_unmask_token="").status == 401
 
 
-@pytest.mark.parametrize("query", ["", "?token=", "?token=x", "?Token={token}", "?token={token}x", "?token=%ff&token={token}"])
-def test_a_wrong_token_opens_nothing(query: str, dense: Client) -> None:
-    answer = dense.get("/" + query.format(token=dense.server.token), cookie="")
-    assert answer.status == 401 and "set-cookie" not in answer.headers
-
-
-def test_the_token_of_the_address_becomes_a_cookie(dense: Client) -> None:
+def test_a_cookie_opens_nothing_and_none_is_set(dense: Client) -> None:
     path = dense.server.address.partition(str(dense.server.port))[2]
-    answer = dense.get(path, cookie="", sec_fetch_site="none")
-    assert answer.status == 200 and b"<!doctype html>" in answer.body
-    value, *attributes = answer.headers["set-cookie"].split("; ")
-    assert value == f"unmask-{dense.server.port}={dense.server.token}"
-    assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=Strict"]
-    assert dense.get("/", cookie=value).status == 200
-    assert "set-cookie" not in dense.get("/", cookie=value).headers
+    answer = dense.get(path, x_unmask_token="", sec_fetch_site="none")
+    assert answer.status == 200 and b"<!doctype html>" in answer.body and "set-cookie" not in answer.headers
+    cookie = f"unmask-{dense.server.port}={dense.server.token}; token={dense.server.token}"
+    assert dense.get("/api/state", x_unmask_token="", cookie=cookie).status == 401
+    assert dense.get(f"/api/state?token={dense.server.token}", x_unmask_token="").status == 401
 
 
-def test_the_token_works_for_the_page_only(dense: Client) -> None:
-    assert dense.get(f"/api/state?token={dense.server.token}", cookie="").status == 401
+def test_files_of_the_page_hold_nothing_of_the_user(dense: Client) -> None:
+    for path in ("/", "/?token=x", "/main.js", "/style.css"):
+        answer = dense.get(path, x_unmask_token="")
+        assert answer.status == 200 and dense.server.token.encode() not in answer.body
+
+
+def test_another_page_may_link_to_the_address_with_the_token(dense: Client) -> None:
+    assert dense.get(f"/?token={dense.server.token}", sec_fetch_site="cross-site").status == 200
+    for query in ("", "?token=", "?token=x", f"?Token={dense.server.token}", f"?token=%ff&token={dense.server.token}"):
+        assert dense.get("/" + query, sec_fetch_site="cross-site").status == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.1:80"])
+def test_the_common_port_may_be_left_out(host: str) -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    sent: list[Message] = []
+    headers = [(b"host", host.encode()), (b"origin", f"http://{host}".encode())]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
+    asyncio.run(Door(app, "token", 80)(scope, receive, send))
+    assert sent[0]["status"] == 200
 
 
 def test_the_token_is_long_and_new_each_time(dense: Client, routed: Client) -> None:
@@ -87,7 +108,7 @@ def test_our_own_page_may(dense: Client) -> None:
 def test_every_answer_has_the_headers(path: str, dense: Client) -> None:
     for answer in (
         dense.get(path),
-        dense.get(path, cookie=""),
+        dense.get(path, x_unmask_token=""),
         dense.get(path, host="evil.example"),
         dense.ask("POST", path, b"{"),
     ):

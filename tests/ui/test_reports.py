@@ -65,8 +65,8 @@ def address(client: Client, number: int = 0) -> str:
     return f"/reports/{client.server.page.key}/{number}/"
 
 
-def test_a_report_is_served_into_a_sandbox_without_a_cookie(dense: Client) -> None:
-    answer = dense.get(address(dense), cookie="", sec_fetch_site="cross-site")  # as a link inside of a report asks
+def test_a_report_is_served_into_a_sandbox_without_the_token(dense: Client) -> None:
+    answer = dense.get(address(dense), x_unmask_token="", sec_fetch_site="cross-site")  # as a link inside of a report asks
     assert answer.status == 200 and b"<title>unmask report" in answer.body
     policy = answer.headers["content-security-policy"]
     assert policy.startswith("sandbox allow-scripts allow-downloads; default-src 'none'")
@@ -75,10 +75,10 @@ def test_a_report_is_served_into_a_sandbox_without_a_cookie(dense: Client) -> No
 
 
 def test_figures_and_data_beside_it_are_served_by_their_names(dense: Client) -> None:
-    figure = dense.get(address(dense) + "figures/ranking.svg", cookie="")
+    figure = dense.get(address(dense) + "figures/ranking.svg", x_unmask_token="")
     assert figure.status == 200 and figure.headers["content-type"] == "image/svg+xml"
     assert figure.headers["content-security-policy"].startswith("sandbox")
-    table = dense.get(address(dense) + "data/results.csv", cookie="")
+    table = dense.get(address(dense) + "data/results.csv", x_unmask_token="")
     assert table.status == 200 and table.headers["content-disposition"] == "attachment"
 
 
@@ -90,7 +90,7 @@ OTHERS = (
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_nothing_else_is(name: str, dense: Client) -> None:
-    assert dense.get(address(dense) + name, cookie="").status == 404
+    assert dense.get(address(dense) + name, x_unmask_token="").status == 404
 
 
 @pytest.mark.parametrize("number", ["1", "-1", "00", "x", "%30", "%c2%b2"])
@@ -107,4 +107,4 @@ def test_a_report_needs_the_key(dense: Client) -> None:
 
 def test_the_key_is_not_the_token(dense: Client) -> None:
     assert dense.server.page.key != dense.server.token
-    assert dense.get("/api/state", cookie=f"unmask-{dense.server.port}={dense.server.page.key}").status == 401
+    assert dense.get("/api/state", x_unmask_token=dense.server.page.key).status == 401

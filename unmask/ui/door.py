@@ -1,14 +1,14 @@
-"""Door: what every request to the page passes. Only the browser that has the token, and only a page of our own, gets further.
+"""Door: what every request to the page passes. Only a page that has the token gets an answer from the model.
 
-The token comes once in the address, and then in a cookie. The `Host` header is checked, since a name of somebody else may lead to this
-machine (DNS rebinding). `Origin` and `Sec-Fetch-Site` are checked, since another server of this machine shares our cookies.
+The page takes the token from its address, keeps it for its tab, and sends it in a header. A cookie would also go to the servers on all
+other ports of this machine. Files of the page hold nothing of the user, and need no token. The `Host` header is checked, since a name of
+somebody else may lead to this machine (DNS rebinding). `Origin` and `Sec-Fetch-Site` are checked, so that no other page uses this one.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from unmask.serving.bodies import App, Gone, Message, Receive, Send, Traffic, read_body, replay
@@ -17,7 +17,10 @@ from unmask.serving.limits import Limits
 from unmask.serving.protocol import ApiError
 
 REPORTS = "/reports/"
-"""Below this path, a key in the path stands for the cookie: a report has an origin of its own, which gets no cookie."""
+"""Below this path, a key in the path stands for the token: a link cannot send a header, and a report has an origin of its own."""
+COMPUTED = "/api/"
+"""Below this path, an answer needs the token."""
+TOKEN_HEADER = "x-unmask-token"
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -34,6 +37,7 @@ HEADERS = {
 }
 """Headers of every answer. A route may replace them."""
 
+_HTTP = 80  # a browser leaves this port out of `Host` and `Origin`
 FAILED = "The page failed on this request."
 LIMITS = Limits(body_bytes=2**20, bodies_bytes=8 * 2**20, requests=32, connections=64)
 
@@ -44,8 +48,8 @@ class Door:
     def __init__(self, app: App, token: str, port: int) -> None:
         """Stand before an application that listens on a port of this machine."""
         self._app, self._token = app, token
-        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._cookie = f"unmask-{port}"  # a browser gives the cookies of one port to all ports
+        names = ("127.0.0.1", "localhost")
+        self._hosts = {f"{name}:{port}" for name in names} | set(names if port == _HTTP else ())
         self._traffic = Traffic()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -76,11 +80,11 @@ class Door:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self._require_our_name(headers)
         if not scope["path"].startswith(REPORTS):  # these check a key of their own
-            fresh = scope["path"] == "/" and self._is_token(_token_in(scope["query_string"]))
-            if not fresh:
-                self._require_our_browser(headers)
-            else:
-                send = self._with_cookie(send)
+            opened = scope["path"] == "/" and self._is_token(_token_in(scope["query_string"]))
+            if not opened:  # whoever has the address may link to it
+                self._require_our_page(headers)
+            if scope["path"].startswith(COMPUTED) and not self._is_token(headers.get(TOKEN_HEADER, "")):
+                raise ApiError(401, "Open the address that `unmask ui` printed: it holds a token.")
         if self._traffic.requests >= LIMITS.requests:
             raise ApiError(429, "Too many requests are open. Close other tabs of this page.", retry_after=1)
         self._traffic.requests += 1
@@ -96,36 +100,16 @@ class Door:
         if headers.get("host", "").lower() not in self._hosts:
             raise ApiError(421, "This page answers under 127.0.0.1 and localhost only.")
 
-    def _require_our_browser(self, headers: Mapping[str, str]) -> None:
+    def _require_our_page(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("origin")
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") or (
             origin is not None and origin.removeprefix("http://") not in self._hosts
         ):
             raise ApiError(403, "Another page may not use this one.")
-        if not self._is_token(_cookie_in(headers.get("cookie", ""), self._cookie)):
-            raise ApiError(401, "Open the address that `unmask ui` printed: it holds a token.")
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
 
-    def _with_cookie(self, send: Send) -> Send:
-        cookie = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-
-        async def setting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], (b"set-cookie", cookie.encode())]
-            await send(message)
-
-        return setting
-
 
 def _token_in(query: bytes) -> str:
     return parse_qs(query.decode("latin-1")).get("token", [""])[0]
-
-
-def _cookie_in(header: str, name: str) -> str:
-    try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return found.value if found else ""

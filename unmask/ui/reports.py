@@ -1,7 +1,7 @@
 """Reports: the HTML pages of this program in the folders that the user named, found once, when the page starts.
 
 A request names a report by its number, and a file beside it by its name in a table that is made here. No path of a request reaches the
-file system. A report has scripts inside, so it is served into a sandbox: an origin of its own, without cookies and without a network.
+file system. A report has scripts inside, so it is served into a sandbox: an origin of its own, which sees no token and fetches nothing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 // The page: its designs, its tabs, and one module for each view.
-import { Refused, get } from "./api.js";
+import { Refused, get, takeToken } from "./api.js";
 import { compareView } from "./compare.js";
 import { setUpDesigns } from "./designs.js";
 import { byId, several, shown } from "./dom.js";
@@ -22,7 +22,6 @@ function show(name, focus) {
     if (selected && focus) tab.focus();
     if (!selected && views[other].hide) views[other].hide();
   }
-  // also without its token, the address leads here
   history.replaceState(null, "", "/#" + name);
   if (views[name].show) views[name].show();
 }
@@ -63,4 +62,5 @@ async function open() {
   }
 }
 
+takeToken();
 open();
