@@ -356,3 +356,48 @@ def test_a_damaged_record_removes_nothing(when: str, embedder: Embedder, tmp_pat
         build(embedder, planned if when == "after planning" else job(tmp_path, CHANGED).check())
     record.write_bytes(whole)
     assert len(opened(embedder, tmp_path)) == 4
+
+
+@pytest.mark.parametrize("moment", ["_embed", "_write"])
+@pytest.mark.parametrize("change", ["vanished", "doubled", "one for another"])
+def test_documents_that_vanish_or_double_while_they_are_read_are_noticed(
+    change: str, moment: str, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed(embedder, tmp_path)
+    before = contents(opened(embedder, tmp_path))
+    changed = {"vanished": CHANGED[:4], "doubled": [*CHANGED, CHANGED[0]], "one for another": [*CHANGED[:4], CHANGED[0]]}
+    work = getattr(building, moment)
+
+    def after_a_change(*given: Any) -> Any:
+        write_rows(tmp_path / "corpus.jsonl", changed[change])
+        return work(*given)
+
+    monkeypatch.setattr(building, moment, after_a_change)
+    with pytest.raises(UnmaskError, match=r"changed while .* read"):
+        indexed(embedder, tmp_path, CHANGED)
+    assert contents(opened(embedder, tmp_path)) == before
+    assert left_in(tmp_path / "index") == [".unmask-vectors", "data-1", "index.json"]
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    ("given", "rows"), [(ROWS, ROWS), (CHANGED, CHANGED), (ROWS[:1], ROWS)], ids=["same rows", "other rows", "kept rows"]
+)
+def test_an_index_with_doubled_rows_is_put_right(
+    given: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
+    store: str,
+    embedder: Embedder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(building, "_ROWS", 1)
+    documents = building._documents
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "_documents", lambda planned: (one for one in documents(planned) for _ in range(2)))
+        indexed(embedder, tmp_path, store=store)
+    assert len(opened(embedder, tmp_path)) == 2 * len(ROWS)
+    indexed(embedder, tmp_path, given, keep_missing=rows is ROWS)
+    (tmp_path / "anew").mkdir()
+    indexed(embedder, tmp_path / "anew", rows, store=store)
+    assert contents(opened(embedder, tmp_path)) == contents(opened(embedder, tmp_path / "anew"))

@@ -132,17 +132,19 @@ def _open_old(folder: Path, planned: Planned) -> Old | None:
     store = open_data(folder, before)
     known: dict[str, Known] = {}
     rows: dict[bytes, int] = {}
+    row = 0  # not the number of ids, which is smaller if a document lies there twice
     for batch in store.batches([ID, KEY, DIGEST]):
         for name, key, digest in zip(*(batch[field].to_pylist() for field in (ID, KEY, DIGEST)), strict=True):
-            rows[key] = len(known)
+            rows[key] = row
             known[name] = Known(key, digest)
+            row += 1
     return Old(store, known, rows)
 
 
 def _differs(planned: Planned, old: Old | None) -> bool:
     """Whether the index would hold anything else, or in another order, or under other types, or gets an approximate index."""
     before, after = planned.before, _known(planned, old)
-    if before is None or old is None or list(after.items()) != list(old.known.items()):
+    if before is None or old is None or list(after.items()) != list(old.known.items()) or len(old.store) != len(after):
         return True
     return before.types != planned.types or before.approximate != planned.approximate
 
@@ -214,11 +216,17 @@ def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRo
 
 
 def _documents(planned: Planned) -> Iterator[Document]:
-    """The documents of the files, once more. Raises UnmaskError for one that is not as it was surveyed."""
+    """The documents of the files, once more. Raises UnmaskError if they are not those that were surveyed, each of them once."""
+    missing = dict(planned.survey.documents)
     for document in read_documents(planned.job.corpus):
-        if planned.survey.documents.get(document.id) != document.known:
+        if missing.pop(document.id, None) != document.known:
             raise UnmaskError(f"{document.file}, line {document.line} was changed while it was read: run the command again.")
         yield document
+    if missing:
+        raise UnmaskError(
+            f"The files were changed while they were read: the document {next(iter(missing))[:80]!r} is no longer in them. Run the "
+            "command again."
+        )
 
 
 def _kept_documents(planned: Planned, old: Old | None) -> Iterator[Document]:
@@ -226,9 +234,11 @@ def _kept_documents(planned: Planned, old: Old | None) -> Iterator[Document]:
     if old is None or planned.before is None or not planned.job.keep_missing:
         return
     names = {column.field: column.name for column in planned.before.columns}
+    missing = old.known.keys() - planned.survey.documents.keys()
     for batch in old.store.batches([ID, TITLE, TEXT, *names]):
         for row in batch.to_pylist():
-            if row[ID] not in planned.survey.documents:
+            if row[ID] in missing:
+                missing.remove(row[ID])
                 columns = {name: row[field] for field, name in names.items()}
                 yield Document(row[ID], row[TITLE], row[TEXT], columns, planned.job.output, 0)
 
