@@ -187,16 +187,6 @@ def kill(patch: pytest.MonkeyPatch, at: str) -> None:
         patch.setattr(building, "remove", lambda path: die() if path.name == "data-1" else remove(path))
 
 
-def test_files_of_somebody_else_stay(embedder: Embedder, tmp_path: Path) -> None:
-    indexed(embedder, tmp_path)
-    for name in ("data-1.txt", "data-notes/note.txt"):
-        (tmp_path / "index" / name).parent.mkdir(exist_ok=True)
-        (tmp_path / "index" / name).write_text("mine")
-    (tmp_path / "index" / "data-7").mkdir()
-    indexed(embedder, tmp_path, CHANGED)
-    assert left_in(tmp_path / "index") == ["data-1.txt", "data-2", "data-notes", "index.json"]
-
-
 def test_a_second_run_is_refused(embedder: Embedder, tmp_path: Path) -> None:
     planned = job(tmp_path).check()
     with only_run_in(tmp_path / "index"), pytest.raises(UnmaskError, match="Another run is writing"):

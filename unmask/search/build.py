@@ -22,7 +22,7 @@ from unmask.io.files import atomic_folder, make_own, only_run_in, remove
 from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar, say
 from unmask.models.provenance import installed_versions, versions
-from unmask.search.data import open_data
+from unmask.search.data import next_data, open_data, remove_unfinished
 from unmask.search.documents import Document, Known, joined, read_documents, typed
 from unmask.search.embedding import difference, note, save_fit, with_fit
 from unmask.search.fusion import Rows
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
     from unmask.embedder import Embedder
 
-_DATA = "data-"
 _ROWS, _CHARACTERS = 512, 2_000_000
 """The most documents of a block, and the characters after which it ends."""
 _SAMPLE, _NEAREST = 100, 10
@@ -90,7 +89,7 @@ def build(embedder: Embedder, planned: Planned) -> Done:
     with only_run_in(folder):
         _require_as_planned(folder, planned)
         make_own(folder)
-        _remove_unfinished(folder, planned.before)
+        remove_unfinished(folder, planned.before)
         old = _open_old(folder, planned)
         if planned.before is not None:
             embedder = with_fit(embedder, planned.before.embedder, folder / planned.before.data)
@@ -115,14 +114,6 @@ def _require_as_planned(folder: Path, planned: Planned) -> None:
     """Raise UnmaskError if another run wrote the index after this one was planned: the plan would remove what that run wrote."""
     if find_index(folder) != planned.before:
         raise UnmaskError(f"'{folder}' was updated by another run in the meantime: run the command again.")
-
-
-def _remove_unfinished(folder: Path, before: IndexRecord | None) -> None:
-    """Remove the data of a run that was killed before its record was written, or before the old data were removed."""
-    for data in folder.glob(f"{_DATA}*"):
-        ours = data.is_dir() and data.name.removeprefix(_DATA).isdecimal()
-        if ours and (before is None or data.name != before.data):
-            remove(data)
 
 
 def _open_old(folder: Path, planned: Planned) -> Old | None:
@@ -188,10 +179,9 @@ def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRo
 
 def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRows, noted: EmbedderRecord) -> IndexRecord:
     """Write a new folder of data. The record that names it is returned."""
-    before, job = planned.before, planned.job
-    number = int(before.data.removeprefix(_DATA)) + 1 if before else 1
+    job = planned.job
     record = IndexRecord(
-        data=f"{_DATA}{number}",
+        data=next_data(job.output, planned.before),
         store=planned.store,
         documents=len(_known(planned, old)),
         dim=embedder.dim,
@@ -212,6 +202,7 @@ def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRo
         save_fit(embedder, data)
         recall = measured_recall(store, record) if record.approximate else None
         seal(data)
+        make_own(data)
     return record.model_copy(update={"recall": recall})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from unmask.encoding.precision import Precision
 from unmask.errors import UnmaskError
@@ -59,7 +59,7 @@ class IndexRecord(Record):
     """
 
     format: Literal[1] = 1
-    data: str
+    data: str = Field(pattern="^data-[1-9][0-9]*$")
     store: str
     documents: int
     dim: int
