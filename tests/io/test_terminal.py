@@ -159,6 +159,19 @@ def test_what_cannot_be_encoded_is_shown_too() -> None:
     assert terminal.visible("Ünïcode 漢字 👩‍👩‍👧 \u00a0") == "Ünïcode 漢字 👩‍👩‍👧 \u00a0"
 
 
+@pytest.mark.parametrize(
+    "character",
+    [*"\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u2060\u202e\u3164\ufeff\uffa0", "\U000e0001", "\U000e0041", "\U000e007f"],
+    ids=ascii,
+)
+def test_an_invisible_character_is_shown(character: str, capsys: pytest.CaptureFixture[str]) -> None:
+    escaped = character.encode("unicode_escape").decode()
+    assert terminal.visible(f"a{character}b") == f"a{escaped}b"
+    assert escaped in on(lambda _: f"a{character}b")
+    terminal.tell(f"a{character}b")
+    assert capsys.readouterr().out == f"a{escaped}b\n"
+
+
 # --- nothing goes around it ------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.node import module, value_of
+from unmask.io.terminal import visible
 
 BROWSER = """
 const kept = new Map();
@@ -28,3 +31,25 @@ def test_the_token_of_the_address_is_kept_for_the_tab_and_sent_in_a_header() -> 
     assert [one["headers"]["x-unmask-token"] for one in found["sent"]] == ["abc", "abc"]
     assert [one["credentials"] for one in found["sent"]] == ["omit", "omit"]
     assert found["sent"][1]["headers"]["content-type"] == "application/json"
+
+
+CHARACTERS = [*map(chr, range(0x3200)), *map(chr, range(0xFE00, 0x10000)), *map(chr, range(0x1F300, 0x1F400))]
+CHARACTERS += [*map(chr, range(0xE0000, 0xE0080)), "\U0001f468\u200d\U0001f469", "\u0646\u200c\u0645", "e\u0301"]
+
+
+def test_what_is_invisible_is_shown_as_the_terminal_shows_it() -> None:
+    script = f"import {{ shown }} from {module('dom.js')}; const result = {json.dumps(CHARACTERS)}.map((one) => shown(one));"
+    assert value_of(script) == [visible(character) for character in CHARACTERS]
+    assert visible("\U0001f468\u200d\U0001f469 \u0646\u200c\u0645") == "\U0001f468\u200d\U0001f469 \u0646\u200c\u0645"
+
+
+def test_a_title_and_a_name_hide_nothing_either() -> None:
+    found = value_of(
+        f"""import {{ element }} from {module("dom.js")};
+        const attributes = {{}};
+        const made = {{ setAttribute: (name, value) => {{ attributes[name] = value; }}, append: () => {{}} }};
+        globalThis.document = {{ createElement: () => made }};
+        element("p", {{ title: "a\\u202eb", "aria-label": "c\\u{{e0041}}d", id: "one" }});
+        const result = attributes;"""
+    )
+    assert found == {"title": "a\\u202eb", "aria-label": "c\\U000e0041d", "id": "one"}

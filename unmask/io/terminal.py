@@ -20,24 +20,26 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-_HIDDEN = ("Cc", "Cs", "Zl", "Zp")
-"""Categories of characters that a terminal obeys or cannot show: control characters, lone surrogates, separators of lines."""
-_TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-"""Characters that turn the direction of what follows, so that a name could pass for another."""
+_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of characters that a terminal obeys or cannot show: control and format characters, lone surrogates, separators of lines."""
+_JOINERS = "\u200c\u200d"
+"""Format characters that change how their neighbours look, in emoji and in Persian words."""
+_FILLERS = "\u115f\u1160\u3164\uffa0"
+"""Letters that look like nothing."""
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""Text in which nothing is hidden: control characters are shown escaped (`\n`, `\x1b`), all others as they are.
+    r"""Text in which nothing is hidden: control and invisible characters are shown escaped (`\n`, `\x1b`), all others as they are.
 
     keep: characters that stay whatever they are, such as the line breaks of a message of our own.
     """
-    if text.isprintable():
+    if text.isprintable() and not any(filler in text for filler in _FILLERS):
         return text
     return "".join(character if character in keep else _shown(character) for character in text)
 
 
 def _shown(character: str) -> str:
-    if character in _TURNING or unicodedata.category(character) in _HIDDEN:
+    if character in _FILLERS or (unicodedata.category(character) in _HIDDEN and character not in _JOINERS):
         return character.encode("unicode_escape").decode("ascii")
     return character
 
@@ -138,7 +140,7 @@ def _console() -> Any:
             """Segments, made visible."""
             for segment in super().render(*args, **options):
                 text, style, control = segment
-                yield segment if control or text.isprintable() else Segment(visible(text, keep="\n"), style)
+                yield segment if control else Segment(visible(text, keep="\n"), style)
 
     return PlainConsole
 

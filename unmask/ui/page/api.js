@@ -1,4 +1,5 @@
 // Requests to the program behind this page. An error holds the sentence that the program says.
+import { shown } from "./dom.js";
 
 export class Refused extends Error {}
 
@@ -20,7 +21,7 @@ async function answer(path, { headers = {}, ...options }) {
     throw new Refused("The program behind this page has stopped. Start `unmask ui` again.");
   }
   const content = await response.json();
-  if (!response.ok) throw new Refused(content.error.message);
+  if (!response.ok) throw new Refused(shown(content.error.message));
   return content;
 }
 

@@ -1,6 +1,6 @@
 // Compare: similarities of texts under both designs, the neighbours of one text, and where the designs disagree.
 import { badge, chosen } from "./designs.js";
-import { brief, decimal, element, legend, level, ordinal, quoted, rove, several } from "./dom.js";
+import { brief, decimal, element, legend, level, ordinal, quoted, rove, several, shown } from "./dom.js";
 import { askForm } from "./form.js";
 
 const EXAMPLE = [
@@ -57,7 +57,7 @@ function showAnswer(box, answer, texts) {
 
   function point(row, column) {
     tables.forEach((table) => table.mark(row, column));
-    const cosines = answer.designs.map((design) => decimal(design.cosines[row][column], 4) + " under " + design.name);
+    const cosines = answer.designs.map((design) => decimal(design.cosines[row][column], 4) + " under " + shown(design.name));
     detail.replaceChildren(
       element("b", {}, row + 1 + " and " + (column + 1)),
       ": ",

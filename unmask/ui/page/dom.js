@@ -1,7 +1,8 @@
 // Elements. Whatever a text holds, it is set as text: nothing here reads markup.
 
 // Characters that a screen cannot show, or that turn the direction of what follows, so that a text could pass for another.
-const HIDDEN = /[\p{Cc}\p{Cs}\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/gu;
+// Joiners stay: they change how their neighbours look, in emoji and in Persian words. The last four are letters that look like nothing.
+const HIDDEN = /(?![\u200c\u200d])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0]/gu;
 
 /** A text in which nothing is hidden. keep: characters that stay whatever they are. */
 export function shown(text, keep = "") {
@@ -9,10 +10,14 @@ export function shown(text, keep = "") {
     if (keep.includes(character)) return character;
     if (character === "\n") return "\\n";
     if (character === "\t") return "\\t";
+    if (character === "\r") return "\\r";
     const code = character.codePointAt(0).toString(16);
-    return code.length < 3 ? "\\x" + code.padStart(2, "0") : "\\u" + code.padStart(4, "0");
+    if (code.length < 3) return "\\x" + code.padStart(2, "0");
+    return code.length < 5 ? "\\u" + code.padStart(4, "0") : "\\U" + code.padStart(8, "0");
   });
 }
+
+const READ = ["title", "aria-label"]; // attributes that people read
 
 /** An element. options: class, id, type, on (listeners by event), data, and any attribute. Children are elements or strings. */
 export function element(tag, options = {}, ...children) {
@@ -21,7 +26,7 @@ export function element(tag, options = {}, ...children) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "on") Object.entries(value).forEach(([event, listener]) => made.addEventListener(event, listener));
     else if (name === "data") Object.assign(made.dataset, value);
-    else made.setAttribute(name, value === true ? "" : String(value));
+    else made.setAttribute(name, value === true ? "" : READ.includes(name) ? shown(String(value)) : String(value));
   }
   made.append(...children.filter((child) => child !== null && child !== undefined));
   return made;
