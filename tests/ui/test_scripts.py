@@ -53,3 +53,46 @@ def test_a_title_and_a_name_hide_nothing_either() -> None:
         const result = attributes;"""
     )
     assert found == {"title": "a\\u202eb", "aria-label": "c\\U000e0041d", "id": "one"}
+
+
+def test_no_two_labels_of_a_map_differ_in_their_colour_alone() -> None:
+    looks = value_of(
+        f"""import {{ STYLES, styleOf }} from {module("map_canvas.js")};
+        const result = Array.from({{ length: STYLES }}, (_, at) => styleOf(at));"""
+    )
+    assert len({(look["colour"], look["shape"]) for look in looks}) == len(looks) == 24
+    assert len({look["shape"] for look in looks[:4]}) == 4
+
+
+def test_a_label_without_a_look_of_its_own_has_a_shape_that_no_other_has() -> None:
+    looks = value_of(
+        f"""import {{ REST, STYLES, styleOf }} from {module("map_canvas.js")};
+        const result = [REST, ...Array.from({{ length: STYLES }}, (_, at) => styleOf(at))];"""
+    )
+    assert looks[0]["shape"] not in {look["shape"] for look in looks[1:]}
+
+
+NODE = """
+class Part {
+  constructor(tag) { Object.assign(this, { tag, children: [], attributes: {}, style: {}, dataset: {} }); }
+  append(...children) { this.children.push(...children); }
+  replaceChildren(...children) { this.children = children; }
+  setAttribute(name, value) { this.attributes[name] = value; }
+  addEventListener() {}
+  querySelectorAll() { return []; }
+}
+globalThis.document = { createElement: (tag) => new Part(tag), getElementById: () => new Part("div") };
+"""
+
+
+def test_the_routing_of_a_text_through_many_experts_is_drawn() -> None:
+    found = value_of(
+        NODE
+        + f"""const {{ drawn }} = await import({module("routing.js")});
+        const weights = Array.from({{ length: 200 }}, () => Array.from({{ length: 100 }}, () => Array(8).fill(0.125)));
+        const experts = weights.map((points) => points.map(() => [0, 1, 2, 3, 4, 5, 6, 7]));
+        const seen = {{ tokens: Array(200).fill("a"), points: Array(100).fill("1"), names: ["mean"] }};
+        const route = {{ weights, experts, start: 0, top: [], applied: true, number: 8, ...seen }};
+        const result = drawn(route, ["mean"], String).length;"""
+    )
+    assert found == 5

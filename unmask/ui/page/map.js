@@ -2,10 +2,9 @@
 import { Refused, get, post } from "./api.js";
 import { badge, chosen } from "./designs.js";
 import { brief, count, decimal, element, quoted, several, shown } from "./dom.js";
-import { MapCanvas, STYLES, addShape, styleOf } from "./map_canvas.js";
+import { MapCanvas, REST, STYLES, addShape, styleOf } from "./map_canvas.js";
 
 const PLAIN = { colour: "--accent", shape: "circle" };
-const OTHER = { colour: "--muted", shape: "circle" }; // labels beyond those that have a look of their own
 const LISTED = 100;
 const POLL = 400; // milliseconds
 
@@ -38,7 +37,7 @@ class MapView {
     this.status = element("p", { class: "status", role: "status" });
     this.bar = element("progress", { hidden: true });
     this.problem = element("p", { class: "problem", role: "alert", hidden: true });
-    this.canvas = element("canvas", { tabindex: "0", role: "img", "aria-label": "Map of " + several(corpus.texts, "text") + ". Arrow keys move it, plus and minus zoom, Enter selects the text in the middle. The list has the same texts." });
+    this.canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "map of texts", "aria-label": "Map of " + several(corpus.texts, "text") + ". Arrow keys move it, plus and minus zoom, Enter selects the text in the middle. The list has the same texts." });
     this.tip = element("div", { class: "tip", hidden: true });
     const zoom = (label, name, act) => element("button", { type: "button", "aria-label": name, title: name, on: { click: act } }, label);
     const tools = element(
@@ -159,7 +158,7 @@ class MapView {
   look(place) {
     const label = this.labelOf(place);
     if (label === null) return PLAIN;
-    return label < STYLES ? styleOf(label) : OTHER;
+    return label < STYLES ? styleOf(label) : REST;
   }
 
   wanted(place) {
@@ -178,7 +177,7 @@ class MapView {
       this.legend.append(button);
     });
     const rest = this.corpus.label_names.length - STYLES;
-    if (rest > 0) this.legend.append(element("span", { class: "note" }, several(rest, "more label") + " in grey"));
+    if (rest > 0) this.legend.append(element("span", { class: "note" }, several(rest, "more label") + " as grey bars"));
   }
 
   async find() {

@@ -3,9 +3,12 @@
 const SHAPES = ["circle", "square", "triangle", "diamond"];
 const COLOURS = 6;
 export const STYLES = SHAPES.length * COLOURS;
-const LOOKS = Array.from({ length: STYLES }, (_, label) => ({ colour: "--p" + (label % COLOURS), shape: SHAPES[Math.floor(label / COLOURS)] }));
+const ROUND = 12; // after so many labels, colours and shapes in turn meet again; then the shapes move on by one
+const LOOKS = Array.from({ length: STYLES }, (_, label) => ({ colour: "--p" + (label % COLOURS), shape: SHAPES[(label + Math.floor(label / ROUND)) % SHAPES.length] }));
+/** How points look whose label has no look of its own. */
+export const REST = { colour: "--muted", shape: "bar" };
 
-/** How points of a label look: the colour first, then the shape, so that no two labels differ in a colour alone for long. */
+/** How points of a label look. Labels that follow each other differ in colour and in shape. */
 export function styleOf(label) {
   return LOOKS[label];
 }
@@ -16,6 +19,7 @@ export function addShape(context, shape, x, y, size) {
     context.moveTo(x + size, y);
     context.arc(x, y, size, 0, 2 * Math.PI);
   } else if (shape === "square") context.rect(x - 0.9 * size, y - 0.9 * size, 1.8 * size, 1.8 * size);
+  else if (shape === "bar") context.rect(x - 1.2 * size, y - 0.4 * size, 2.4 * size, 0.8 * size);
   else if (shape === "triangle") {
     context.moveTo(x, y - 1.2 * size);
     context.lineTo(x + 1.1 * size, y + 0.8 * size);

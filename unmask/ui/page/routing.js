@@ -28,9 +28,9 @@ function showAnswer(box, answer) {
   box.replaceChildren(...answer.routes.flatMap((route) => drawn(route, names, expert)));
 }
 
-function drawn(route, names, expert) {
-  const weights = route.weights.flat(2);
-  const high = Math.max(...weights);
+/** The elements that show the routing of one text. names: of the chosen designs; expert: from a number to a name. */
+export function drawn(route, names, expert) {
+  const high = route.weights.flat(2).reduce((most, weight) => Math.max(most, weight), 0); // too many for the arguments of one call
   const detail = element("p", { class: "detail", role: "status" }, "Point at a cell, or move with the arrow keys, for all chosen experts.");
   const rows = route.tokens.map((token, at) => {
     const cells = route.points.map((_, point) =>

@@ -85,9 +85,10 @@ function mark(kind, x, y, size) {
     plus: `M${x - 1.3 * s} ${y}h${2.6 * s}M${x} ${y - 1.3 * s}v${2.6 * s}`,
     cross: `M${x - s} ${y - s}l${2 * s} ${2 * s}M${x - s} ${y + s}l${2 * s} ${-2 * s}`,
     bar: `M${x - 1.3 * s} ${y}h${2.6 * s}`,
+    stroke: `M${x} ${y - 1.3 * s}v${2.6 * s}`,
   }[kind];
   const drawn = kind === "ring" || kind === "circle" ? svg("circle", { cx: x, cy: y, r: s }) : svg("path", { d: path });
-  drawn.setAttribute("class", "mark " + (["plus", "cross", "bar", "ring"].includes(kind) ? "lined" : "filled"));
+  drawn.setAttribute("class", "mark " + (["plus", "cross", "bar", "ring", "stroke"].includes(kind) ? "lined" : "filled"));
   return drawn;
 }
 

@@ -22,7 +22,7 @@ class HeatView {
       onfocus: () => this.tell(true),
     });
     this.legend = el("div", { class: "legend" });
-    this.told = el("div", { class: "told", "aria-live": "polite" });
+    this.told = el("div", { class: "told" }); // what moves is said by the page's own status line
     this.strong = el("ol", { class: "strong" });
     this.controls = el("div", { class: "controls" });
     pane.append(

@@ -2,6 +2,14 @@
 const SIDE = 320;
 const MARGIN = 14;
 const LISTED = 8;
+const REST = "stroke"; // the mark of values that have none of their own
+
+// The mark and the tint of each value of a label. counts: texts of each. The rarest of many values share a mark and a tint.
+function looks(counts) {
+  const order = counts.map((_, value) => value).sort((a, b) => counts[b] - counts[a]);
+  const ranks = new Map(order.map((value, rank) => [value, counts.length <= MARKS.length ? value : rank]));
+  return (value) => (ranks.get(value) < MARKS.length ? [MARKS[ranks.get(value)], "c" + ranks.get(value)] : [REST, "c-1"]);
+}
 
 class MapView {
   constructor(state, pane) {
@@ -53,8 +61,7 @@ class MapView {
     const values = this.label < 0 ? ["all texts"] : this.state.raw.heat[this.label + 1].values;
     const counts = values.map((_, value) => map.texts.filter((_, text) => this.code(text) === value).length);
     const order = values.map((_, value) => value).sort((a, b) => counts[b] - counts[a]);
-    this.rank = new Map(order.map((value, rank) => [value, rank < MARKS.length ? value < MARKS.length && values.length <= MARKS.length ? value : rank : -1]));
-    const style = (value) => (this.rank.get(value) < 0 ? ["circle", "c-1"] : [MARKS[this.rank.get(value)], "c" + this.rank.get(value)]);
+    const style = looks(counts);
     this.legend.replaceChildren(...(this.label < 0 ? [] : order.filter((value) => counts[value]).map((value) => {
       const [kind, tint] = style(value);
       return el("button", { type: "button", class: "chip " + tint, "aria-pressed": "false", "data-value": value, onclick: (event) => this.toggle(value, event.currentTarget) },
