@@ -23,8 +23,9 @@ from typing import Any
 
 from benchmarks import _inputs
 from benchmarks.encode import PLAIN, best_times
-from unmask.bulk.embed_shard import ShardRecord
+from unmask.bulk.embed_shard import Places, ShardRecord
 from unmask.bulk.job import EmbedderArguments, Job
+from unmask.bulk.manifest import key_of
 from unmask.bulk.shards import Shard, read_sources
 from unmask.bulk.team import Listener, Team, ThisProcess
 from unmask.bulk.workers import Workers
@@ -51,15 +52,15 @@ class Run:
 
     def __init__(self, job: Job, team: Team) -> None:
         sources = read_sources(job.files(), job, None, lambda _: None)
-        self.shards, self.team = sources.shards, team
+        self.shards, self.team, self.places = sources.shards, team, Places(job.output)
         self.records: dict[str, ShardRecord] = {}
-        self.turn = 0
-        self.team.describe()
+        self.key = key_of(self.team.describe())
 
     def __call__(self) -> None:
-        """Embed all shards. Each turn has a key of its own, so that nothing counts as done."""
-        self.turn += 1
-        self.team.embed(self.shards, f"turn {self.turn}", Listener(lambda _: None, self._note, _fail))
+        """Embed all shards. Their records are removed first, so that nothing counts as done."""
+        for shard in self.shards:
+            self.places.record(shard.name).unlink(missing_ok=True)
+        self.team.embed(self.shards, self.key, Listener(lambda _: None, self._note, _fail))
 
     def _note(self, shard: Shard, record: ShardRecord) -> None:
         self.records[shard.name] = record

@@ -27,6 +27,7 @@ ELSEWHERE = {
     "bulk/documents": "bulk/test_folder.py",
     "bulk/embed_shard": "bulk/test_folder.py",
     "bulk/job": "bulk/test_single_file.py",
+    "bulk/kept_fit": "bulk/test_folder.py",
     "bulk/manifest": "bulk/test_folder.py",
     "bulk/repeated_ids": "bulk/test_folder.py",
     "bulk/report": "bulk/test_folder.py",

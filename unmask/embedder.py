@@ -225,6 +225,16 @@ class Embedder:
         self._fit = fits[self.design]
         return self
 
+    def use_fit(self, fit: Fit) -> Embedder:
+        """Use what was fitted before with this model and design. Returns the embedder itself."""
+        self._fit = fit
+        return self
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the design has been fitted, or the embedder was loaded with a fit."""
+        return self._fit != Fit()
+
     @property
     def fitted(self) -> Fit:
         """What was fitted; on first use, a design that needs it is fitted on the reference sentences of this package."""

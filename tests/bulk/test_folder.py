@@ -11,15 +11,21 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from tests.bulk.corpora import BAD, PICO, ROWS, content, job_of, letters_of, rows_of, run, write_corpus
+from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk import embed_shard
 from unmask.bulk.documents import DeadLetter, read_documents
 from unmask.bulk.folder import check_folder
 from unmask.bulk.job import EmbedderArguments
+from unmask.bulk.kept_fit import read_fit, save_fit
+from unmask.bulk.manifest import key_of
+from unmask.bulk.shards import read_sources
 from unmask.bulk.team import Member
 from unmask.embedder import Embedder
+from unmask.encoding.features import Fit
 from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in
 
@@ -238,6 +244,97 @@ def test_what_changes_rounding_only_is_no_reason_to_refuse(here: Path, computed:
     assert computed == []
 
 
+FITTED = EmbedderArguments("pico", "causal/plain/mean/zscore", PICO.options)
+
+
+def test_a_fit_is_made_once_and_every_member_and_later_run_reads_it(
+    here: Path, computed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(here)
+    first = run(job, FITTED)
+    before = content(here / "out")
+    assert (here / "out" / first.description["fit_file"]).is_file() and len(computed) == 9
+    shifted = fit_designs_of(monkeypatch, 1.001)
+    member = Member(job, EmbedderArguments("pico", FITTED.design, {**PICO.options, "batch_tokens": 99}))
+    assert key_of(member.description) == key_of(first.description) and not shifted
+    computed.clear()
+    run(job, EmbedderArguments("pico", FITTED.design, {**PICO.options, "batch_tokens": 99}))
+    assert (computed, shifted) == ([], [])
+    assert {name for name, whole in content(here / "out").items() if whole != before[name]} <= {"manifest.json"}
+
+
+@pytest.mark.parametrize("design", ["causal/plain/mean/zscore", "causal/plain/mean/whiten"])
+def test_a_kept_fit_gives_the_vectors_of_encode(design: str, here: Path) -> None:
+    only(here, "a.txt", "a man\na woman\n")
+    run(job_of(here), EmbedderArguments("pico", design, PICO.options))
+    expected = Embedder.from_pretrained("pico", design, device="cpu", dtype="float32").encode(["a man", "a woman"])
+    np.testing.assert_allclose([row["vector"] for row in rows_of(here / "out")], expected, atol=1e-4)
+
+
+def test_a_kept_fit_is_read_to_the_bit(tmp_path: Path) -> None:
+    fit = Fit(0.1 + 0.2, hidden_mean=torch.rand(7))
+    save_fit(tmp_path / "fit", fit)
+    found = read_fit(tmp_path / "fit")
+    assert found is not None and found.alpha == fit.alpha and found.tensors.keys() == fit.tensors.keys()
+    assert found.hidden_mean is not None and torch.equal(found.hidden_mean, fit.tensors["hidden_mean"])
+
+
+def test_a_fit_on_other_texts_is_refused_and_leaves_nothing_behind(here: Path) -> None:
+    run(job_of(here), FITTED)
+    before = content(here / "out")
+    write_rows(here / "fit.jsonl", [{"text": f"{text} {number}"} for number, text in enumerate(TEXTS * 30)])
+    with pytest.raises(UnmaskError, match=r"made in another way: fit was '.*' and is"):
+        run(job_of(here), EmbedderArguments("pico", FITTED.design, PICO.options, here / "fit.jsonl"))
+    assert content(here / "out") == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_fit_that_is_damaged_is_made_again(damage: str, here: Path) -> None:
+    first = run(job_of(here), FITTED)
+    before = content(here / "out")
+    file = here / "out" / first.description["fit_file"]
+    file.unlink() if damage == "gone" else file.write_bytes(file.read_bytes()[:-8])
+    run(job_of(here), FITTED)
+    assert content(here / "out") == before
+
+
+def test_the_fit_of_a_saved_embedder_is_its_own(here: Path) -> None:
+    embedder = Embedder.from_pretrained("pico", FITTED.design, device="cpu", dtype="float32")
+    embedder.fit([f"{text} {number}" for number, text in enumerate(TEXTS * 30)])
+    embedder.save_pretrained(here / "saved")
+    only(here, "a.txt", "a man\n")
+    manifest = run(job_of(here), EmbedderArguments("saved", None, PICO.options))
+    assert manifest.description["fit_file"] is None
+    np.testing.assert_allclose(rows_of(here / "out")[0]["vector"], embedder.encode(["a man"])[0], atol=1e-4)
+
+
+def fit_designs_of(monkeypatch: pytest.MonkeyPatch, factor: float) -> list[str]:
+    """From now on, fits differ by a factor, as on another device. Returns the designs that are fitted."""
+    from unmask.encoding.encode import fit_designs
+
+    seen = list[str]()
+
+    def shifted(*given: Any, **options: Any) -> Any:
+        seen.append("fitted")
+        fits = fit_designs(*given, **options)
+        moved = lambda fit: Fit(fit.alpha, **{name: tensor * factor for name, tensor in fit.tensors.items()})  # noqa: E731
+        return {design: moved(fit) for design, fit in fits.items()}
+
+    monkeypatch.setattr("unmask.embedder.fit_designs", shifted)
+    return seen
+
+
+def test_a_member_with_another_embedder_writes_nothing(here: Path) -> None:
+    job = job_of(here)
+    described = Member(job, PICO)
+    other = Member(job, EmbedderArguments("pico", "causal/plain/mean", {"device": "cpu", "dtype": "bfloat16"}))
+    shard = read_sources(job.files(), job, None, lambda _: None).shards[0]
+    with pytest.raises(UnmaskError, match=r"another embedder than the one that the run described.* bfloat16 on cpu"):
+        other.embed(shard, key_of(described.description), lambda _: None)
+    assert not (here / "out").exists()
+    assert described.embed(shard, key_of(described.description), lambda _: None).vectors
+
+
 def test_two_runs_do_not_write_one_folder_at_once(here: Path) -> None:
     with only_run_in(here / "out"), pytest.raises(UnmaskError, match="Another run is writing to"):
         run(job_of(here))
@@ -249,6 +346,37 @@ def test_a_folder_with_other_files_is_refused(here: Path) -> None:
     with pytest.raises(UnmaskError, match=r"'out' holds other files, such as 'mine\.txt'"):
         run(job_of(here))
     assert list(content(here / "out")) == ["mine.txt"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "sources.json"])
+@pytest.mark.parametrize("whole", ["[1, 2]", '{"name": "my app", "icons": []}', "no json", ""])
+def test_a_folder_with_somebody_elses_json_is_refused(name: str, whole: str, here: Path) -> None:
+    (here / "out").mkdir()
+    (here / "out" / name).write_text(whole)
+    with pytest.raises(UnmaskError, match=rf"'out' holds other files, such as '{name}'"):
+        run(job_of(here))
+    assert (here / "out" / name).read_text() == whole
+
+
+def test_a_folder_of_ours_without_its_marker_is_gone_on_with(here: Path, computed: list[str]) -> None:
+    run(job_of(here))
+    for file in (here / "out").glob(".*"):
+        file.unlink()
+    computed.clear()
+    assert run(job_of(here)).complete and computed == []
+
+
+def test_a_run_that_was_stopped_before_its_manifest_goes_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("unmask.bulk.team.describe", stopped)
+        run(job_of(here), FITTED)
+    assert [file.name[:4] for file in (here / "out").glob("[!.]*")] == ["fit-"]
+    assert run(job_of(here), FITTED).complete
+
+
+def stopped(*_: Any) -> Any:
+    """As a run that is interrupted here."""
+    raise KeyboardInterrupt
 
 
 # --- dead letters ----------------------------------------------------------------------------------------------------
@@ -440,8 +568,6 @@ def test_the_output_inside_of_the_input_is_not_read(here: Path) -> None:
 
 
 def test_members_agree_on_the_bits_whatever_the_number_of_cores(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     run(job_of(here))
     (here / "out").rename("one-core")
     torch.set_num_threads(2)

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from unmask.bulk.workers import Workers, stations
 from unmask.errors import UnmaskError
 
 TWO = len(os.sched_getaffinity(0)) > 1
+HALF = EmbedderArguments("pico", "causal/plain/mean", {"device": "cpu", "dtype": "bfloat16"})
 several = pytest.mark.skipif(not TWO, reason="needs two cores")
 
 
@@ -37,21 +39,23 @@ class Killed(Workers):
     def __init__(self, job: Job, shard: str, times: int) -> None:
         super().__init__(job, PICO, 2)
         self.shard, self.times = shard, times
+        self.victim: Any = None
         threading.Thread(target=self._kill, daemon=True).start()
 
     def _give(self, worker: Any, queue: Any, key: str) -> None:
-        if self.times and queue.waiting[0].name.startswith(self.shard):
+        if self.victim is None and self.times and queue.waiting[0].name.startswith(self.shard):
             os.kill(worker.process.pid, signal.SIGSTOP)  # so that it cannot be done too early
+            self.victim = worker
         super()._give(worker, queue, key)
 
     def _kill(self) -> None:
         while self.times:
-            for worker in list(self._workers):
-                if worker.shard is not None and worker.shard.name.startswith(self.shard):
-                    self.times -= 1
-                    os.kill(worker.process.pid or 0, signal.SIGKILL)
-                    while worker.shard is not None:
-                        time.sleep(0.01)
+            if self.victim is not None and self.victim.shard is not None:
+                os.kill(self.victim.process.pid, signal.SIGKILL)
+                while self.victim.shard is not None:
+                    time.sleep(0.01)
+                self.times -= 1
+                self.victim = None
             time.sleep(0.01)
 
 
@@ -82,6 +86,28 @@ def test_a_mistake_in_a_worker_is_told_as_its_own(here: Path) -> None:
     wrong = EmbedderArguments(str(here / "nowhere"), "mean", {"device": "cpu"})
     with pytest.raises(UnmaskError, match="nowhere"):
         embed_folder(job, lambda: Workers(job, wrong, 1))
+
+
+class Mixed(Workers):
+    """Workers of which the second one loads its model in another precision than the first."""
+
+    def _start(self, station: Any) -> Any:
+        worker = super()._start(station)
+        self._arguments = HALF
+        return worker
+
+
+@several
+def test_a_worker_with_another_embedder_ends_the_run(here: Path) -> None:
+    job = job_of(here)
+    team = Mixed(job, PICO, 2)
+    with (
+        closing(team),
+        pytest.raises(UnmaskError, match=r"Two workers loaded different embedders: dtype was '\w+' and is '\w+'"),
+    ):
+        while any(worker.description is None for worker in team._workers):
+            for worker in team._ready(team._workers):
+                team._hear(worker, *(team._message(worker) or ("refused", "it ended")))
 
 
 def test_workers_end_with_their_parent(here: Path) -> None:

@@ -6,6 +6,7 @@ description: a run with another model, design or option is refused.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -17,6 +18,7 @@ from pydantic import Field
 from unmask.bulk.document_encoder import Counts
 from unmask.bulk.embed_shard import Places, ShardRecord, finished
 from unmask.bulk.job import Job
+from unmask.bulk.kept_fit import remove_fits
 from unmask.bulk.manifest import difference, key_of
 from unmask.bulk.repeated_ids import count_repeated
 from unmask.bulk.report import Report, shown
@@ -24,7 +26,7 @@ from unmask.bulk.shards import Shard, Sources, read_sources, require_columns
 from unmask.bulk.team import Listener, Team
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.errors import UnmaskError
-from unmask.io.files import only_run_in, remove
+from unmask.io.files import is_own, make_own, only_run_in, remove
 from unmask.io.records import Record
 from unmask.io.terminal import complain, progress_bar, say
 
@@ -97,11 +99,13 @@ def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> 
     """
     files = check_folder(job, prune=prune)
     places = Places(job.output)
-    with only_run_in(job.output), closing(team()) as members:
+    with only_run_in(job.output), closing(_started(team, job.output)) as members:
         description = members.describe()
         before = Manifest.read(places.manifest)
         if before is not None and (found := difference(before.description, description)):
+            remove_fits(job.output, before.description.get("fit_file"))
             raise UnmaskError(f"'{job.output}' holds vectors that were made in another way: {found}. Give another folder.")
+        remove_fits(job.output, description["fit_file"])
         sources = _read(files, job, places)
         _clear(places, sources)
         manifest = Manifest(
@@ -119,11 +123,28 @@ def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> 
         return _finish(manifest, places, job, records, failed)
 
 
+def _started(team: Callable[[], Team], folder: Path) -> Team:
+    """A team. Its folder carries our marker before it writes there."""
+    make_own(folder)
+    return team()
+
+
 def _require_ours(folder: Path) -> None:
-    """Raise UnmaskError for a folder with other files than ours."""
+    """Raise UnmaskError for a folder with other files than ours. One without our marker is ours if a record in it is."""
     others = [path.name for path in folder.iterdir() if not path.name.startswith(".")] if folder.is_dir() else []
-    if others and not {"manifest.json", "sources.json"}.intersection(others):
+    places = Places(folder)
+    known = _has_keys(places.manifest, Manifest) or _has_keys(places.sources, Sources)
+    if others and not known and not is_own(folder):
         raise UnmaskError(f"'{folder}' holds other files, such as '{min(others)}': give a folder that is new or empty.")
+
+
+def _has_keys(file: Path, kind: type[Record]) -> bool:
+    """Whether a file holds a JSON object with all that a record must have."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and all(name in content for name, one in kind.model_fields.items() if one.is_required())
 
 
 def _read(files: Sequence[Path], job: Job, places: Places) -> Sources:

@@ -142,20 +142,23 @@ class EmbedderArguments:
 
     def check(self) -> None:
         """Raise UnmaskError if the texts to fit on cannot be read."""
-        self._corpus()
+        self.texts_to_fit()
 
     def load(self) -> Embedder:
         """The embedder. Raises UnmaskError."""
         from unmask.embedder import Embedder
 
-        corpus = self._corpus()
+        texts = self.texts_to_fit()
         embedder = Embedder.from_pretrained(self.model, self.design, **self.options)
-        if corpus is not None:
-            if not embedder.design.needs_fit:
-                raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")
-            embedder.fit(corpus)
-        return embedder
+        self.require_fit(embedder)
+        return embedder if texts is None else embedder.fit(texts)
 
-    def _corpus(self) -> list[str] | None:
+    def texts_to_fit(self) -> list[str] | None:
+        """The texts to fit the design on; None if none are given. Raises UnmaskError."""
         file = self.fit_on
         return None if file is None else [value_of(file, line, row, "text") for line, row in read_rows(file)]
+
+    def require_fit(self, embedder: Embedder) -> None:
+        """Raise UnmaskError if there are texts to fit on, and the design has nothing to fit."""
+        if self.fit_on is not None and not embedder.design.needs_fit:
+            raise UnmaskError(f"'{embedder.design.name}' has nothing to fit, so --fit-on would change nothing.")

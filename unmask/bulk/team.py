@@ -9,8 +9,10 @@ from typing import Any, Protocol
 from unmask.bulk.document_encoder import Counts, DocumentEncoder
 from unmask.bulk.embed_shard import Places, Progress, ShardRecord, embed_shard, finished
 from unmask.bulk.job import EmbedderArguments, Job
-from unmask.bulk.manifest import describe
+from unmask.bulk.kept_fit import load_with_kept_fit
+from unmask.bulk.manifest import describe, key_of
 from unmask.bulk.shards import Shard
+from unmask.errors import UnmaskError
 
 
 @dataclass(frozen=True)
@@ -43,13 +45,25 @@ class Member:
 
     def __init__(self, job: Job, arguments: EmbedderArguments) -> None:
         """Load. Raises UnmaskError for a model or an option that does not work."""
-        self._encoder = DocumentEncoder(arguments.load(), job)
+        embedder, fit_file = load_with_kept_fit(arguments, job.output)
+        self._encoder = DocumentEncoder(embedder, job)
         self._places = Places(job.output)
-        self.description = describe(self._encoder.embedder, job, self._encoder.layout.dim)
+        self.description = describe(embedder, job, self._encoder.layout.dim) | {"fit_file": fit_file}
 
     def embed(self, shard: Shard, key: str, progress: Progress) -> ShardRecord:
-        """The record of a shard, which is embedded unless somebody else was faster."""
+        """The record of a shard, which is embedded unless somebody else was faster.
+
+        key: the name of the run's description. Raises UnmaskError if this embedder is not the described one.
+        """
+        if key_of(self.description) != key:
+            raise UnmaskError(f"This process loaded another embedder than the one that the run described: {self._told}.")
         return finished(self._places, shard, key) or embed_shard(self._encoder, self._places, shard, key, progress)
+
+    @property
+    def _told(self) -> str:
+        """The embedder, in words."""
+        name, device = self.description["model"]["model"], self.description["device"]
+        return f"'{name}' ({self.description['model']['fingerprint']}), {self.description['dtype']} on {device}"
 
 
 class ThisProcess:

@@ -21,6 +21,7 @@ from typing import Any
 
 from unmask.bulk.document_encoder import Counts
 from unmask.bulk.job import EmbedderArguments, Job
+from unmask.bulk.manifest import difference
 from unmask.bulk.shards import Shard
 from unmask.bulk.team import Listener, Member
 from unmask.errors import UnmaskError
@@ -85,6 +86,7 @@ class Workers:
     def __init__(self, job: Job, arguments: EmbedderArguments, workers: int) -> None:
         """Start the processes; they load their embedders at once."""
         self._job, self._arguments = job, arguments
+        self._described: dict[str, Any] | None = None
         self._context = multiprocessing.get_context("spawn")
         self._workers = [self._start(station) for station in stations(workers, arguments.options.get("device", "auto"))]
 
@@ -165,6 +167,7 @@ class Workers:
     ) -> None:
         if kind == "ready":
             worker.description = content
+            self._require_same(content)
         elif kind == "refused":
             raise UnmaskError(content)
         elif kind == "stopped":
@@ -178,6 +181,12 @@ class Workers:
                 worker.shard = None
             else:
                 _try_again(worker, content, queue, listener)
+
+    def _require_same(self, description: dict[str, Any]) -> None:
+        """Raise UnmaskError if a worker that is ready has another embedder than the first one had."""
+        self._described = self._described or description
+        if found := difference(self._described, description):
+            raise UnmaskError(f"Two workers loaded different embedders: {found}. Give --dtype, and the same model to all.")
 
     def _bury(self, worker: _Worker, queue: _Queue, listener: Listener) -> None:
         """Replace a worker that died, and try its shard once more. One that died before it had loaded the model is not replaced."""
