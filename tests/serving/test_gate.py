@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -209,6 +210,77 @@ def test_a_client_that_leaves_in_its_body_does_no_harm(client: Client) -> None:
         raw.sendall(request(b"{", "Content-Length: 100\r\n"))
     until(lambda: client.server.traffic.requests == 0)
     assert client.embed("x").status == 200
+
+
+DOCS = b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@contextlib.contextmanager
+def unread(client: Client) -> Iterator[tuple[socket.socket, Any]]:
+    """A client that reads none of its answers, and the server's end of its connection."""
+    connections = client.server._http.server_state.connections
+    before = set(connections)
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", client.port))
+        raw.settimeout(10)
+        until(lambda: len(connections) > len(before))
+        [connection] = set(connections) - before
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        yield raw, connection
+
+
+def ask_and_wait(raw: socket.socket, connection: Any) -> None:
+    """Send one request, and wait until its answer is written or held back."""
+    answered = connection.server_state.total_requests
+    raw.sendall(DOCS)
+    until(lambda: connection.server_state.total_requests > answered or connection.flow.write_paused)
+
+
+def test_clients_that_never_read_give_their_connections_back(models: ServedModels) -> None:
+    with (
+        running(models, limits=replace(LIMITS, seconds=1, idle_seconds=9, connections=2)) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        for raw, connection in [stack.enter_context(unread(client)) for _ in range(2)]:
+            while not connection.flow.write_paused:
+                ask_and_wait(raw, connection)
+            raw.sendall(DOCS * 9)
+        until(lambda: not client.server._http.server_state.connections, 5)
+        assert client.ask("GET", "/health").status == 200
+
+
+@pytest.mark.parametrize(
+    ("idle", "last"),
+    [
+        (0.5, b""),  # the connection is idle
+        (1.9, b""),  # uvicorn finds so first
+        (9.0, DOCS.replace(b"Host", b"Connection: close\r\nHost")),
+        (9.0, b"nonsense\r\n\r\n"),
+    ],
+)
+def test_a_closed_connection_does_not_wait_for_ever_for_its_reader(idle: float, last: bytes, models: ServedModels) -> None:
+    with running(models, limits=replace(LIMITS, seconds=0.5, idle_seconds=idle)) as client, unread(client) as (raw, connection):
+        while not connection.transport.get_write_buffer_size():
+            ask_and_wait(raw, connection)
+        assert not connection.flow.write_paused
+        raw.sendall(last)
+        until(connection.transport.is_closing, 3)
+        until(lambda: not client.server._http.server_state.connections, 3)
+
+
+def test_a_client_that_reads_late_keeps_its_connection(models: ServedModels) -> None:
+    with running(models, limits=replace(LIMITS, seconds=0.5, idle_seconds=9)) as client, unread(client) as (raw, connection):
+        while not connection.flow.write_paused:
+            ask_and_wait(raw, connection)
+        raw.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            while raw.recv(2**20):
+                pass
+        time.sleep(0.6)
+        raw.settimeout(5)
+        raw.sendall(DOCS)
+        assert raw.recv(12) == b"HTTP/1.1 200"
 
 
 # --- too much --------------------------------------------------------------------------------------------------------

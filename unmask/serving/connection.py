@@ -1,4 +1,7 @@
-"""Connections: uvicorn's, except that one without a request is closed in time, whatever it drips, and that every refusal is JSON."""
+"""Connections: uvicorn's, except that none is held for ever, and that every refusal is JSON.
+
+A connection without a request is closed in time, whatever it drips. One whose client does not fetch its answers is cut.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ class Connection(H11Protocol):
 
     limits = Limits()
     _timer: asyncio.TimerHandle | None = None
+    _cut: asyncio.TimerHandle | None = None
 
     @classmethod
     def under(cls, limits: Limits) -> type[Connection]:
@@ -27,7 +31,7 @@ class Connection(H11Protocol):
         """Begin to wait for the first request, unless there are too many connections."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections:
-            transport.close()
+            self._close()
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -40,10 +44,28 @@ class Connection(H11Protocol):
         """Begin to wait for the next request, or for the rest of a body that nobody reads."""
         self._wait()
         super().on_response_complete()
+        self._cut_if_closing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection without a next request."""
+        super().timeout_keep_alive_handler()
+        self._cut_if_closing()
+
+    def pause_writing(self) -> None:
+        """Hold answers back. The client has the time of an answer to fetch what waits for it."""
+        super().pause_writing()
+        self._cut_later()
+
+    def resume_writing(self) -> None:
+        """Go on with answers."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stop_cut()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._stop_waiting()
+        self._stop_cut()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -53,7 +75,7 @@ class Connection(H11Protocol):
             headers = [*error.headers.items(), ("content-length", str(len(error.body))), ("connection", "close")]
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=error.body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event))
-        self.transport.close()
+        self._close()
 
     @property
     def _busy(self) -> bool:
@@ -70,4 +92,22 @@ class Connection(H11Protocol):
 
     def _close_if_idle(self) -> None:
         if not self._busy:
-            self.transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.transport.close()
+        self._cut_if_closing()
+
+    def _cut_if_closing(self) -> None:
+        # a transport closes only after its client has fetched all that was written
+        if self.transport.is_closing():
+            self._cut_later()
+
+    def _cut_later(self) -> None:
+        if self._cut is None:
+            self._cut = self.loop.call_later(self.limits.seconds, self.transport.abort)
+
+    def _stop_cut(self) -> None:
+        if self._cut is not None:
+            self._cut.cancel()
+            self._cut = None

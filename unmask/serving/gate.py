@@ -40,11 +40,7 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            try:
-                async with asyncio.timeout(self._limits.seconds):
-                    await send(message)
-            except TimeoutError:  # the client does not fetch its answer
-                raise Gone from None
+            await send(message)  # the connection is cut if the client does not fetch its answer
 
         try:
             await self._admit(scope, receive, watched)
