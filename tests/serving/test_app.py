@@ -17,6 +17,7 @@ from openai import BadRequestError, NotFoundError, OpenAI
 
 from tests.conftest import TEXTS
 from tests.serving.running import Client, running, until
+from unmask.designs.prompts import Prompt
 from unmask.embedder import Embedder
 from unmask.encoding.quantization import normalized
 from unmask.serving.limits import Limits
@@ -239,6 +240,20 @@ def test_a_mistake_is_told_in_one_sentence(body: Any, status: int, param: str | 
 
 def test_a_wrong_field_names_the_right_one(client: Client) -> None:
     assert "Did you mean 'dimensions'?" in client.embed("x", dimension=8).error["message"]
+
+
+def test_a_long_instruction_is_refused_before_it_is_repeated(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[str] = []
+    render = Prompt.render
+
+    def watched(prompt: Prompt, text: str, instruction: str | None = None) -> Any:
+        rendered.append(instruction or "")
+        return render(prompt, text, instruction)
+
+    monkeypatch.setattr(Prompt, "render", watched)
+    error = client.embed(["x"] * 64, "instructed", instruction="y" * 150_000).error
+    assert error["param"] == "instruction" and "at most 20000 characters" in error["message"]
+    assert not rendered
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 
 from unmask.errors import unknown
 
+INSTRUCTION_CHARACTERS = 20_000
+"""Most characters of an instruction. Each text of a request repeats it, before any limit of tokens can hold."""
+
 _SHOWN = 100  # characters of a request that an error repeats to its sender
 _INPUT = "input should be a string, a list of strings, a list of token ids, or a list of lists of token ids."
 
@@ -64,7 +67,9 @@ class EmbeddingRequest(BaseModel):
     input_type: Literal["query", "document"] | None = Field(
         None, description="Use the instruction that a saved embedder has for queries or documents, if it has one."
     )
-    instruction: StrictStr | None = Field(None, description="What the prompt's {instruction} says.")
+    instruction: Annotated[StrictStr, Field(max_length=INSTRUCTION_CHARACTERS)] | None = Field(
+        None, description=f"What the prompt's {{instruction}} says: at most {INSTRUCTION_CHARACTERS} characters."
+    )
     truncate: StrictBool = Field(
         True, description="Cut texts to the model's limit, and report them in `truncated`. False: refuse the request instead."
     )
