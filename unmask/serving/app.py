@@ -58,9 +58,9 @@ class Service:
 
     async def embeddings(self, request: Request) -> Response:
         """Answer within the time limit. The work ends when the client closes the connection."""
-        given = parse_request(await request.body())
+        body = await request.body()
         stop = threading.Event()
-        work = asyncio.ensure_future(self._embed(given, stop))
+        work = asyncio.ensure_future(self._embed(body, stop))
         left = asyncio.ensure_future(gone(request.receive))
         try:
             done, _ = await asyncio.wait((work, left), timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -76,10 +76,12 @@ class Service:
             return Response(status_code=499)
         raise ApiError(504, f"The vectors were not ready within {self.limits.seconds:g} seconds.")
 
-    async def _embed(self, given: EmbeddingRequest, stop: threading.Event) -> bytes:
-        """The answer to a request. Raises ApiError."""
+    async def _embed(self, body: bytes, stop: threading.Event) -> bytes:
+        """The answer to the body of a request. Raises ApiError."""
+        given = await self._in_thread(lambda: parse_request(body, self.limits.items))
         model = self.model(given.model)
-        self._require_size(given, model)
+        if given.dimensions and given.dimensions > model.dim:
+            raise ApiError(400, f"dimensions should be at most {model.dim}, not {given.dimensions}.", param="dimensions")
         texts = await self._in_thread(lambda: self._tokenize(model, given, stop))
         tokens, cut = sum(len(text.ids) for text in texts), [place for place, text in enumerate(texts) if text.truncated]
         try:
@@ -100,13 +102,6 @@ class Service:
         if name not in self.models:
             raise ApiError(404, "There is no model of this name: see /v1/models.", code="model_not_found", param="model")
         return self.models[name]
-
-    def _require_size(self, given: EmbeddingRequest, model: ServedModel) -> None:
-        items = len(given.texts if given.ids is None else given.ids)
-        if items > self.limits.items:
-            raise ApiError(413, f"{items} texts are more than the {self.limits.items} of one request.", param="input")
-        if given.dimensions and given.dimensions > model.dim:
-            raise ApiError(400, f"dimensions should be at most {model.dim}, not {given.dimensions}.", param="dimensions")
 
     def _tokenize(self, model: ServedModel, given: EmbeddingRequest, stop: threading.Event) -> list[TokenizedText]:
         """The tokens of a request's texts. Raises ApiError."""

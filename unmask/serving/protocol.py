@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic_core import from_json
 
 from unmask.errors import unknown
 
@@ -17,6 +18,8 @@ INSTRUCTION_CHARACTERS = 20_000
 """Most characters of an instruction. Each text of a request repeats it, before any limit of tokens can hold."""
 
 _SHOWN = 100  # characters of a request that an error repeats to its sender
+_Item = TypeVar("_Item")
+_List = Annotated[list[_Item], Field(fail_fast=True)]  # else a body of millions of mistakes would become millions of errors
 _INPUT = "input should be a string, a list of strings, a list of token ids, or a list of lists of token ids."
 
 
@@ -56,7 +59,7 @@ class EmbeddingRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: StrictStr = Field(description="Name of a served model: see /v1/models.")
-    input: StrictStr | list[StrictStr] | list[StrictInt] | list[list[StrictInt]] = Field(
+    input: StrictStr | _List[StrictStr] | _List[StrictInt] | _List[_List[StrictInt]] = Field(
         description="A text, texts, the token ids of a text, or those of several texts."
     )
     encoding_format: Literal["float", "base64"] = Field(
@@ -128,25 +131,45 @@ class ErrorResponse(BaseModel):
     error: Error
 
 
-def parse_request(body: bytes) -> EmbeddingRequest:
-    """The request of a body. Raises ApiError with status 400, and names the field that is wrong."""
+def parse_request(body: bytes, items: int) -> EmbeddingRequest:
+    """The request of a body, of at most so many texts.
+
+    Raises ApiError with status 413 for more texts. Raises it with status 400 for another mistake, and names the field that is wrong.
+    """
+    fields = _fields(body)
+    _require_items(fields.get("input"), items)
     try:
-        request = EmbeddingRequest.model_validate_json(body)
+        return EmbeddingRequest.model_validate(fields)
     except ValidationError as error:
         raise _refusal(error) from None
-    if request.input == []:
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    problem = ""
+    try:
+        fields = from_json(body)
+    except ValueError as error:
+        problem = f": {error}"
+    if problem or not isinstance(fields, dict):
+        raise ApiError(400, f"The body is not the JSON object that it should be{problem}.")
+    for name in fields:
+        if name not in EmbeddingRequest.model_fields:
+            name = name[:_SHOWN]
+            raise ApiError(400, str(unknown("field", name, EmbeddingRequest.model_fields)), param=name)
+    return fields
+
+
+def _require_items(given: Any, items: int) -> None:
+    if given == []:
         raise ApiError(400, "input is empty: give at least one text.", param="input")
-    return request
+    texts = len(given) if isinstance(given, list) and not isinstance(given[0], int) else 1
+    if texts > items:
+        raise ApiError(413, f"{texts} texts are more than the {items} of one request.", param="input")
 
 
 def _refusal(error: ValidationError) -> ApiError:
     problem = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = [str(part) for part in problem["loc"]]
-    if not place:
-        return ApiError(400, f"The body is not the JSON object that it should be: {problem['msg']}.")
-    name = place[0][:_SHOWN]
-    if problem["type"] == "extra_forbidden":
-        return ApiError(400, str(unknown("field", name, EmbeddingRequest.model_fields)), param=name)
+    name = str(problem["loc"][0])
     if problem["type"] == "missing":
         return ApiError(400, f"The field '{name}' is missing.", param=name)
     message = _INPUT if name == "input" else f"{name}: {problem['msg']}."
