@@ -156,3 +156,16 @@ WRITERS: dict[str, Callable[[Path, Sequence[Row]], None]] = {
     ".tsv": _delimited("\t"),
     ".parquet": _parquet,
 }
+
+
+def give_code(folder: Path, proof: Path) -> Path:
+    """Give a llama's folder Python code of its own, which makes the file `proof` when it runs."""
+    said = json.loads((folder / "config.json").read_text())
+    names = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel", "AutoModelForCausalLM": "own.OwnLanguageModel"}
+    (folder / "config.json").write_text(json.dumps({**said, "auto_map": names, "model_type": "own"}))
+    (folder / "own.py").write_text(
+        f"from pathlib import Path\nfrom transformers import LlamaConfig, LlamaForCausalLM, LlamaModel\nPath({str(proof)!r}).touch()\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\nclass OwnModel(LlamaModel):\n    config_class = OwnConfig\n"
+        "class OwnLanguageModel(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    return folder

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiny import give_code
 from unmask.errors import UnmaskError
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models import hub
@@ -148,15 +149,7 @@ def test_a_base_on_the_hub_is_saved_with_its_commit(pico: Callable[..., Any], tm
 def coded(pico_folder: Callable[[str], Path], tmp_path: Path) -> tuple[Path, Path]:
     """A model with code of its own, and the file that its code writes when it runs."""
     folder, proof = Path(shutil.copytree(pico_folder("llama"), tmp_path / "coded")), tmp_path / "it-ran"
-    said = json.loads((folder / "config.json").read_text())
-    names = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel", "AutoModelForCausalLM": "own.OwnLanguageModel"}
-    (folder / "config.json").write_text(json.dumps({**said, "auto_map": names, "model_type": "own"}))
-    (folder / "own.py").write_text(
-        f"from pathlib import Path\nfrom transformers import LlamaConfig, LlamaForCausalLM, LlamaModel\nPath({str(proof)!r}).touch()\n"
-        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\nclass OwnModel(LlamaModel):\n    config_class = OwnConfig\n"
-        "class OwnLanguageModel(LlamaForCausalLM):\n    config_class = OwnConfig\n"
-    )
-    return folder, proof
+    return give_code(folder, proof), proof
 
 
 def test_code_of_a_base_that_a_file_names_is_not_run(

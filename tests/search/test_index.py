@@ -14,13 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.search.made import ROWS, indexed, opened
-from tests.tiny import write_task
+from tests.tiny import give_code, write_task
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.io.seals import Damaged
+from unmask.models.source import TRUSTED
 from unmask.search import record
 from unmask.search.build import build
 from unmask.search.documents import Corpus, read_documents
+from unmask.search.hits import Hit
 from unmask.search.index import Index
 from unmask.search.job import Job
 from unmask.search.stores import STORES
@@ -229,3 +231,32 @@ def test_an_update_while_an_index_is_opened_is_followed(
 
     monkeypatch.setattr("unmask.search.index.read_index", slow)
     assert len(opened(embedder, tmp_path).search("x")) == 2
+
+
+def test_code_of_a_model_that_only_the_index_names_is_not_run(
+    pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proof = tmp_path / "it-ran"
+    model = give_code(Path(shutil.copytree(pico_folder("llama"), tmp_path / "coded")), proof)
+    embedder = Embedder.from_pretrained(model, "causal/plain/mean", dtype="float32", device="cpu", trust_remote_code=True)
+    indexed(embedder, tmp_path, model=str(model))
+    proof.unlink()
+    for name in [name for name in sys.modules if name.startswith("transformers_modules")]:
+        monkeypatch.delitem(sys.modules, name)
+
+    def found(trust: bool) -> list[Hit]:
+        return Index.open(tmp_path / "index", device="cpu", trust_remote_code=trust).search("dogs", 1)
+
+    with pytest.raises(UnmaskError, match=rf"'{tmp_path}/index' names the model '{model}', .* set {TRUSTED}={model}\.$"):
+        found(True)
+    monkeypatch.setenv(TRUSTED, str(model))
+    with pytest.raises(UnmaskError, match="contains custom code"):
+        found(False)
+    assert not proof.exists()
+    assert found(True) and proof.exists()
+
+
+def test_code_may_be_allowed_where_there_is_none(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    model = str(pico_folder("llama"))
+    indexed(Embedder.from_pretrained(model, "causal/plain/mean", dtype="float32", device="cpu"), tmp_path, model=model)
+    assert Index.open(tmp_path / "index", device="cpu", trust_remote_code=True).search("dogs", 1)

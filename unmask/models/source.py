@@ -110,7 +110,11 @@ def below(folder: Path, source: Source) -> Source | None:
         adapter=None,
         merge=False,
     )
-    return base if lasting_name(source.model) == base.model else _without_its_code(base, folder)
+    if lasting_name(source.model) == base.model:
+        return base
+    return without_its_code(
+        base, folder, "base model", f"name the base: --model {base.model} --adapter {folder} --trust-remote-code, or "
+    )
 
 
 def base_name(name: str, folder: Path) -> str:
@@ -140,17 +144,20 @@ def same_place(first: str, second: str) -> bool:
     return first == second or lasting_name(resolve(first)) == lasting_name(resolve(second))
 
 
-def _without_its_code(base: Source, folder: Path) -> Source:
-    """The base, with its code switched off. Raises UnmaskError if the user allows code, but did not allow that of the base."""
-    if not base.trust_remote_code or _is_trusted(base.model):
-        return base
-    if code_of(resolve(base.model), base.revision):
+def without_its_code(named: Source, folder: Path, what: str = "model", otherwise: str = "") -> Source:
+    """A model that a file in a folder names, with its code switched off; as it is if the user lists it in UNMASK_TRUST_CODE_OF.
+
+    what, otherwise: for the message, what it is and another way to allow its code. Raises UnmaskError if the user allows code and the
+    model comes with code that is not listed.
+    """
+    if not named.trust_remote_code or _is_trusted(named.model):
+        return named
+    if code_of(resolve(named.model), named.revision):
         raise UnmaskError(
-            f"'{folder}' names the base model '{base.model}', which comes with Python code of its own. --trust-remote-code covers "
-            f"only the model that you name. To run that code, name the base: --model {base.model} --adapter {folder} "
-            f"--trust-remote-code, or set {TRUSTED}={base.model}."
+            f"'{folder}' names the {what} '{named.model}', which comes with Python code of its own. --trust-remote-code covers "
+            f"only the model that you name. To run that code, {otherwise}set {TRUSTED}={named.model}."
         )
-    return replace(base, trust_remote_code=False)
+    return replace(named, trust_remote_code=False)
 
 
 def require_own_code(path: str, source: Source) -> None:

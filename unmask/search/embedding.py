@@ -15,7 +15,7 @@ from unmask.errors import UnmaskError
 from unmask.io.seals import load_tensors, save_tensors
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name
-from unmask.models.source import lasting_name
+from unmask.models.source import Source, lasting_name, without_its_code
 from unmask.search.record import FIT, EmbedderRecord
 
 if TYPE_CHECKING:
@@ -64,8 +64,13 @@ def difference(before: EmbedderRecord, now: EmbedderRecord) -> str | None:
 
 
 def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remote_code: bool = False) -> Embedder:
-    """The embedder of an index whose data lie in a folder. Raises UnmaskError if its weights have changed since."""
+    """The embedder of an index whose data lie in a folder.
+
+    trust_remote_code: run the code of its model, if the user lists the model in UNMASK_TRUST_CODE_OF: only a file names it here. Raises
+    UnmaskError for code that is not listed, and if the weights have changed since.
+    """
     implementation = record.attn_implementation
+    named = Source(record.model, record.revision, trust_remote_code=trust_remote_code)
     embedder = Embedder.from_pretrained(
         record.model,
         record.design,
@@ -74,7 +79,7 @@ def load(record: EmbedderRecord, data: Path, *, device: str = "auto", trust_remo
         dtype=record.dtype,
         device=device,
         attn_implementation=implementation if implementation in _LOADABLE else None,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=without_its_code(named, data.parent).trust_remote_code,
         max_length=record.max_length,
         instructions=record.instructions,
     )

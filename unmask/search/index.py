@@ -59,7 +59,8 @@ class Index:
     ) -> Index:
         """Open an index. embedder: one that is loaded already; by default the index loads its own, on `device`.
 
-        Raises UnmaskError for a folder that is no index or is damaged.
+        trust_remote_code: run the code that comes with the model, if UNMASK_TRUST_CODE_OF lists the model. Raises UnmaskError for a
+        folder that is no index or is damaged.
         """
         place = Path(folder).expanduser()
         record = read_index(place)
