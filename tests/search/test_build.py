@@ -391,3 +391,17 @@ def test_an_index_with_doubled_rows_is_put_right(
     (tmp_path / "anew").mkdir()
     indexed(embedder, tmp_path / "anew", rows, store=store)
     assert contents(opened(embedder, tmp_path)) == contents(opened(embedder, tmp_path / "anew"))
+
+
+def test_another_fit_is_refused(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
+    model, texts = str(pico_folder("llama")), [f"sentence {n}" for n in range(40)]
+
+    def fitted(texts: list[str]) -> Embedder:
+        return Embedder.from_pretrained(model, "causal/plain/mean/zscore", dtype="float32", device="cpu").fit(texts)
+
+    indexed(fitted(texts), tmp_path, model=model)
+    before = contents(opened(fitted(texts), tmp_path))
+    with pytest.raises(UnmaskError, match="Leave --fit-on out to update the index"):
+        indexed(fitted(texts[:20]), tmp_path, CHANGED, model=model, fitted=True)
+    assert contents(opened(fitted(texts), tmp_path)) == before
+    assert told(indexed(fitted(texts), tmp_path, CHANGED, model=model, fitted=True))[0] == 5, "the same fit is no other fit"

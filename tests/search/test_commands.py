@@ -126,6 +126,14 @@ def test_instructions_and_a_fit_are_options(here: Path) -> None:
     )
 
 
+def test_another_fit_is_refused_by_the_name_of_its_option(here: Path) -> None:
+    command = ("index", "corpus.jsonl", "-m", "pico", "-d", "causal/plain/last/zscore", "-o", "index", *CPU, "--fit-on")
+    write_rows(here / "others.jsonl", ROWS[:2])
+    assert run(*command, "corpus.jsonl").exit_code == 0
+    assert "Leave --fit-on out to update the index" in refused(*command, "others.jsonl")
+    assert run(*command, "corpus.jsonl").exit_code == 0, "the same command may be given again"
+
+
 def test_an_index_inside_its_corpus_is_not_indexed(here: Path) -> None:
     for _ in range(2):
         done = run("index", ".", "-m", "pico", "-d", "mean", "-o", "index", "--store", "usearch", *CPU)

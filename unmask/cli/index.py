@@ -49,7 +49,9 @@ def index(
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of the index that are in none of the files.")
     ] = False,
-    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
+    fit_on: Annotated[
+        Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on. An update keeps the fit of the index.")
+    ] = None,
     as_json: AsJson = False,
     *,
     options: ModelOptions,
@@ -66,7 +68,7 @@ def index(
     instructions = {name: said for name, said in given.items() if said is not None} or None
     corpus = Corpus.found(texts, output, column, title_column, id_column)
     source = (model, options.revision, options.adapter)
-    planned = Job(corpus, output, *source, store, precision, language, approximate, keep_missing).check()
+    planned = Job(corpus, output, *source, store, precision, language, approximate, keep_missing, fit_on is not None).check()
     _tell(_build(planned, design, instructions, fit_on, options), output, as_json)
 
 

@@ -91,11 +91,7 @@ def build(embedder: Embedder, planned: Planned) -> Done:
         make_own(folder)
         remove_unfinished(folder, planned.before)
         old = _open_old(folder, planned)
-        if planned.before is not None:
-            embedder = with_fit(embedder, planned.before.embedder, folder / planned.before.data)
-        noted = note(embedder, planned.job.model, planned.job.revision, planned.job.adapter)
-        if planned.before is not None and (differs := difference(planned.before.embedder, noted)) is not None:
-            raise UnmaskError(f"'{folder}' was made with another embedder: {differs}. Give another folder to keep both.")
+        embedder, noted = _same_embedder(embedder, planned)
         pending = VectorStore.beside(folder)
         if planned.before is not None and old is not None and not _differs(planned, old):
             pending.forget()
@@ -114,6 +110,24 @@ def _require_as_planned(folder: Path, planned: Planned) -> None:
     """Raise UnmaskError if another run wrote the index after this one was planned: the plan would remove what that run wrote."""
     if find_index(folder) != planned.before:
         raise UnmaskError(f"'{folder}' was updated by another run in the meantime: run the command again.")
+
+
+def _same_embedder(embedder: Embedder, planned: Planned) -> tuple[Embedder, EmbedderRecord]:
+    """The embedder with the fit of the index, and its record. Raises UnmaskError if the index was made with another one."""
+    job, before = planned.job, planned.before
+    source = job.model, job.revision, job.adapter
+    if before is None:
+        return embedder, note(embedder, *source)
+    fitted = with_fit(embedder, before.embedder, job.output / before.data)
+    noted = note(fitted, *source)
+    if (differs := difference(before.embedder, noted)) is not None:
+        raise UnmaskError(f"'{job.output}' was made with another embedder: {differs}. Give another folder to keep both.")
+    if job.fitted and note(embedder, *source) != noted:
+        raise UnmaskError(
+            f"'{job.output}' keeps the fit that it was made with, and --fit-on gives another. Leave --fit-on out to update the index, "
+            "or give another folder."
+        )
+    return fitted, noted
 
 
 def _open_old(folder: Path, planned: Planned) -> Old | None:

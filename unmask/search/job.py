@@ -25,7 +25,7 @@ class Job:
 
     store, precision, language: None takes those of the index, and for a new one the first store that is installed, float32 and
     english. approximate: build an approximate index for fewer than 100 000 documents, too. keep_missing: keep documents that are in
-    none of the files.
+    none of the files. fitted: the user has fitted the embedder, which is refused if the index was made with another fit.
     """
 
     corpus: Corpus
@@ -38,6 +38,7 @@ class Job:
     language: str | None = None
     approximate: bool = False
     keep_missing: bool = False
+    fitted: bool = False
 
     def check(self) -> Planned:
         """Read all documents, and find mistakes before a model is loaded. Raises UnmaskError."""
