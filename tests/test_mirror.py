@@ -84,7 +84,6 @@ ELSEWHERE = {
     "serving/limits": "serving/test_gate.py",
     "serving/metrics": "serving/test_app.py",
     "serving/page": "serving/test_app.py",
-    "serving/protocol": "serving/test_app.py",
     "studies/learning_plan": "studies/test_self_moe.py",
     "studies/sheet": "studies/test_self_moe.py",
     "tasks/columns": "tasks/test_task.py",
