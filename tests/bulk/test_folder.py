@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -22,7 +24,8 @@ from unmask.bulk.folder import check_folder
 from unmask.bulk.job import EmbedderArguments
 from unmask.bulk.kept_fit import read_fit, save_fit
 from unmask.bulk.manifest import key_of
-from unmask.bulk.shards import read_sources
+from unmask.bulk.repeated_ids import count_repeated
+from unmask.bulk.shards import SourceFile, read_sources
 from unmask.bulk.team import Member
 from unmask.embedder import Embedder
 from unmask.encoding.features import Fit
@@ -335,6 +338,30 @@ def test_a_member_with_another_embedder_writes_nothing(here: Path) -> None:
     assert described.embed(shard, key_of(described.description), lambda _: None).vectors
 
 
+@pytest.mark.parametrize("part", ["vectors", "dead-letters"])
+def test_files_of_a_shard_without_a_record_do_not_outlive_its_texts(part: str, here: Path) -> None:
+    """A run is killed before the record of its last shard is written, and then the texts of the shard are removed."""
+    run(job_of(here))
+    for file in (here / "out" / "records").glob("a.jsonl-*"):
+        file.unlink()
+    (here / "corpus" / "a.jsonl").unlink()
+    mine = here / "out" / part / "mine.parquet"
+    mine.touch()
+    run(job_of(here))
+    assert [file.name for file in (here / "out" / part).iterdir() if file.name.startswith("a.jsonl")] == []
+    assert mine.is_file()
+
+
+def test_names_of_shards_do_not_collide() -> None:
+    from hashlib import sha256
+
+    files = [f"part-{number}/data.jsonl" for number in range(200_000)]
+    assert len({sha256(file.encode()).hexdigest()[:8] for file in files}) < len(files)
+    assert len(
+        {SourceFile(file=file, size=1, changed=1, sha256="", rows=1, starts=[(0, 0, 0)]).shards()[0].name for file in files}
+    ) == len(files)
+
+
 def test_two_runs_do_not_write_one_folder_at_once(here: Path) -> None:
     with only_run_in(here / "out"), pytest.raises(UnmaskError, match="Another run is writing to"):
         run(job_of(here))
@@ -450,6 +477,29 @@ def test_equal_ids_are_dead_letters_in_one_file_and_counted_over_all(here: Path)
     assert [letter["reason"] for letter in letters_of(here / "out")] == ["line 2, column 'key': the id '1' comes twice."]
     assert (manifest.repeated_ids, manifest.flawless) == (1, False)
     assert "1 rows have an id that is in another shard, too" in manifest.told(here / "out")
+
+
+def test_a_column_named_chunk_does_not_switch_the_count_of_ids_off(here: Path) -> None:
+    files = [here / "corpus" / f"{name}.parquet" for name in ("a", "b")]
+    for file in files:
+        pq.write_table(pa.table({"id": ["2"], "chunk": ["7"]}), file)
+    assert count_repeated(files, chunked=False) == 1
+    with pytest.raises(UnmaskError, match="--keep chunk: the output has a column 'chunk' of its own"):
+        check_folder(job_of(here, keep=("chunk",)))
+
+
+def test_counting_ids_takes_hardly_more_than_eight_bytes_for_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.bulk.repeated_ids._BATCH", 1000)
+    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for first, file in enumerate(files):
+        pq.write_table(pa.table({"id": [str(number) for number in range(first * 99_000, first * 99_000 + 100_000)]}), file)
+    count_repeated(files, chunked=False)
+    tracemalloc.start()
+    try:
+        assert count_repeated(files, chunked=False) == 1000
+        assert tracemalloc.get_traced_memory()[1] < 10 * 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_text_beyond_the_limit_is_a_dead_letter(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,24 @@ def test_the_output_is_left_out(corpus: Path) -> None:
     assert [file.name for file in find_files(["."], corpus / "b.jsonl")] == ["a.txt", "c.csv.gz", "e.parquet"]
     with pytest.raises(UnmaskError, match="no file of rows but those of the output"):
         find_files(["below"], Path("below"))
+
+
+@pytest.mark.parametrize("given", [".", "**/*.parquet", "*/*/*.gz", "below/*/[a-z].gz", "*/deep/f.gz", "**"])
+def test_a_folder_that_cannot_be_read_is_no_gap(given: str, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (corpus / "below" / "deep").mkdir()
+    for file in ("below/deep/f.gz", "README.md"):
+        (corpus / file).unlink(missing_ok=True)
+    scan = os.scandir
+
+    def refused(place: str | int = ".") -> object:
+        if str(place).rstrip("/").endswith("deep"):
+            raise PermissionError(errno.EACCES, "Permission denied", place)
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(UnmaskError, match=r"'.*below/deep' cannot be read: Permission denied"):
+        find_files([given])
+    assert find_files(["*.jsonl"]) == [Path("b.jsonl")]
 
 
 @pytest.mark.parametrize(

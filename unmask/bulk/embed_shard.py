@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unmask.bulk.document_encoder import Counts, DocumentEncoder
 from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
-from unmask.bulk.shards import Shard
+from unmask.bulk.shards import Shard, is_shard_name
 from unmask.bulk.vector_writers import WRITERS
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.io.files import atomic, inside, remove, sync
@@ -69,6 +69,16 @@ class Places:
     def parts(self, shard: str) -> list[Path]:
         """All files of a shard, the record first: without it, the others count for nothing."""
         return [self.record(shard), self.vectors(shard), self.dead_letters(shard)]
+
+    @property
+    def shards(self) -> set[str]:
+        """The names of all shards of which there is a part."""
+        parts = (
+            *self.records.glob("*.json"),
+            *self.vectors("a").parent.glob(f"*{ENDING}"),
+            *self.dead_letters("a").parent.glob("*.jsonl"),
+        )
+        return {file.stem for file in parts if is_shard_name(file.stem)}
 
     @property
     def manifest(self) -> Path:

@@ -171,12 +171,11 @@ def _records(places: Places) -> dict[str, ShardRecord | None]:
 
 
 def _clear(places: Places, sources: Sources) -> None:
-    """Remove shards that the files no longer have."""
+    """Remove shards that the files no longer have, and what a kill left of such shards."""
     wanted = {shard.name for shard in sources.shards}
-    for name in _records(places):
-        if name not in wanted:
-            for part in reversed(places.parts(name)):  # the record last, so that a kill leaves nothing that nobody knows of
-                remove(part)
+    for name in places.shards - wanted:
+        for part in reversed(places.parts(name)):  # the record last: it says that there is something to remove
+            remove(part)
 
 
 def _kept(shards: Sequence[Shard], key: str, places: Places) -> dict[str, ShardRecord]:
@@ -233,7 +232,7 @@ def _finish(manifest: Manifest, places: Places, job: Job, records: dict[str, Sha
         "truncated": total.truncated,
         "tokens": total.tokens,
         "padded": total.padded,
-        "repeated_ids": count_repeated([places.vectors(name) for name in names]) if job.id_column else 0,
+        "repeated_ids": _repeated_ids([places.vectors(name) for name in names], job),
         "failed": failed,
         "loss": mean_loss([record.loss for name in names if (record := records[name]).loss]),
     }
@@ -241,3 +240,8 @@ def _finish(manifest: Manifest, places: Places, job: Job, records: dict[str, Sha
     if Manifest.read(places.manifest) != whole:
         whole.write(places.manifest)
     return whole
+
+
+def _repeated_ids(files: Sequence[Path], job: Job) -> int:
+    """How many ids are in more than one file. Ids that we make differ."""
+    return count_repeated(files, chunked=job.chunking is not None) if job.id_column else 0

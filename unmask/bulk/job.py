@@ -118,7 +118,7 @@ class Job:
                 f"A {self.output.suffix} file has no room for the places of chunks; write parquet or jsonl, or leave --chunk out."
             )
         for name in self.keep:
-            if name in ("id", "vector", *(CHUNK_COLUMNS if self.chunk else ())):
+            if name in ("id", "vector", *CHUNK_COLUMNS):
                 raise UnmaskError(f"--keep {name}: the output has a column '{name}' of its own. Rename yours.")
         if len(set(self.keep)) < len(self.keep):
             raise UnmaskError(f"--keep {','.join(self.keep)} names a column twice.")

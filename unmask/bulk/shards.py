@@ -25,6 +25,8 @@ from unmask.io.seals import hash_file
 
 _LOOKED_AT = 100  # rows in which a column has to occur
 _NAME = 80  # characters of a file's name in that of a shard
+_DIGITS = 16  # of a hash of its path: with eight, a hundred thousand files of one name would hardly all differ
+_SHARD_NAME = re.compile(r"[\w.-]*-([0-9a-f]{8}|[0-9a-f]{16})-\d{5,}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,12 @@ def _state(file: Path) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
+def is_shard_name(name: str) -> bool:
+    """Whether a name is one that shards get."""
+    return _SHARD_NAME.fullmatch(name) is not None
+
+
 def _name(file: str, place: int) -> str:
     """A name that no other shard has, in this run or the next: it does not depend on the other files."""
     plain = re.sub(r"[^\w.-]", "_", Path(file).name, flags=re.ASCII).lstrip(".")[:_NAME]
-    return f"{plain}-{hashlib.sha256(file.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}-{place:05d}"
+    return f"{plain}-{hashlib.sha256(file.encode('utf-8', 'surrogateescape')).hexdigest()[:_DIGITS]}-{place:05d}"

@@ -6,6 +6,7 @@ import glob
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from unmask.errors import UnmaskError
 from unmask.io.compressed import COMPRESSIONS
@@ -17,7 +18,7 @@ def find_files(given: Sequence[str | Path], output: Path | None = None) -> list[
 
     A folder stands for all files of rows below it. Links and hidden files in it are left out; a link that is named itself is followed.
     output: a file or folder that the command writes; it is left out, with everything below it. Raises UnmaskError for a name or pattern
-    that nothing matches, for a folder without a file of rows, and for a file with another ending.
+    that nothing matches, for a folder without a file of rows, for a folder that cannot be read, and for a file with another ending.
     """
     found: dict[str, Path] = {}
     target = None if output is None else os.path.realpath(output)
@@ -40,6 +41,7 @@ def _below(given: str | Path) -> Iterable[Path]:
         return [place]
     if not glob.has_magic(str(given)):
         raise UnmaskError(f"There is no file or folder '{given}'.")
+    _require_readable(place)
     matches = sorted(Path(match) for match in glob.glob(str(place), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
     files = [match for match in matches if match.is_file()]
     if not files:
@@ -49,9 +51,34 @@ def _below(given: str | Path) -> Iterable[Path]:
     return files
 
 
+def _require_readable(pattern: Path) -> None:
+    """Raise UnmaskError if a pattern leads through a folder that cannot be read: `glob` passes it over."""
+    parts = pattern.parts
+    first = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+    for end in range(first, len(parts) + (parts[-1] == "**")):
+        for folder in glob.iglob(str(Path(*parts[:end])), recursive=True):  # noqa: PTH207 (as in _below)
+            if Path(folder).is_dir():
+                _scan(folder)
+
+
+def _scan(folder: str) -> None:
+    try:
+        with os.scandir(folder):
+            pass
+    except OSError as error:
+        _refuse(error)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    """Raise UnmaskError for a folder that cannot be read: what is in it would be missing without a word."""
+    raise UnmaskError(
+        f"'{error.filename}' cannot be read: {error.strerror}. Allow it, or give only what can be read."
+    ) from error
+
+
 def _in_folder(folder: Path) -> list[Path]:
     files, links = [], 0
-    for above, folders, names in os.walk(folder):
+    for above, folders, names in os.walk(folder, onerror=_refuse):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for path in (Path(above, name) for name in names if not name.startswith(".")):
             links += path.is_symlink()
