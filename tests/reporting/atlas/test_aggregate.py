@@ -15,9 +15,9 @@ from tests.reporting.atlas.made_record import _WORDS, Made
 from tests.reporting.atlas.test_packing import unpacked
 from unmask.probing.routing.record import Choices, RoutingRecord, read_record
 from unmask.reporting.atlas import aggregate as module
-from unmask.reporting.atlas.aggregate import aggregate, choose_texts, point_names
+from unmask.reporting.atlas.aggregate import _heat, aggregate, choose_texts, point_names
 from unmask.reporting.atlas.packing import NONE16, NONE32, as_script
-from unmask.reporting.atlas.tally import MOST_VALUES, OTHERS
+from unmask.reporting.atlas.tally import MOST_VALUES, OTHERS, tally
 
 ROUNDED = 1e-5
 
@@ -40,7 +40,8 @@ def choices(record: RoutingRecord) -> Choices:
 def by_slot(data: dict[str, Any], label: int, kind: str) -> np.ndarray:
     heat = data["heat"][label]
     experts = [point["experts"] for point in data["points"]]
-    return unpacked(heat[kind]).reshape(len(heat["values"]), len(experts), experts[0]) / NONE16
+    whole = NONE16 if kind == "sure" else np.array(heat["tokens"])[:, None, None]
+    return unpacked(heat[kind]).reshape(len(heat["values"]), len(experts), experts[0]) / whole
 
 
 @pytest.mark.parametrize("label", [0, 1, 2])
@@ -59,6 +60,14 @@ def test_shares_are_those_of_the_tokens(label: int, data: dict[str, Any], record
                 assert by_slot(data, label, "load")[value, point, expert] == pytest.approx(load, abs=ROUNDED)
                 sure = probabilities[first, expert].mean() if first.any() else 0
                 assert by_slot(data, label, "sure")[value, point, expert] == pytest.approx(sure, abs=ROUNDED)
+
+
+def test_one_token_of_many_is_not_rounded_away(record: RoutingRecord, data: dict[str, Any]) -> None:
+    counts = tally(record, np.zeros(0, np.int64), {})
+    counts.everything.tokens[0] = 10_000_000
+    counts.everything.first[0, :2] = [1, 0]
+    heat = _heat(counts.everything)
+    assert unpacked(heat["first"])[:2].tolist() == [1, 0]
 
 
 def test_parts_change_nothing(data: dict[str, Any], record: RoutingRecord, choices: Choices) -> None:

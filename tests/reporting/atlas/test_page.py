@@ -22,6 +22,7 @@ from tests.reporting.synthetic import small
 from tests.reporting.test_page import Parsed
 from unmask.cli import app
 from unmask.errors import UnmaskError
+from unmask.io.terminal import visible
 from unmask.probing.routing.record import read_record
 from unmask.reporting.atlas.aggregate import aggregate
 from unmask.reporting.atlas.packing import as_script
@@ -95,6 +96,14 @@ def test_texts_and_names_are_text(strange_atlas: Path) -> None:
     assert SCRIPT in page.all("h1")[0][1] and SCRIPT in page.all("title")[0][1]
     texts = ["".join(text["parts"]) for text in data["shown"]]
     assert any(HOSTILE[:30] in text and "\\u202eabc" in text and "\\x1b[31m" in text for text in texts)
+
+
+@pytest.mark.parametrize("name", ["\0data\0", "a\0b", "{{ data }}", "</script>"])
+def test_no_name_of_a_model_breaks_the_page(name: str, tmp_path: Path) -> None:
+    record = recorded(tmp_path / "record", Made(texts=6, model=name))
+    page = Parsed(write_atlas([record], tmp_path).read_text("utf-8"))
+    assert data_of(page)[0]["texts"] == 6
+    assert page.all("title")[0][1] == f"unmask atlas: {visible(name)}"
 
 
 def test_measures_are_in_the_page_without_a_script(small_atlas: Path, small_record: Path) -> None:

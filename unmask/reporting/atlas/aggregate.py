@@ -72,15 +72,16 @@ def point_names(points: tuple[Point, ...]) -> list[str]:
 
 
 def _heat(shares: Shares) -> dict[str, Any]:
-    label, tokens = shares.grouping.label, np.maximum(shares.tokens, 1)[:, None]
+    """One label: how many tokens of each value choose each slot first, and at all; and how sure they are, as shares of 65535."""
+    label = shares.grouping.label
     sure = np.divide(shares.sure, shares.first, out=np.zeros_like(shares.sure), where=shares.first > 0)
     return {
         "name": label.name if label else None,
         "of": label.of if label else None,
         "values": list(shares.grouping.values),
         "tokens": shares.tokens.tolist(),
-        "first": packed(packing.shares(shares.first / tokens)),
-        "load": packed(packing.shares(shares.load / tokens)),
+        "first": packed(shares.first.astype(np.uint32)),
+        "load": packed(shares.load.astype(np.uint32)),
         "sure": packed(packing.shares(sure)),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import secrets
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -56,14 +57,15 @@ def render(records: Sequence[RoutingRecord]) -> str:
     )
     page.filters |= {"amount": amount, "breakable": breakable, "number": number}
     script = "(function () {\n'use strict';\n" + "".join(_own(name) for name in SCRIPTS) + "})();"
+    place = secrets.token_hex(16)  # of the data: no name in the page can be the same
     html = page.get_template("atlas.html").render(
         style=Markup("".join(_shared(name) for name in ("colours.css", "report.css")) + _own("atlas.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data="\0data\0",
+        data=place,
         **_content(records),
     )
-    before, _, after = visible(html, keep="\n\r\t\0").partition("\0data\0")
+    before, _, after = visible(html, keep="\n\r\t").partition(place)
     return before + as_script([aggregate(record) for record in records]) + after
 
 

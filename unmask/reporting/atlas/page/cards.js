@@ -61,10 +61,10 @@ class CardView {
     const leanings = state.label ? this.leanings(slot).sort((a, b) => Math.abs(b.by) - Math.abs(a.by)).slice(0, 4) : [];
     const widest = Math.max(...leanings.map(({ by }) => Math.abs(by)), 0.02);
     return el("article", { class: "expert", id: "card-" + state.place + "-" + point + "-" + expert, tabindex: -1 },
-      el("h3", {}, "Expert " + state.expert(expert), el("small", {}, state.layerName(point))),
+      el("h3", {}, "Expert ", el("bdi", {}, state.expert(expert)), el("small", {}, state.layerName(point))),
       el("p", { class: "load" }, bar(share, Math.max(3 * even, share), even), el("span", {}, share ? percent(share) + " of tokens" : "never first")),
       leanings.length ? el("ul", { class: "leanings" }, leanings.map(({ name, by }) =>
-        el("li", {}, el("span", { class: "name" }, name), el("span", { class: "lean " + (by < 0 ? "less" : "more"), "aria-hidden": "true" }, el("i", { style: { width: (50 * Math.abs(by)) / widest + "%" } })), el("span", { class: "figure" }, signed(by))))) : null,
+        el("li", {}, el("bdi", { class: "name" }, name), el("span", { class: "lean " + (by < 0 ? "less" : "more"), "aria-hidden": "true" }, el("i", { style: { width: (50 * Math.abs(by)) / widest + "%" } })), el("span", { class: "figure" }, signed(by))))) : null,
       words.length ? el("p", { class: "wordlist" }, words.map(({ name, count, lift }) => [el("span", { class: "word", title: several(count, "time") }, el("bdi", {}, name), el("small", {}, lift.toFixed(lift < 10 ? 1 : 0) + "×")), " "])) : el("p", { class: "quiet" }, "No word stands out."),
       this.examples(point, expert), this.partners(point, slot),
     );
@@ -77,7 +77,7 @@ class CardView {
     const found = Array.from({ length: size }, (_, at) => slot * size + at).filter((at) => place[at] !== NONE16);
     if (!found.length) return null;
     return el("p", { class: "partners" }, "Acts with ", found.map((at, rank) => [rank ? ", " : "",
-      el("button", { type: "button", class: "link", onclick: () => openCard(state, point, place[at]) }, state.expert(place[at])), " " + percent(rate[at] / 65535, 0)]));
+      el("button", { type: "button", class: "link", onclick: () => openCard(state, point, place[at]) }, el("bdi", {}, state.expert(place[at]))), " " + percent(rate[at] / 65535, 0)]));
   }
 
   examples(point, expert) {

@@ -117,7 +117,9 @@ class RecordState {
 
   // The share of a value's tokens at a slot. kind: first, load or sure.
   share(kind, label, value, slot) {
-    return this.read(kind + label, this.raw.heat[label][kind])[value * this.slots + slot] / 65535;
+    const heat = this.raw.heat[label];
+    const whole = kind === "sure" ? 65535 : Math.max(1, heat.tokens[value]);
+    return this.read(kind + label, heat[kind])[value * this.slots + slot] / whole;
   }
 
   expert(number) {

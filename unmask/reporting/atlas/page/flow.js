@@ -156,7 +156,7 @@ class FlowView {
   listed(title, flows) {
     if (!flows.length) return [];
     return [el("h4", {}, title), el("ul", { class: "bars" }, flows.map(({ name, share, lift }) =>
-      el("li", {}, el("span", { class: "name" }, name), bar(share, 1), el("span", { class: "figure" }, percent(share, 0) + " · " + lift))))];
+      el("li", {}, el("bdi", { class: "name" }, name), bar(share, 1), el("span", { class: "figure" }, percent(share, 0) + " · " + lift))))];
   }
 
   choose(node, loud) {
@@ -168,7 +168,7 @@ class FlowView {
     }
     for (const flow of this.ribbons) flow.drawn.classList.toggle("on", flow.a === node || flow.b === node);
     this.told.replaceChildren(
-      el("h3", {}, this.state.layerName(node.point) + ", expert " + this.state.expert(node.expert)), el("p", {}, percent(node.load) + " of tokens choose it first."),
+      el("h3", {}, this.state.layerName(node.point) + ", expert ", el("bdi", {}, this.state.expert(node.expert))), el("p", {}, percent(node.load) + " of tokens choose it first."),
       ...this.listed("Their next expert, and how often against chance", this.strongest(node, "a", "b")),
       ...this.listed("Their expert before", this.strongest(node, "b", "a")), el("p", { class: "actions" },
       el("button", { type: "button", class: "link", onclick: () => openCard(this.state, node.point, node.expert) }, "Its card")));

@@ -81,7 +81,7 @@ class HeatView {
       ...heat[state.label].values.map((value, at) =>
         el(
           "button", { type: "button", class: "thumb", "aria-pressed": at === this.value, onclick: () => { this.value = at; this.draw(); this.moveToStrongest(); } },
-          el("canvas", { "aria-hidden": "true" }), el("span", { class: "name" }, value), el("small", {}, several(heat[state.label].tokens[at], "token")),
+          el("canvas", { "aria-hidden": "true" }), el("bdi", { class: "name" }, value), el("small", {}, several(heat[state.label].tokens[at], "token")),
         ),
       ),
     );
@@ -243,7 +243,7 @@ class HeatView {
     this.strong.replaceChildren(
       ...this.best.map(([number, point, expert, column]) =>
         el("li", {}, el("button", { type: "button", class: "link", onclick: () => this.move(point, column) },
-          state.layerName(point) + ", expert " + state.expert(expert)), " " + this.words(number)),
+          state.layerName(point) + ", expert ", el("bdi", {}, state.expert(expert))), " " + this.words(number)),
       ),
     );
   }
@@ -287,21 +287,22 @@ class HeatView {
     const heat = state.raw.heat[state.label];
     const everywhere = state.share("first", 0, 0, slot);
     const own = state.share("first", state.label, value, slot);
-    const named = state.label ? "tokens of \u201c" + heat.values[value] + "\u201d" : "all tokens";
-    const title = state.layerName(row) + ", expert " + state.expert(expert);
-    const lines = [
-      percent(own) + " of " + named + " choose it first" + (state.label ? ", " + signed(own - everywhere) + " points against all tokens." : "."),
+    const [place, name] = [state.layerName(row) + ", expert ", state.expert(expert)];
+    const called = state.label ? heat.values[value] : "";
+    const before = percent(own) + " of " + (state.label ? "tokens of \u201c" : "all tokens");
+    const after = state.label ? "\u201d choose it first, " + signed(own - everywhere) + " points against all tokens." : " choose it first.";
+    const spoken = place + name + ": " + before + called + after;
+    const more =
       percent(state.share("load", state.label, value, slot)) + " choose it among their " + state.points[row].chosen +
-        ". Its mean probability when first: " + state.share("sure", state.label, value, slot).toFixed(2) + ".",
-    ];
+        ". Its mean probability when first: " + state.share("sure", state.label, value, slot).toFixed(2) + ".";
     const shares = heat.values.map((_, one) => state.share("first", state.label, one, slot));
     const most = Math.max(...shares, everywhere);
-    this.canvas.setAttribute("aria-label", title + ": " + lines[0]);
-    if (loud) say(title + ": " + lines[0]);
+    this.canvas.setAttribute("aria-label", spoken);
+    if (loud) say(spoken);
     this.told.replaceChildren(
-      el("h3", {}, title), el("p", {}, lines[0]), el("p", { class: "quiet" }, lines[1]),
+      el("h3", {}, place, el("bdi", {}, name)), el("p", {}, before, el("bdi", {}, called), after), el("p", { class: "quiet" }, more),
       ...(state.label ? [el("ul", { class: "bars" }, heat.values.map((name, one) =>
-        el("li", { class: one === value ? "on" : "" }, el("span", { class: "name" }, name), bar(shares[one], most, everywhere), el("span", { class: "figure" }, percent(shares[one])))))] : []),
+        el("li", { class: one === value ? "on" : "" }, el("bdi", { class: "name" }, name), bar(shares[one], most, everywhere), el("span", { class: "figure" }, percent(shares[one])))))] : []),
       el("p", { class: "actions" },
         el("button", { type: "button", class: "link", onclick: () => openCard(state, row, expert) }, "Its card"),
         el("button", { type: "button", class: "link", onclick: () => { state.change("layer", row); go("tokens"); } }, "This layer in a text")),

@@ -197,11 +197,11 @@ class MapView {
       const name = state.raw.heat[this.label + 1].values[this.code(text)];
       counts.set(name, (counts.get(name) || 0) + 1);
     }
-    const parts = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([name, count]) => grouped(count) + " " + name);
-    const title = this.selected.size ? several(texts.length, "text") + " selected" + (parts.length ? ": " + parts.join(", ") : "") : "One text";
+    const parts = [...counts].sort((a, b) => b[1] - a[1]).slice(0, 6).map(([name, count], at) => [(at ? ", " : ": ") + grouped(count) + " ", el("bdi", {}, name)]);
+    const title = this.selected.size ? [several(texts.length, "text") + " selected", ...parts] : "One text";
     this.told.replaceChildren(
       el("h3", {}, title),
-      el("ul", {}, texts.slice(0, LISTED).map((text) => el("li", {}, el("bdi", {}, map.texts[text]), el("small", {}, this.called(text)),
+      el("ul", {}, texts.slice(0, LISTED).map((text) => el("li", {}, el("bdi", {}, map.texts[text]), el("small", {}, el("bdi", {}, this.called(text))),
         map.shown[text] >= 0 ? el("button", { type: "button", class: "link", onclick: () => { state.change("text", map.shown[text]); go("tokens"); } }, "Token by token") : null))),
       texts.length > LISTED ? el("p", { class: "quiet" }, "and " + several(texts.length - LISTED, "other")) : "",
     );

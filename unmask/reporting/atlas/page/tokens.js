@@ -67,7 +67,7 @@ class TokenView {
       el("button", {
         type: "button", "aria-label": "only expert " + state.expert(expert), class: "chip c" + this.colours.get(expert), "aria-pressed": this.only === expert,
         onclick: () => { this.only = this.only === expert ? null : expert; this.draw(); },
-      }, el("i", { "aria-hidden": "true" }), "expert " + state.expert(expert), el("small", {}, percent(used.get(expert) / count, 0)));
+      }, el("i", { "aria-hidden": "true" }), el("bdi", {}, "expert " + state.expert(expert)), el("small", {}, percent(used.get(expert) / count, 0)));
     const shown = order.slice(0, 12);
     this.legend.replaceChildren(...shown.map(chip), order.length > shown.length ? el("span", { class: "more" }, "and " + several(order.length - shown.length, "other")) : "");
   }
@@ -87,7 +87,7 @@ class TokenView {
           class: "tok c" + this.colours.get(experts[0]) + (off ? " off" : ""), role: "option", "data-at": token, tabindex: token === this.token ? 0 : -1,
           "aria-selected": token === this.token, "aria-label": (words.trim() || "blank") + ": expert " + name + ", " + Math.round(shares[0] / 2.55) + " %",
           style: { "--sure": (shares[0] / 255).toFixed(2) },
-        }, el("bdi", {}, words.trim() || "·"), el("small", { "aria-hidden": "true" }, name)),
+        }, el("bdi", {}, words.trim() || "·"), el("small", { "aria-hidden": "true", dir: "auto" }, name)),
       );
       if (/\s$/.test(words)) parts.push(" ");
     }
@@ -142,7 +142,7 @@ class TokenView {
     redrawn(this.told, () => this.told.replaceChildren(
       el("h3", {}, el("bdi", {}, "“" + (words.trim() || words.replace(/\n/g, "⏎").replace(/ /g, "␣")) + "”"), " at " + state.layerName(state.layer)),
       el("ul", { class: "bars" }, rows.map(([name, share], at) =>
-        el("li", { class: at === 0 ? "on" : "" }, el("span", { class: "name" }, at < experts.length ? "expert " + name : name), bar(share, 1), el("span", { class: "figure" }, percent(share, 0))))),
+        el("li", { class: at === 0 ? "on" : "" }, el("bdi", { class: "name" }, at < experts.length ? "expert " + name : name), bar(share, 1), el("span", { class: "figure" }, percent(share, 0))))),
       el("h4", {}, "Its first choice, layer by layer"), el("div", { class: "path" }, path),
     ));
   }
