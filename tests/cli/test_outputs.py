@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from unmask.cli import app, main
 from unmask.cli.outputs import EITHER, FILE, FOLDER, OUTPUTS, READ, Command, check_outputs
@@ -311,3 +312,40 @@ def test_a_folder_with_the_name_of_a_model_of_ours_is_read_where_it_is_a_path(
 def test_any_text_may_be_given(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_outputs(COMMANDS["compare",].params, {"model": [name], "task": [name], "output": Path("report")})
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("embed {texts} -d causal/plain/mean/zscore --fit-on=~/texts.txt", "vectors.npy"),
+        ("embed {texts} -d causal/plain/mean/zscore --fit-on=~/texts.txt", "vectors"),
+        ("index {texts} -d causal/plain/mean/zscore --fit-on=~/texts.txt", "index"),
+        ("index ~ -d mean", "index"),
+    ],
+)
+def test_a_tilde_that_the_shell_leaves_is_the_home_folder(
+    command: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here):
+        folder.mkdir()
+    (home / "texts.txt").write_text("a song\na market\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    words = [*command.format(texts="~/texts.txt").split(), "-m", "pico", "--device", "cpu", f"--output=~/{output}"]
+    for _ in range(2):  # the second run finds what the first one wrote
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.exception
+    assert (home / output).exists() and not list(here.iterdir())
+
+
+def test_a_file_of_queries_below_a_tilde_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "texts.txt").write_text("a song\na market\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for words in (
+        ["index", "~/texts.txt", "-m", "pico", "-d", "mean", "-o", "~/index"],
+        ["search", "~/index", "--bm25", "--queries=~/texts.txt"],
+    ):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.exception
+    assert done.stdout.count('"hits"') == 2

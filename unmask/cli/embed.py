@@ -94,6 +94,7 @@ def embed(
     from unmask.bulk.team import Team, ThisProcess
     from unmask.bulk.workers import Workers
 
+    output, fit_on = output.expanduser(), fit_on and fit_on.expanduser()
     kept = tuple(name for name in keep.split(",") if name)
     size = shard_rows or SHARD_ROWS
     job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, size, chunk, overlap, late)

@@ -64,6 +64,7 @@ def index(
     from unmask.search.documents import Corpus
     from unmask.search.job import Job
 
+    output, fit_on = output.expanduser(), fit_on and fit_on.expanduser()
     given = {"query": query_instruction, "document": instruction}
     instructions = {name: said for name, said in given.items() if said is not None} or None
     corpus = Corpus.found(texts, output, column, title_column, id_column)

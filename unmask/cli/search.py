@@ -56,7 +56,7 @@ def search(
     mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "dense"
     index = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:
-        asked = Corpus((queries,))
+        asked = Corpus((queries.expanduser(),))
         for _ in read_documents(asked):  # a mistake in the last line is told before the first answer
             pass
         for block in _blocks(read_documents(asked)):
