@@ -18,6 +18,7 @@ from unmask.errors import UnmaskError
 from unmask.io.files import only_run_in, remove
 from unmask.io.seals import Damaged
 from unmask.search import build as building
+from unmask.search import job as jobs
 from unmask.search.build import build
 from unmask.search.documents import Corpus, joined
 from unmask.search.index import Index
@@ -405,3 +406,19 @@ def test_another_fit_is_refused(tmp_path: Path, pico_folder: Callable[[str], Pat
         indexed(fitted(texts[:20]), tmp_path, CHANGED, model=model, fitted=True)
     assert contents(opened(fitted(texts), tmp_path)) == before
     assert told(indexed(fitted(texts), tmp_path, CHANGED, model=model, fitted=True))[0] == 5, "the same fit is no other fit"
+
+
+def test_documents_that_are_kept_count_for_an_approximate_index(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "EXACT_UP_TO", len(ROWS))
+    new = [{"_id": "d5", "text": "Rain."}]
+    indexed(embedder, tmp_path, precision="int8", store="lance")
+    with pytest.raises(UnmaskError, match="has no approximate index of int8 vectors"):
+        indexed(embedder, tmp_path, new, keep_missing=True)
+    (tmp_path / "float32").mkdir()
+    indexed(embedder, tmp_path / "float32", store="lance")
+    assert indexed(embedder, tmp_path / "float32", ROWS[:1], keep_missing=True).documents == 4
+    assert not opened(embedder, tmp_path / "float32").record.approximate
+    assert indexed(embedder, tmp_path / "float32", new, keep_missing=True).recall is not None
+    assert opened(embedder, tmp_path / "float32").record.approximate

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.messages import heard
 from tests.search.made import ROWS, indexed, job
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -74,3 +75,19 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_the_type_of_two_columns(one: Any, other: Any, both: str) -> None:
     assert common_type(one, other) == common_type(other, one) == both
+
+
+@pytest.mark.parametrize("identified", [True, False])
+def test_lines_that_stand_for_documents_are_told_with_documents_that_are_kept(
+    identified: bool, pico: Callable[..., Embedder], tmp_path: Path
+) -> None:
+    rows = [{**({"_id": str(number)} if identified else {}), "text": f"text {number}"} for number in range(3)]
+    with heard() as messages:
+        indexed(pico(), tmp_path, rows)
+        job(tmp_path, rows[1:]).check()
+        assert not any("--keep-missing" in message for message in messages)
+        job(tmp_path, rows[1:], keep_missing=True).check()
+    told = [message for message in messages if "--keep-missing" in message]
+    assert len(told) == (0 if identified else 1) and all(
+        "corpus.jsonl have no id but their line" in message for message in told
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +91,8 @@ def build(embedder: Embedder, planned: Planned) -> Done:
         make_own(folder)
         remove_unfinished(folder, planned.before)
         old = _open_old(folder, planned)
+        planned = replace(planned, kept=len(_known(planned, old)) - len(planned.survey.documents))
+        planned.require_an_approximate_index()
         embedder, noted = _same_embedder(embedder, planned)
         pending = VectorStore.beside(folder)
         if planned.before is not None and old is not None and not _differs(planned, old):

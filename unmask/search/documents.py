@@ -86,10 +86,14 @@ class Known:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a corpus holds: its documents by id, in their order, and the type of each column."""
+    """What a corpus holds: its documents by id, in their order, and the type of each column.
+
+    numbered: a file whose documents have no id but their line; None if there is none.
+    """
 
     documents: dict[str, Known]
     columns: dict[str, ColumnType]
+    numbered: Path | None
 
 
 def survey(corpus: Corpus) -> Survey:
@@ -100,6 +104,7 @@ def survey(corpus: Corpus) -> Survey:
     documents: dict[str, Known] = {}
     places: dict[str, tuple[Path, int]] = {}
     types: dict[str, set[ColumnType]] = {}
+    numbered: Path | None = None
     for document in read_documents(corpus):
         if document.id in documents:
             first, line = places[document.id]
@@ -109,13 +114,15 @@ def survey(corpus: Corpus) -> Survey:
             )
         documents[document.id] = document.known
         places[document.id] = document.file, document.line
+        if numbered is None and document.id == _line_id(document.file, document.line):
+            numbered = document.file
         for name, value in document.columns.items():
             held = types.setdefault(name, set())
             if (kind := _type_of(value, row_ending(document.file) in _WORDS_ONLY)) is not None:
                 held.add(kind)
     if not documents:
         raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
-    return Survey(documents, {name: _common(held) for name, held in types.items()})
+    return Survey(documents, {name: _common(held) for name, held in types.items()}, numbered)
 
 
 def read_documents(corpus: Corpus) -> Iterator[Document]:
@@ -128,8 +135,12 @@ def read_documents(corpus: Corpus) -> Iterator[Document]:
             yield _document(file, line, row, corpus, column)
 
 
+def _line_id(file: Path, line: int) -> str:
+    return _encodable(f"{file}:{line}")
+
+
 def _document(file: Path, line: int, row: Row, corpus: Corpus, column: str | None) -> Document:
-    name = str(field(file, line, row, column, (str, int))) if column else f"{file}:{line}"
+    name = str(field(file, line, row, column, (str, int))) if column else _line_id(file, line)
     title = "" if row.get(corpus.title) is None else field(file, line, row, corpus.title)
     text = field(file, line, row, corpus.text)
     others = {_encodable(key): _plain(value) for key, value in row.items() if key not in (column, corpus.title, corpus.text)}

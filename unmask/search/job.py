@@ -9,6 +9,7 @@ from typing import Final
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.errors import UnmaskError, require_package, unknown
 from unmask.io.files import check_output, is_own
+from unmask.io.terminal import say
 from unmask.search.documents import Corpus, Survey, survey
 from unmask.search.filters import ColumnType
 from unmask.search.keywords import stemmer
@@ -56,6 +57,11 @@ class Job:
         language = self.language or (before.language if before else "english")
         stemmer(language)
         found = survey(self.corpus)
+        if self.keep_missing and found.numbered is not None:
+            say(
+                f"the documents of {found.numbered} have no id but their line. Where lines have moved, --keep-missing keeps what the index "
+                "had under a line number that is now missing, so a text may be there twice: give --id-column, or leave --keep-missing out"
+            )
         planned = Planned(self, before, found, store, self.precision or (before.precision if before else "float32"), language)
         planned.require_an_approximate_index()
         return planned
@@ -73,7 +79,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Planned:
-    """A job that was checked. before: the record of the index as it is; None for a new one. survey: what the files hold."""
+    """A job that was checked. before: the record of the index as it is; None for a new one. survey: what the files hold.
+
+    kept: documents of the index that stay though none of the files has them; they are counted when the index is opened.
+    """
 
     job: Job
     before: IndexRecord | None
@@ -81,12 +90,13 @@ class Planned:
     store: str
     precision: Precision
     language: str
+    kept: int = 0
 
     @property
     def approximate(self) -> bool:
         """Whether the index is to have an approximate index. One that has one keeps it."""
         asked = self.job.approximate or (self.before is not None and self.before.approximate)
-        return asked or len(self.survey.documents) > EXACT_UP_TO
+        return asked or len(self.survey.documents) + self.kept > EXACT_UP_TO
 
     @property
     def types(self) -> dict[str, ColumnType]:
