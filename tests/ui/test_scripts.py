@@ -77,11 +77,18 @@ class Part {
   constructor(tag) { Object.assign(this, { tag, children: [], attributes: {}, style: {}, dataset: {} }); }
   append(...children) { this.children.push(...children); }
   replaceChildren(...children) { this.children = children; }
-  setAttribute(name, value) { this.attributes[name] = value; }
+  setAttribute(name, value) { this.attributes[name] = value; if (name === "hidden") this.hidden = true; }
   addEventListener() {}
   querySelectorAll() { return []; }
+  getContext() { return {}; }
+  get parts() { return [this, ...this.children.flatMap((child) => child.parts || [])]; }
+  find(test) { return this.parts.find(test); }
 }
-globalThis.document = { createElement: (tag) => new Part(tag), getElementById: () => new Part("div") };
+const byName = {};
+globalThis.document = { createElement: (tag) => new Part(tag), getElementById: (name) => (byName[name] ||= new Part("div")) };
+globalThis.sessionStorage = { getItem: () => "" };
+globalThis.requestAnimationFrame = globalThis.matchMedia = () => ({ addEventListener() {} });
+globalThis.ResizeObserver = class { observe() {} };
 """
 
 
@@ -96,3 +103,63 @@ def test_the_routing_of_a_text_through_many_experts_is_drawn() -> None:
         const result = drawn(route, ["mean"], String).length;"""
     )
     assert found == 5
+
+
+DESIGNS = f"""
+const {{ chosen, setUpDesigns }} = await import({module("designs.js")});
+const designs = ["mean", "last"].map((name) => ({{ name, design: name, meaning: "" }}));
+setUpDesigns({{ designs, chosen: ["mean", "last"] }}, () => {{}});
+const [first, second] = byName.designs.children.map((box) => box.find((part) => part.tag === "select"));
+const written = byName.designs.find((part) => part.tag === "input");
+written.value = "";
+const refusal = () => {{ try {{ return chosen(); }} catch (error) {{ return error.constructor.name + ": " + error.message; }} }};
+"""
+
+
+def test_nothing_is_asked_while_the_first_design_is_being_written() -> None:
+    found = value_of(
+        NODE
+        + DESIGNS
+        + """const result = [chosen()];
+        first.value = "own";
+        result.push(refusal());
+        written.value = " causal/plain/first ";
+        result.push(chosen());
+        second.value = "";
+        result.push(chosen());"""
+    )
+    assert found[0] == ["mean", "last"] and found[1].startswith("Refused: Write design A")
+    assert found[2:] == [["causal/plain/first", "last"], ["causal/plain/first"]]
+
+
+def test_a_map_is_hidden_while_another_design_waits() -> None:
+    found = value_of(
+        NODE
+        + DESIGNS
+        + f"""const {{ mapView }} = await import({module("map.js")});
+        const waits = [];
+        const corpus = {{ name: "c", texts: 1, rows: 1, snippets: ["a"], labels: null, label_names: [] }};
+        const json = (path) => (path === "/api/corpus" ? corpus : new Promise((done) => waits.push(done)));
+        globalThis.fetch = async (path) => ({{ ok: true, json: () => json(path) }});
+        const section = new Part("section");
+        const view = mapView(section, {{ corpus, model: "m" }});
+        const board = section.find((part) => part.attributes.class === "board");
+        const pause = () => new Promise((done) => setTimeout(done));
+        const settle = async (answer) => {{ await pause(); waits.shift()(answer); await pause(); }};
+        const result = [];
+        view.show();
+        await settle({{ ready: true, points: [[0, 0]], share: 1, dim: 2, cut: 0 }});
+        result.push(board.hidden);
+        first.value = "last";
+        view.designsChanged();
+        await pause();
+        result.push(board.hidden);
+        await settle({{ ready: false, done: 0, total: 1 }});
+        result.push(board.hidden);
+        first.value = "own";
+        view.designsChanged();
+        await pause();
+        result.push(board.hidden, section.find((part) => part.attributes.class === "problem").textContent);
+        view.hide();"""
+    )
+    assert found[:4] == [False, True, True, True] and found[4].startswith("Write design A")

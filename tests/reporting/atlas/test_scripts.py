@@ -74,3 +74,21 @@ def test_a_name_of_another_direction_is_isolated_where_a_view_tells_it() -> None
     assert of_heat.count("\u05de\u05d5") == 1 and of_heat.count("\u05e9\u05dc") == 2
     assert "50.0\u00a0% of tokens of \u201c\u05e9\u05dc\u201d choose it first, 0.0 points" in heat_text
     assert spoken.startswith("layer 1, expert \u05de\u05d5: 50.0\u00a0% of tokens of \u201c\u05e9\u05dc\u201d choose it first")
+
+
+def test_a_card_that_is_opened_empties_the_search_box() -> None:
+    found = value_of(
+        DOCUMENT
+        + atlas("core.js", "cards.js")
+        + """
+        document.getElementById = () => ({ scrollIntoView() {}, focus() {} });
+        const raw = { heat: [{}], names: [] };
+        const state = { raw, points: [{ name: "1", experts: 0 }], layer: 0, place: 0, on() {}, layerName: () => "1" };
+        const view = new CardView(state, new Part("div"));
+        state.views = { cards: view };
+        view.search.value = "law";
+        view.find = "law";
+        openCard(state, 0, 0);
+        const result = [view.find, view.search.value];"""
+    )
+    assert found == ["", ""]

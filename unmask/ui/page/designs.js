@@ -1,13 +1,16 @@
 // The two designs that all views use.
+import { Refused } from "./api.js";
 import { byId, element, shown } from "./dom.js";
 
 const OWN = "own";
 const LETTERS = ["A", "B"];
 let fields = [];
 
-/** The names of the designs, one or two. */
+/** The names of the designs, one or two. Throws Refused while the first one has no name: a result would bear the wrong letter. */
 export function chosen() {
-  return fields.map((field) => field.name()).filter((name) => name !== "");
+  const [first, second] = fields.map((field) => field.name());
+  if (first === "") throw new Refused("Write design A and press Enter, or choose one from the list.");
+  return second === "" ? [first] : [first, second];
 }
 
 /** A letter in a box, and the name of the design that it stands for. */

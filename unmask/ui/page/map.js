@@ -82,15 +82,13 @@ class MapView {
   }
 
   designsChanged() {
-    this.place = Math.min(this.place, chosen().length - 1);
     this.began = null;
-    this.shownDesign = null;
     if (this.open) this.poll();
   }
 
-  drawChoice() {
+  drawChoice(names) {
     this.choice.replaceChildren(
-      ...chosen().map((name, place) =>
+      ...names.map((name, place) =>
         element(
           "button",
           { type: "button", "aria-pressed": String(place === this.place), on: { click: () => { this.place = place; this.began = null; this.poll(); } } },
@@ -102,10 +100,13 @@ class MapView {
 
   async poll() {
     clearTimeout(this.timer);
-    const name = chosen()[this.place];
-    this.drawChoice();
     this.problem.hidden = true;
     try {
+      const names = chosen();
+      this.place = Math.min(this.place, names.length - 1);
+      this.drawChoice(names);
+      const name = names[this.place];
+      if (name !== this.shownDesign) this.clear();
       this.corpus = this.corpus || (await get("/api/corpus"));
       const answer = await post("/api/map", { design: name });
       if (name !== chosen()[this.place] || !this.open) return;
@@ -113,9 +114,16 @@ class MapView {
       else this.progress(answer);
     } catch (error) {
       this.complain(error);
+      this.clear();
       this.bar.hidden = true;
       this.status.textContent = "";
     }
+  }
+
+  /** Show no map, so that none stands under the name of another design. */
+  clear() {
+    this.shownDesign = null;
+    this.board.hidden = this.note.hidden = true;
   }
 
   complain(error) {
@@ -141,7 +149,7 @@ class MapView {
     this.status.textContent = "";
     if (this.shownDesign === name) return;
     this.shownDesign = name;
-    this.board.hidden = false;
+    this.board.hidden = this.note.hidden = false;
     this.note.textContent =
       "The two axes are the first principal components of the vectors (PCA). They hold " + Math.round(100 * answer.share) + " % of their variance, so texts that are close here may be far apart. " +
       "Neighbours are those in all " + several(answer.dim, "dimension") + "." + (answer.cut ? " " + several(answer.cut, "text") + " cut to the limit of tokens." : "");
@@ -235,7 +243,9 @@ class MapView {
 
   async select(place) {
     try {
-      const answer = await post("/api/neighbours", { design: chosen()[this.place], place });
+      const design = this.shownDesign;
+      const answer = await post("/api/neighbours", { design, place });
+      if (design !== this.shownDesign) return;
       this.selected = place;
       this.drawing.chosen = place;
       this.drawing.near = answer.neighbours.map((one) => one.place);

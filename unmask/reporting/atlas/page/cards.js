@@ -9,10 +9,10 @@ class CardView {
     this.most = CARDS;
     this.cards = el("div", { class: "cards" });
     this.more = el("button", { type: "button", class: "wide", onclick: () => { this.most += 48; this.draw(); } }, "Show more");
-    const search = el("input", { type: "search", "aria-label": "Find a word", placeholder: "a word", oninput: () => { this.find = search.value.trim().toLowerCase(); this.draw(); } });
+    this.search = el("input", { type: "search", "aria-label": "Find a word", placeholder: "a word", oninput: () => { this.find = this.search.value.trim().toLowerCase(); this.draw(); } });
     const orders = ["by load", "by number", state.raw.heat.length > 1 ? "by label" : "by words"];
     pane.append(
-      el("div", { class: "controls" }, layerSlider(state, "Layer"), labelled("Order", chooser("Order of cards", orders, 0, (order) => { this.order = order; this.draw(); })), labelled("Find", search)),
+      el("div", { class: "controls" }, layerSlider(state, "Layer"), labelled("Order", chooser("Order of cards", orders, 0, (order) => { this.order = order; this.draw(); })), labelled("Find", this.search)),
       this.cards, this.more,
     );
     state.on("layer", "label", () => { this.most = CARDS; this.draw(); });
@@ -101,7 +101,7 @@ class CardView {
 function openCard(state, point, expert) {
   if (state.layer !== point) state.change("layer", point);
   const view = state.views.cards;
-  view.find = "";
+  view.find = view.search.value = "";
   view.most = Math.max(view.most, state.points[point].experts);
   view.draw();
   const card = document.getElementById("card-" + state.place + "-" + point + "-" + expert);
