@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unmask.io.compressed import DAMAGE, is_damage, open_unpacked
+from unmask.io.csv_lines import CsvLines, TsvLines
 from unmask.io.lines import BadLine, Lines, Start
 
 Row = dict[str, Any]
 _BATCH = 1024
 _BUFFER = 1 << 20
 _FIELD = 1 << 27
-"""Most characters of a field of a csv: more than any line that is read in bounded memory."""
+"""Most characters of a field of a csv, where lines have no limit."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +49,26 @@ class Format(Protocol):
         ...
 
 
-Items = Callable[[Lines, Start, bool], Iterator[Item]]
+Items = Callable[[Any, Start, bool], Iterator[Item]]  # each takes the kind of Lines that stands beside it
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """Rows in lines, compressed or not. items: yields the rows; without the flag, only that there is one."""
+    """Rows in lines, compressed or not. items: yields the rows; without the flag, only that there is one; lines: how lines are read."""
 
     items: Items
+    lines: type[Lines] = Lines
 
     def read(self, file: Path, start: Start, longest: int | None, columns: Sequence[str] | None) -> Iterator[Item]:
         """Rows and faults. A file whose rest cannot be unpacked ends with a fault."""
         with closing(open_unpacked(file)) as stream:
-            yield from _to_the_damage(Lines(stream, longest), start, True, self.items)
+            yield from _to_the_damage(self.lines(stream, longest), start, True, self.items)
 
     def starts(self, file: Path, every: int, longest: int | None) -> tuple[list[Start], int]:
         """Where every n-th row begins, and the number of rows."""
         starts, rows = [], 0
         with closing(open_unpacked(file)) as stream:
-            lines = Lines(stream, longest)
+            lines = self.lines(stream, longest)
             here = Start()
             for _ in _to_the_damage(lines, here, False, self.items):
                 if rows % every == 0:
@@ -124,37 +126,42 @@ def _object(number: int, line: str) -> Row | Fault:
     return row
 
 
-def _delimited(delimiter: str) -> Items:
-    def items(lines: Lines, start: Start, parsed: bool) -> Iterator[Item]:
-        csv.field_size_limit(_FIELD)
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        header, reading = None, True
-        while reading:
-            begin = lines.number + 1
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except BadLine as bad:
-                yield bad.line, Fault(bad.told, bad.text)
-                reading = header is not None  # without a header, the rest says nothing
-                continue
-            except csv.Error as error:
-                yield begin, Fault(f", line {begin}: {error}.")  # an open quote runs to the end of the file
-                reading = header is not None
-                continue
-            if not cells:
-                continue
-            if header is None:
-                header = cells
-                if start.row:
-                    lines.go_to(start)
-            elif len(cells) == len(header):
-                yield lines.number, dict(zip(header, cells, strict=True))
-            else:
-                yield lines.number, Fault(f", line {lines.number}: expected {len(header)} columns.", delimiter.join(cells))
+def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
+    limit = min(_FIELD, lines.longest or _FIELD)
+    csv.field_size_limit(limit)
+    reader = csv.reader(lines, delimiter=lines.delimiter, strict=True)
+    header, reading = None, True
+    while reading:
+        begin = lines.number + 1
+        lines.begin_record()
+        cells, fault = list[str](), None
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            lines.finish_record()
+            fault = Fault(f", line {begin}: {_told(error, limit)}")
+        if lines.bad is not None:
+            begin, fault = lines.bad.line, Fault(lines.bad.told, lines.bad.text)
+        if fault is not None:
+            yield begin, fault
+            reading = header is not None  # without a header, the rest says nothing
+        elif cells and header is None:
+            header = cells
+            if start.row:
+                lines.go_to(start)
+        elif header is not None and len(cells) == len(header):
+            yield lines.number, dict(zip(header, cells, strict=True))
+        elif cells:
+            told = f", line {lines.number}: expected {len(header or ())} columns."
+            yield lines.number, Fault(told, lines.delimiter.join(cells))
 
-    return items
+
+def _told(error: csv.Error, limit: int) -> str:
+    """What is wrong with a record, in words."""
+    too_large = "field limit" in str(error)
+    return f"a field has more than {limit} characters: is a quote left open?" if too_large else f"{error}."
 
 
 class Parquet:
@@ -225,8 +232,8 @@ def _row(batch: Any, place: int, number: int) -> Row | Fault:
 
 FORMATS: dict[str, Format] = {
     ".jsonl": TextFormat(_jsonl),
-    ".csv": TextFormat(_delimited(",")),
-    ".tsv": TextFormat(_delimited("\t")),
+    ".csv": TextFormat(_delimited, CsvLines),
+    ".tsv": TextFormat(_delimited, TsvLines),
     ".parquet": Parquet(),
     ".txt": TextFormat(_txt),
 }

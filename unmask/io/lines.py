@@ -14,7 +14,8 @@ from typing import BinaryIO
 _BOM = "\ufeff"
 _BREAKS = re.compile(r"(?<=\r)(?!\n)")
 _BLOCK = 1 << 20
-_SHOWN = 200
+SHOWN = 200
+"""Characters of a bad line that an error shows."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Lines(Iterator[str]):
 
     def __init__(self, stream: BinaryIO, longest: int | None = None) -> None:
         """Begin at the start of the stream."""
-        self._stream, self._longest = stream, longest
+        self._stream, self.longest = stream, longest
         self._pieces: deque[str] = deque()
         self.number = self.offset = 0
 
@@ -51,7 +52,7 @@ class Lines(Iterator[str]):
         if self._stream.seekable():
             self._stream.seek(start.offset)
         else:
-            self._discard(start.offset - self.offset - sum(len(piece.encode()) for piece in self._pieces))
+            self._discard(start.offset - self.offset - sum(map(_size, self._pieces)))
         self._pieces.clear()
         self.number, self.offset = start.line, start.offset
 
@@ -60,7 +61,7 @@ class Lines(Iterator[str]):
         if not self._pieces:
             self._pieces.extend(self._read())
         piece = self._pieces.popleft()
-        self.offset += len(piece.encode())
+        self.offset += _size(piece)
         if self.number == 0:
             piece = piece.removeprefix(_BOM)
         self.number += 1
@@ -68,35 +69,50 @@ class Lines(Iterator[str]):
 
     def _read(self) -> list[str]:
         """The text up to the next line feed, parted at carriage returns that stand alone."""
-        raw = self._stream.readline(-1 if self._longest is None else self._longest + 1)
+        raw = self._stream.readline(-1 if self.longest is None else self.longest + 1)
         if not raw or (self.number == 0 and raw == _BOM.encode()):
             raise StopIteration
-        begin, number = self.offset, self.number + 1
-        if self._longest is not None and len(raw) > self._longest:
-            size = len(raw) + self._rest_of_line(raw)
-            self._pass(size)
-            told = f", line {number}: the line has {size} bytes; {self._longest} are allowed."
-            raise BadLine(number, told, raw[:_SHOWN].decode(errors="replace"))
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            self._pass(len(raw))
-            told = f" is not UTF-8 text (line {number}, byte {begin + error.start})."
-            raise BadLine(number, told, raw[:_SHOWN].decode(errors="replace")) from error
+        if self.longest is not None and len(raw) > self.longest:
+            text = self._too_long(raw)
+        else:
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                text = self._undecodable(raw, error)
         return [piece for piece in _BREAKS.split(text) if piece] if "\r" in text else [text]
+
+    def _too_long(self, raw: bytes) -> str:
+        """What is read in place of a line that begins like this. Raises BadLine; a subclass may not."""
+        size = sum(map(len, self._blocks_of_line(raw)))
+        bad = self._long_line(raw, size)
+        self._pass(size)
+        raise bad
+
+    def _undecodable(self, raw: bytes, error: UnicodeDecodeError) -> str:
+        """What is read in place of a line that is not UTF-8. Raises BadLine; a subclass may not."""
+        told = f" is not UTF-8 text (line {self.number + 1}, byte {self.offset + error.start})."
+        self._pass(len(raw))
+        raise BadLine(self.number, told, raw[:SHOWN].decode(errors="replace")) from error
+
+    def _long_line(self, raw: bytes, size: int) -> BadLine:
+        told = f", line {self.number + 1}: the line has {size} bytes; {self.longest} are allowed."
+        return BadLine(self.number + 1, told, raw[:SHOWN].decode(errors="replace"))
 
     def _pass(self, size: int) -> None:
         self.offset += size
         self.number += 1
 
-    def _rest_of_line(self, read: bytes) -> int:
-        """Skip what is left of a line; its size in bytes."""
-        size = 0
+    def _blocks_of_line(self, read: bytes) -> Iterator[bytes]:
+        """A line in pieces, the first of which was read."""
+        yield read
         while read and not read.endswith(b"\n"):
             read = self._stream.readline(_BLOCK)
-            size += len(read)
-        return size
+            yield read
 
     def _discard(self, size: int) -> None:
         while size > 0 and (block := self._stream.read(min(size, _BLOCK))):
             size -= len(block)
+
+
+def _size(piece: str) -> int:
+    return len(piece.encode("utf-8", "surrogateescape"))

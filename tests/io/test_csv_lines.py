@@ -1,0 +1,85 @@
+"""Lines of a csv: a bad line costs its own record, and no text is taken for rows that are not there."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from unmask.io.formats import Fault
+from unmask.io.rows import find_starts, read_items
+
+HEAD, TAIL = b"text,n\nfirst,1\n", b"last,9\n"
+
+
+def told(folder: Path, middle: bytes, name: str = "a.csv", longest: int | None = 100) -> list[str]:
+    """What is read of a file with this in its middle. Reading begins anywhere with the same result."""
+    file = folder / name
+    file.write_bytes(HEAD + middle + TAIL if name == "a.csv" else (HEAD + middle + TAIL).replace(b",", b"\t"))
+    items = list(read_items(file, longest=longest))
+    starts, rows = find_starts(file, 1, longest=longest)
+    assert rows == len(items)
+    assert [next(read_items(file, start, longest=longest)) for start in starts] == items
+    return [item.told if isinstance(item, Fault) else item["text"] for _, item in items]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize(
+    ("middle", "reason"),
+    [
+        (b'"begins\n\xff\nb,3\nc",2\n', r" is not UTF-8 text (line 4, byte 23)."),
+        (b'"begins\nb,3\nc \xff ends",2\n', r" is not UTF-8 text (line 5, byte 29)."),
+        (b'"\xe9 begins\nb,3\nends",2\n', r" is not UTF-8 text (line 3, byte 16)."),
+        (b'"begins\n' + b"x" * 200 + b'\nb,3\nends",2\n', ", line 4: the line has 201 bytes; 100 are allowed."),
+        (b'"' + b"x" * 200 + b'\nb,3\nends",2\n', ", line 3: the line has 202 bytes; 100 are allowed."),
+        (b'"begins\nb,3\n' + b"x" * 200 + b' ends",2\n', ", line 5: the line has 209 bytes; 100 are allowed."),
+        (b'"begins\nb,3\n' + b'x""' * 100 + b',2\nstill",2\n', ", line 5: the line has 303 bytes; 100 are allowed."),
+        (b"x" * 200 + b' 5" screen,2\n', ", line 3: the line has 213 bytes; 100 are allowed."),
+        (b'"b"x,"begins\nb,3\nends"\n', ", line 3: ',' expected after '\"'."),
+        (b'"' + b"b,3\n" * 40 + b'ends",2\n', ", line 3: a field has more than 100 characters: is a quote left open?"),
+    ],
+)
+def test_a_bad_line_in_a_quoted_field_costs_its_record_alone(name: str, middle: bytes, reason: str, tmp_path: Path) -> None:
+    first, found, last = told(tmp_path, middle, name)
+    assert (first, last) == ("first", "last")
+    assert found == (reason if name == "a.csv" else reason.replace("','", "'\t'"))
+
+
+def test_an_open_quote_is_one_fault_to_the_end(tmp_path: Path) -> None:
+    assert told(tmp_path, b'"open,2\n' + b"b,3\n" * 1000) == [
+        "first",
+        ", line 3: a field has more than 100 characters: is a quote left open?",
+    ]
+    assert told(tmp_path, b'"open,2\n' + b"b,3\n") == ["first", ", line 3: unexpected end of data."]
+
+
+def test_bad_bytes_between_carriage_returns_spare_the_other_rows(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(b'text,n\ra,1\r\xff,2\r"c\rd",3\re,4\r')
+    items = list(read_items(file))
+    assert [item.told if isinstance(item, Fault) else item["text"] for _, item in items] == [
+        "a",
+        " is not UTF-8 text (line 3, byte 11).",
+        "c\rd",
+        "e",
+    ]
+    assert [next(read_items(file, start)) for start in find_starts(file, 1)[0]] == items
+
+
+def test_random_tables_with_bad_lines_have_no_invented_rows(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    for _ in range(200):
+        fields = ["".join(chance.choices(["a", ",", '""', "\n", "\r\n", "é"], k=chance.randrange(1, 20))) for _ in range(6)]
+        rows = [f'"{number} {field}",{number}\n'.encode() for number, field in enumerate(fields)]
+        bad = chance.randrange(6)
+        place = chance.randrange(1, rows[bad].rindex(b'"'))
+        while not place >= 1 or rows[bad][place - 1 : place + 1] == b'""' or rows[bad][place] >= 0x80:
+            place -= 1
+        extra = chance.choice([b"\xff", b"y" * 120])
+        rows[bad] = rows[bad][: max(1, place)] + extra + rows[bad][max(1, place) :]
+        file = tmp_path / "a.csv"
+        file.write_bytes(b"text,n\n" + b"".join(rows))
+        found = [item if isinstance(item, Fault) else item["text"][0] for _, item in read_items(file, longest=100)]
+        assert [one for one in found if not isinstance(one, Fault)] == [str(number) for number in range(6) if number != bad]
+        assert isinstance(found[bad], Fault) and len(found) == 6
