@@ -342,6 +342,7 @@ def test_a_tilde_that_the_shell_leaves_is_the_home_folder(
 def test_a_file_of_queries_below_a_tilde_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "texts.txt").write_text("a song\na market\n")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     for words in (
         ["index", "~/texts.txt", "-m", "pico", "-d", "mean", "-o", "~/index"],
         ["search", "~/index", "--bm25", "--queries=~/texts.txt"],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,6 +174,18 @@ def test_an_invisible_character_is_shown(character: str, capsys: pytest.CaptureF
     assert capsys.readouterr().out == f"a{escaped}b\n"
 
 
+def test_json_hides_nothing_and_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    content = {
+        "Ünïcode 漢字 😀": ["\x9b31m red \x1b \x7f", "\u202e turned \U000e0041", "\ud800", 'a "quote" \\ and\nlines', 1.5, None]
+    }
+    terminal.tell_json(content)
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == content and "Ünïcode 漢字 😀" in shown
+    for escaped in (r"\u009b31m red \u001b \u007f", r"\u202e turned \udb40\udc41", r"\ud800"):
+        assert escaped in shown
+    assert all(line.isprintable() for line in shown.splitlines())
+
+
 # --- nothing goes around it ------------------------------------------------------------------------------------------
 
 
@@ -199,6 +213,11 @@ def test_tables_and_consoles_come_from_one_file(file: Path) -> None:
     for call in ast.walk(ast.parse(source)):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "TextColumn":
             assert {one.arg: ast.unparse(one.value) for one in call.keywords} == {"markup": "False"}
+
+
+def test_commands_print_json_through_one_function() -> None:
+    for file in (PACKAGE / "cli").rglob("*.py"):
+        assert not re.search(r"print\(json\.dumps\(.*ensure_ascii=False", file.read_text(encoding="utf-8")), file
 
 
 def test_importing_it_loads_no_rich() -> None:

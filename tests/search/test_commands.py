@@ -67,6 +67,16 @@ def test_a_table_fits_80_columns_and_shows_text_as_text(here: Path) -> None:
         assert "[link" in shown and "[bold]x[/bold]" in shown
 
 
+def test_json_holds_no_character_that_a_terminal_obeys(here: Path) -> None:
+    text = "songs \x9b31m red \u202e \x1b[0m"
+    write_rows(here / "corpus.jsonl", [{"_id": "d\x85", "title": "", "text": text, "tag": "\x9b"}])
+    made()
+    shown = found("songs", "--json")
+    assert all(line.isprintable() for line in shown.splitlines())
+    [hit] = json.loads(shown)
+    assert (hit["id"], hit["snippet"], hit["columns"]) == ("d\x85", text, {"tag": "\x9b"})
+
+
 def test_no_document_is_said(here: Path) -> None:
     made()
     assert found("zebra", "--bm25") == "No document was found.\n"

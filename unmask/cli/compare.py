@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import AsJson, ModelOptions
-from unmask.io.terminal import say
+from unmask.io.terminal import say, tell_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +89,7 @@ def compare(
         content = _as_json(results, [test for _, tests in tested for test in tests], failures)
         write_json(output / "comparison.json", content)
         if as_json:
-            print(json.dumps(content, indent=2, ensure_ascii=False))
+            tell_json(content)
         else:
             _print(results, tested, store, output, baseline)
     if any(failure.applies for failure in failures):

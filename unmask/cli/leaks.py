@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import AsJson
+from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
     from unmask.tasks.kinds.kind import TextsAndPairs
@@ -48,7 +48,7 @@ def leaks(
         reports.append(find_leaks(data, texts, threshold, pairs))
     if as_json:
         content = [{"path": path, **_as_json(report)} for path, report in zip(train, reports, strict=True)]
-        print(json.dumps(content, indent=2, ensure_ascii=False))
+        tell_json(content)
     else:
         _print(reports, examples)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import AsJson
+from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
     from unmask.designs.presets import Preset
@@ -42,7 +43,7 @@ def designs(as_json: AsJson = False) -> None:
             {"set": name, "designs": group.designs, "meaning": group.meaning, "source": group.source}
             for name, group in SETS.items()
         ]
-        print(json.dumps({"designs": rows, "sets": sets, "prompts": prompts}, indent=2, ensure_ascii=False))
+        tell_json({"designs": rows, "sets": sets, "prompts": prompts})
         return
     _entries("Named designs", [(name, preset.design, _told(preset)) for name, preset in PRESETS.items()])
     _entries(
@@ -82,7 +83,7 @@ def models(as_json: AsJson = False) -> None:
         for model in BUNDLED.values()
     ]
     if as_json:
-        print(json.dumps({"models": rows}, indent=2, ensure_ascii=False))
+        tell_json({"models": rows})
         return
     _entries(
         "Bundled models (any hub id or folder works too)",
@@ -118,7 +119,7 @@ def tasks(
         for name, group in stated_sets().items()
     ]
     if as_json:
-        print(json.dumps({"kinds": kinds, "sets": sets, "starter": starter}, indent=2, ensure_ascii=False))
+        tell_json({"kinds": kinds, "sets": sets, "starter": starter})
         return
     _entries(
         "Task folders (the kind is inferred; FOLDER:kind or a task.toml states it)",
@@ -145,7 +146,7 @@ def _tasks_of(name: str, as_json: bool) -> None:
     refused = task_set.refused if task_set else {}
     if as_json:
         content = {"name": task_set.name if task_set else name, "source": task_set.source if task_set else None, "tasks": rows}
-        print(json.dumps(content | {"refused": refused}, indent=2, ensure_ascii=False))
+        tell_json(content | {"refused": refused})
         return
     _table_of(f"{task_set.name}, {_counted(task_set.kinds)}" if task_set else name, rows)
     if task_set:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, Model, ModelOptions
-from unmask.io.terminal import tell
+from unmask.io.terminal import tell, tell_json
 
 if TYPE_CHECKING:
     from unmask.evaluation.racing import Round
@@ -69,7 +68,7 @@ def recommend(
         choice = run(plan, ResultStore(output), layers=layers)
         write_json(output / "recommendation.json", choice.as_json())
     if as_json:
-        print(json.dumps(choice.as_json(), indent=2, ensure_ascii=False))
+        tell_json(choice.as_json())
     else:
         _print(choice)
 

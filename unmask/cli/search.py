@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, ModelOptions
+from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
     from unmask.search.documents import Document
@@ -66,7 +67,7 @@ def search(
         return
     hits = index.search(str(query), number, mode=mode, where=condition, exact=exact)
     if as_json:
-        print(json.dumps([hit.as_json() for hit in hits], indent=2, ensure_ascii=False))
+        tell_json([hit.as_json() for hit in hits])
         return
     _print(hits, mode)
 

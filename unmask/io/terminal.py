@@ -6,6 +6,7 @@ and no control character in them reaches the terminal.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -72,6 +73,16 @@ _LOG, _HANDLER = logging.getLogger("unmask"), _Shown()
 def tell(line: str) -> None:
     """Print a line of a result on standard output."""
     print(visible(line))
+
+
+def tell_json(content: Any) -> None:
+    """Print a result as JSON on standard output. What `visible` would escape is written with an escape of JSON."""
+    lines = json.dumps(content, indent=2, ensure_ascii=False).split("\n")
+    print("\n".join(line if visible(line) == line else _escaped(line) for line in lines))
+
+
+def _escaped(line: str) -> str:
+    return "".join(character if _shown(character) == character else json.dumps(character)[1:-1] for character in line)
 
 
 def console(stderr: bool = False, **options: Any) -> Console:

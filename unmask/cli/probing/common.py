@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import islice
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
     from unmask.designs.design import Attention
@@ -62,7 +63,7 @@ def show(
 ) -> None:
     """A small table with what it rests on below, or the whole result as JSON; prose: the last column explains and may wrap."""
     if as_json:
-        print(json.dumps(result.as_json(), indent=2, ensure_ascii=False))
+        tell_json(result.as_json())
         return
     from unmask.io import terminal
 

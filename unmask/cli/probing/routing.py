@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from unmask.cli.options import AsJson, ModelOptions
 from unmask.cli.probing.common import AttentionOption, Seed, attention_of, between, show
+from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
     from unmask.probing.routing.record import RoutingRecord
@@ -104,7 +104,7 @@ def _show_measures(record: RoutingRecord, seed: int, as_json: bool) -> None:
 
     result = measured_routing(record, Draws(seed=seed))
     if as_json:
-        print(json.dumps(result, indent=2, ensure_ascii=False))
+        tell_json(result)
         return
     rows = [_row(name, found) for name, found in result["general"].items()]
     for name, found in result["labels"].items():
