@@ -55,6 +55,7 @@ class Client:
 
     server: Server
     port: int
+    address: str = "127.0.0.1"
     key: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -65,7 +66,7 @@ class Client:
         sent = {"content-type": "application/json", **self.headers, **headers}
         if self.key:
             sent["authorization"] = f"Bearer {self.key}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=30)
         try:
             connection.request(method, path, body, sent)
             answer = connection.getresponse()
@@ -84,14 +85,16 @@ class Client:
 
 
 @contextmanager
-def running(models: ServedModels, keys: Keys | None = None, limits: Limits | None = None) -> Iterator[Client]:
+def running(
+    models: ServedModels, keys: Keys | None = None, limits: Limits | None = None, address: str = "127.0.0.1"
+) -> Iterator[Client]:
     """Serve models while the block runs; then the server has stopped."""
-    with listen("127.0.0.1", 0) as listening:
-        server = Server(models, keys or Keys([]), limits or Limits())
-        thread = threading.Thread(target=server.run, args=(listening,))
+    with listen(address, 0) as listening:
+        server = Server(models, keys or Keys([]), limits or Limits(), listening)
+        thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            yield Client(server, listening.getsockname()[1])
+            yield Client(server, listening.getsockname()[1], address)
         finally:
             server.stop()
             thread.join(30)

@@ -65,7 +65,7 @@ def hold(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
 
 
 def request(body: bytes, head: str = "") -> bytes:
-    return f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{head}\r\n".encode() + body
+    return f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{head}\r\n".encode() + body
 
 
 def embedding(text: str = "x") -> bytes:
@@ -212,7 +212,7 @@ def test_a_client_that_leaves_in_its_body_does_no_harm(client: Client) -> None:
     assert client.embed("x").status == 200
 
 
-DOCS = b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n"
+DOCS = b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @contextlib.contextmanager

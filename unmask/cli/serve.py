@@ -61,5 +61,5 @@ def serve(
         if check:
             return
         say(f"serving at {address_of(listening)}/v1 {'with keys' if allowed else 'without keys'}; Ctrl-C stops it")
-        Server(models, allowed, limits).run(listening)
+        Server(models, allowed, limits, listening).run()
         say("stopped")

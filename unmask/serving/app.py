@@ -209,9 +209,9 @@ def create_api(service: Service) -> FastAPI:
 
 
 _REFUSALS = {
-    400: "a field is wrong", 401: "the key is missing or wrong", 404: "there is no such model", 408: "the body came too slowly",
-    413: "more than one request may hold", 429: "too much work waits", 500: "the server failed", 503: "the server is stopping",
-    504: "the vectors took too long",
+    400: "a field is wrong", 401: "the key is missing or wrong", 403: "without keys, a web page asked", 404: "there is no such model",
+    408: "the body came too slowly", 413: "more than one request may hold", 421: "without keys, the server was asked by another name",
+    429: "too much work waits", 500: "the server failed", 503: "the server is stopping", 504: "the vectors took too long",
 }  # fmt: skip
 
 

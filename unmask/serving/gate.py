@@ -1,17 +1,19 @@
 """Gate: what every request passes before the routes, and what every answer passes after them.
 
-It checks the key, refuses what is too much, too slow or too late, reads the body, counts, and turns every error into an answer of one
-sentence. It is plain ASGI, so that limits hold before anything of a request is kept.
+It checks the key, and keeps web pages away where there are no keys. It refuses what is too much, too slow or too late, reads the body,
+counts, and turns every error into an answer of one sentence. It is plain ASGI, so that limits hold before anything of a request is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from unmask.io.terminal import say
 from unmask.serving.bodies import App, Gone, Message, Receive, Send, Traffic, read_body, replay
+from unmask.serving.browsers import as_text, require_host, require_no_other_page, without_port
 from unmask.serving.keys import Keys
 from unmask.serving.limits import Limits
 from unmask.serving.metrics import Metrics
@@ -25,9 +27,12 @@ PATHS = (*OPEN, "/metrics", "/v1/models", "/v1/embeddings")
 class Gate:
     """The door of the server, as an ASGI application around another one."""
 
-    def __init__(self, app: App, keys: Keys, limits: Limits, metrics: Metrics, traffic: Traffic) -> None:
-        """Stand before an application."""
+    def __init__(
+        self, app: App, keys: Keys, limits: Limits, metrics: Metrics, traffic: Traffic, names: Collection[str] = ()
+    ) -> None:
+        """Stand before an application. names: hosts that it answers to, and its own pages only; if none, it answers to any."""
         self._app, self._keys, self._limits, self._metrics, self._traffic = app, keys, limits, metrics, traffic
+        self._names = names
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request. Nothing is raised."""
@@ -58,8 +63,7 @@ class Gate:
         headers = dict(scope["headers"])
         if scope["path"] in OPEN:
             return await self._app(scope, receive, send)
-        if not self._keys.allow(headers.get(b"authorization")):
-            raise ApiError(401, "This server needs a key: send the header 'Authorization: Bearer KEY'.", code="invalid_api_key")
+        self._require_a_right(scope)
         if traffic.draining:
             raise ApiError(503, "The server is stopping.", retry_after=5)
         if traffic.requests >= limits.requests:
@@ -75,6 +79,14 @@ class Gate:
         finally:
             traffic.requests -= 1
             traffic.bodies -= len(body)
+
+    def _require_a_right(self, scope: Message) -> None:
+        headers = as_text(scope["headers"])
+        if self._names:
+            require_host(without_port(headers.get("host", "")), self._names)
+            require_no_other_page(headers)
+        if not self._keys.allow(headers.get("authorization", "").encode("latin-1")):
+            raise ApiError(401, "This server needs a key: send the header 'Authorization: Bearer KEY'.", code="invalid_api_key")
 
 
 async def answer(error: ApiError, send: Send) -> None:

@@ -12,6 +12,7 @@ import uvicorn
 from unmask.errors import UnmaskError
 from unmask.serving.app import Service, create_api
 from unmask.serving.bodies import Traffic
+from unmask.serving.browsers import local_names
 from unmask.serving.connection import Connection
 from unmask.serving.gate import Gate
 from unmask.serving.keys import Keys
@@ -25,13 +26,14 @@ _FLUSH_SECONDS = 5  # for the last bytes of answers, after all requests were ans
 class Server:
     """Served models on a socket."""
 
-    def __init__(self, models: ServedModels, keys: Keys, limits: Limits) -> None:
-        """Start the threads that compute; nothing listens yet."""
+    def __init__(self, models: ServedModels, keys: Keys, limits: Limits, listening: socket.socket) -> None:
+        """Start the threads that compute; nothing is answered yet. Without keys, a loopback address answers no web page of others."""
         # its messages would show what a client sent; the gate and the metrics tell what happens
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL + 1)
-        metrics, self.traffic = Metrics(), Traffic()
+        self._listening, metrics, self.traffic = listening, Metrics(), Traffic()
+        names = () if keys else local_names(listening.getsockname()[0])
         self.service = Service(models, limits, metrics, self.traffic)
-        gate = Gate(create_api(self.service), keys, limits, metrics, self.traffic)
+        gate = Gate(create_api(self.service), keys, limits, metrics, self.traffic, names)
         config = uvicorn.Config(
             gate,
             http=Connection.under(limits),
@@ -46,10 +48,10 @@ class Server:
         )
         self._http = _HttpServer(config, self.traffic, limits.drain_seconds)
 
-    def run(self, listening: socket.socket) -> None:
+    def run(self) -> None:
         """Serve until a signal (SIGTERM, Ctrl-C) or `stop`, and then until every accepted request was answered."""
         try:
-            self._http.run([listening])
+            self._http.run([self._listening])
         finally:
             self.service.close()
 

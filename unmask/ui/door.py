@@ -8,10 +8,10 @@ somebody else may lead to this machine (DNS rebinding). `Origin` and `Sec-Fetch-
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from unmask.serving.bodies import App, Gone, Message, Receive, Send, Traffic, read_body, replay
+from unmask.serving.browsers import as_text, require_host, require_no_other_page
 from unmask.serving.gate import answer, note
 from unmask.serving.limits import Limits
 from unmask.serving.protocol import ApiError
@@ -77,12 +77,12 @@ class Door:
                 await answer(ApiError(500, FAILED), guarded)
 
     async def _admit(self, scope: Message, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        self._require_our_name(headers)
+        headers = as_text(scope["headers"])
+        require_host(headers.get("host", ""), self._hosts)
         if not scope["path"].startswith(REPORTS):  # these check a key of their own
             opened = scope["path"] == "/" and self._is_token(_token_in(scope["query_string"]))
             if not opened:  # whoever has the address may link to it
-                self._require_our_page(headers)
+                require_no_other_page(headers)
             if scope["path"].startswith(COMPUTED) and not self._is_token(headers.get(TOKEN_HEADER, "")):
                 raise ApiError(401, "Open the address that `unmask ui` printed: it holds a token.")
         if self._traffic.requests >= LIMITS.requests:
@@ -95,17 +95,6 @@ class Door:
         finally:
             self._traffic.requests -= 1
             self._traffic.bodies -= len(body)
-
-    def _require_our_name(self, headers: Mapping[str, str]) -> None:
-        if headers.get("host", "").lower() not in self._hosts:
-            raise ApiError(421, "This page answers under 127.0.0.1 and localhost only.")
-
-    def _require_our_page(self, headers: Mapping[str, str]) -> None:
-        origin = headers.get("origin")
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") or (
-            origin is not None and origin.removeprefix("http://") not in self._hosts
-        ):
-            raise ApiError(403, "Another page may not use this one.")
 
     def _is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
