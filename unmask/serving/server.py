@@ -1,4 +1,4 @@
-"""Server: the socket, the HTTP library, and the way from the first signal to a stop at which every accepted request was answered."""
+"""Server: the socket, the HTTP library, and the way from the first signal to the stop, which leaves accepted requests time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Server:
         self._http = _HttpServer(config, self.traffic, limits.drain_seconds)
 
     def run(self) -> None:
-        """Serve until a signal (SIGTERM, Ctrl-C) or `stop`, and then until every accepted request was answered."""
+        """Serve until a signal (SIGTERM, Ctrl-C) or `stop`, and then until accepted requests are answered, or their time is over."""
         try:
             self._http.run([self._listening])
         finally:

@@ -1,8 +1,8 @@
 """Text queue: which of the texts that wait are computed next, and together.
 
 Every text has a turn, on a clock that counts computed tokens. The turn of a text is the clock at its arrival, plus AGEING times the tokens
-of its request up to this text. So short texts go before long ones, small requests before large ones, and nothing waits for ever: texts
-that arrive later than AGEING times its tokens go behind it.
+of its request up to this text, shorter texts first. So short texts go before long ones, and small requests before large ones. Nothing waits
+for ever: once the clock has reached the turn of a text, texts that arrive go behind it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from unmask.encoding.batching import BATCH_OVERHEAD
 
 AGEING = 4
-"""How long a text lets later, shorter texts go first: until so many times its own tokens were computed."""
+"""How long a text lets later, shorter texts go first: until so many times the tokens of its request up to this text were computed."""
 
 _CANDIDATES = 512  # texts that are looked at for one batch, so that choosing stays cheap
 
