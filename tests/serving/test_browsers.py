@@ -89,11 +89,10 @@ def test_a_link_to_what_needs_no_key_works(headers: dict[str, str], client: Clie
     assert status(client, "/docs", headers) == 200
 
 
-@pytest.mark.parametrize("headers", [*OTHER_PAGES, *OTHER_NAMES])
-def test_who_has_a_key_may_come_from_anywhere(headers: dict[str, str], models: ServedModels) -> None:
+def test_who_has_a_key_may_come_from_anywhere(models: ServedModels) -> None:
     with running(models, Keys([KEY])) as client:
         client.key = KEY
-        assert status(client, "/v1/embeddings", headers) == 200
+        assert {status(client, "/v1/embeddings", headers) for headers in (*OTHER_PAGES, *OTHER_NAMES)} == {200}
 
 
 def test_a_server_for_other_machines_has_any_name(models: ServedModels) -> None:
