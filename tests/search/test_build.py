@@ -321,7 +321,7 @@ def test_an_update_that_was_planned_before_another_one_is_refused(embedder: Embe
     build(embedder, job(tmp_path, CHANGED[:4]).check())
     newest = contents(opened(embedder, tmp_path))
     job(tmp_path, CHANGED)
-    with pytest.raises(UnmaskError, match="was updated by another run"):
+    with pytest.raises(UnmaskError, match="has changed since this run began"):
         build(embedder, late)
     assert contents(opened(embedder, tmp_path)) == newest
     assert told(indexed(embedder, tmp_path, CHANGED))[0] == 5
@@ -331,9 +331,18 @@ def test_a_first_build_that_was_planned_before_another_one_is_refused(embedder: 
     late = job(tmp_path, CHANGED).check()
     indexed(embedder, tmp_path)
     newest = contents(opened(embedder, tmp_path))
-    with pytest.raises(UnmaskError, match="was updated by another run"):
+    with pytest.raises(UnmaskError, match="has changed since this run began"):
         build(embedder, late)
     assert contents(opened(embedder, tmp_path)) == newest
+
+
+def test_an_index_that_was_removed_after_planning_is_made_by_the_next_run(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    late = job(tmp_path, CHANGED).check()
+    remove(tmp_path / "index")
+    with pytest.raises(UnmaskError, match="has changed since this run began"):
+        build(embedder, late)
+    assert told(indexed(embedder, tmp_path, CHANGED))[0] == 5
 
 
 @pytest.mark.parametrize("when", ["before planning", "after planning"])

@@ -82,13 +82,14 @@ class Old:
 def build(embedder: Embedder, planned: Planned) -> Done:
     """Make or update an index.
 
-    Raises UnmaskError if another run writes to it or did so after the job was planned, and if it was made with another embedder.
+    Raises UnmaskError if another run writes to it, if it has changed since the job was planned, and if it was made with another embedder
+    or fit.
     """
     folder = planned.job.output
     embedder.encode([], precision=planned.precision)  # says what is wrong with the precision
     with only_run_in(folder):
-        _require_as_planned(folder, planned)
         make_own(folder)
+        _require_as_planned(folder, planned)
         remove_unfinished(folder, planned.before)
         old = _open_old(folder, planned)
         planned = replace(planned, kept=len(_known(planned, old)) - len(planned.survey.documents))
@@ -109,9 +110,9 @@ def build(embedder: Embedder, planned: Planned) -> Done:
 
 
 def _require_as_planned(folder: Path, planned: Planned) -> None:
-    """Raise UnmaskError if another run wrote the index after this one was planned: the plan would remove what that run wrote."""
+    """Raise UnmaskError if the index was written or removed after this run was planned: the plan would remove what is new."""
     if find_index(folder) != planned.before:
-        raise UnmaskError(f"'{folder}' was updated by another run in the meantime: run the command again.")
+        raise UnmaskError(f"'{folder}' has changed since this run began: run the command again.")
 
 
 def _same_embedder(embedder: Embedder, planned: Planned) -> tuple[Embedder, EmbedderRecord]:
