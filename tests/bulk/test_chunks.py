@@ -115,6 +115,27 @@ def test_a_parquet_file_takes_hardly_more_than_its_vectors(precision: Any, tmp_p
     assert np.array_equal(pq.read_table(tmp_path / "v.parquet")["vector"].to_pylist(), vectors)
 
 
+def test_kept_values_of_many_chunks_are_written_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, write_table = list[int](), pq.ParquetWriter.write_table
+
+    def noted(self: Any, table: Any, *more: Any) -> None:
+        sizes.append(table.nbytes)
+        write_table(self, table, *more)
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", noted)
+    monkeypatch.setattr("unmask.bulk.vector_writers._PIECE", 1_000_000)
+    layout = Layout(2, np.dtype(np.float32), ("title", "none"), chunked=True)
+    vectors = np.arange(2000, dtype=np.float32).reshape(1000, 2)
+    chunks = [(number, number, number + 1) for number in range(1000)]
+    block = Block(["a"] * 1000, vectors, {"title": ["t" * 50_000] * 999 + ["end"], "none": [None] * 1000}, chunks)
+    with WRITERS[".parquet"](tmp_path / "v.parquet", layout) as write:
+        write(block)
+    assert max(sizes) < 1_200_000 and len(sizes) >= 50
+    rows = pq.read_table(tmp_path / "v.parquet", columns=["chunk", "vector", "none"]).to_pylist()
+    assert rows == [{"chunk": number, "vector": [2.0 * number, 2.0 * number + 1], "none": None} for number in range(1000)]
+    assert pq.read_table(tmp_path / "v.parquet", columns=["title"])["title"][999].as_py() == "end"
+
+
 # --- the loss of a precision -----------------------------------------------------------------------------------------
 
 

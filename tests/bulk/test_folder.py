@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.bulk.corpora import BAD, PICO, ROWS, content, job_of, letters_of, row
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
 from unmask.bulk import embed_shard
-from unmask.bulk.documents import DeadLetter, read_documents
+from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
 from unmask.bulk.folder import check_folder
 from unmask.bulk.job import EmbedderArguments
 from unmask.bulk.kept_fit import read_fit, save_fit
@@ -562,6 +563,13 @@ def test_the_same_text_is_computed_once_in_a_window(here: Path, monkeypatch: pyt
     assert seen.count("same") == 1 and len(rows) == 3001
     expected = Embedder.from_pretrained("pico", "mean", device="cpu", dtype="float32").encode(["same", "other"])
     np.testing.assert_allclose([rows[place]["vector"] for place in (0, 1, 2999, 3000)], expected[[0, 0, 0, 1]], atol=1e-5)
+
+
+def test_a_window_counts_the_values_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.bulk.documents.WINDOW_CHARACTERS", 1000)
+    documents = [Document(row, row + 1, "id", "short", ("x" * 300, None)) for row in range(10)]
+    assert [len(window) for window in windows(documents)] == [3, 3, 3, 1]
+    assert [len(window) for window in windows([replace(one, kept=(), id="i" * 495) for one in documents])] == [2] * 5
 
 
 def test_files_without_a_row_are_passed_over_unless_all_are(here: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.io.test_rows import WRITERS
+from unmask.io import formats
 from unmask.io.formats import FORMATS, Fault
 from unmask.io.rows import find_starts, read_items, read_rows
 
@@ -45,6 +46,22 @@ def test_reading_of_a_parquet_file_begins_in_any_row_group(tmp_path: Path) -> No
     for start in find_starts(file, 350)[0]:
         assert next(read_items(file, start)) == (start.row + 1, {"text": str(start.row)})
     assert sum(1 for _ in read_items(file)) == 5000
+
+
+def test_a_parquet_file_of_large_rows_is_read_a_few_rows_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, seen = tmp_path / "rows.parquet", list[int]()
+    texts = [f"{number} " + "x" * (10 if number < 1500 else 5000) for number in range(2500)]
+    pq.write_table(pa.table({"text": texts, "other": ["y" * 10_000] * 2500}), file, row_group_size=1500, compression="none")
+    rows = formats._rows
+
+    def noted(batch: Any, before: int) -> Any:
+        seen.append(batch.nbytes)
+        return rows(batch, before)
+
+    monkeypatch.setattr(formats, "_rows", noted)
+    monkeypatch.setattr(formats, "_BYTES", 100_000)
+    assert [row["text"] for _, row in read_rows(file, columns=["text"])] == texts
+    assert max(seen) < 200_000 and len(seen) < 100
 
 
 def test_a_parquet_file_yields_the_columns_that_are_needed(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from unmask.io.rows import Row, fault_of_field, read_items
 WINDOW_ROWS = 4096
 """Most documents that are encoded at once: so many that texts of like length share batches."""
 WINDOW_CHARACTERS = 4_000_000
-"""Most characters that are encoded at once, unless one document has more: their tokens take some hundred megabytes."""
+"""Most characters of documents that are encoded at once, unless one has more: their tokens take some hundred megabytes."""
 _SHOWN, _TOLD = 200, 500
 _BEGINNING = Start()
 
@@ -31,6 +31,11 @@ class Document:
     id: str
     text: str
     kept: tuple[str | None, ...] = ()
+
+    @property
+    def characters(self) -> int:
+        """Characters of the text, the id and the values to keep."""
+        return len(self.text) + len(self.id) + sum(len(value) for value in self.kept if value)
 
 
 @dataclass(frozen=True)
@@ -113,10 +118,10 @@ def windows(documents: Iterable[Document]) -> Iterator[list[Document]]:
     window: list[Document] = []
     characters = 0
     for document in documents:
-        if window and (len(window) == WINDOW_ROWS or characters + len(document.text) > WINDOW_CHARACTERS):
+        if window and (len(window) == WINDOW_ROWS or characters + document.characters > WINDOW_CHARACTERS):
             yield window
             window, characters = [], 0
         window.append(document)
-        characters += len(document.text)
+        characters += document.characters
     if window:
         yield window

@@ -32,7 +32,24 @@ class Block:
             return {}
         return {name: [place[at] for place in self.chunks] for at, name in enumerate(CHUNK_COLUMNS)}
 
+    def pieces(self) -> Iterator[Block]:
+        """The rows in groups: many chunks may repeat a large value of their document, and memory holds a few of its copies at once."""
+        first = size = 0
+        for row, values in enumerate(zip(self.ids, *self.columns.values(), strict=True)):
+            more = sum(len(value) for value in values if value)
+            if row > first and size + more > _PIECE:
+                yield self._rows(first, row)
+                first, size = row, 0
+            size += more
+        yield self._rows(first, len(self.ids))
 
+    def _rows(self, first: int, end: int) -> Block:
+        columns = {name: values[first:end] for name, values in self.columns.items()}
+        return Block(self.ids[first:end], self.vectors[first:end], columns, self.chunks and self.chunks[first:end])
+
+
+_PIECE = 16_000_000
+"""Most characters of ids and kept values that a parquet file is given at once."""
 CHUNK_COLUMNS = ("chunk", "start", "end")
 """Columns of a file of chunks: the number of a chunk in its document, from 0, and its characters, document[start:end]."""
 
@@ -67,11 +84,15 @@ def _parquet(file: Path, layout: Layout) -> Iterator[Write]:
     packed = [name for name in schema.names if name != "vector"] if layout.dtype.itemsize > 2 else True
     with pq.ParquetWriter(file, schema, use_dictionary=packed) as writer:
 
-        def write(block: Block) -> None:
+        def table_of(block: Block) -> Any:
             column = pa.FixedSizeListArray.from_arrays(pa.array(block.vectors.reshape(-1)), layout.dim)
             kept = [pa.array(block.columns[name], pa.string()) for name in layout.columns]
             where = [pa.array(values, pa.int64()) for values in block.places.values()]
-            writer.write_table(pa.Table.from_arrays([pa.array(block.ids, pa.string()), *where, column, *kept], schema=schema))
+            return pa.Table.from_arrays([pa.array(block.ids, pa.string()), *where, column, *kept], schema=schema)
+
+        def write(block: Block) -> None:
+            for piece in block.pieces():
+                writer.write_table(table_of(piece))
 
         yield write
 

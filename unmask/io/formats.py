@@ -1,7 +1,7 @@
 """Formats: how each kind of file becomes rows. A row that cannot be read is a fault, and the rows after it are read.
 
 A format reads from any row on, without parsing what lies before, and says where every n-th row begins. Memory holds one row of a text
-file, and 1 024 rows of a parquet file.
+file, and of a parquet file 1 024 rows, or fewer if they are large.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from unmask.io.lines import BadLine, Lines, Start
 Row = dict[str, Any]
 _BATCH = 1024
 _BUFFER = 1 << 20
+_BYTES = 1 << 25
+"""Bytes of a parquet file that are rows at once, unless one row has more."""
 _FIELD = 1 << 27
 """Most characters of a field of a csv, where lines have no limit."""
 
@@ -180,7 +182,7 @@ class Parquet:
                 names = set(table.schema_arrow.names)
                 known = list(columns) if columns is not None and names.issuperset(columns) else None
                 groups, skip = _groups_from(table, start.row)
-                for batch in table.iter_batches(_BATCH, row_groups=groups, columns=known):
+                for batch in _batches(table, groups, known):
                     for item in _rows(batch, number - skip):
                         if skip:
                             skip -= 1
@@ -212,6 +214,24 @@ def _groups_from(table: Any, row: int) -> tuple[list[int], int]:
         row -= sizes[first]
         first += 1
     return list(range(first, len(sizes))), row
+
+
+def _batches(table: Any, groups: Sequence[int], columns: list[str] | None) -> Iterator[Any]:
+    """The rows of row groups, as many at once as memory should hold, by the average row of their group."""
+    for group in groups:
+        about = table.metadata.row_group(group)
+        size = sum(part.total_uncompressed_size for part in _columns(about) if columns is None or _root(part) in columns)
+        rows = _BYTES * about.num_rows // max(1, size)
+        yield from table.iter_batches(max(1, min(rows, _BATCH)), row_groups=[group], columns=columns)
+
+
+def _columns(group: Any) -> Iterator[Any]:
+    return (group.column(place) for place in range(group.num_columns))
+
+
+def _root(column: Any) -> str:
+    """The column of the table that a column of a row group belongs to."""
+    return str(column.path_in_schema).split(".", 1)[0]
 
 
 def _rows(batch: Any, before: int) -> list[Row | Fault]:
