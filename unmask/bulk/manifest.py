@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unmask.encoding.features import Fit
 
 _SHARED = ("model.fingerprint", "design", "prompt", "max_length", "alpha", "fit", "dtype", "options", "dim")
-"""What all vectors of one folder have to share. Device, batches and versions change their rounding only, and each shard records them."""
+"""What all vectors of one folder have to share. Device, batches and versions change their rounding only; those of the last run are kept."""
 
 
 def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
