@@ -18,6 +18,7 @@ from tests.training.running import ended, forked
 from unmask.bulk.folder import embed_folder
 from unmask.bulk.job import EmbedderArguments, Job
 from unmask.bulk.workers import Workers, stations
+from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 
 TWO = len(os.sched_getaffinity(0)) > 1
@@ -95,6 +96,28 @@ class Mixed(Workers):
         worker = super()._start(station)
         self._arguments = HALF
         return worker
+
+
+@several
+def test_workers_read_the_fit_that_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fit is one that no worker would make by itself, as on another device."""
+    fitted, job = EmbedderArguments("pico", "causal/plain/mean/zscore", PICO.options), job_of(here)
+    fit = Embedder.fit
+
+    def shifted(self: Embedder, texts: Any) -> Embedder:
+        mean = fit(self, texts).fitted.hidden_mean
+        assert mean is not None
+        mean += 0.125
+        return self
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Embedder, "fit", shifted)
+        run(job, fitted)
+    undisturbed = content(here / "out")
+    for file in sorted((here / "out" / "records").iterdir())[::2]:
+        file.unlink()
+    assert embed_folder(job, lambda: Workers(job, fitted, 2)).complete
+    assert content(here / "out") == undisturbed
 
 
 @several
