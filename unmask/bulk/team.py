@@ -56,7 +56,10 @@ class Member:
         key: the name of the run's description. Raises UnmaskError if this embedder is not the described one.
         """
         if key_of(self.description) != key:
-            raise UnmaskError(f"This process loaded another embedder than the one that the run described: {self._told}.")
+            raise UnmaskError(
+                f"This process loaded another embedder than the one that the run described: {self._told}. Give --dtype, and the same model "
+                "to all."
+            )
         return finished(self._places, shard, key) or embed_shard(self._encoder, self._places, shard, key, progress)
 
     @property

@@ -115,4 +115,4 @@ class Lines(Iterator[str]):
 
 
 def _size(piece: str) -> int:
-    return len(piece.encode("utf-8", "surrogateescape"))
+    return len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogateescape"))
