@@ -321,8 +321,10 @@ def fit_designs_of(monkeypatch: pytest.MonkeyPatch, factor: float) -> list[str]:
     def shifted(*given: Any, **options: Any) -> Any:
         seen.append("fitted")
         fits = fit_designs(*given, **options)
-        moved = lambda fit: Fit(fit.alpha, **{name: tensor * factor for name, tensor in fit.tensors.items()})  # noqa: E731
-        return {design: moved(fit) for design, fit in fits.items()}
+        return {
+            design: Fit(fit.alpha, **{name: tensor * factor for name, tensor in fit.tensors.items()})
+            for design, fit in fits.items()
+        }
 
     monkeypatch.setattr("unmask.embedder.fit_designs", shifted)
     return seen

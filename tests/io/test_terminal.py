@@ -23,7 +23,7 @@ from unmask.evaluation.verdict import comparisons
 from unmask.io import terminal
 from unmask.io.terminal import progress_bar
 from unmask.reporting import tables
-from unmask.studies.self_moe.tables import Sheet
+from unmask.studies.sheet import Sheet
 
 PACKAGE = Path(__file__).parents[2] / "unmask"
 HOSTILE = (
