@@ -127,7 +127,7 @@ def test_kept_values_of_many_chunks_are_written_piece_by_piece(tmp_path: Path, m
     layout = Layout(2, np.dtype(np.float32), ("title", "none"), chunked=True)
     vectors = np.arange(2000, dtype=np.float32).reshape(1000, 2)
     chunks = [(number, number, number + 1) for number in range(1000)]
-    kept: dict[str, list[str | None]] = {"title": ["t" * 50_000] * 999 + ["end"], "none": [None] * 1000}
+    kept: dict[str, list[str | None]] = {"title": [*["t" * 50_000] * 999, "end"], "none": [None] * 1000}
     block = Block(["a"] * 1000, vectors, kept, chunks)
     with WRITERS[".parquet"](tmp_path / "v.parquet", layout) as write:
         write(block)
