@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -60,7 +61,8 @@ def test_the_common_port_may_be_left_out(host: str) -> None:
     sent: list[Message] = []
     headers = [(b"host", host.encode()), (b"origin", f"http://{host}".encode())]
     scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
-    asyncio.run(Door(app, "token", 80)(scope, receive, send))
+    with ThreadPoolExecutor(1) as pool:  # the thread of the tests may have a loop of its own: that of a browser
+        pool.submit(lambda: asyncio.run(Door(app, "token", 80)(scope, receive, send))).result()
     assert sent[0]["status"] == 200
 
 
