@@ -37,6 +37,7 @@ class Opened:
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.asked.append(request.url))
         page.goto(client.server.address)
+        page.locator("[role=tab][aria-selected=true]").wait_for()  # before that, a click on a tab does nothing
 
     def view(self, name: str) -> Locator:
         """Go to a view, and wait until it shows something."""

@@ -61,7 +61,7 @@ class CardView {
     const leanings = state.label ? this.leanings(slot).sort((a, b) => Math.abs(b.by) - Math.abs(a.by)).slice(0, 4) : [];
     const widest = Math.max(...leanings.map(({ by }) => Math.abs(by)), 0.02);
     return el("article", { class: "expert", id: "card-" + state.place + "-" + point + "-" + expert, tabindex: -1 },
-      el("h3", {}, "Expert ", el("bdi", {}, state.expert(expert)), el("small", {}, state.layerName(point))),
+      el("h3", {}, el("bdi", {}, "Expert " + state.expert(expert)), el("small", {}, state.layerName(point))),
       el("p", { class: "load" }, bar(share, Math.max(3 * even, share), even), el("span", {}, share ? percent(share) + " of tokens" : "never first")),
       leanings.length ? el("ul", { class: "leanings" }, leanings.map(({ name, by }) =>
         el("li", {}, el("bdi", { class: "name" }, name), el("span", { class: "lean " + (by < 0 ? "less" : "more"), "aria-hidden": "true" }, el("i", { style: { width: (50 * Math.abs(by)) / widest + "%" } })), el("span", { class: "figure" }, signed(by))))) : null,
