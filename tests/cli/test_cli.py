@@ -255,8 +255,8 @@ def test_recommend_tells_the_rounds_and_what_to_use(run: Run, model: Path, task:
         "Use ",
         "tokens a text",
         "times as many",
-        "on all 24 items",
-        "chose it from 6 candidates",
+        "on 24 items",
+        "All 24 items chose it from 6 candidates",
     ):
         assert part in " ".join(found.out.split())
     assert max(map(len, found.out.splitlines())) <= 100
