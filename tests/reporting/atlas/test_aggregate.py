@@ -233,3 +233,5 @@ def test_points_have_different_names(record: RoutingRecord) -> None:
     names = point_names(pair)
     assert names == ["1 attn", "1 mlp", "2"]
     assert all(one != other for one, other in pairwise(names))
+    ours = tuple(points[0].model_copy(update={"name": f"layers.0.{block}.routing_point"}) for block in ("self_attn", "mlp"))
+    assert point_names(ours) == ["1 self_attn", "1 mlp"], "the part in which they differ"

@@ -63,12 +63,18 @@ def choose_texts(tokens: NDArray[Any], points: int, seed: int) -> tuple[NDArray[
 
 
 def point_names(points: tuple[Point, ...]) -> list[str]:
-    """What routing points are called: their layer, and their module where a layer has several."""
+    """What routing points are called: their layer, and where a layer has several, the part of their module's name in which these differ."""
     layers = [point.layer for point in points]
     return [
-        str(point.layer) if layers.count(point.layer) == 1 else f"{point.layer} {point.name.rpartition('.')[2] or point.name}"
-        for point in points
+        str(point.layer) if layers.count(point.layer) == 1 else f"{point.layer} {_own_part(point, points)}" for point in points
     ]
+
+
+def _own_part(point: Point, points: tuple[Point, ...]) -> str:
+    """The last part of a module's name that another point of the layer does not have; the whole name if there is none."""
+    others = [set(other.name.split(".")) for other in points if other.layer == point.layer and other is not point]
+    parts = [part for part in point.name.split(".") if not any(part in other for other in others)]
+    return parts[-1] if parts else point.name
 
 
 def _heat(shares: Shares) -> dict[str, Any]:
