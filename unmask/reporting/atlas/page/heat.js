@@ -1,7 +1,7 @@
 // Layers x experts: one large map of the chosen value, and a small one of every value to choose it by.
 const MODES = [["against", "against all"], ["first", "first choice"], ["load", "chosen"], ["sure", "sure"]];
 const MODE_WORDS = {
-  against: "Share of tokens whose first choice is the expert, less the same share of all tokens, in percentage points.",
+  against: "How many of these tokens choose the expert first, minus how many of all tokens do, in percentage points.",
   first: "Share of tokens whose first choice is the expert.",
   load: "Share of tokens that choose the expert at all.",
   sure: "Mean probability of the expert, over the tokens that choose it first.",
@@ -292,9 +292,10 @@ class HeatView {
     const before = percent(own) + " of " + (state.label ? "tokens of \u201c" : "all tokens");
     const after = state.label ? "\u201d choose it first, " + signed(own - everywhere) + " points against all tokens." : " choose it first.";
     const spoken = place + name + ": " + before + called + after;
+    const acting = state.points[row].chosen;
+    const load = percent(state.share("load", state.label, value, slot)) + " choose it among their " + acting + ". ";
     const more =
-      percent(state.share("load", state.label, value, slot)) + " choose it among their " + state.points[row].chosen +
-        ". Its mean probability when first: " + state.share("sure", state.label, value, slot).toFixed(2) + ".";
+      (acting > 1 ? load : "") + "Its mean probability when first: " + state.share("sure", state.label, value, slot).toFixed(2) + ".";
     const shares = heat.values.map((_, one) => state.share("first", state.label, one, slot));
     const most = Math.max(...shares, everywhere);
     this.canvas.setAttribute("aria-label", spoken);
