@@ -6,10 +6,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from unmask.cli import main
+
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+"""For a context without the program above it. A command keeps the help option of its first context, for all tests of the process."""
 
 
 def run_program(

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 import unmask
+from tests.in_process import HELP
 from tools.reference_pages import command_page, commands, design_page, python_page
 from unmask.cli import app
 from unmask.designs.design import parse_designs
@@ -75,7 +76,7 @@ def parse(words: Sequence[str]) -> None:
     name, *arguments = words
     if isinstance(commands[name], TyperGroup):
         commands, (name, *arguments) = commands[name].commands, arguments
-    commands[name].make_context(name, list(arguments), resilient_parsing=False)
+    commands[name].make_context(name, list(arguments), **HELP)
     for option, value in itertools.pairwise(arguments):
         if option == "-d":
             parse_designs(value)

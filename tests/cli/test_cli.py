@@ -19,7 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.conftest import TEXTS
-from tests.in_process import run_program
+from tests.in_process import HELP, run_program
 from tests.tiny import write_rows, write_task
 from unmask.cli import app
 from unmask.designs.presets import PRESETS
@@ -105,7 +105,7 @@ def test_the_help_of_a_command_has_an_example_that_parses(command: str) -> None:
     program, name, *arguments = shlex.split(example)
     assert (program, name) == ("unmask", command)
     group: Any = typer.main.get_command(app)
-    group.commands[command].make_context(command, arguments)
+    group.commands[command].make_context(command, arguments, **HELP)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

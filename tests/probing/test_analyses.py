@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+from tests.in_process import HELP
 from tests.probing.conftest import Run
 from tests.resampling import resample_less
 from tests.tiny import FILES, labelled, write_rows, write_task
@@ -66,7 +67,7 @@ def test_help_has_an_example_that_parses_and_explains_every_option(analysis: str
     assert [parameter.name for parameter in one.params if not getattr(parameter, "help", "")] == []
     program, group, name, *rest = shlex.split(one.epilog.removeprefix("Example: "))
     assert (program, group, name) == ("unmask", "probe", analysis)
-    one.make_context(analysis, rest)
+    one.make_context(analysis, rest, **HELP)
 
 
 @pytest.mark.parametrize("analysis", ANALYSES)

@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from tests.conftest import TEXTS
+from tests.in_process import HELP
 from tests.probing.conftest import Run
 from tests.probing.models import saved_language_model
 from tests.tiny import write_rows
@@ -60,7 +61,7 @@ def test_help_has_an_example_that_parses_and_explains_every_option(command: str)
     assert [parameter.name for parameter in one.params if not getattr(parameter, "help", "")] == []
     program, group, name, *rest = shlex.split(one.epilog.removeprefix("Example: "))
     assert (program, group, name) == ("unmask", "probe", command)
-    one.make_context(command, rest)
+    one.make_context(command, rest, **HELP)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
