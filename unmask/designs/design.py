@@ -20,11 +20,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal, get_args
 
 from unmask.designs.presets import PRESETS, SETS
-from unmask.designs.prompt_files import ENDING, labelled_designs
+from unmask.designs.prompt_files import members
 from unmask.designs.prompts import CHAT, find_prompt, is_template
 from unmask.errors import UnmaskError, unknown
 
@@ -185,7 +184,7 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     """
     given = [name.strip() for name in (_split(names, ",") if isinstance(names, str) else names) if name.strip()]
     designs: dict[str, Design] = {}
-    for member in (one for name in given for one in _members(name)):
+    for member in (one for name in given for one in (SETS[name].designs if name in SETS else members(name))):
         label, design = _labelled(member)
         if designs.setdefault(label, design) != design:
             raise UnmaskError(f"Two designs have the label '{label}'. Give each its own label: LABEL=DESIGN.")
@@ -195,13 +194,6 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     for label, design in designs.items():
         by_name.setdefault(design.name, label)
     return {label: designs[label] for label in by_name.values()}
-
-
-def _members(name: str) -> Sequence[str]:
-    """The designs that a name stands for: those of a set or of a prompt file, or itself."""
-    if name in SETS:
-        return SETS[name].designs
-    return labelled_designs(Path(name).expanduser()) if name.endswith(ENDING) else [name]
 
 
 def two_designs(designs: Sequence[Design]) -> tuple[Design, Design]:

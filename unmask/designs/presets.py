@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unmask.designs.prompt_files import LIBRARY, labelled_designs
+from unmask.designs.prompt_files import LIBRARY, members
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,14 @@ PRESETS: dict[str, Preset] = {
 class DesignSet:
     """Designs that are compared together, each by its preset or readable name. An option for several designs accepts the name of a set."""
 
-    designs: tuple[str, ...]
+    named: tuple[str, ...]
     meaning: str
     source: str
+
+    @property
+    def designs(self) -> tuple[str, ...]:
+        """The designs, those of prompt files among them. A file is read only when its set is asked for."""
+        return tuple(design for name in self.named for design in members(name))
 
 
 _HIDDEN = (
@@ -115,7 +120,7 @@ SETS: dict[str, DesignSet] = {
         "MoEE (arXiv 2410.10814), ablation",
     ),
     "prompts": DesignSet(
-        tuple(labelled_designs(LIBRARY)),
+        (str(LIBRARY),),
         "prompts that ask for one word: what the text is about, means, or is for; some with solved examples",
         "unmask/designs/prompt_library.toml; MetaEOL (arXiv 2402.18458) for kinds of task",
     ),

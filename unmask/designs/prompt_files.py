@@ -71,6 +71,11 @@ def read_prompts(file: Path) -> dict[str, PromptEntry]:
     return {name: _checked(file, name, table) for name, table in tables.items()}
 
 
+def members(name: str) -> list[str]:
+    """The designs that a name stands for: those of a prompt file, or itself. Raises UnmaskError."""
+    return labelled_designs(Path(name).expanduser()) if name.endswith(ENDING) else [name]
+
+
 def labelled_designs(file: Path) -> list[str]:
     """The designs of a prompt file as `LABEL=DESIGN`. Raises UnmaskError."""
     return [f"{name}={entry.design}" for name, entry in read_prompts(file).items()]

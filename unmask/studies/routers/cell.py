@@ -110,28 +110,28 @@ class Measuring:
         """A configuration with a seed."""
         return self._measured(name, seed, mixture, held_out)
 
-    def known(self, name: str, seed: int) -> Cell | None:
-        """A cell that was measured before, whatever became of its mixture; None if there is none, or if it is damaged."""
+    def known(self, name: str, seed: int, mixture: str | None = None) -> Cell | None:
+        """A cell that was measured before, of this mixture or of any; None if there is none, or if it is damaged."""
         folder = self._folder(name, seed)
         record = CellRecord.read(folder / CELL)
-        counts = _read_counts(folder) if record is not None else None
-        return _cell(record, counts, fresh=False) if record is not None and counts is not None else None
+        if record is None or mixture not in (None, record.mixture):
+            return None
+        counts = _read_counts(folder)
+        return None if counts is None else _cell(record, counts, fresh=False)
 
     def _folder(self, name: str, seed: int) -> Path:
         return inside(inside(self.folder, name.replace(" ", "-")), str(seed))
 
     def _measured(self, name: str, seed: int, mixture: Path | None, held_out: Lessons) -> Cell:
-        folder = self._folder(name, seed)
         content = identity_of(self.source if mixture is None else replace(self.source, model=str(mixture))).revision
-        record = CellRecord.read(folder / CELL)
-        counts = _read_counts(folder) if record is not None and record.mixture == content else None
-        fresh = record is None or counts is None
-        if record is None or counts is None:
-            say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
-            record, counts = self._measure(name, seed, mixture, held_out, content)
-            save_arrays(folder / COUNTS, {"counts": counts}, compressed=True)
-            record.write(folder / CELL)
-        return _cell(record, counts, fresh)
+        if (known := self.known(name, seed, content)) is not None:
+            return known
+        say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
+        record, counts = self._measure(name, seed, mixture, held_out, content)
+        folder = self._folder(name, seed)
+        save_arrays(folder / COUNTS, {"counts": counts}, compressed=True)
+        record.write(folder / CELL)
+        return _cell(record, counts, fresh=True)
 
     def _measure(
         self, name: str, seed: int, mixture: Path | None, held_out: Lessons, content: str
