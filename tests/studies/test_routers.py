@@ -25,7 +25,7 @@ from unmask.models.loading import Source
 from unmask.probing.routing.record import read_record
 from unmask.studies.routers import anchor as anchoring
 from unmask.studies.routers import builder as building
-from unmask.studies.routers.analysis import distinct_and_good, information, rows_of
+from unmask.studies.routers.analysis import best_information, distinct_and_good, information, rows_of
 from unmask.studies.routers.anchor import prototype_accuracy
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.conclusion import conclusion
@@ -34,7 +34,7 @@ from unmask.studies.routers.contest import decide, most_distinct
 from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
 from unmask.studies.routers.paper_claims import CLAIMS, verdicts
 from unmask.studies.routers.plan import LessonSource, load_plan, scales
-from unmask.studies.routers.recorded import first_choice_counts
+from unmask.studies.routers.recorded import responses
 from unmask.studies.routers.run import RoutersRecord
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
@@ -153,6 +153,14 @@ def test_differences_are_told_apart_where_they_are_and_only_there() -> None:
 def test_shuffled_experts_have_no_information_left() -> None:
     [row] = rows_of(*made({STANDARD: (0.0, 0.2, 0.4)}))
     assert abs(row.information or 9) < 0.03
+
+
+def test_one_point_of_three_knows_the_domain() -> None:
+    cell = made_cell(0.0, 0.2, 0.4, seed=0)
+    assert cell.shares is not None and best_information(cell) < 0.1
+    knows = np.concatenate([cell.shares[:, :2], np.eye(4)[cell.labels][:, None]], axis=1)
+    cell = Cell(cell.likelihood, cell.routing, cell.scores, knows)
+    assert best_information(cell) == pytest.approx(1) and 0.25 < information(cell) < 0.4
 
 
 def test_a_seed_that_differs_widens_the_interval() -> None:
@@ -285,8 +293,10 @@ def test_only_tokens_of_responses_are_counted(whole: Path) -> None:
         ends = [last for _, last in tokenizer(lesson.prompt + lesson.output, return_offsets_mapping=True)["offset_mapping"]]
         wanted = sum(last > len(lesson.prompt) for last in ends[: record.settings.max_length])
         assert (counts[text].sum(axis=1) == wanted).all() and wanted < len(ends)
-    by_response = first_choice_counts(record, [0] * len(lessons))
+    by_response, strength = responses(record, [0] * len(lessons))
     assert (by_response.sum(axis=(1, 2)) > counts.sum(axis=(1, 2))).all(), "from the beginning, there are more"
+    sums = [gates.astype(np.float64).sum(axis=1) for batch in record.batches() for gates in batch.gates]
+    assert strength == pytest.approx(np.mean(sums), rel=1e-6)
 
 
 def test_a_balance_within_a_pass_sees_one_domain(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

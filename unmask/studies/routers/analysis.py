@@ -40,13 +40,15 @@ class Row:
     """A configuration over its seeds.
 
     information: I(D;E) of first choices, of the most that so many domains and experts allow, without chance; the mean over routing points
-    and seeds. points: routing points that decide. strength: mean sum of gates. gain: nats per token less than the base model. scores: by
-    design, the mean score over tasks and seeds, in percent. tests: by yardstick, against the reference.
+    and seeds. best_information: at the routing point where it is highest. points: routing points that decide. strength: mean sum of gates.
+    gain: nats per token less than the base model. scores: by design, the mean score over tasks and seeds, in percent. tests: by yardstick,
+    against the reference.
     """
 
     name: str
     seeds: int
     information: float | None
+    best_information: float | None
     points: int
     strength: float | None
     gain: float
@@ -73,11 +75,13 @@ def _row(name: str, cells: Cells, bases: Bases, tests: dict[Yardstick, PairedTes
     base = bases[CONFIGURATIONS[name].domains]
     routed = [cell for cell in own if cell.shares is not None]
     distinct = float(np.mean([information(cell) for cell in routed])) if routed else None
+    best = float(np.mean([best_information(cell) for cell in routed])) if routed else None
     points = routed[0].shares.shape[1] if routed and routed[0].shares is not None else 0
     strengths = [cell.strength for cell in own if cell.strength is not None]
     scores = {design: 100 * float(np.mean([list(cell.scores[design].values()) for cell in own])) for design in own[0].scores}
     gain = float(np.mean([_gain(cell, base) for cell in own]))
-    return Row(name, len(own), distinct, points, float(np.mean(strengths)) if strengths else None, gain, scores, tests)
+    strength = float(np.mean(strengths)) if strengths else None
+    return Row(name, len(own), distinct, best, points, strength, gain, scores, tests)
 
 
 def differences(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Yardstick, PairedTest]:
@@ -127,19 +131,35 @@ def information(cell: Cell) -> float:
     return _corrected(cell.shares, cell.labels, np.ones((1, len(cell.labels))))[1]
 
 
+@lru_cache(maxsize=4096)
+def best_information(cell: Cell) -> float:
+    """The same at the routing point where it is highest. Of many points, the highest is a little too high by chance."""
+    assert cell.shares is not None
+    values, chance = _with_chance(cell.shares, cell.labels)
+    return max(without_chance(float(value), float(by_chance)) for value, by_chance in zip(values, chance, strict=True))
+
+
 def _corrected(shares: Shares, labels: NDArray[Any], weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Samples (resample,) and value, without chance."""
+    values, chances = _with_chance(shares, labels)
+    chance = float(chances.mean())
+    samples = _by_point(shares, labels, weights).mean(axis=1)
+    return samples / (1 - chance) if chance < 1 else samples, without_chance(float(values.mean()), chance)
+
+
+def _with_chance(shares: Shares, labels: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """I(D;E) of each routing point, and what shuffled labels give there."""
+    once = np.ones((1, len(labels)))
+    chance = np.mean([_by_point(shares, shuffled, once)[0] for shuffled in shuffled_labels(labels)], axis=0)
+    return _by_point(shares, labels, once)[0], chance
+
+
+def _by_point(
+    shares: Shares, labels: NDArray[Any], weights: NDArray[np.float64]
+) -> Float[NDArray[np.float64], "resample point"]:
     # fewer experts than domains cannot tell all of them apart
     most = min(1.0, np.log(shares.shape[2]) / np.log(len(np.unique(labels))))
-
-    def mean_information(labels: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(normalised_information(joint_of_texts(shares, labels, weights)).mean(axis=1) / most)
-
-    once = np.ones((1, len(labels)))
-    value = float(mean_information(labels, once)[0])
-    chance = float(np.mean([mean_information(shuffled, once)[0] for shuffled in shuffled_labels(labels)]))
-    samples = mean_information(labels, weights)
-    return samples / (1 - chance) if chance < 1 else samples, without_chance(value, chance)
+    return np.asarray(normalised_information(joint_of_texts(shares, labels, weights)) / most)
 
 
 def _information_test(pairs: Sequence[tuple[Cell, Cell]], same_texts: bool) -> PairedTest:

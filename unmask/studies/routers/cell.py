@@ -41,7 +41,7 @@ from unmask.probing.routing.recording import record_routing
 from unmask.starter import reference_texts
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.routers.lesson_sets import Lessons
-from unmask.studies.routers.recorded import first_choice_counts, strength
+from unmask.studies.routers.recorded import responses
 from unmask.tasks.task import Task
 
 BASE, ORACLE = "base", "oracle"
@@ -183,8 +183,8 @@ class Measuring:
         record = record_routing(loaded, LabelledTexts(texts, (DOMAIN,)), folder, max_length=self.max_length)
         known = measured_routing(record)
         measures = {**known["general"], **known["labels"][DOMAIN]["measures"]}
-        counts = first_choice_counts(record, [len(lesson.prompt) for lesson, _ in lessons])
-        return _Routing(measures, strength(record), counts)
+        counts, strength = responses(record, [len(lesson.prompt) for lesson, _ in lessons])
+        return _Routing(measures, strength, counts)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,13 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model, pick_device
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
-from unmask.statistics.rank_correlation import RankCorrelation
-from unmask.studies.routers.analysis import Row, distinct_and_good, rows_of, tests_as_json
-from unmask.studies.routers.anchor import Anchor, find_anchor
+from unmask.studies.routers.anchor import find_anchor
 from unmask.studies.routers.builder import Builder
 from unmask.studies.routers.cell import Cell, Measuring
-from unmask.studies.routers.conclusion import conclusion
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD
 from unmask.studies.routers.contest import Contest, decide, most_distinct
+from unmask.studies.routers.findings import Findings, Measured, findings_of
 from unmask.studies.routers.lesson_sets import LessonSet, draw
-from unmask.studies.routers.paper_claims import ClaimVerdict, verdicts
 from unmask.studies.routers.plan import RoutersPlan
 from unmask.tasks.task import Task
 
@@ -55,54 +51,6 @@ class RoutersRecord(RunRecord):
         return super().is_same(before.model_copy(update={"lessons": common}), folder)
 
 
-@dataclass
-class Findings:
-    """What was measured so far.
-
-    anchor: the layer that tells domains apart best. bases: the base model by set of domains. contest: on fresh seeds, at the end.
-    """
-
-    anchor: Anchor
-    bases: dict[str, Cell] = field(default_factory=dict)
-    cells: dict[str, dict[int, Cell]] = field(default_factory=dict)
-    contest: Contest | None = None
-
-    def rows(self) -> dict[str, Row]:
-        """The configurations that have a measured reference, in the order of the tables."""
-        known = {name: self.cells[name] for name in CONFIGURATIONS if name in self.cells}
-        return {row.name: row for row in rows_of(known, self.bases)}
-
-    def correlations(self) -> dict[str, RankCorrelation]:
-        """What goes with distinct routing, over configurations."""
-        return distinct_and_good(self.rows().values())
-
-    def verdicts(self) -> list[ClaimVerdict]:
-        """What becomes of the claims of papers."""
-        return verdicts(self.cells, self.bases, self.rows())
-
-    def as_json(self) -> dict[str, Any]:
-        """Every number of the report, and the measures of each cell."""
-        rows = self.rows()
-        found = self.correlations()
-        return {
-            "anchor": self.anchor.as_json(),
-            "base": {name: {"scores": cell.scores} for name, cell in self.bases.items()},
-            "configurations": [_row_as_json(row) for row in rows.values()],
-            "correlations": {name: value.as_json() for name, value in found.items()},
-            "papers": [{**asdict(verdict.claim), "verdict": verdict.verdict} for verdict in self.verdicts()],
-            "contest": self.contest and self.contest.as_json(),
-            "conclusion": conclusion(rows, found, self.contest),
-            "cells": {
-                name: {str(seed): {"routing": cell.routing, "scores": cell.scores} for seed, cell in seeds.items()}
-                for name, seeds in self.cells.items()
-            },
-        }
-
-
-def _row_as_json(row: Row) -> dict[str, Any]:
-    return {**vars(row), "tests": tests_as_json(row.tests)}
-
-
 def study(
     plan: RoutersPlan,
     source: Source,
@@ -122,19 +70,20 @@ def study(
         write_or_check(folder / RECORD, record)
         layers = len(find_layers(body_of(model)))
         first = CONFIGURATIONS[STANDARD].domains
-        findings = Findings(find_anchor(model, tokenizer, sets[first].learned, plan.max_length))
+        measured = Measured(find_anchor(model, tokenizer, sets[first].learned, plan.max_length))
         del model
-        builder = Builder(plan, source, sets, folder, findings.anchor.layer, layers, callbacks)
+        builder = Builder(plan, source, sets, folder, measured.anchor.layer, layers, callbacks)
         measuring = Measuring(source, folder / "cells", tasks, plan.max_length, plan.embedded_length)
         for name, lessons in sets.items():
-            findings.bases[name] = measuring.base(name, lessons.held_out)
+            measured.bases[name] = measuring.base(name, lessons.held_out)
         for seed in plan.seeds:
             for name in plan.configurations:
                 cell = _cell(name, seed, builder, measuring)
-                findings.cells.setdefault(name, {})[seed] = cell
-                if STANDARD in findings.cells and cell.fresh:
-                    _write(findings, record, source, folder, write)
-        findings.contest = _contest(plan, findings, builder, measuring)
+                measured.cells.setdefault(name, {})[seed] = cell
+                if STANDARD in measured.cells and cell.fresh:
+                    _write(findings_of(measured), record, source, folder, write)
+        measured.contest = _contest(plan, measured, builder, measuring)
+        findings = findings_of(measured)
         _write(findings, record, source, folder, write)
         return findings
 
@@ -147,12 +96,12 @@ def _cell(name: str, seed: int, builder: Builder, measuring: Measuring) -> Cell:
     return measuring.cell(name, seed, builder.mixture(name, seed), builder.sets[CONFIGURATIONS[name].domains].held_out)
 
 
-def _contest(plan: RoutersPlan, findings: Findings, builder: Builder, measuring: Measuring) -> Contest | None:
-    best = most_distinct(findings.rows().values())
+def _contest(plan: RoutersPlan, measured: Measured, builder: Builder, measuring: Measuring) -> Contest | None:
+    best = most_distinct(findings_of(measured).rows.values())
     if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
         return None
     fresh = {name: {seed: _cell(name, seed, builder, measuring) for seed in plan.fresh_seeds} for name in (OWN, best)}
-    return decide(best, fresh, findings.bases)
+    return decide(best, fresh, measured.bases)
 
 
 def _write(

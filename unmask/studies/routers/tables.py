@@ -24,6 +24,7 @@ def routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
             name,
             "" if row.information is None else f"{row.information:.3f}",
             _difference(row.tests.get("information"), 3),
+            "" if row.best_information is None else f"{row.best_information:.3f}",
             "" if row.strength is None else f"{row.strength:.2f}",
             f"{row.gain:.3f}",
             _difference(row.tests.get("gain"), 3),
@@ -32,11 +33,15 @@ def routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
     )
     note = (
         "I(D;E): how much the first expert of a response token tells about its domain, from 0 (nothing) to 1 (all that so many domains "
-        "and experts allow), without chance; the mean over routing points and seeds. Strength: mean sum of the gates of a token. Gain: "
+        "and experts allow), without chance; the mean over routing points and seeds. Best point: the same at the routing point where it is "
+        "highest. Strength: mean sum of the gates of a token. Gain: "
         f"nats per token of held-out responses below the base model; other domains have other gains. {_COMPARED}"
     )
     return Sheet(
-        "Distinct routing, and prediction", ("", "I(D;E)", "difference", "strength", "gain", "difference"), lines, note
+        "Distinct routing, and prediction",
+        ("", "I(D;E)", "difference", "best point", "strength", "gain", "difference"),
+        lines,
+        note,
     )
 
 
