@@ -79,13 +79,14 @@ def routers(
     from unmask.errors import require_package
     from unmask.io.files import inside
     from unmask.io.terminal import console
-    from unmask.studies.routers.plan import load_plan, resolve_plan_tasks
+    from unmask.studies.plans import tasks_of
+    from unmask.studies.routers.plan import load_plan
     from unmask.studies.routers.report import sheets, write_report
     from unmask.studies.routers.run import study
 
     require_package("mteb")
     plan, root = load_plan(scale, settings or []), root_of(data)
-    tasks = resolve_plan_tasks(plan, root)
+    tasks = tasks_of(plan.tasks, root)
     for name in model or plan.models:
         folder = inside(output.expanduser(), _called(name))
         with showing() as callbacks:
@@ -101,6 +102,55 @@ def routers(
         for sheet in sheets(findings):
             console().print(sheet.rich())
         print(f"Report: {folder / 'report.md'}")
+
+
+def _of_embedders(study_name: str, about: str) -> None:
+    """Add the command of a study that compares embedders."""
+
+    @reproduce.command(
+        study_name, cls=Command, help=about,
+        epilog=f"Example: unmask reproduce {study_name} --scale small -m smollm2 --data DATA -o {study_name}",
+    )  # fmt: skip
+    @with_model_options
+    def command(
+        output: Output,
+        scale: Scale,
+        model: Models = None,
+        settings: Settings = None,
+        data: Data = None,
+        *,
+        options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
+    ) -> None:
+        from unmask.errors import require_package
+        from unmask.io.files import inside
+        from unmask.io.terminal import console
+        from unmask.studies.embedders.plan import load_plan
+        from unmask.studies.embedders.report import sheets, write_report
+        from unmask.studies.embedders.run import study
+
+        require_package("mteb")
+        plan = load_plan(study_name, scale, settings or [])
+        for name in model or plan.models:
+            folder = inside(output.expanduser(), _called(name))
+            with showing() as callbacks:
+                findings = study(plan, scale, options.source(name), root_of(data), folder, write_report, callbacks)
+            for sheet in sheets(findings):
+                console().print(sheet.rich())
+            print(f"Report: {folder / 'report.md'}")
+
+
+for _study, _about in (
+    ("llm2vec", "LLM2Vec: each stage of the recipe, and each stage left out, under three poolings (arXiv 2404.05961)."),
+    (
+        "moee",
+        "MoEE: hidden states, routing weights and both, standardised alike, with and without a prompt (arXiv 2410.10814).",
+    ),
+    (
+        "pooling-and-attention",
+        "Pooling and Attention: five designs and three controls, trained with several seeds (arXiv 2409.02727).",
+    ),
+):
+    _of_embedders(_study, _about)
 
 
 def _called(model: str) -> str:

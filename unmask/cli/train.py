@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +17,6 @@ from unmask.errors import UnmaskError
 from unmask.io.terminal import say
 
 if TYPE_CHECKING:
-    from unmask.embedder import Embedder
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
 
@@ -55,40 +54,13 @@ def train(
 
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
-    from unmask.evaluation.embedder_scores import scorable
-    from unmask.training.card import write_card
-    from unmask.training.run import Listener, train
+    from unmask.training.recipe_run import run_recipe
+    from unmask.training.run import Listener
 
     with showing() as callbacks:
-        tasks = scorable(_tasks(recipe.evaluation.tasks, root))
-        held_out = {} if keep_leaks else _texts([*tasks, *_tasks(recipe.evaluation.held_out, root)])
-
-        def score(embedder: Embedder) -> dict[str, float]:
-            from unmask.evaluation.embedder_scores import score
-
-            return score(embedder, tasks)
-
-        done = train(recipe, output, root, score if tasks else None, Listener(_covered, callbacks), held_out)
+        done = run_recipe(recipe, output, root, Listener(_covered, callbacks), keep_leaks=keep_leaks)
     for run in done if _first_process() else []:
-        write_card(recipe, run)
         say(f"trained embedder in {run.result}; its README.md says how")
-
-
-def _tasks(names: Sequence[str], root: Path) -> list[Any]:
-    from unmask.tasks.find import resolve_tasks
-
-    # a task's folder may lie where the data lie
-    return (
-        resolve_tasks([str(root / name) if (root / name.partition("#")[0]).exists() else name for name in names])
-        if names
-        else []
-    )
-
-
-def _texts(tasks: Sequence[Any]) -> dict[str, Any]:
-    from unmask.tasks.task import LocalTask
-
-    return {task.name: task.texts_and_pairs for task in tasks if isinstance(task, LocalTask)}
 
 
 def _covered(stage: str, kinds: Sequence[Coverage]) -> None:

@@ -195,13 +195,14 @@ def _pairs(systems: Sequence[System], baseline: System | None) -> list[Pair]:
 def _over_tasks(pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells) -> list[PairedTest]:
     systems = dict.fromkeys(system for pair in pairs for system in pair)
     scores = {system: seed_scores([cells[system, task] for task in tasks]) for system in systems}
-    return [_of_seeds(scores[a], scores[b]) for a, b in pairs]
+    return [over_tasks(scores[a], scores[b]) for a, b in pairs]
 
 
-def _of_seeds(a: Scores, b: Scores) -> PairedTest:
-    """The test of two designs over tasks: `seed_test` if one was trained with seeds that differ, else `wilcoxon`.
+def over_tasks(a: Scores, b: Scores) -> PairedTest:
+    """The test of two designs on the same tasks: `seed_test` if one was trained with seeds that differ, else `wilcoxon`.
 
-    If all seeds score the same (a saturated task, or a training that changes nothing), there is no variance of training to test with.
+    Scores have the shape (seed, task), or (task,). If all seeds score the same (a saturated task, or a training that changes nothing),
+    there is no variance of training to test with.
     """
     if any(differ(table) for table in (a, b)):
         return seed_test(*(table if differ(table) else np.atleast_2d(table).mean(axis=0) for table in (a, b))).test

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from unmask.experts.lesson_training import Learning
 from unmask.experts.names import Average
+from unmask.studies.plans import PlanTable
 from unmask.training.lora import LoraOptions
-
-
-class PlanTable(BaseModel):
-    """A table of a plan. Unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ExpertPlan(PlanTable):

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.statistics.intervals import Bounds
 from unmask.statistics.paired import PairedTest, holm, wilcoxon, with_holm
 from unmask.statistics.rank_correlation import FEWEST, RankCorrelation, rank_correlation
 from unmask.statistics.routing.information import joint_of_texts, normalised_information
 from unmask.statistics.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
 from unmask.statistics.training_seeds import seed_test
+from unmask.statistics.variance_sources import t_of_sources
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.configurations import CONFIGURATIONS, OTHERS_ROUTER, STANDARD, reference_of
 
@@ -163,10 +163,7 @@ def _by_point(
 
 
 def _information_test(pairs: Sequence[tuple[Cell, Cell]], same_texts: bool) -> PairedTest:
-    """t of the mean difference. Its variance is that over texts (bootstrap, the same texts for both) plus that over seeds.
-
-    Degrees of freedom after Satterthwaite (1946).
-    """
+    """t of the mean difference. Its variance is that over texts (bootstrap, the same texts for both) plus that over seeds."""
     samples, values = [], []
     for pair in pairs:
         sides = [_side(cell, 0 if same_texts else side) for side, cell in enumerate(pair)]
@@ -175,7 +172,8 @@ def _information_test(pairs: Sequence[tuple[Cell, Cell]], same_texts: bool) -> P
     over_texts = float(np.mean(samples, axis=0).var(ddof=1))
     texts, seeds = len(pairs[0][0].labels), len(values)
     over_seeds = float(np.var(values, ddof=1)) / seeds if seeds > 1 else 0.0
-    return _t_test(float(np.mean(values)), [(over_texts, texts - 1), (over_seeds, max(1, seeds - 1))], texts)
+    sources = [(over_texts, texts - 1), (over_seeds, max(1, seeds - 1))]
+    return t_of_sources(float(np.mean(values)), sources, texts, "texts (bootstrap) and seeds")
 
 
 @lru_cache(maxsize=4096)
@@ -183,28 +181,6 @@ def _side(cell: Cell, seed: int) -> tuple[NDArray[np.float64], float]:
     assert cell.shares is not None
     weights = np.concatenate(list(text_weights(len(cell.labels), RESAMPLES, seed, cell.labels)))
     return _corrected(cell.shares, cell.labels, weights)
-
-
-def _t_test(difference: float, variances: Sequence[tuple[float, int]], n: int) -> PairedTest:
-    from scipy.stats import t
-
-    variance = sum(part for part, _ in variances)
-    freedom = variance**2 / sum(part**2 / count for part, count in variances) if variance else 1.0
-    error = float(np.sqrt(variance))
-    p = float(2 * t.sf(abs(difference) / error, freedom)) if error else float(difference == 0)
-    bounds = partial(_bounds, difference, error, freedom)
-    return PairedTest(
-        test="t over texts (bootstrap) and seeds", n=n, unit="items", difference=difference, p=p, p_holm=None,
-        effect=difference / error if error else 0.0, effect_name="difference in standard errors", interval=bounds(0.95), level=0.95,
-        bounds=bounds,
-    )  # fmt: skip
-
-
-def _bounds(difference: float, error: float, freedom: float, level: float) -> Bounds:
-    from scipy.stats import t
-
-    half = float(error * t.ppf((1 + level) / 2, freedom))
-    return difference - half, difference + half
 
 
 def tests_as_json(tests: Mapping[Yardstick, PairedTest]) -> dict[str, Any]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from unmask.errors import UnmaskError, first_problem, unknown
+from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside
-from unmask.studies.learning_plan import LearningPlan, PlanTable
+from unmask.studies.learning_plan import LearningPlan
+from unmask.studies.plans import PlanTable, read_plan, scales_of
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, reference_of
-from unmask.tasks.find import resolve_tasks
-from unmask.tasks.task import Task
-from unmask.training.recipe import merged, parse_setting
 
 _FILE = Path(__file__).with_name("routers.toml")
 
@@ -55,22 +52,12 @@ class RoutersPlan(LearningPlan):
 
 def scales() -> list[str]:
     """The names of the scales, such as `smoke`."""
-    return list(tomllib.loads(_FILE.read_text(encoding="utf-8"))["scale"])
+    return scales_of(_FILE)
 
 
 def load_plan(scale: str, settings: Iterable[str] = ()) -> RoutersPlan:
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
-    tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    known = tables.pop("scale")
-    if scale not in known:
-        raise unknown("scale", scale, known)
-    tables = merged(tables, known[scale])
-    for setting in settings:
-        tables = merged(tables, parse_setting(setting))
-    try:
-        plan = RoutersPlan.model_validate(tables)
-    except ValidationError as error:
-        raise UnmaskError(f"routers: {first_problem(error)}.") from error
+    plan = read_plan(_FILE, RoutersPlan, scale, settings)
     _check(plan)
     return plan
 
@@ -94,15 +81,3 @@ def _check(plan: RoutersPlan) -> None:
         raise UnmaskError(f"routers: seed {min(both)} is not fresh, because the study uses it too.")
     if STANDARD not in plan.configurations:
         raise UnmaskError(f"routers: the configurations must have '{STANDARD}'.")
-
-
-def resolve_plan_tasks(plan: RoutersPlan, root: Path) -> list[Task]:
-    """The tasks of a plan. Raises UnmaskError for a folder that is missing."""
-    from unmask.starter import starter_folders
-
-    starter = {folder.name: folder for folder in starter_folders()}
-    specs = []
-    for name in plan.tasks:
-        kind, mark, rest = name.partition(":")
-        specs.append(str(starter[rest]) if mark and kind == "starter" else str(root / name))
-    return resolve_tasks(specs)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from unmask.errors import UnmaskError, first_problem, unknown
+from unmask.errors import UnmaskError, unknown
 from unmask.experts.balance import Balance
 from unmask.experts.names import Average
 from unmask.experts.router import RouterOptions
 from unmask.io.files import inside
 from unmask.mixture.gating import Routing
 from unmask.studies.learning_plan import LearningPlan
-from unmask.training.recipe import merged, parse_setting
+from unmask.studies.plans import read_plan, scales_of
 
 _FILE = Path(__file__).with_name("self_moe.toml")
 
@@ -94,22 +93,12 @@ class StudyPlan(LearningPlan):
 
 def scales() -> list[str]:
     """The names of the scales, such as `smoke`."""
-    return list(tomllib.loads(_FILE.read_text(encoding="utf-8"))["scale"])
+    return scales_of(_FILE)
 
 
 def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
-    tables = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    known = tables.pop("scale")
-    if scale not in known:
-        raise unknown("scale", scale, known)
-    tables = merged(tables, known[scale])
-    for setting in settings:
-        tables = merged(tables, parse_setting(setting))
-    try:
-        plan = StudyPlan.model_validate(tables)
-    except ValidationError as error:
-        raise UnmaskError(f"self-moe: {first_problem(error)}.") from error
+    plan = read_plan(_FILE, StudyPlan, scale, settings)
     for name in plan.seeds:
         inside(Path(), name)  # the name of a domain is used for folders
         if name == INSTANCE:

@@ -1,0 +1,68 @@
+"""Builder: makes the models of a study. Models that exist already are reused, and a training that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unmask.io.files import inside
+from unmask.io.terminal import say
+from unmask.mixture.any_model import load_any_decoder
+from unmask.models.loading import Source, load_language_model
+from unmask.models.routers import proven_routers
+from unmask.models.upcycled_folder import save_upcycled
+from unmask.models.upcycling import UpcycleOptions, upcycle
+from unmask.studies.embedders.plan import BASE, EmbeddersPlan, Making
+from unmask.tasks.task import Task
+from unmask.training.recipe import load_recipe
+from unmask.training.recipe_run import run_recipe
+from unmask.training.run import Listener
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Makes the models of a plan, below one folder. held_out: tasks whose texts no training may see."""
+
+    plan: EmbeddersPlan
+    scale: str
+    source: Source
+    root: Path
+    folder: Path
+    held_out: Sequence[Task]
+    callbacks: Sequence[Any] = ()
+
+    def models(self, name: str) -> list[Source]:
+        """A model by its name, once for each seed of its training."""
+        if name == BASE:
+            return [self.source]
+        making = self.plan.made[name]
+        [of] = self.models(making.of)[:1]
+        folder = inside(self.folder / "models", name)
+        if making.experts is not None:
+            return [self._upcycled(of, making.experts, folder)]
+        return [replace(self.source, model=str(place)) for place in self._trained(making, of, folder)]
+
+    def _upcycled(self, of: Source, experts: int, folder: Path) -> Source:
+        if folder.exists():
+            return replace(self.source, model=str(folder))
+        decoder, _ = load_any_decoder(of)
+        if proven_routers(decoder):
+            return of
+        say(f"{self.source.model}: upcycling")
+        dense, tokenizer = load_language_model(of)
+        options = UpcycleOptions(experts)
+        save_upcycled(upcycle(dense, options), tokenizer, folder, of.model, options)
+        return replace(self.source, model=str(folder))
+
+    def _trained(self, making: Making, of: Source, folder: Path) -> list[Path]:
+        assert making.recipe is not None
+        settings = [*making.settings, f"model={json.dumps(of.model)}", f"seeds={list(making.seeds or self.plan.seeds)}"]
+        if making.design is not None:
+            settings.append(f"designs={json.dumps([making.design])}")
+        say(f"{self.source.model}: {folder.name}, by the recipe {making.recipe}")
+        recipe = load_recipe(making.recipe, self.scale, settings)
+        runs = run_recipe(recipe, folder, self.root, Listener(callbacks=self.callbacks), held_out=self.held_out)
+        return [run.result for run in runs]

@@ -1,0 +1,99 @@
+"""The plan of a study of embedders: how models are made, which embedders read them, on which tasks, and what the paper claims of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+
+from unmask.designs.design import Design, parse_designs
+from unmask.errors import UnmaskError, unknown
+from unmask.studies.claims.claim import Claim
+from unmask.studies.plans import PlanTable, read_plan, scales_of
+
+BASE: Final = "base"
+"""The model that the study is run on."""
+STUDIES: Final = ("llm2vec", "moee", "pooling-and-attention")
+
+
+class Making(PlanTable):
+    """How a model of the study is made: by upcycling another one, or by a recipe.
+
+    of: the model that it is made of, `base` or another one of the plan. experts: number of copies of each MLP; a model that is a mixture
+    already stays as it is. recipe: a recipe at the scale of the study. settings: `key=value` over the recipe. design: of the trained
+    embedder, if not the recipe's. seeds: of the training; each gives a model of its own. None is the seeds of the plan.
+    """
+
+    of: str = BASE
+    experts: int | None = Field(default=None, ge=2)
+    recipe: str | None = None
+    settings: tuple[str, ...] = ()
+    design: str | None = None
+    seeds: tuple[int, ...] | None = Field(default=None, min_length=1)
+
+
+class Reading(PlanTable):
+    """An embedder: a model of the study, read by a design. design: a preset or a readable name."""
+
+    model: str = BASE
+    design: str
+
+    @property
+    def parsed(self) -> Design:
+        """The design."""
+        [design] = parse_designs(self.design).values()
+        return design
+
+
+class EmbeddersPlan(PlanTable):
+    """The settings of a study at one scale.
+
+    paper: what is studied. models: base models. made: models by name. embedders: what is compared. tasks: folders below the data folder,
+    or `starter:NAME`. max_length: most tokens of a text. seeds: of each training. claims: what the paper says.
+    """
+
+    paper: str
+    models: tuple[str, ...] = Field(min_length=1)
+    made: dict[str, Making] = Field(default={})
+    embedders: dict[str, Reading] = Field(min_length=2)
+    tasks: tuple[str, ...] = Field(min_length=1)
+    max_length: int = Field(ge=16)
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    claims: tuple[Claim, ...] = Field(min_length=1)
+
+
+def file_of(study: str) -> Path:
+    """The plan of a study."""
+    return Path(__file__).with_name(f"{study}.toml")
+
+
+def scales(study: str) -> list[str]:
+    """The names of the scales of a study."""
+    return scales_of(file_of(study))
+
+
+def load_plan(study: str, scale: str, settings: Iterable[str] = ()) -> EmbeddersPlan:
+    """The plan of a study at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
+    plan = read_plan(file_of(study), EmbeddersPlan, scale, settings)
+    known = [BASE, *plan.made]
+    for needed in _models_of(plan):
+        if needed not in known:
+            raise unknown(f"model of the study '{study}'", needed, known)
+    for reading in plan.embedders.values():
+        _ = reading.parsed
+    seen: set[str] = set()
+    for claim in plan.claims:
+        if claim.id in seen:
+            raise UnmaskError(f"{study}: two claims are called '{claim.id}'.")
+        seen.add(claim.id)
+        for name in (claim.better, *claim.than) if claim.better else ():
+            if name not in plan.embedders:
+                raise unknown(f"embedder of claim '{claim.id}'", name, plan.embedders)
+    return plan
+
+
+def _models_of(plan: EmbeddersPlan) -> Iterator[str]:
+    yield from (reading.model for reading in plan.embedders.values())
+    yield from (making.of for making in plan.made.values())

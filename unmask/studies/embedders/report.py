@@ -1,0 +1,42 @@
+"""The report of a study of embedders on one base model: report.md with the claims first, then the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from unmask.io.files import atomic
+from unmask.studies.claims.page import claims_sheet, short_sheet, summary
+from unmask.studies.embedders.run import Findings
+from unmask.studies.sheet import Sheet
+
+
+def sheets(findings: Findings) -> Iterator[Sheet]:
+    """For a terminal: scores by kind of task, then the claims in short."""
+    yield _scores(findings)
+    yield short_sheet(findings.claims)
+
+
+def write_report(findings: Findings, folder: Path) -> None:
+    """Write the report."""
+    named = "\n".join(
+        f"- **{name}**: `{reading.design}` of {reading.model}" for name, reading in findings.plan.embedders.items()
+    )
+    head = f"# {findings.plan.paper} on {findings.model}\n\n{summary(findings.claims)}\n"
+    tables = [sheet.markdown() for sheet in (claims_sheet(findings.claims), _scores(findings))]
+    with atomic(folder / "report.md") as scratch:
+        scratch.write_text("\n".join([head, *tables, "## What the embedders are", named, ""]), encoding="utf-8")
+
+
+def _scores(findings: Findings) -> Sheet:
+    kinds = findings.kinds
+    lines = []
+    for name in findings.plan.embedders:
+        means = [findings.mean(name, kind) for kind in kinds]
+        seeds = len(findings.scored[name].runs)
+        lines.append((name, f"{seeds}", *("" if mean is None else f"{mean:.1f}" for mean in means)))
+    note = (
+        "Main scores in percent: the mean over the tasks of a kind, and over seeds where a model was trained with several. "
+        f"Tasks: {', '.join(findings.plan.tasks)}."
+    )
+    return Sheet("Scores", ("", "seeds", *kinds), tuple(lines), note)

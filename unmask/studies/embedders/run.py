@@ -1,0 +1,122 @@
+"""Runs a study of embedders on one base model: makes its models, scores its embedders, and tests the paper's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.results import ResultStore
+from unmask.experts.records import RunRecord, write_or_check
+from unmask.io.files import only_run_in, write_json
+from unmask.models.identity import identity_of
+from unmask.models.loading import Source, pick_device
+from unmask.models.provenance import hardware, versions
+from unmask.models.source import lasting_name
+from unmask.starter import reference_texts
+from unmask.studies.claims.claim import Claim, Finding, findings
+from unmask.studies.embedders.builder import Builder
+from unmask.studies.embedders.contrast import Scored, contrast
+from unmask.studies.embedders.plan import EmbeddersPlan, Making
+from unmask.studies.plans import tasks_of
+from unmask.tasks.task import Task
+
+
+class EmbeddersRecord(RunRecord):
+    """The content of `study.json`: the base model, and how the models of the study are made. Models may be added later."""
+
+    base: str = Field(alias="model")
+    scale: str
+    made: dict[str, Making]
+
+    def is_same(self, before: RunRecord, folder: Path) -> bool:
+        """Whether an earlier run had the same base model and scale, and made the models that both have in the same way."""
+        assert isinstance(before, EmbeddersRecord)
+        common = {name: before.made.get(name, making) for name, making in self.made.items()}
+        return super().is_same(before.model_copy(update={"made": common}), folder)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a study found: each embedder with its scores, and what becomes of each claim."""
+
+    plan: EmbeddersPlan
+    model: str
+    scored: dict[str, Scored]
+    claims: list[Finding]
+
+    def mean(self, embedder: str, kind: str) -> float | None:
+        """The mean score of an embedder over the tasks of a kind and its seeds, in percent. None without such a task."""
+        scored = self.scored[embedder]
+        tasks = scored.tasks([kind])
+        return 100 * float(np.mean(scored.points(tasks))) if tasks else None
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of task."""
+        return list(dict.fromkeys(result.kind for scored in self.scored.values() for result in scored.runs[0].values()))
+
+    def as_json(self) -> dict[str, Any]:
+        """Every score and every claim."""
+        return {
+            "paper": self.plan.paper,
+            "scores": {
+                name: {task: [run[task].main_score for run in scored.runs] for task in scored.runs[0]}
+                for name, scored in self.scored.items()
+            },
+            "claims": [finding.model_dump(mode="json") for finding in self.claims],
+        }
+
+
+def study(
+    plan: EmbeddersPlan,
+    scale: str,
+    source: Source,
+    root: Path,
+    folder: Path,
+    write: Callable[[Findings, Path], None],
+    callbacks: Sequence[Any] = (),
+) -> Findings:
+    """Run a plan on one base model. A stopped study continues. Raises UnmaskError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with only_run_in(folder):
+        tasks = tasks_of(plan.tasks, root)
+        weights = identity_of(source).revision
+        record = EmbeddersRecord(model=lasting_name(source.model), base_weights=weights, scale=scale, made=plan.made)
+        write_or_check(folder / "study.json", record)
+        builder = Builder(plan, scale, source, root, folder, tasks, callbacks)
+        store = ResultStore(folder / "scores")
+        scored = _scored(plan, builder, tasks, store)
+        found = Findings(plan, source.model, scored, findings(plan.claims, _tests(plan.claims, scored, store)))
+        write(found, folder)
+        facts = {"versions": versions(), "hardware": hardware(pick_device(source.device))}
+        settings = {"plan": plan.model_dump(mode="json"), "tasks": [f"{task.name} {task.revision}" for task in tasks]}
+        write_json(folder / "results.json", {**record.as_json(), **found.as_json(), **settings, **facts})
+        return found
+
+
+def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:
+    """Every embedder with its results, in the order of the plan. Models are made in the order in which embedders need them."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for model in dict.fromkeys(reading.model for reading in plan.embedders.values()):
+        designs = {name: reading.parsed for name, reading in plan.embedders.items() if reading.model == model}
+        for source in builder.models(model):
+            results = compare(ComparisonPlan(source, designs, tasks, plan.max_length, reference_texts()), store)
+            for name in designs:
+                of_run = {result.task: result for result in results if result.label == name}
+                runs.setdefault(name, []).append(of_run)
+    return {name: Scored(tuple(runs[name])) for name in plan.embedders}
+
+
+def _tests(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStore) -> dict[tuple[str, str], Any]:
+    tests = {
+        (claim.id, than): contrast(scored[claim.better], scored[than], claim.kinds, store)
+        for claim in claims
+        for than in claim.than
+    }
+    return {names: test for names, test in tests.items() if test is not None}
