@@ -21,6 +21,7 @@ from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width
+from unmask.encoding.several_prompts import tokenizer_of
 from unmask.encoding.texts import as_texts, warn_of_cuts
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
@@ -89,9 +90,9 @@ class Embedder:
     ) -> None:
         """Assemble an embedder from loaded parts. Raises UnmaskError for a design that the model cannot serve."""
         self.tokenizer, self.design, self.source = tokenizer, design, source
-        self.prompt = PromptTokenizer(tokenizer, design.prompt, backbone.within_positions(max_length))
+        self.prompts = tokenizer_of(tokenizer, design.prompt, backbone.within_positions(max_length))
         self.instructions = dict(instructions or {})
-        if self.instructions and not self.prompt.prompt.takes_instruction:
+        if self.instructions and not self.prompts.takes_instruction:
             raise UnmaskError(f"The prompt of '{design.name}' has no {{instruction}}, so instructions would change nothing.")
         # others may read the backbone that was given, so it stays as it is
         self.backbone = backbone.under(design.attention) if head is None else backbone.under(design.attention).with_head(head)
@@ -121,9 +122,16 @@ class Embedder:
         return self.backbone.device
 
     @property
+    def prompt(self) -> PromptTokenizer:
+        """The tokenizer of the prompt. Raises UnmaskError for a design that averages several; `prompts` serves every design."""
+        self.design.require_one_prompt("This")
+        [prompt] = self.prompts.parts
+        return prompt
+
+    @property
     def max_length(self) -> int:
         """Most tokens of one text with its prompt; longer texts are cut."""
-        return self.prompt.max_length
+        return self.prompts.max_length
 
     @classmethod
     def from_pretrained(
@@ -216,12 +224,12 @@ class Embedder:
             source=self.source,
             max_length=self.max_length,
             batch_tokens=self.batch_tokens,
-            instructions=self.instructions if find_prompt(design.prompt).takes_instruction else None,
+            instructions=self.instructions if any(find_prompt(prompt).takes_instruction for prompt in design.prompts) else None,
         )
 
     def fit(self, texts: Iterable[str]) -> Embedder:
         """Fit standardisation and alpha on a reference corpus, as far as the design needs it. Returns the embedder itself."""
-        fits = fit_designs(self.backbone, self.prompt, [self.design], as_texts(texts), batch_tokens=self.batch_tokens)
+        fits = fit_designs(self.backbone, self.prompts, [self.design], as_texts(texts), batch_tokens=self.batch_tokens)
         self._fit = fits[self.design]
         return self
 
@@ -280,7 +288,7 @@ class Embedder:
         with progress_bar("embedding", len(texts), show_progress) as advance:
             vectors = encode_designs(
                 self.backbone,
-                self.prompt,
+                self.prompts,
                 {self.design: self.fitted},
                 texts,
                 instruction=self._instruction(instruction, instruction_name),
@@ -319,7 +327,7 @@ class Embedder:
         first, known = tally.texts, len(tally.cut)
         chunks = encode_chunks(
             self.backbone,
-            self.prompt,
+            self.prompts,
             {self.design: self.fitted},
             documents,
             chunking,
@@ -393,7 +401,7 @@ class Embedder:
         """Vectors of mteb's batches. As in a comparison, a prompt that takes an instruction gets the task's, except for documents."""
         from unmask.tasks.mteb.protocol import OWN_OPTIONS, instruction_of, is_document, texts_of
 
-        asks = self.prompt.prompt.takes_instruction and not is_document(prompt_type)
+        asks = self.prompts.takes_instruction and not is_document(prompt_type)
         options = {name: value for name, value in options.items() if name not in OWN_OPTIONS}
         instruction = instruction_of(task_metadata) if asks else None
         vectors = self.encode(texts_of(batches), instruction=instruction, show_progress=False, **options)

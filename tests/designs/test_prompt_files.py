@@ -65,6 +65,26 @@ def test_solved_examples_stand_before_the_text_in_the_same_form(tmp_path: Path) 
     assert [rendered[start:end] for start, end in copies] == ["Rates rose"], "only the text itself is embedded"
 
 
+def test_an_average_has_the_prompts_of_the_file_and_registered_ones(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [both]
+        average = ["topic", "eol", "style"]
+        zscore = true
+        [topic]
+        template = 'Topic of "{text}":"'
+        examples = [{ text = "a", answer = "b" }]
+        pooling = "mean"
+        [style]
+        template = "Style: {text}"
+        """,
+    )
+    found = parse_designs(str(file))
+    assert found["both"] == Design("causal", (found["topic"].prompts[0], "eol", "Style: {text}"), "last", zscore=True)
+    assert Design.parse(found["both"].name) == found["both"]
+
+
 def test_a_saved_embedder_does_not_need_the_file(tmp_path: Path, pico_folder: Callable[[str], Path]) -> None:
     file = written(tmp_path, "[topic]\ntemplate = 'Topic of \"{text}\":\"'\nexamples = [{ text = 'a', answer = 'b' }]")
     embedder = Embedder.from_pretrained(str(pico_folder("llama")), parse_designs(str(file))["topic"])
@@ -86,6 +106,11 @@ def test_a_saved_embedder_does_not_need_the_file(tmp_path: Path, pico_folder: Ca
         ("['a/b']\ntemplate = '{text}'", "'a/b' is no name of a prompt"),
         ("[topic]\ntemplate = '{text} {text}'\nexamples = [{ text = 'a', answer = 'b' }]", "{text} once and no other field"),
         ("[topic]\ntemplate = '{text}'\nexamples = [{ text = 'a' }]", "prompt 'topic': .*answer"),
+        ("[both]\naverage = ['eol']", "prompt 'both': An average needs two prompts"),
+        ("[both]\naverage = ['eol', 'oel']", "prompt 'both': .*oel"),
+        ("[both]\naverage = ['eol', 'both']", "prompt 'both': .*both"),
+        ("[both]\naverage = ['eol', 'plain', 'eol']", "prompt 'both': .*eol and eol are the same"),
+        ("[both]\naverage = ['eol', 'plain']\ntemplate = '{text}'", "prompt 'both': .*template"),
         ("[topic]\ntemplate = '{text}'\npooling = 'cross-attention'", "prompt 'topic': .*pooling"),
     ],
 )

@@ -16,6 +16,7 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs, require_finite
 from unmask.encoding.features import Fit
 from unmask.encoding.pooling import POOLINGS
+from unmask.encoding.several_prompts import tokenizer_of
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import AttentionError, UnmaskError
 from unmask.starter import reference_texts
@@ -32,6 +33,8 @@ DENSE = [
     "causal/eol/last@all",
     "causal/plain/mean/zscore",
     "causal/plain/mean/whiten:8",
+    "causal/eol+sentiment/last",
+    'bidirectional/chat:eol+echo+"Topic of: {text}"/mean@all/zscore',
 ]
 SPARSE = [
     *(f"causal/plain/{pooling}/routing" for pooling in POOLINGS),
@@ -45,6 +48,8 @@ SPARSE = [
     "causal/eol/last/sum:auto/zscore",
     "causal/plain/mean/concat/whiten:6",
     "bidirectional/plain/mean/sum",
+    "causal/eol+intent+style/last/sum:auto/zscore",
+    "causal/eol+plain/mean/routing~topk",
 ]
 CASES = [*(("llama", name) for name in DENSE), *(("olmoe", name) for name in SPARSE)]
 LIMIT = 64
@@ -68,7 +73,7 @@ def encode(backbones: dict[tuple[str, str], Backbone], tokenizer: Any) -> Encode
     def run(family: str, names: Sequence[str], texts: Sequence[str] = HARD, batch_tokens: int = 256, **options: Any) -> Any:
         designs = list(parse_designs(names).values())
         backbone = backbones[family, designs[0].attention]
-        prompt = PromptTokenizer(tokenizer, designs[0].prompt, options.pop("max_length", LIMIT))
+        prompt = tokenizer_of(tokenizer, designs[0].prompt, options.pop("max_length", LIMIT))
         for design in designs:
             if (family, design) not in fitted:
                 fits = fit_designs(backbone, prompt, [design], reference_texts()[:12], batch_tokens=512)

@@ -47,6 +47,8 @@ OWN = [
     "causal/plain/mean/zscore",
     "causal/plain/mean/whiten",
     "causal/eol/last@all/whiten:20",
+    "causal/eol+echo+eos/last/whiten:20",
+    'bidirectional/instruction+"Topic of: {text}"/mean',
 ]
 MOE = [
     "causal/eol/last/sum:auto",
@@ -54,6 +56,7 @@ MOE = [
     "bidirectional/plain/mean/routing~topk",
     "causal/eol/last/concat/zscore",
     "causal/eol/last/sum:auto/whiten:8",
+    "causal/eol+plain/last/sum:auto/zscore",
 ]
 CASES = [*((name, "llama") for name in (*PLAIN, *HEADED, *OWN)), *((name, "olmoe") for name in MOE)]
 LONG = " ".join(f"number {k} of many," for k in range(60))
@@ -108,7 +111,7 @@ def test_a_loaded_embedder_gives_the_same_bits(name: str, family: str, pico: Mak
     embedder = pico(name, family=family, max_length=48, head=head_of(name))
     before = vectors(embedder)
     loaded = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
-    assert loaded.design == embedder.design and loaded.prompt.max_length == 48
+    assert loaded.design == embedder.design and loaded.max_length == 48
     assert np.array_equal(before, vectors(loaded)) and np.array_equal(before, vectors(embedder))
 
 

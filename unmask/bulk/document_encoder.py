@@ -64,9 +64,9 @@ class DocumentEncoder:
     def __init__(self, embedder: Embedder, job: Job) -> None:
         self.embedder, self.job = embedder, job
         empty = embedder.encode([], instruction=job.instruction, dim=job.dim, normalize=job.normalize, precision=job.precision)
-        list(embedder.prompt.tokenize(["a " * embedder.max_length], job.instruction))  # is there room for a text?
+        list(embedder.prompts.tokenize(["a " * embedder.max_length], job.instruction))  # is there room for a text?
         if job.chunking:
-            check_chunking(embedder.backbone, embedder.prompt, [embedder.design], job.chunking, job.instruction)
+            check_chunking(embedder.backbone, embedder.prompts, [embedder.design], job.chunking, job.instruction)
         self.layout = Layout(empty.shape[1], empty.dtype, job.keep, chunked=job.chunking is not None)
 
     def encode(self, documents: Sequence[Document]) -> Encoded:
@@ -78,7 +78,7 @@ class DocumentEncoder:
         tally, not_finite = Tally(), list[int]()
         vectors = encode_tokenized(
             self.embedder.backbone,
-            self.embedder.prompt,
+            self.embedder.prompts,
             {self.embedder.design: self.embedder.fitted},
             [text for document in chunked if document is not None for text in document.texts],
             batch_tokens=self.embedder.batch_tokens,
@@ -105,7 +105,7 @@ class DocumentEncoder:
 
     def _chunked(self, texts: Sequence[str]) -> Iterator[ChunkedDocument]:
         """What the model reads of each text. A text that is not split is one chunk."""
-        prompt, chunking = self.embedder.prompt, self.job.chunking
+        prompt, chunking = self.embedder.prompts, self.job.chunking
         if chunking is None:
             for text, tokens in zip(texts, prompt.tokenize(texts, self.job.instruction), strict=True):
                 yield ChunkedDocument([(0, len(text))], [tokens])

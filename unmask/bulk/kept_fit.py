@@ -83,7 +83,7 @@ def _key(embedder: Embedder, texts: Sequence[str]) -> str:
     said = [
         identity_of_loaded(embedder.backbone.model).revision,
         embedder.design.name,
-        embedder.prompt.prompt.template,
+        embedder.prompts.template,
         embedder.max_length,
         dtype_name(embedder.backbone.model),
         *texts,

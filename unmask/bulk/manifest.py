@@ -27,9 +27,9 @@ def describe(embedder: Embedder, job: Job, dim: int) -> dict[str, Any]:
     return {
         "model": asdict(embedder.source) | {"fingerprint": identity.revision, "identity": identity.as_json()},
         "design": embedder.design.name,
-        "prompt": embedder.prompt.prompt.template,
+        "prompt": embedder.prompts.template,
         "attention": embedder.backbone.proof.summary,
-        "max_length": embedder.prompt.max_length,
+        "max_length": embedder.max_length,
         "batch_tokens": embedder.batch_tokens,
         "alpha": embedder.fitted.alpha,
         "fit": _standardisation(embedder.fitted),

@@ -11,20 +11,20 @@ Each design has a readable name, and each name gives the design back: `Design.pa
     causal/eol/last/routing~topk       only the weights of the chosen experts
     causal/eol/last/whiten:64          the 64 directions with the most variance, each scaled to variance 1
     causal/"Topic of: {text}"/mean     your own template
+    causal/eol+sentiment/last          the mean of the vectors under each of these prompts (MetaEOL, arXiv 2402.18458)
     bidirectional/plain/cross-attention    a trained head (heads.py); `unmask train` makes it
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from unmask.designs.presets import PRESETS, SETS
 from unmask.designs.prompt_files import members
-from unmask.designs.prompts import CHAT, find_prompt, is_template
+from unmask.designs.prompt_names import Prompts, averaged, name_of, prompts_of, split
+from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError, unknown
 
 Attention = Literal["causal", "bidirectional"]
@@ -46,6 +46,8 @@ ROUTINGS: Final = get_args(RoutingKind)
 class Design:
     """One way to use an LLM as an embedder.
 
+    prompt: one, or several. With several, hidden states and routing weights are averaged over the prompts, before they are standardised.
+    Their lengths count: states are not scaled to length 1 first.
     layer: None is the last layer, after the final norm. A number k from 1 to L is layer k. "all" is all layers, one after the other.
     alpha: weight of the routing similarity in `sum`. "auto" chooses it without labels (see features.balanced_alpha).
     routing: the form of the routing weights. Only features with routing weights have it.
@@ -56,7 +58,7 @@ class Design:
     """
 
     attention: Attention = "causal"
-    prompt: str = "plain"
+    prompt: Prompts = "plain"
     pooling: Pooling = "mean"
     layer: int | Literal["all"] | None = None
     features: Features = "hidden"
@@ -68,7 +70,10 @@ class Design:
     def __post_init__(self) -> None:
         """Check every part, and fill in the defaults of the features."""
         _one_of("attention", self.attention, ATTENTIONS)
-        find_prompt(self.prompt)
+        if isinstance(self.prompt, str):
+            find_prompt(self.prompt)
+        else:
+            object.__setattr__(self, "prompt", averaged(self.prompt))
         _one_of("pooling", self.pooling, POOLINGS)
         _one_of("features", self.features, FEATURES)
         if self.uses_routing and self.routing is None:
@@ -105,12 +110,35 @@ class Design:
                 raise UnmaskError(f"Whitening must keep at least 1 dimension, not {self.whiten}.")
 
     def _refuse_with_head(self) -> None:
+        if len(self.prompts) > 1:
+            raise UnmaskError(
+                f"'{self.pooling}' is trained under one prompt: it does not work with {len(self.prompts)} prompts."
+            )
         if self.features != "hidden":
             raise UnmaskError(f"'{self.pooling}' pools hidden states only: it does not work with features '{self.features}'.")
         if self.layer == "all" or (self.layer is not None and self.pooling == "layer-attention"):
             raise UnmaskError(f"'{self.pooling}' cannot have '@{self.layer}': " + (
                 "it uses all layers already." if self.pooling == "layer-attention" else "it uses one layer; 'layer-attention' uses all."
             ))  # fmt: skip
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The prompts: one, or those whose vectors are averaged."""
+        return (self.prompt,) if isinstance(self.prompt, str) else self.prompt
+
+    def require_one_prompt(self, what: str) -> str:
+        """The prompt of a design that has one. Raises UnmaskError for several. what: what works with one prompt only."""
+        if not isinstance(self.prompt, str):
+            raise UnmaskError(
+                f"{what} works with one prompt, and '{self.name}' averages {len(self.prompt)}. Choose one of them."
+            )
+        return self.prompt
+
+    def features_under(self, prompt: str) -> tuple[Design, ...]:
+        """The designs whose vectors are the features of this design under one of its prompts: hidden states, then routing weights."""
+        bare = replace(self, prompt=prompt, features="hidden", alpha=None, routing=None, zscore=False, whiten=None)
+        hidden = [bare] if self.uses_hidden else []
+        return *hidden, *([replace(bare, layer=None, features="routing", routing=self.routing)] if self.uses_routing else [])
 
     @property
     def needs_head(self) -> bool:
@@ -136,7 +164,7 @@ class Design:
     def name(self) -> str:
         """The readable name. `Design.parse` turns it back into this design."""
         layer = "" if self.layer is None else f"@{self.layer}"
-        parts = [self.attention, _quoted(self.prompt), f"{self.pooling}{layer}"]
+        parts = [self.attention, name_of(self.prompt), f"{self.pooling}{layer}"]
         if self.uses_routing:
             alpha = "" if self.alpha is None else f":{_number(self.alpha)}"
             routing = "" if self.routing == "softmax" else f"~{self.routing}"
@@ -151,7 +179,7 @@ class Design:
     def parse(cls, name: str) -> Design:
         """The design with this readable name, or this preset (`prompteol`, `echo`, ...). Raises UnmaskError for any other name."""
         name = PRESETS[name].design if name in PRESETS else name
-        parts = _split(name)
+        parts = split(name, "/")
         if len(parts) == 1:
             raise unknown("design", name, PRESETS)
         if not 3 <= len(parts) <= 5:
@@ -164,7 +192,7 @@ class Design:
         features, alpha, routing = _parse_features(rest[: len(rest) - (zscore or whiten is not None)])
         return cls(
             _one_of("attention", attention, ATTENTIONS),  # type: ignore[arg-type]
-            _unquoted(prompt),
+            prompts_of(prompt),
             _one_of("pooling", pooling, POOLINGS),  # type: ignore[arg-type]
             _parse_layer(layer),
             features,
@@ -182,7 +210,7 @@ def parse_designs(names: str | Iterable[str]) -> dict[str, Design]:
     inside quotes. The name of a set stands for its designs, and so does a prompt file (FILE.toml). Raises UnmaskError for a name that is
     not a design, for two designs with one label, and for no design at all.
     """
-    given = [name.strip() for name in (_split(names, ",") if isinstance(names, str) else names) if name.strip()]
+    given = [name.strip() for name in (split(names, ",") if isinstance(names, str) else names) if name.strip()]
     designs: dict[str, Design] = {}
     for member in (one for name in given for one in (SETS[name].designs if name in SETS else members(name))):
         label, design = _labelled(member)
@@ -220,28 +248,6 @@ def _one_of(kind: str, given: str, allowed: tuple[str, ...]) -> str:
     if given not in allowed:
         raise unknown(kind, given, allowed)
     return given
-
-
-def _split(name: str, separator: str = "/") -> list[str]:
-    """Split at a separator, but not inside double quotes: a quoted template may contain it. A quote that is never closed is a character."""
-    return re.findall(rf'((?:"(?:\\.|[^"\\])*"|[^{separator}])+)', name)
-
-
-def _quoted(prompt: str) -> str:
-    chat, bare = (CHAT, prompt.removeprefix(CHAT)) if prompt.startswith(CHAT) else ("", prompt)
-    return chat + (json.dumps(bare, ensure_ascii=False) if is_template(bare) else bare)
-
-
-def _unquoted(prompt: str) -> str:
-    chat, bare = (CHAT, prompt.removeprefix(CHAT)) if prompt.startswith(CHAT) else ("", prompt)
-    if not bare.startswith('"'):
-        return prompt
-    try:
-        return chat + str(json.loads(bare))
-    except json.JSONDecodeError as error:
-        raise UnmaskError(
-            f'The prompt {bare} has wrong quotes ({error.msg}). Write it in double quotes, with \\" for a quote inside.'
-        ) from error
 
 
 def _number(alpha: float | Literal["auto"]) -> str:

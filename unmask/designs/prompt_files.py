@@ -5,12 +5,14 @@
     examples = [{ text = "A man plays a guitar.", answer = "music" }]
     zscore = true
 
+    [topic-and-meaning]
+    average = ["topic", "eol"]    # the mean of the vectors under prompts of the file, or registered ones
+
 `-d FILE.toml` stands for all designs of a file. The design holds the whole template, so a saved embedder does not need the file.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from pathlib import Path
@@ -18,8 +20,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unmask.designs.prompts import Prompt
-from unmask.errors import UnmaskError, first_problem
+from unmask.designs.prompt_names import Prompts, averaged, name_of
+from unmask.designs.prompts import PROMPTS, Prompt
+from unmask.errors import UnmaskError, first_problem, unknown
 
 ENDING: Final = ".toml"
 LIBRARY: Final = Path(__file__).with_name("prompt_library.toml")
@@ -38,28 +41,38 @@ class SolvedExample(_Table):
     answer: str = Field(min_length=1)
 
 
-class PromptEntry(_Table):
-    """A prompt of a file. examples: solved examples before the text. zscore: standardise each dimension."""
+class _Entry(_Table):
+    """What every entry of a file may have. zscore: standardise each dimension."""
 
-    template: str
-    examples: tuple[SolvedExample, ...] = ()
     pooling: Literal["last", "mean", "weighted-mean", "max"] = "last"
     zscore: bool = False
     source: str = ""
+
+    def design(self, prompt: Prompts) -> str:
+        """The readable name of the design of a prompt, or of several."""
+        return f"causal/{name_of(prompt)}/{self.pooling}{'/zscore' if self.zscore else ''}"
+
+
+class PromptEntry(_Entry):
+    """A prompt of a file. examples: solved examples before the text."""
+
+    template: str
+    examples: tuple[SolvedExample, ...] = ()
 
     @property
     def whole(self) -> str:
         """The template with its solved examples before it, each on a line of its own."""
         return "".join(f"{_solved(self.template, example)}\n" for example in self.examples) + self.template
 
-    @property
-    def design(self) -> str:
-        """The readable name of the design."""
-        return f"causal/{json.dumps(self.whole, ensure_ascii=False)}/{self.pooling}{'/zscore' if self.zscore else ''}"
+
+class AverageEntry(_Entry):
+    """A design of several prompts: names of prompts of the same file, or of registered ones. Only their templates count."""
+
+    average: tuple[str, ...]
 
 
-def read_prompts(file: Path) -> dict[str, PromptEntry]:
-    """The prompts of a file by name. Raises UnmaskError with file and prompt for what is missing or wrong."""
+def read_prompts(file: Path) -> dict[str, PromptEntry | AverageEntry]:
+    """The prompts and averages of a file by name. Raises UnmaskError with file and prompt for what is missing or wrong."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -78,13 +91,31 @@ def members(name: str) -> list[str]:
 
 def labelled_designs(file: Path) -> list[str]:
     """The designs of a prompt file as `LABEL=DESIGN`. Raises UnmaskError."""
-    return [f"{name}={entry.design}" for name, entry in read_prompts(file).items()]
+    entries = read_prompts(file)
+    return [f"{name}={entry.design(_prompt(file, name, entries))}" for name, entry in entries.items()]
 
 
-def _checked(file: Path, name: str, table: object) -> PromptEntry:
+def _prompt(file: Path, name: str, entries: dict[str, PromptEntry | AverageEntry]) -> Prompts:
+    """The template of an entry, or those of an average. Raises UnmaskError for prompts that cannot be averaged."""
+    entry = entries[name]
+    if isinstance(entry, PromptEntry):
+        return entry.whole
+    templates = {name: own.whole for name, own in entries.items() if isinstance(own, PromptEntry)}
+    try:
+        for member in entry.average:
+            if member not in templates and member not in PROMPTS:
+                raise unknown("prompt in an average", member, [*templates, *PROMPTS])
+        return averaged(templates.get(member, member) for member in entry.average)
+    except UnmaskError as error:
+        raise UnmaskError(f"{file}, prompt '{name}': {error}") from error
+
+
+def _checked(file: Path, name: str, table: object) -> PromptEntry | AverageEntry:
     if not _LABEL.fullmatch(name):
         raise UnmaskError(f"{file}: '{name}' is no name of a prompt. Use letters, digits, '-' and '_'.")
     try:
+        if isinstance(table, dict) and "average" in table:
+            return AverageEntry.model_validate(table)
         entry = PromptEntry.model_validate(table)
         Prompt(name, entry.template)
         Prompt(name, entry.whole)

@@ -54,7 +54,12 @@ def plan(lengths: Sequence[int], budget: int, before: int = 0) -> list[list[int]
 
 
 def collate(texts: Sequence[TokenizedText], pad_id: int, beginning: Beginning | None = None) -> TokenBatch:
-    """Pad tokenized texts on the right into one batch. beginning: what stands before each of them."""
+    """Pad tokenized texts on the right into one batch. beginning: what stands before each of them.
+
+    Raises ValueError for texts in several prompts.
+    """
+    if any(text.parts for text in texts):
+        raise ValueError("A text in several prompts has a batch for each prompt.")
     longest = max(len(text.ids) for text in texts)
     ids = torch.full((len(texts), longest), pad_id)
     for row, text in enumerate(texts):

@@ -16,7 +16,8 @@ from unmask.encoding.encode import Tally, encode_tokenized
 from unmask.encoding.features import Fit
 from unmask.encoding.late_chunking import require_late, windows
 from unmask.encoding.quantization import AnyVectors
-from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
+from unmask.encoding.several_prompts import DesignTokenizer
+from unmask.encoding.tokenization import TokenizedText
 from unmask.io.terminal import progress_bar
 
 
@@ -57,18 +58,19 @@ class ChunkedDocument:
 
 
 def chunk_document(
-    tokenizer: PromptTokenizer, document: str, chunking: Chunking, causal: bool, instruction: str | None = None
+    tokenizer: DesignTokenizer, document: str, chunking: Chunking, causal: bool, instruction: str | None = None
 ) -> ChunkedDocument:
     """Split a document, and tokenize each chunk, or with `late` the whole document. causal: whether the model reads it so."""
     spans = chunking.split(tokenizer.tokenizer, document)
     if chunking.late:
-        return ChunkedDocument(spans, list(windows(tokenizer, document, spans, causal, instruction)))
+        [prompt] = tokenizer.parts
+        return ChunkedDocument(spans, list(windows(prompt, document, spans, causal, instruction)))
     return ChunkedDocument(spans, list(tokenizer.tokenize([document[start:end] for start, end in spans], instruction)))
 
 
 def encode_chunks(
     backbone: Backbone,
-    tokenizer: PromptTokenizer,
+    tokenizer: DesignTokenizer,
     fits: dict[Design, Fit],
     documents: Sequence[str],
     chunking: Chunking,
@@ -116,7 +118,7 @@ def _add(tally: Tally, chunks: Tally, documents: int, cut: Sequence[int]) -> Non
 
 def check_chunking(
     backbone: Backbone,
-    tokenizer: PromptTokenizer,
+    tokenizer: DesignTokenizer,
     designs: Sequence[Design],
     chunking: Chunking,
     instruction: str | None = None,
@@ -125,4 +127,6 @@ def check_chunking(
     chunking.require_room(tokenizer, instruction)
     if chunking.late:
         for design in designs:
-            require_late(design, tokenizer, backbone.head, instruction)
+            design.require_one_prompt("Late chunking")
+            [prompt] = tokenizer.parts
+            require_late(design, prompt, backbone.head, instruction)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.encoding.tokenization import PromptTokenizer, tokenize_bare
+from unmask.encoding.several_prompts import DesignTokenizer
+from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
@@ -51,13 +52,13 @@ class Chunking:
                 f"Chunks of {self.size} tokens overlap by 0 to {self.size // 2} tokens (half a chunk), not {self.overlap}."
             )
 
-    def require_room(self, tokenizer: PromptTokenizer, instruction: str | None = None) -> None:
+    def require_room(self, tokenizer: DesignTokenizer, instruction: str | None = None) -> None:
         """Raise UnmaskError unless a whole chunk fits into the limit of tokens, beside the prompt."""
         room = tokenizer.room(instruction)
         if self.size > room:
             raise UnmaskError(
                 f"Chunks of {self.size} tokens do not fit: max_length {tokenizer.max_length} leaves {max(room, 0)} tokens beside the "
-                f"prompt '{tokenizer.prompt.name}'. Use smaller chunks, or a larger max_length (--max-length)."
+                f"prompt '{tokenizer.name}'. Use smaller chunks, or a larger max_length (--max-length)."
             )
 
     def split(self, tokenizer: PreTrainedTokenizerBase, document: str) -> list[Span]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
+from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone, Beginning
 from unmask.encoding.batching import collate, plan, share
 from unmask.encoding.beginnings import after, find_beginning
-from unmask.encoding.features import Fit, Raw, check_corpus, fit, vectors
+from unmask.encoding.features import Fit, Raw, check_corpus, fit, mean_of, vectors
 from unmask.encoding.replicas import in_parallel, threads_for
+from unmask.encoding.several_prompts import DesignTokenizer, together
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
 from unmask.errors import UnmaskError
 
@@ -34,7 +36,8 @@ Value = TypeVar("Value")
 class Tally:
     """Counts of encoding: texts, texts cut to the limit, tokens computed, and tokens with their padding.
 
-    cut: the places of the texts that were cut, counted over all texts of the tally.
+    cut: the places of the texts that were cut, counted over all texts of the tally. by_prompt: tokens of each prompt, for a
+    design with several in a comparison.
     """
 
     texts: int = 0
@@ -42,11 +45,12 @@ class Tally:
     tokens: int = 0
     padded: int = 0
     cut: list[int] = field(default_factory=list)
+    by_prompt: dict[str, int] = field(default_factory=dict)
 
 
-def group_by_pass(designs: Iterable[Design]) -> dict[tuple[Attention, str], list[Design]]:
+def group_by_pass(designs: Iterable[Design]) -> dict[tuple[Attention, Prompts], list[Design]]:
     """Designs that share forward passes, by attention and prompt. Causal goes first, so that the attention is switched at most once."""
-    groups: dict[tuple[Attention, str], list[Design]] = {}
+    groups: dict[tuple[Attention, Prompts], list[Design]] = {}
     for design in sorted(designs, key=lambda design: ATTENTIONS.index(design.attention)):
         groups.setdefault((design.attention, design.prompt), []).append(design)
     return groups
@@ -54,7 +58,7 @@ def group_by_pass(designs: Iterable[Design]) -> dict[tuple[Attention, str], list
 
 def encode_designs(
     backbone: Backbone,
-    tokenizer: PromptTokenizer,
+    tokenizer: DesignTokenizer,
     fits: dict[Design, Fit],
     texts: Sequence[str],
     *,
@@ -75,7 +79,7 @@ def encode_designs(
 
 def encode_tokenized(
     backbone: Backbone,
-    tokenizer: PromptTokenizer,
+    tokenizer: DesignTokenizer,
     fits: dict[Design, Fit],
     texts: Sequence[TokenizedText],
     *,
@@ -94,7 +98,7 @@ def encode_tokenized(
     """
     same: dict[tuple[object, ...], list[int]] = {}
     for place, text in enumerate(texts):
-        same.setdefault((text.ids, text.start, text.spans), []).append(place)
+        same.setdefault((text.ids, text.start, text.spans, text.parts), []).append(place)
     copies = list(same.values())
     unique = [texts[places[0]] for places in copies]
     if tally is not None:
@@ -102,22 +106,23 @@ def encode_tokenized(
         tally.texts += len(texts)
         tally.truncated += len(cut)
         tally.cut += cut
-    beginning = find_beginning(backbone, unique, partial(_features, backbone, list(fits), tokenizer))
-    before = beginning.length if beginning else 0
-    unique = [after(text, before) for text in unique]
+    beginnings = _find_beginnings(backbone, list(fits), tokenizer, unique)
+    before = [beginning.length if beginning else 0 for beginning in beginnings]
+    unique = [_after(text, before) for text in unique]
     results: dict[Design, Vectors] = {}
-    lengths = [len(text.ids) for text in unique]
+    lengths = [text.longest for text in unique]
     threads = threads_for(backbone) if steady else threads_for(backbone, sum(lengths))
-    batches = plan(lengths, batch_tokens if steady else share(batch_tokens, sum(lengths), threads), before)
+    batches = plan(lengths, batch_tokens if steady else share(batch_tokens, sum(lengths), threads), max(before))
     first_row = np.cumsum([0, *(_vectors_of(text) for text in texts)])
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
-        return encode_batch(replica, tokenizer, fits, [unique[index] for index in batch], beginning)
+        return encode_batch(replica, tokenizer, fits, [unique[index] for index in batch], beginnings)
 
     for batch, computed in zip(batches, in_parallel(backbone, batches, threads, compute), strict=True):
         if tally is not None:
-            tally.tokens += sum(lengths[index] for index in batch)
-            tally.padded += len(batch) * lengths[batch[0]]
+            tally.tokens += sum(len(unique[index].ids) for index in batch)
+            longest = (max(len(unique[index].part(place).ids) for index in batch) for place in range(len(beginnings)))
+            tally.padded += len(batch) * sum(longest)
         owners = [index for index in batch for _ in range(_vectors_of(unique[index]))]
         ends = np.cumsum([_vectors_of(unique[index]) for index in batch])[:-1]
         for design, values in computed.items():
@@ -137,19 +142,22 @@ def encode_tokenized(
 
 def encode_batch(
     backbone: Backbone,
-    tokenizer: PromptTokenizer,
+    tokenizer: DesignTokenizer,
     fits: Mapping[Design, Fit],
     texts: Sequence[TokenizedText],
-    beginning: Beginning | None = None,
+    beginnings: Sequence[Beginning | None] = (),
 ) -> dict[Design, Vectors]:
-    """Vectors of every design from ONE forward pass over texts that share a batch. Nobody has checked that they are finite."""
-    raws = _read(backbone, texts, list(fits), tokenizer, beginning)
+    """Vectors of every design from ONE forward pass over texts that share a batch; from one a prompt, if the designs have several.
+
+    beginnings: what stands before the texts in each prompt. Nobody has checked that the vectors are finite.
+    """
+    raws = _read(backbone, texts, list(fits), tokenizer, beginnings)
     return {design: vectors(design, raw, fits[design]).float().cpu().numpy() for design, raw in raws.items()}
 
 
 def fit_designs(
     backbone: Backbone,
-    tokenizer: PromptTokenizer,
+    tokenizer: DesignTokenizer,
     designs: Sequence[Design],
     texts: Sequence[str],
     *,
@@ -184,11 +192,11 @@ def _each(designs: Sequence[Design], work: Callable[[Design], Value], give_up: G
 
 
 def _reference_pass(
-    backbone: Backbone, tokenizer: PromptTokenizer, designs: list[Design], texts: list[TokenizedText], batch_tokens: int
+    backbone: Backbone, tokenizer: DesignTokenizer, designs: list[Design], texts: list[TokenizedText], batch_tokens: int
 ) -> dict[Design, tuple[list[int], list[Raw]]]:
     """For each design, the order in which the reference texts were computed, and their features batch by batch."""
     features: dict[Design, tuple[list[int], list[Raw]]] = {design: ([], []) for design in designs}
-    for batch in plan([len(text.ids) for text in texts], batch_tokens) if designs else ():
+    for batch in plan([text.longest for text in texts], batch_tokens) if designs else ():
         for design, raw in _read(backbone, [texts[index] for index in batch], designs, tokenizer).items():
             features[design][0].extend(batch)
             features[design][1].append(raw)
@@ -253,10 +261,42 @@ def _read(
     backbone: Backbone,
     texts: Sequence[TokenizedText],
     designs: list[Design],
-    tokenizer: PromptTokenizer,
-    beginning: Beginning | None = None,
+    tokenizer: DesignTokenizer,
+    beginnings: Sequence[Beginning | None] = (),
 ) -> dict[Design, Raw]:
-    return backbone.raw(collate(texts, tokenizer.pad_id, beginning), designs)
+    """The features of each design: from one pass, or the mean over the passes of its prompts."""
+    raws = []
+    for place, beginning in enumerate(beginnings or [None] * len(tokenizer.parts)):
+        batch = collate([text.part(place) for text in texts], tokenizer.pad_id, beginning)
+        raws.append(backbone.raw(batch, [_under(design, tokenizer, place) for design in designs]))
+    return {design: mean_of([raw[_under(design, tokenizer, place)] for place, raw in enumerate(raws)]) for design in designs}
+
+
+def _under(design: Design, tokenizer: DesignTokenizer, place: int) -> Design:
+    """The design with only the prompt of this place."""
+    if len(design.prompts) != len(tokenizer.parts):
+        raise ValueError(f"These tokens are of the prompt '{tokenizer.name}', and a design has others.")
+    return design if len(design.prompts) == 1 else replace(design, prompt=design.prompts[place])
+
+
+def _find_beginnings(
+    backbone: Backbone, designs: list[Design], tokenizer: DesignTokenizer, texts: Sequence[TokenizedText]
+) -> list[Beginning | None]:
+    """What all texts begin with, in each prompt."""
+    return [
+        find_beginning(
+            backbone,
+            [text.part(place) for text in texts],
+            partial(_features, backbone, [_under(design, tokenizer, place) for design in designs], prompt),
+        )
+        for place, prompt in enumerate(tokenizer.parts)
+    ]
+
+
+def _after(text: TokenizedText, lengths: Sequence[int]) -> TokenizedText:
+    """The tokens of a text after so many in each prompt."""
+    parts = [after(text.part(place), length) for place, length in enumerate(lengths)]
+    return parts[0] if len(parts) == 1 else together(parts)
 
 
 def _features(
@@ -266,7 +306,7 @@ def _features(
     texts: Sequence[TokenizedText],
     beginning: Beginning | None,
 ) -> list[Tensor]:
-    raws = _read(backbone, list(texts), designs, tokenizer, beginning).values()
+    raws = _read(backbone, list(texts), designs, tokenizer, [beginning]).values()
     return [values for raw in raws for values in (raw.hidden, raw.routing) if values is not None]
 
 
@@ -280,6 +320,6 @@ def _vectors_of(text: TokenizedText) -> int:
     return len(text.spans) or 1
 
 
-def _width(backbone: Backbone, tokenizer: PromptTokenizer, design: Design, fitted: Fit) -> int:
+def _width(backbone: Backbone, tokenizer: DesignTokenizer, design: Design, fitted: Fit) -> int:
     raw = _read(backbone, [next(tokenizer.tokenize(["a"]))], [design], tokenizer)[design]
     return int(vectors(design, raw, fitted).shape[1])

@@ -7,7 +7,10 @@ classification and any vector index.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -30,6 +33,22 @@ class Raw:
 
     hidden: Float[Tensor, "text dim"] | None = None
     routing: Float[Tensor, "text expert"] | None = None
+
+    def in_parts(self, number: int) -> list[Raw]:
+        """The features in parts of equal size, in order."""
+        hidden = [None] * number if self.hidden is None else self.hidden.tensor_split(number)
+        routing = [None] * number if self.routing is None else self.routing.tensor_split(number)
+        return [Raw(*pair) for pair in zip(hidden, routing, strict=True)]
+
+
+def mean_of(raws: Sequence[Raw]) -> Raw:
+    """The mean of the features of the same texts, as under several prompts. Its bits do not depend on other texts."""
+    return Raw(_mean([raw.hidden for raw in raws]), _mean([raw.routing for raw in raws]))
+
+
+def _mean(parts: Sequence[Tensor | None]) -> Tensor | None:
+    present = [part for part in parts if part is not None]
+    return reduce(add, present) / len(present) if present else None
 
 
 @dataclass(frozen=True)

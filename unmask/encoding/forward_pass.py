@@ -60,7 +60,7 @@ class ForwardPass:
     @property
     def sizes(self) -> StoredRows:
         """The stored sizes of texts: number of tokens, and whether the text was cut."""
-        return self.cache.stored(f"{self.name}\0{self.prompts.prompt.name}")
+        return self.cache.stored(f"{self.name}\0{self.prompts.name}")
 
 
 @dataclass
@@ -80,7 +80,7 @@ class SharedVectors:
 
     def get(self, design: Design, texts: Sequence[str], instruction: str | None) -> Vectors:
         """Vectors of one design, shape (text, dim)."""
-        if not self.source.prompts.prompt.takes_instruction:
+        if not self.source.prompts.takes_instruction:
             instruction = None
         keys = [key_of(text, instruction) for text in texts]
         distinct = dict(zip(keys, texts, strict=True))

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.design import Design
+from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Vectors, encode_designs, fit_designs, group_by_pass
-from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
+from unmask.encoding.several_prompts import DesignTokenizer, tokenizer_of
+from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.io.terminal import progress_bar
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import Source, dtype_name
@@ -39,9 +41,9 @@ class LoadedModel:
         """Most tokens of one text: as requested, else this model's own limit."""
         return max_length or self.max_length
 
-    def prompt_tokenizer(self, prompt: str, max_length: int | None = None) -> PromptTokenizer:
-        """The tokenizer of a prompt. Its limit never exceeds the positions of the model."""
-        return PromptTokenizer(self.tokenizer, prompt, self.backbone.within_positions(self.limit(max_length)))
+    def prompt_tokenizer(self, prompt: Prompts, max_length: int | None = None) -> DesignTokenizer:
+        """The tokenizer of a prompt, or of several. Its limit never exceeds the positions of the model."""
+        return tokenizer_of(self.tokenizer, prompt, self.backbone.within_positions(self.limit(max_length)))
 
     @property
     def provenance(self) -> dict[str, Any]:

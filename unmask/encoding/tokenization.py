@@ -31,13 +31,24 @@ Offsets = list[tuple[int, int]]
 class TokenizedText:
     """Token ids of one text in its prompt. The embedded span runs from `start` to the end.
 
-    spans: if given, each of these ranges of tokens is pooled to a vector of its own, in place of the embedded span.
+    spans: if given, each of these ranges of tokens is pooled to a vector of its own, in place of the embedded span. parts: the text in
+    each of several prompts, whose features are averaged; `ids` then holds the tokens of all of them, and `start` says nothing.
     """
 
     ids: tuple[int, ...]
     start: int
     truncated: bool = False
     spans: tuple[tuple[int, int], ...] = ()
+    parts: tuple[TokenizedText, ...] = ()
+
+    def part(self, place: int) -> TokenizedText:
+        """The text in the prompt of this place. A text in one prompt is its own part."""
+        return self.parts[place] if self.parts else self
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens in the longest forward pass of this text."""
+        return max((len(part.ids) for part in self.parts), default=len(self.ids))
 
 
 @dataclass(frozen=True)
@@ -105,13 +116,13 @@ def starts_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
 class PromptTokenizer:
     """Turns texts into the tokens of one prompt.
 
-    max_length: most tokens of one text with its prompt. Raises UnmaskError if the prompt needs a chat template or an end-of-sequence
-    token, and the tokenizer has none.
+    name: of the prompt, as a design has it. max_length: most tokens of one text with its prompt. Raises UnmaskError if the prompt needs a
+    chat template or an end-of-sequence token, and the tokenizer has none.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: str, max_length: int) -> None:
         """Find the prompt and, for `chat:`, wrap it in the tokenizer's chat template."""
-        self.tokenizer = tokenizer
+        self.tokenizer, self.name = tokenizer, prompt
         self.chat = prompt.startswith(CHAT)
         self.max_length = max_length
         self.prompt = find_prompt(prompt)
@@ -119,6 +130,21 @@ class PromptTokenizer:
             raise UnmaskError(f"The prompt '{prompt}' ends with {{eos}}, but this tokenizer has no end-of-sequence token.")
         self._appended = 0 if self.chat else _appended(tokenizer)
         self._with, self._without = self._wrapped(self.prompt), self._wrapped(self.prompt.without_instruction())
+
+    @property
+    def parts(self) -> tuple[PromptTokenizer, ...]:
+        """The tokenizer of each prompt: this one."""
+        return (self,)
+
+    @property
+    def template(self) -> str:
+        """The template of the prompt."""
+        return self.prompt.template
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether an instruction changes the tokens."""
+        return self.prompt.takes_instruction
 
     @property
     def pad_id(self) -> int:

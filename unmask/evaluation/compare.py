@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
+from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Vectors, fit_designs, group_by_pass
@@ -220,7 +221,8 @@ def _fill(
     plan = planned.plan
     # all prompts first: what the tokenizer lacks is refused before anything is computed
     limit = backbone.within_positions(plan.limit)
-    prompts = {design.prompt: PromptTokenizer(tokenizer, design.prompt, limit) for design in plan.designs.values()}
+    names = [design.require_one_prompt("A comparison") for design in plan.designs.values()]
+    prompts: dict[Prompts, PromptTokenizer] = {prompt: PromptTokenizer(tokenizer, prompt, limit) for prompt in names}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
     name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {_hash(plan.reference)}"
     for (attention, prompt), sharing in group_by_pass(plan.designs.values()).items():
@@ -274,7 +276,7 @@ def _score_group(planned: PlannedResults, source: ForwardPass, task: Task, missi
     """Score the designs of one forward pass on one task."""
     from unmask.tasks.mteb.evaluator import evaluate
 
-    backbone, prompt = source.backbone, source.prompts.prompt.name
+    backbone, prompt = source.backbone, source.prompts.name
     say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
     provenance = _provenance(backbone)
     computed = dict.fromkeys([*missing.values(), *(design for design in planned.plan.beside if design in source.fits)])

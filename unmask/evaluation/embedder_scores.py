@@ -28,7 +28,7 @@ def score(embedder: Embedder, tasks: Sequence[Task]) -> dict[str, float]:
     """Main score of each task by name (0 to 1), and their mean under "score"."""
     from unmask.tasks.mteb.evaluator import evaluate
 
-    takes_instruction = embedder.prompt.prompt.takes_instruction
+    takes_instruction = embedder.prompts.takes_instruction
 
     def encode(texts: Sequence[str], instruction: str | None) -> Vectors:
         vectors = embedder.encode(texts, instruction=instruction if takes_instruction else None, show_progress=False)

@@ -48,6 +48,7 @@ def made_result(
         dim=dim,
         texts=tally.texts,
         tokens=tally.tokens,
+        tokens_by_prompt=tally.by_prompt,
         truncated=tally.truncated,
         conditions=conditions,
         provenance=dict(provenance),

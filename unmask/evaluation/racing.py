@@ -41,7 +41,7 @@ LEADERS = 3
 _WHOLE = 1.5  # a task with at most this many times the items of a round is used whole
 
 PassKey = tuple[str, str]
-"""Attention and prompt: designs with equal ones share their forward pass."""
+"""Attention and prompt of a forward pass."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Round:
     kept: tuple[str, ...]
 
 
-def pass_key(design: Design) -> PassKey:
-    """Attention and prompt of a design."""
-    return design.attention, design.prompt
+def pass_keys(design: Design) -> list[PassKey]:
+    """The forward passes of a design, one for each of its prompts. Designs share those that they have in common."""
+    return [(design.attention, prompt) for prompt in design.prompts]
 
 
 @dataclass
@@ -222,7 +222,11 @@ def _part(task: Task, whole: int | None, size: int) -> Task:
 
 def _tokens(results: Sequence[Result]) -> dict[PassKey, int]:
     """Tokens of each forward pass over all tasks."""
-    by_task = {(pass_key(Design.parse(result.design)), result.task): result.tokens for result in results}
+    by_task: dict[tuple[PassKey, str], int] = {}
+    for result in results:
+        design = Design.parse(result.design)
+        by_prompt = result.tokens_by_prompt or dict.fromkeys(design.prompts, result.tokens)
+        by_task |= {((design.attention, prompt), result.task): tokens for prompt, tokens in by_prompt.items()}
     totals: dict[PassKey, int] = {}
     for (key, _), tokens in by_task.items():
         totals[key] = totals.get(key, 0) + tokens

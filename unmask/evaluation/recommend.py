@@ -18,7 +18,7 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.leader import Lead, lead, reasons
-from unmask.evaluation.racing import FIRST, Race, Round, pass_key
+from unmask.evaluation.racing import FIRST, Race, Round, pass_keys
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import ranked
 from unmask.statistics.intervals import Bounds, mean_interval, score_interval
@@ -97,7 +97,7 @@ def _recommendation(tasks: Sequence[Task], race: Race, standing: Lead, held_out:
     label = labels[standing.leader]
     own = [result for result in race.results if result.label == label]
     whole = dict(zip((part.name for part in race.parts), zip(race.parts, tasks, strict=True), strict=True))
-    all_passes = sum(race.first.values()) / max(1, race.first[pass_key(race.known[label])])
+    all_passes = sum(race.first.values()) / max(1, sum(race.first[key] for key in pass_keys(race.known[label])))
     judged = _held_out_results(race, label, held_out) if held_out else []
     level = 1 - SIGNIFICANT / (1 if judged else race.candidates)
     return Recommendation(

@@ -60,8 +60,8 @@ class Result(BaseModel):
     """The score of one design on one task.
 
     label: the name under which the user gave the design; main_score: 0 to 1; interval: 95 %, from the task's n items; scores: other
-    scores of mteb; dim: size of a vector; tokens: computed for this task; truncated: texts that were cut to max_length; provenance: the
-    proven attention, library versions, device.
+    scores of mteb; dim: size of a vector; tokens: computed for this task; tokens_by_prompt: the same for each prompt of a design with
+    several; truncated: texts that were cut to max_length; provenance: the proven attention, library versions, device.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -79,6 +79,7 @@ class Result(BaseModel):
     dim: int
     texts: int
     tokens: int
+    tokens_by_prompt: dict[str, int] = {}
     truncated: int
     conditions: Conditions
     provenance: dict[str, Any]

@@ -154,7 +154,7 @@ def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: flo
         positive_from=positive_from if scored else None,
         data=fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),
         provenance=provenance(embedder.backbone, embedder.source)
-        | {"design": embedder.design.name, "max_length": embedder.prompt.max_length},
+        | {"design": embedder.design.name, "max_length": embedder.max_length},
     )
 
 

@@ -104,6 +104,7 @@ def layer_designs(design: Design, depth: int) -> list[Design]:
         raise UnmaskError(
             f"'{design.name}' cannot be read layer by layer. Give a design of hidden states with a plain pooling and without '@layer'."
         )
+    design.require_one_prompt("Comparing layers")
     return [replace(design, layer=layer) for layer in range(1, depth + 1)]
 
 
@@ -144,7 +145,7 @@ def score_layers(
     from unmask.tasks.mteb.evaluator import evaluate
 
     backbone = model.backbone
-    prompt = model.prompt_tokenizer(designs[0].prompt, max_length)
+    [prompt] = model.prompt_tokenizer(designs[0].prompt, max_length).parts
     budget = batch_tokens or default_batch_tokens(backbone)
     fits = fit_designs(backbone, prompt, designs, reference_texts(), batch_tokens=budget)
 

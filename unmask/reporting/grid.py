@@ -83,7 +83,7 @@ class Grid:
         own = self.of(system)
         texts, tokens = sum(result.texts for result in own), sum(result.tokens for result in own)
         per_text = tokens / texts if tokens and texts else None
-        keys = {key for result in own if (key := _pass_of(result))}
+        keys = {key for result in own for key in _passes_of(result)}
         passes = [run for run in self.costs if (run.model, run.model_revision, run.attention, run.prompt, run.task) in keys]
         seconds, timed = sum(run.seconds for run in passes), sum(run.texts for run in passes)
         if not seconds or not timed:
@@ -139,11 +139,11 @@ def design_of(result: Result) -> Design | None:
         return None
 
 
-def _pass_of(result: Result) -> tuple[str, str, str, str, str] | None:
+def _passes_of(result: Result) -> list[tuple[str, str, str, str, str]]:
+    """What names the costs of the forward passes of a result: one for each prompt of its design."""
     design = design_of(result)
-    if design is None:
-        return None
-    return result.conditions.model, result.conditions.model_revision, design.attention, design.prompt, result.task
+    measured = result.conditions.model, result.conditions.model_revision
+    return [(*measured, design.attention, prompt, result.task) for prompt in design.prompts] if design else []
 
 
 def _told_apart(results: Sequence[Result]) -> list[Result]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from unmask.encoding.backbone import Backbone
+    from unmask.encoding.several_prompts import DesignTokenizer
     from unmask.encoding.tokenization import PromptTokenizer
 
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
@@ -73,6 +74,9 @@ class Saveable(Protocol):
 
     @property
     def prompt(self) -> PromptTokenizer: ...  # noqa: D102
+
+    @property
+    def prompts(self) -> DesignTokenizer: ...  # noqa: D102
 
     @property
     def instructions(self) -> dict[str, str]: ...  # noqa: D102
@@ -237,7 +241,7 @@ def write(embedder: Saveable, folder: Path) -> None:
     design, source = embedder.design, embedder.source
     settings = EmbedderSettings(
         design=design.name,
-        max_length=embedder.prompt.max_length,
+        max_length=embedder.prompts.max_length,
         dtype=dtype_name(embedder.backbone.model),
         instructions=embedder.instructions,
         alpha=embedder.fitted.alpha,
@@ -287,7 +291,7 @@ def _write_head(head: Head | None, file: Path) -> None:
 
 def _write_tokenizer(embedder: Saveable, folder: Path) -> None:
     # sentence-transformers truncates by what the tokenizer says, where we keep the beginning of a text
-    said = {"model_max_length": embedder.prompt.max_length, "padding_side": "right", "truncation_side": "right"}
+    said = {"model_max_length": embedder.prompts.max_length, "padding_side": "right", "truncation_side": "right"}
     tokenizer: Any = embedder.tokenizer
     before = {name: getattr(tokenizer, name) for name in said}
     try:

@@ -49,7 +49,7 @@ class ServedModel:
     def tokenize(self, texts: Sequence[str], instruction: str | None) -> Iterator[TokenizedText]:
         """The tokens of each text in its prompt, in order. Threads take turns after a few texts. Raises UnmaskError."""
         for begin in range(0, len(texts), _AT_ONCE):
-            yield from self.embedder.prompt.tokenize(texts[begin : begin + _AT_ONCE], instruction)
+            yield from self.embedder.prompts.tokenize(texts[begin : begin + _AT_ONCE], instruction)
 
 
 class ServedModels(Mapping[str, ServedModel]):
@@ -83,15 +83,15 @@ class ServedModels(Mapping[str, ServedModel]):
         return next(iter(self._groups.values())).batch_tokens
 
     def compute(self, worker: int, group: Hashable, texts: Sequence[tuple[Design, TokenizedText]]) -> list[NDArray[np.float32]]:
-        """The vector of each text by its design, from ONE forward pass. Equal texts are computed once. A vector may be not finite.
+        """The vector of each text by its design, from ONE forward pass a prompt. Equal texts are computed once. A vector may be not finite.
 
         worker: from 0, one of as many as may compute at the same time.
         """
-        rows: dict[tuple[tuple[int, ...], int], int] = {}
-        places = [rows.setdefault((text.ids, text.start), len(rows)) for _, text in texts]
+        rows: dict[Hashable, int] = {}
+        places = [rows.setdefault((text.ids, text.start, text.parts), len(rows)) for _, text in texts]
         distinct = {place: text for place, (_, text) in zip(places, texts, strict=True)}
         fits = {design: self._fits[design] for design, _ in texts}
-        backbone, prompt = self._backbones[worker][group], self._groups[group].prompt
+        backbone, prompt = self._backbones[worker][group], self._groups[group].prompts
         with self._shared:
             vectors = encode_batch(backbone, prompt, fits, [distinct[row] for row in range(len(rows))])
         return [vectors[design][place] for (design, _), place in zip(texts, places, strict=True)]

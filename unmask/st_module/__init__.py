@@ -7,6 +7,7 @@ from another package; no code is stored in the folder.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import TokenBatch
 from unmask.encoding.batching import collate
-from unmask.encoding.features import vectors
+from unmask.encoding.features import mean_of, vectors
 from unmask.errors import UnmaskError
 
 
@@ -73,15 +74,21 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
         """Tokenize a batch; sentence-transformers' prompt is the instruction."""
-        texts = self.embedder.prompt
-        batch = collate(list(texts.tokenize(inputs, prompt or None)), texts.pad_id)
+        texts = self.embedder.prompts
+        tokenized = list(texts.tokenize(inputs, prompt or None))
+        rows = [
+            text.part(place) for place in range(len(texts.parts)) for text in tokenized
+        ]  # all texts in one prompt after the other
+        batch = collate(rows, texts.pad_id)
         return {"input_ids": batch.ids, "attention_mask": batch.real.long(), "embed_mask": batch.embed}
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
         """Add `sentence_embedding` of shape (text, dim), float32."""
         embedder = self.embedder
         batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["embed_mask"].bool())
-        raw = embedder.backbone.raw(batch, [embedder.design])[embedder.design]
+        one = replace(embedder.design, prompt=embedder.design.prompts[0])  # the prompt is in the tokens
+        raw = embedder.backbone.raw(batch, [one])[one]
+        raw = mean_of(raw.in_parts(len(embedder.design.prompts)))
         features["sentence_embedding"] = vectors(embedder.design, raw, embedder.fitted)
         return features
 

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from unmask import __version__
 from unmask.designs.design import Attention
+from unmask.designs.prompt_names import Prompts
 from unmask.errors import UnmaskError
 from unmask.serving.gate import note
 from unmask.serving.protocol import ApiError
@@ -127,7 +128,7 @@ class Page:
         return tokens.as_json(given.text, *tokens.leave_one_out(self.workbench, given.designs, given.text, stop))
 
     def _routing(self, given: TextRequest, stop: Stop) -> Any:
-        found: dict[tuple[Attention, str], tuple[list[str], routing_view.Routes]] = {}
+        found: dict[tuple[Attention, Prompts], tuple[list[str], routing_view.Routes]] = {}
         for name in dict.fromkeys(given.designs):
             stop()
             embedder = self.workbench.embedder(name)

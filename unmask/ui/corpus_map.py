@@ -201,12 +201,12 @@ class CorpusMap:
     def _embed(self, name: str, texts: Sequence[str], projection: Projection) -> tuple[Unit, int]:
         embedder, tally = self._workbench.base.with_design(self._workbench.design(name)), Tally()
         tokenized: list[TokenizedText] = []
-        for text in embedder.prompt.tokenize(texts):
+        for text in embedder.prompts.tokenize(texts):
             projection.stop()
             tokenized.append(text)
         vectors = encode_tokenized(
             embedder.backbone,
-            embedder.prompt,
+            embedder.prompts,
             {embedder.design: embedder.fitted},
             tokenized,
             batch_tokens=embedder.batch_tokens,

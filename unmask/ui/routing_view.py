@@ -60,6 +60,7 @@ def routes(embedder: Embedder, text: str) -> Routes:
     backbone = embedder.backbone
     if missing := why_no_routing(backbone):
         raise UnmaskError(missing)
+    embedder.design.require_one_prompt("The view of routing")
     tokenized = next(embedder.prompt.tokenize([text]))
     if len(tokenized.ids) > MOST_TOKENS:
         raise UnmaskError(f"The text has {len(tokenized.ids)} tokens with its prompt; this view shows at most {MOST_TOKENS}.")

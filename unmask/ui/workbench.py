@@ -73,7 +73,7 @@ class Workbench:
             fits = {design: embedders[design].fitted for design in group}
             progress(0)
             computed = encode_designs(
-                first.backbone, first.prompt, fits, texts, batch_tokens=first.batch_tokens, tally=tally, progress=progress
+                first.backbone, first.prompts, fits, texts, batch_tokens=first.batch_tokens, tally=tally, progress=progress
             )
             found |= {design: (normalized(vectors), tuple(tally.cut)) for design, vectors in computed.items()}
         return [Embedded(name, self.design(name), *found[self.design(name)]) for name in names]

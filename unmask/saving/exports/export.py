@@ -48,6 +48,7 @@ def export(embedder: Exportable, target: Target, folder: Path, *, unchecked: boo
     express (it names the nearest design that can go), and for an exported model that differs from the embedder.
     """
     require_ready(target, folder, unchecked=unchecked)
+    embedder.design.require_one_prompt("An export")
     if reason := target.refusal(embedder):
         raise UnmaskError(reason)
     precision = dtype_name(embedder.backbone.model)

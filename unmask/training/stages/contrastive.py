@@ -67,7 +67,7 @@ def prepare_pairs(options: ContrastiveOptions, model: TrainableModel, sets: Sequ
 
     embedder = model.embedder
     longest = embedder.backbone.within_positions(options.max_length)
-    tokenizer = PromptTokenizer(embedder.tokenizer, embedder.design.prompt, longest)
+    tokenizer = PromptTokenizer(embedder.tokenizer, embedder.design.require_one_prompt("Training"), longest)
     module = UnmaskModule(embedder)
     agree = agreed_chunks if model.sharded else None
     loss = RankingLoss(

@@ -1,0 +1,81 @@
+"""Prompt names: one prompt or several, with quotes around own templates, and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unmask.designs.design import Design, parse_designs
+from unmask.designs.prompt_names import averaged, name_of, prompts_of
+from unmask.designs.prompts import PROMPTS
+from unmask.errors import UnmaskError
+
+ODD = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]) | st.sampled_from('"+/\\,:@~=')).map(
+    lambda text: text + "{text}"
+)
+
+
+@given(st.lists(ODD | st.sampled_from(sorted(PROMPTS)), min_size=2, max_size=4, unique=True), st.booleans())
+def test_every_name_gives_its_prompts_back_in_one_order(prompts: list[str], chat: bool) -> None:
+    given_prompts = ["chat:" + prompt for prompt in prompts] if chat else prompts
+    try:
+        design = Design(prompt=tuple(given_prompts))
+    except UnmaskError as error:
+        assert "are the same" in str(error), "plain is {text}"
+        return
+    assert Design.parse(design.name) == design
+    assert Design(prompt=tuple(reversed(given_prompts))) == design
+    assert sorted(design.prompts) == sorted(given_prompts)
+    assert prompts_of(name_of(design.prompt)) == design.prompt
+
+
+@given(ODD)
+def test_one_prompt_is_never_taken_for_several(template: str) -> None:
+    design = Design(prompt=template)
+    assert Design.parse(design.name) == design and design.prompts == (template,)
+
+
+def test_a_plus_in_a_template_is_a_character() -> None:
+    for name in ('causal/"1+1: {text}"/mean', 'causal/"\\"a {text}\\"+\\"b {text}\\""/mean', "causal/C++: {text}/mean"):
+        assert isinstance(Design.parse(name).prompt, str)
+    assert Design.parse('causal/style+"A+B: {text}"+chat:eol/last').prompts == ("A+B: {text}", "chat:eol", "style")
+
+
+def test_several_prompts_in_a_list_of_designs() -> None:
+    found = parse_designs('prompteol,both=causal/eol+"a, b/c = {text}"/last')
+    assert [design.prompts for design in found.values()] == [("eol",), ("a, b/c = {text}", "eol")]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("causal/eol+eol/last", "eol and eol are the same"),
+        ('causal/plain+"{text}"/last', "are the same"),
+        ("causal/eol+oel/last", "oel"),
+        ('causal/eol+"no field"/last', "field"),
+        ("causal/eol+plain/cross-attention", "does not work with 2 prompts"),
+    ],
+)
+def test_what_cannot_be_averaged_is_refused(name: str, message: str) -> None:
+    with pytest.raises(UnmaskError, match=message):
+        Design.parse(name)
+
+
+def test_chat_makes_another_prompt() -> None:
+    assert averaged(["eol", "chat:eol"]) == ("chat:eol", "eol")
+
+
+@pytest.mark.parametrize("prompts", [(), ("eol",)])
+def test_an_average_needs_two(prompts: tuple[str, ...]) -> None:
+    with pytest.raises(UnmaskError, match="two prompts or more"):
+        Design(prompt=prompts)
+
+
+def test_the_features_under_one_prompt_are_bare() -> None:
+    design = Design.parse("causal/eol+style/last@2/sum:auto~topk/whiten:8")
+    names = [feature.name for feature in design.features_under("style")]
+    assert names == ["causal/style/last@2", "causal/style/last/routing~topk"]
+    assert replace(design, prompt="eol").features_under("eol")[0].name == "causal/eol/last@2"

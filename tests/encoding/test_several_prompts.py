@@ -1,0 +1,159 @@
+"""Several prompts: the features of a text are the mean over the prompts, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import TEXTS
+from tests.families import FAMILIES
+from unmask.designs.design import Design
+from unmask.embedder import Embedder
+from unmask.encoding import encode
+from unmask.encoding.batching import collate
+from unmask.encoding.chunking import Chunking
+from unmask.encoding.encode import Tally, encode_designs
+from unmask.encoding.features import Fit
+from unmask.encoding.several_prompts import SeveralPrompts, tokenizer_of
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.errors import UnmaskError
+from unmask.starter import reference_texts
+
+OWN = 'The topic of "{text}" is:"'
+PROMPTS = ("eol", "echo", OWN)
+AVERAGE = Design("causal", PROMPTS, "last")
+Make = Callable[..., Embedder]
+
+
+def alone(embedder: Embedder, design: Design, prompts: tuple[str, ...] = PROMPTS) -> list[np.ndarray[Any, Any]]:
+
+    return [np.asarray(embedder.with_design(replace(design, prompt=prompt)).encode(TEXTS)) for prompt in prompts]
+
+
+def close(found: Any, expected: Any, within: float = 1e-5) -> None:
+    assert np.abs(found - expected).max() <= within * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_vector_is_the_mean_of_those_under_each_prompt(family: str, pico: Make) -> None:
+    embedder = pico(AVERAGE, family=family)
+    parts = alone(embedder, AVERAGE)
+    close(embedder.encode(TEXTS), sum(parts) / 3)
+    assert np.abs(parts[0] - parts[1]).max() > 1e-3, "prompts differ"
+
+
+@pytest.mark.parametrize("pooling", ["mean@all", "mean/routing", "weighted-mean/concat", "max@2"])
+def test_layers_and_routing_weights_are_averaged_too(pooling: str, pico: Make) -> None:
+    design = Design.parse(f"causal/eol+style/{pooling}")
+    embedder = pico(design, family="olmoe")
+    close(embedder.encode(TEXTS), sum(alone(embedder, design, ("eol", "style"))) / 2)
+
+
+def test_standardisation_is_fitted_on_the_mean(pico: Make) -> None:
+    bare, own = pico("causal/eol+style/last"), reference_texts()[:40]
+    states, reference = np.asarray(bare.encode(TEXTS)), np.asarray(bare.encode(own), np.float64)
+    expected = (states - reference.mean(axis=0)) / reference.std(axis=0, ddof=1)
+    close(bare.with_design("causal/eol+style/last/zscore").fit(own).encode(TEXTS), expected, 1e-4)
+    white = bare.with_design("causal/eol+style/last/whiten:4").fit(own)
+    assert np.cov(np.asarray(white.encode(own)).T) == pytest.approx(np.eye(4), abs=1e-3)
+
+
+def test_the_parts_of_a_sum_are_averaged_before_they_are_scaled(pico: Make) -> None:
+    embedder = pico("causal/eol+style/last/sum:0.5", family="olmoe")
+    hidden, routing = (
+        np.asarray(embedder.with_design(f"causal/eol+style/last/{name}").encode(TEXTS)) for name in ("hidden", "routing")
+    )
+    units = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in (hidden, routing)]
+    close(embedder.encode(TEXTS), np.concatenate([units[0], 0.5**0.5 * units[1]], axis=1))
+
+
+def test_the_order_of_the_prompts_changes_no_bit(pico: Make) -> None:
+    one, other = pico("causal/eol+style+tone/last"), pico("causal/tone+eol+style/last")
+    assert np.array_equal(one.encode(TEXTS), other.encode(TEXTS))
+    assert one.design.name == other.design.name == "causal/eol+style+tone/last"
+
+
+def test_each_prompt_shares_its_own_beginning(pico: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = [
+        f'"{start} of this text, which follows after a long beginning, {{text}}"' for start in ("Sum", "The topic in one word")
+    ]
+    embedder, texts = pico(f"causal/{'+'.join(long)}/last"), [f"text {place}" for place in range(20)]
+    lengths, find = list[int](), encode.find_beginning
+
+    def noting(*given: Any) -> Any:
+        found = find(*given)
+        lengths.append(found.length if found else 0)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encode, "find_beginning", lambda *_: None)
+        whole, cost = Tally(), embedder.encode(texts[:1])
+        expected = embedder.encode(texts, tally=whole)
+    monkeypatch.setattr(encode, "find_beginning", noting)
+    tally = Tally()
+    close(embedder.encode(texts, tally=tally), expected)
+    close(expected[:1], cost)
+    assert len(lengths) == 2 and lengths[0] != lengths[1] and min(lengths) > 10
+    assert tally.tokens == whole.tokens - 20 * sum(lengths)
+
+
+def test_the_tally_counts_every_prompt(pico: Make) -> None:
+    texts = ["one text", "another text that is longer", "one text"]
+    tallies = {prompts: Tally() for prompts in (("eol",), ("echo",), ("eol", "echo"))}
+    for prompts, tally in tallies.items():
+        pico(Design("causal", prompts if len(prompts) > 1 else prompts[0], "last")).encode(texts, tally=tally)
+    one, other, both = tallies.values()
+    assert both.tokens == one.tokens + other.tokens
+    assert both.padded == one.padded + other.padded
+    assert both.texts == one.texts == 3
+
+
+def test_a_text_that_one_prompt_cuts_counts_as_cut(pico: Make) -> None:
+    embedder, tally = pico("causal/plain+echo/last", max_length=80), Tally()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        embedder.encode(["short", "x y " * 14], tally=tally)
+    assert tally.cut == [1] and tally.truncated == 1
+    [text] = embedder.prompts.tokenize(["x y " * 14])
+    assert [part.truncated for part in text.parts].count(True) == 1
+
+
+def test_an_instruction_goes_to_the_prompts_that_take_one(pico: Make) -> None:
+    embedder = pico("causal/instruction+plain/mean")
+    parts = [embedder.with_design("causal/instruction/mean").encode(TEXTS, instruction="Find it.")]
+    parts.append(embedder.with_design("causal/plain/mean").encode(TEXTS))
+    close(embedder.encode(TEXTS, instruction="Find it."), sum(parts) / 2)
+    with pytest.raises(UnmaskError, match=r"have no \{instruction\}"):
+        pico("causal/eol+plain/mean").encode(TEXTS, instruction="Find it.")
+
+
+def test_chunks_are_averaged_and_late_chunks_are_refused(pico: Make) -> None:
+    embedder, document = pico("causal/eol+plain/last"), "One two three four five six seven eight nine ten. " * 4
+    chunks = embedder.encode_chunks([document], 20)
+    close(chunks.vectors, embedder.encode(chunks.texts([document])))
+    with pytest.raises(UnmaskError, match="Late chunking works with one prompt"):
+        embedder.encode_chunks([document], 20, late=True)
+    with pytest.raises(UnmaskError, match=r"eol\+plain"):
+        embedder.encode_chunks([document], 600)
+
+
+def test_the_room_is_that_of_the_longest_prompt(tokenizer: Any) -> None:
+    prompts = SeveralPrompts(tokenizer, ("echo", "plain"), 64)
+    assert prompts.room() == PromptTokenizer(tokenizer, "echo", 64).room() < PromptTokenizer(tokenizer, "plain", 64).room()
+    Chunking(prompts.room()).require_room(prompts)
+
+
+def test_nothing_reads_only_one_of_several_prompts(pico: Make, tokenizer: Any) -> None:
+    embedder, several = pico("causal/eol+style/last"), Design.parse("causal/eol+style/last")
+    with pytest.raises(UnmaskError, match="averages 2"):
+        _ = embedder.prompt
+    with pytest.raises(ValueError, match="a batch for each prompt"):
+        collate(list(embedder.prompts.tokenize(["a"])), 0)
+    for prompt, design in (("eol", several), (several.prompt, Design.parse("causal/eol/last"))):
+        with pytest.raises(ValueError, match="a design has others"):
+            encode_designs(embedder.backbone, tokenizer_of(tokenizer, prompt, 64), {design: Fit()}, ["a"], batch_tokens=64)

@@ -1,0 +1,72 @@
+"""Several prompts of one design: the tokens of a text in each of them. The features of the text are the mean over the prompts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from unmask.designs.prompt_names import Prompts, name_of
+from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
+from unmask.errors import UnmaskError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class SeveralPrompts:
+    """Turns texts into the tokens of several prompts.
+
+    An instruction goes to the prompts that take one. max_length: most tokens of one text with one of its prompts. Raises UnmaskError as
+    `PromptTokenizer` does.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_length: int) -> None:
+        """Make a tokenizer for each prompt."""
+        self.tokenizer, self.max_length = tokenizer, max_length
+        self.parts = tuple(PromptTokenizer(tokenizer, prompt, max_length) for prompt in prompts)
+        self.name = name_of(tuple(prompts))
+
+    @property
+    def pad_id(self) -> int:
+        """The id that pads a batch."""
+        return self.parts[0].pad_id
+
+    @property
+    def takes_instruction(self) -> bool:
+        """Whether an instruction changes the tokens of at least one prompt."""
+        return any(part.takes_instruction for part in self.parts)
+
+    @property
+    def template(self) -> str:
+        """The templates of all prompts, as JSON."""
+        return json.dumps([part.template for part in self.parts], ensure_ascii=False)
+
+    def tokenize(self, texts: Sequence[str], instruction: str | None = None) -> Iterator[TokenizedText]:
+        """Yield the tokens of each text in all prompts, in order. Raises UnmaskError as `PromptTokenizer.tokenize` does."""
+        if instruction is not None and not self.takes_instruction:
+            raise UnmaskError(f"The prompts '{self.name}' have no {{instruction}}, so an instruction would change nothing.")
+        streams = [part.tokenize(texts, instruction if part.takes_instruction else None) for part in self.parts]
+        for parts in zip(*streams, strict=True):
+            yield together(parts)
+
+    def room(self, instruction: str | None = None) -> int:
+        """How many tokens of a text fit into the limit beside the longest prompt."""
+        return min(part.room(instruction if part.takes_instruction else None) for part in self.parts)
+
+
+DesignTokenizer = PromptTokenizer | SeveralPrompts
+"""What turns texts into the tokens that a design reads."""
+
+
+def tokenizer_of(tokenizer: PreTrainedTokenizerBase, prompt: Prompts, max_length: int) -> DesignTokenizer:
+    """The tokenizer of one prompt, or of several."""
+    if isinstance(prompt, str):
+        return PromptTokenizer(tokenizer, prompt, max_length)
+    return SeveralPrompts(tokenizer, prompt, max_length)
+
+
+def together(parts: Sequence[TokenizedText]) -> TokenizedText:
+    """One text in each of several prompts. It counts as cut if one prompt cuts it."""
+    ids = tuple(token for part in parts for token in part.ids)
+    return TokenizedText(ids, 0, any(part.truncated for part in parts), parts=tuple(parts))
