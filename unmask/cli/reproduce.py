@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -97,6 +98,7 @@ def routers(
                 tasks,
                 folder,
                 lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
+                _command("routers", scale, _called(name), settings, options.dtype),
                 callbacks,
             )
         for sheet in sheets(findings):
@@ -133,7 +135,8 @@ def _of_embedders(study_name: str, about: str) -> None:
         for name in model or plan.models:
             folder = inside(output.expanduser(), _called(name))
             with showing() as callbacks:
-                findings = study(plan, scale, options.source(name), root_of(data), folder, write_report, callbacks)
+                command = _command(study_name, scale, _called(name), settings, options.dtype)
+                findings = study(plan, scale, options.source(name), root_of(data), folder, write_report, command, callbacks)
             for sheet in sheets(findings):
                 console().print(sheet.rich())
             print(f"Report: {folder / 'report.md'}")
@@ -151,6 +154,13 @@ for _study, _about in (
     ),
 ):
     _of_embedders(_study, _about)
+
+
+def _command(study: str, scale: str, model: str, settings: list[str] | None, dtype: str) -> str:
+    """The command of a run, as a page shows it."""
+    words = ["unmask", "reproduce", study, "--scale", scale, "-m", model, "--data", "DATA", "-o", study]
+    words += [] if dtype == "auto" else ["--dtype", dtype]
+    return shlex.join([*words, *(word for setting in settings or [] for word in ("--set", setting))])
 
 
 def _called(model: str) -> str:

@@ -34,8 +34,8 @@ class Claim(_Fixed):
     """A claim of a paper.
 
     id: unique in its study. where: section or table of the paper. says: the claim, in our words. how: how it is tested here, if the
-    comparison does not say it. better, than: what is compared. kinds: kinds of task; none means all of them. within: the margin of "costs
-    little", in points. untestable: why this study cannot carry the claim; then nothing is compared.
+    comparison does not say it. better, than: what is compared. kinds: kinds of task, or the yardstick of a study that has several; none
+    means all of them. within: the margin of "costs little". untestable: why this study cannot carry the claim; then nothing is compared.
     """
 
     id: str
@@ -56,8 +56,11 @@ class Claim(_Fixed):
 
 
 class Measured(_Fixed):
-    """The test of a claim against one other thing. difference: in points, positive if the claim is right. detectable: a true difference
-    of this size is found in 80 % of studies like this one."""
+    """The test of a claim against one other thing.
+
+    difference: in percent, or in the unit of the yardstick; positive if the claim is right. detectable: a true difference of this size is
+    found in 80 % of studies like this one.
+    """
 
     than: str
     difference: float

@@ -11,9 +11,9 @@ from unmask.studies.claims.claim import VERDICTS, Finding, Measured, Verdict
 from unmask.studies.sheet import Sheet
 
 _NOTE: Final = (
-    "Differences are in points, with the interval of the same correction as p (Holm, over all tests of this study). Where a claim names "
-    "several rivals, the nearest one is shown. A claim is confirmed or refuted only if the tests tell the two apart. Detectable: a true "
-    "difference of this size is found in 80 % of studies like this one, before correction."
+    "A difference is positive if the claim is right. Its interval has the correction of p (Holm, over all claims of the study). Where a "
+    "claim names several rivals, the nearest one is shown. A claim is confirmed or refuted only if the tests tell the two apart. "
+    "Detectable: a true difference of this size is found in 80 % of studies like this one, before correction."
 )
 
 
@@ -73,7 +73,7 @@ def _effect(one: Finding) -> str:
     if weakest is None:
         return ""
     low, high = weakest.interval
-    return f"{weakest.difference:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"{weakest.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
 
 
 def _p(test: Measured | None) -> str:
@@ -85,4 +85,4 @@ def _size(test: Measured | None) -> str:
 
 
 def _detectable(one: Finding) -> str:
-    return f"{one.weakest.detectable:.1f}" if one.weakest and one.verdict == "undecided" else ""
+    return f"{one.weakest.detectable:.3g}" if one.weakest and one.verdict == "undecided" else ""

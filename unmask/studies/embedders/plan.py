@@ -50,10 +50,11 @@ class Reading(PlanTable):
 class EmbeddersPlan(PlanTable):
     """The settings of a study at one scale.
 
-    paper: what is studied. models: base models. made: models by name. embedders: what is compared. tasks: folders below the data folder,
-    or `starter:NAME`. max_length: most tokens of a text. seeds: of each training. claims: what the paper says.
+    study: its name. paper: what is studied. models: base models. made: models by name. embedders: what is compared. tasks: folders below
+    the data folder, or `starter:NAME`. max_length: most tokens of a text. seeds: of each training. claims: what the paper says.
     """
 
+    study: str
     paper: str
     models: tuple[str, ...] = Field(min_length=1)
     made: dict[str, Making] = Field(default={})

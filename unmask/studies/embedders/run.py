@@ -80,9 +80,10 @@ def study(
     root: Path,
     folder: Path,
     write: Callable[[Findings, Path], None],
+    command: str = "",
     callbacks: Sequence[Any] = (),
 ) -> Findings:
-    """Run a plan on one base model. A stopped study continues. Raises UnmaskError."""
+    """Run a plan on one base model. A stopped study continues. command: what started the run, for the results. Raises UnmaskError."""
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
         tasks = tasks_of(plan.tasks, root)
@@ -94,7 +95,12 @@ def study(
         scored = _scored(plan, builder, tasks, store)
         found = Findings(plan, source.model, scored, findings(plan.claims, _tests(plan.claims, scored, store)))
         write(found, folder)
-        facts = {"versions": versions(), "hardware": hardware(pick_device(source.device))}
+        facts = {
+            "study": plan.study,
+            "command": command,
+            "versions": versions(),
+            "hardware": hardware(pick_device(source.device)),
+        }
         settings = {"plan": plan.model_dump(mode="json"), "tasks": [f"{task.name} {task.revision}" for task in tasks]}
         write_json(folder / "results.json", {**record.as_json(), **found.as_json(), **settings, **facts})
         return found

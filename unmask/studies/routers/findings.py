@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from unmask.statistics.rank_correlation import RankCorrelation
+from unmask.studies.claims.claim import Claim, Finding
 from unmask.studies.routers.analysis import Row, distinct_and_good, rows_of, tests_as_json
 from unmask.studies.routers.anchor import Anchor
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.conclusion import conclusion
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD
 from unmask.studies.routers.contest import Contest
-from unmask.studies.routers.paper_claims import ClaimVerdict, verdicts
+from unmask.studies.routers.paper_claims import verdicts
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Findings:
     measured: Measured
     rows: Mapping[str, Row]
     correlations: Mapping[str, RankCorrelation]
-    papers: list[ClaimVerdict]
+    papers: list[Finding]
 
     @property
     def conclusion(self) -> list[str]:
@@ -60,7 +61,7 @@ class Findings:
             "base": {name: {"scores": cell.scores} for name, cell in measured.bases.items()},
             "configurations": [{**vars(row), "tests": tests_as_json(row.tests)} for row in self.rows.values()],
             "correlations": {name: value.as_json() for name, value in self.correlations.items()},
-            "papers": [{**asdict(verdict.claim), "verdict": verdict.verdict} for verdict in self.papers],
+            "claims": [finding.model_dump(mode="json") for finding in self.papers],
             "contest": measured.contest and measured.contest.as_json(),
             "conclusion": self.conclusion,
             "cells": {
@@ -70,9 +71,8 @@ class Findings:
         }
 
 
-def findings_of(measured: Measured) -> Findings:
-    """The numbers that follow from what was measured so far."""
+def findings_of(measured: Measured, claims: Sequence[Claim]) -> Findings:
+    """The numbers that follow from what was measured so far. claims: of papers."""
     known = {name: measured.cells[name] for name in CONFIGURATIONS if name in measured.cells}
     rows = {row.name: row for row in rows_of(known, measured.bases)}
-    papers = verdicts(measured.cells, measured.bases, rows)
-    return Findings(measured, rows, distinct_and_good(rows.values()), papers)
+    return Findings(measured, rows, distinct_and_good(rows.values()), verdicts(claims, measured.cells, measured.bases))

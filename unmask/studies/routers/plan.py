@@ -10,6 +10,7 @@ from pydantic import Field
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside
+from unmask.studies.claims.claim import Claim
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import PlanTable, read_plan, scales_of
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, reference_of
@@ -37,7 +38,7 @@ class RoutersPlan(LearningPlan):
     fresh_seeds: for the contest of our own structure with the configuration that was best on the seeds. tasks:
     folders below the data folder, or of the starter tasks, on which embeddings are scored. embedded_length: most tokens of a text there.
     attn_implementation: as in transformers; None is its own choice. configurations: those that are measured; the ones that they are
-    compared with have to be among them.
+    compared with have to be among them. claims: of papers; their kind is a yardstick of the study.
     """
 
     models: tuple[str, ...] = Field(min_length=1)
@@ -48,6 +49,7 @@ class RoutersPlan(LearningPlan):
     embedded_length: int = Field(ge=16)
     attn_implementation: Literal["eager", "sdpa"] | None = None
     configurations: tuple[str, ...] = tuple(CONFIGURATIONS)
+    claims: tuple[Claim, ...] = ()
 
 
 def scales() -> list[str]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from unmask.io.files import atomic
+from unmask.studies.claims.page import claims_sheet
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD
 from unmask.studies.routers.findings import Findings
 from unmask.studies.routers.plan import RoutersPlan
-from unmask.studies.routers.tables import correlations, embeddings, legend, papers, routing_and_prediction
+from unmask.studies.routers.tables import correlations, embeddings, legend, routing_and_prediction
 from unmask.studies.sheet import Sheet
 
 
@@ -21,7 +22,7 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
     if findings.correlations:
         yield correlations(findings.correlations)
     if findings.papers:
-        yield papers(findings.papers)
+        yield claims_sheet(findings.papers)
 
 
 def write_report(findings: Findings, folder: Path, model: str, plan: RoutersPlan) -> None:

@@ -58,9 +58,13 @@ def study(
     tasks: Sequence[Task],
     folder: Path,
     write: Callable[[Findings, Path], None],
+    command: str = "",
     callbacks: Sequence[Any] = (),
 ) -> Findings:
-    """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError."""
+    """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError.
+
+    command: what started the run, for the results.
+    """
     with only_run_in(folder):
         model, tokenizer = load_language_model(source)
         sets = draw(plan, root, folder / "lessons", lambda lesson: _tokens(tokenizer, lesson))
@@ -81,10 +85,10 @@ def study(
                 cell = _cell(name, seed, builder, measuring)
                 measured.cells.setdefault(name, {})[seed] = cell
                 if STANDARD in measured.cells and cell.fresh:
-                    _write(findings_of(measured), record, source, folder, write)
+                    _write(findings_of(measured, plan.claims), record, source, folder, write, command)
         measured.contest = _contest(plan, measured, builder, measuring)
-        findings = findings_of(measured)
-        _write(findings, record, source, folder, write)
+        findings = findings_of(measured, plan.claims)
+        _write(findings, record, source, folder, write, command)
         return findings
 
 
@@ -97,7 +101,7 @@ def _cell(name: str, seed: int, builder: Builder, measuring: Measuring) -> Cell:
 
 
 def _contest(plan: RoutersPlan, measured: Measured, builder: Builder, measuring: Measuring) -> Contest | None:
-    best = most_distinct(findings_of(measured).rows.values())
+    best = most_distinct(findings_of(measured, ()).rows.values())
     if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
         return None
     fresh = {name: {seed: _cell(name, seed, builder, measuring) for seed in plan.fresh_seeds} for name in (OWN, best)}
@@ -105,15 +109,22 @@ def _contest(plan: RoutersPlan, measured: Measured, builder: Builder, measuring:
 
 
 def _write(
-    findings: Findings, record: RoutersRecord, source: Source, folder: Path, write: Callable[[Findings, Path], None]
+    findings: Findings,
+    record: RoutersRecord,
+    source: Source,
+    folder: Path,
+    write: Callable[[Findings, Path], None],
+    command: str,
 ) -> None:
     write(findings, folder)
-    facts = {"versions": versions(), "hardware": hardware(pick_device(source.device))}
+    facts = {"study": "routers", "command": command, "versions": versions(), "hardware": hardware(pick_device(source.device))}
     write_json(folder / "results.json", {**record.as_json(), **findings.as_json(), **facts})
 
 
 def _record(plan: RoutersPlan, source: Source, tasks: Sequence[Task], sets: Mapping[str, LessonSet]) -> RoutersRecord:
-    settled = plan.model_dump(mode="json", exclude={"models", "configurations", "seeds", "fresh_seeds", "domains", "tasks"})
+    settled = plan.model_dump(
+        mode="json", exclude={"models", "configurations", "seeds", "fresh_seeds", "domains", "tasks", "claims"}
+    )
     return RoutersRecord(
         model=lasting_name(source.model),
         base_weights=identity_of(source).revision,

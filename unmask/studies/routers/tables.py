@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from unmask.statistics.paired import PairedTest, told_apart
 from unmask.statistics.rank_correlation import RankCorrelation
 from unmask.studies.routers.analysis import Row
 from unmask.studies.routers.configurations import CONFIGURATIONS, reference_of
-from unmask.studies.routers.paper_claims import ClaimVerdict
 from unmask.studies.sheet import Sheet
 
 _COMPARED = (
@@ -75,15 +74,6 @@ def correlations(found: Mapping[str, RankCorrelation]) -> Sheet:
         "correlation of this size is found in 80 % of studies with so many configurations."
     )
     return Sheet("What goes with distinct routing", ("", "rho", "95 %", "p", "n", "detectable"), lines, note)
-
-
-def papers(verdicts: Sequence[ClaimVerdict]) -> Sheet:
-    """What the papers say, and what was found here."""
-    lines = tuple(
-        (f"{verdict.claim.says} ({verdict.claim.paper})", _difference(verdict.test, 3), verdict.verdict) for verdict in verdicts
-    )
-    note = "Papers measure accuracy of large models; this study measures a small one. So a verdict says what holds here."
-    return Sheet("What papers say", ("claim", "found here", "verdict"), lines, note)
 
 
 def legend() -> str:

@@ -1,0 +1,57 @@
+"""A difference between trained designs has an error from items and one from trainings."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from unmask.statistics.variance_sources import items_and_seeds_test, t_of_sources
+
+
+def test_one_source_is_the_t_test() -> None:
+    values = np.random.default_rng(0).normal(0.3, 1, 20)
+    wanted = stats.ttest_1samp(values, 0)
+    found = t_of_sources(float(values.mean()), [(float(values.var(ddof=1)) / 20, 19)], 20, "items")
+    assert found.p == pytest.approx(wanted.pvalue)
+    assert found.interval == pytest.approx(tuple(wanted.confidence_interval(0.95)))
+
+
+def test_two_sources_are_welchs_test() -> None:
+    """The difference of two means has the variance of both, with Satterthwaite's degrees of freedom. That is Welch's t-test."""
+    random = np.random.default_rng(1)
+    a, b = random.normal(0.5, 1, 8), random.normal(0, 3, 5)
+    found = t_of_sources(a.mean() - b.mean(), [(a.var(ddof=1) / 8, 7), (b.var(ddof=1) / 5, 4)], 13, "items")
+    assert found.p == pytest.approx(stats.ttest_ind(a, b, equal_var=False).pvalue)
+
+
+def simulated(random: np.random.Generator, seeds: int, of_seeds: float, difference: float = 0.0) -> float:
+    """p of two designs on 60 items. Items are hard for both alike, and each training has an error of its own on all items."""
+    hard = random.normal(0, 1, 60)
+    scores = [
+        hard + random.normal(0, of_seeds, (seeds, 1)) + random.normal(0, 0.5, (seeds, 60)) + shift
+        for shift in (difference, 0.0)
+    ]
+    drawn = random.integers(0, 60, (400, 60))
+    samples = tuple(side[:, drawn].mean(axis=2) for side in scores)
+    points = tuple(side.mean(axis=1) for side in scores)
+    return items_and_seeds_test(samples, points, 60).p  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("of_seeds", [0.0, 0.3, 2.0])
+def test_equal_designs_are_rarely_told_apart_however_much_trainings_differ(of_seeds: float) -> None:
+    random = np.random.default_rng(2)
+    found = np.mean([simulated(random, 3, of_seeds) < 0.05 for _ in range(300)])
+    assert found < 0.09
+
+
+def test_designs_that_differ_are_told_apart() -> None:
+    random = np.random.default_rng(3)
+    assert np.mean([simulated(random, 3, 0.05, difference=1.0) < 0.05 for _ in range(50)]) > 0.9
+
+
+def test_a_design_without_training_has_one_run() -> None:
+    random = np.random.default_rng(4)
+    samples, points = random.normal(size=(3, 200)), random.normal(size=3)
+    found = items_and_seeds_test((samples, np.zeros((1, 200))), (points, np.zeros(1)), 50)
+    assert found.difference == pytest.approx(points.mean())
+    with pytest.raises(ValueError, match="several seeds"):
+        items_and_seeds_test((samples[:1], samples[:1]), (points[:1], points[:1]), 50)

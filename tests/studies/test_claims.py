@@ -1,0 +1,101 @@
+"""Claims: each verdict follows from the tests, and the page says the same as the results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from unmask.statistics.paired import PairedTest, wilcoxon
+from unmask.studies.claims.claim import Claim, Finding, detectable, findings
+from unmask.studies.claims.page import claims_sheet, short_sheet, summary
+from unmask.studies.embedders.plan import STUDIES, load_plan
+from unmask.studies.routers.plan import load_plan as load_routers
+
+
+def measured(difference: float, noise: float = 0.1, tasks: int = 12) -> PairedTest:
+    values = np.random.default_rng(0).normal(size=tasks)
+    values = difference + noise * (values - values.mean()) / values.std(ddof=1)
+    return wilcoxon(values, np.zeros(tasks))
+
+
+def claim(name: str = "a-beats-b", than: tuple[str, ...] = ("b",), **more: object) -> Claim:
+    return Claim.model_validate({"id": name, "where": "table 1", "says": "a is better", "better": "a", "than": than, **more})
+
+
+def verdict(one: Claim, *differences: float) -> str:
+    tests = {(one.id, than): measured(value) for than, value in zip(one.than, differences, strict=False)}
+    [found] = findings([one], tests)
+    return found.verdict
+
+
+def test_the_tests_decide() -> None:
+    assert verdict(claim(), 1.0) == "confirmed"
+    assert verdict(claim(), -1.0) == "refuted"
+    assert verdict(claim(), 0.0) == "undecided"
+    assert verdict(claim()) == "not measured"
+    untestable = Claim(id="x", where="table 2", says="it grows", untestable="No such model is small enough.")
+    assert verdict(untestable) == "not testable here"
+
+
+def test_the_best_of_several_is_better_than_each() -> None:
+    three = claim(than=("b", "c", "d"))
+    assert verdict(three, 1.0, 2.0, 3.0) == "confirmed"
+    assert verdict(three, 1.0, 0.0, 3.0) == "undecided"
+    assert verdict(three, 1.0, 0.0, -3.0) == "refuted", "one that is better is enough"
+    assert verdict(three, 1.0, 2.0) == "not measured", "one of the three is missing"
+
+
+def test_a_margin_asks_for_the_whole_interval() -> None:
+    assert verdict(claim(within=2.0), -1.0) == "confirmed", "told apart, but within the margin"
+    assert verdict(claim(within=0.5), -1.0) == "refuted"
+    assert verdict(claim(within=0.05), 0.0) == "undecided", "no difference was shown, and none was excluded"
+
+
+def test_all_tests_of_a_study_are_one_family() -> None:
+    alone = findings([claim()], {("a-beats-b", "b"): measured(0.09)})[0]
+    many = [claim(f"claim {place}") for place in range(40)]
+    together = findings(many, {(one.id, "b"): measured(0.09) for one in many})
+    assert alone.verdict == "confirmed" and {one.verdict for one in together} == {"undecided"}
+    assert together[0].tests[0].p_holm > 20 * alone.tests[0].p_holm
+
+
+def test_the_nearest_rival_is_told() -> None:
+    three = claim(than=("b", "c", "d"))
+    [found] = findings([three], {(three.id, than): measured(value) for than, value in zip("bcd", (3.0, 1.0, 2.0), strict=True)})
+    assert found.weakest is not None and found.weakest.than == "c"
+
+
+def test_the_detectable_difference_is_found_four_times_of_five() -> None:
+    random = np.random.default_rng(1)
+    size = detectable(measured(0.0, 1.0, 50))
+    found = np.mean([wilcoxon(random.normal(size, 1, 50), np.zeros(50), resamples=1).p < 0.05 for _ in range(400)])
+    assert 0.7 < found < 0.88, "that of the normal; Wilcoxon's test has a little less"
+
+
+def test_a_claim_is_tested_or_says_why_not() -> None:
+    stated = {"id": "x", "where": "table 1", "says": "a is better"}
+    for wrong in (stated, stated | {"better": "a", "than": ["b"], "untestable": "no"}):
+        with pytest.raises(ValidationError, match="needs `better` and `than`, or `untestable`"):
+            Claim.model_validate(wrong)
+
+
+def test_a_table_has_a_line_for_each_claim_and_the_summary_says_what_does_not_hold() -> None:
+    claims = [claim("good"), claim("bad", says="c is better than d"), claim("open", says="e is better than f")]
+    found = findings(claims, {("good", "b"): measured(1.0), ("bad", "b"): measured(-1.0), ("open", "b"): measured(0.0)})
+    assert [row[-1] for row in claims_sheet(found).rows] == ["confirmed", "refuted", "undecided"]
+    assert [row[0] for row in short_sheet(found).rows] == ["good", "bad", "open"]
+    assert summary(found).splitlines() == [
+        "3 claims: 1 confirmed, 1 refuted, 1 undecided.",
+        "- Refuted: c is better than d",
+        "- Undecided: e is better than f",
+    ]
+    again = [Finding.model_validate_json(one.model_dump_json()) for one in found]
+    assert claims_sheet(again) == claims_sheet(found), "results that were saved give the same table"
+
+
+def test_every_shipped_claim_can_be_read_and_there_are_enough() -> None:
+    shipped = [claim for study in STUDIES for claim in load_plan(study, "small").claims]
+    shipped += load_routers("small").claims
+    assert len(shipped) >= 45
+    assert all(claim.says.endswith((".", ")")) for claim in shipped)

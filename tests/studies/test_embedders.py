@@ -1,0 +1,139 @@
+"""Studies of embedders: their plans, their tests, and whole runs on pico."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from unmask.cli import app
+from unmask.errors import UnmaskError
+from unmask.evaluation.results import Conditions, Result, ResultStore
+from unmask.statistics.bootstrap import Items
+from unmask.studies.embedders.contrast import Scored, contrast
+from unmask.studies.embedders.plan import STUDIES, load_plan, scales
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_scale_has_a_plan(study: str) -> None:
+    for scale in scales(study):
+        plan = load_plan(study, scale)
+        assert {reading.model for reading in plan.embedders.values()} <= {"base", *plan.made}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('embedders.new.model="unknown"', "design"),
+        ('embedders.new={model="mixtur", design="last"}', "mixture"),
+        ('embedders.new={design="causal/plain/nothing"}', "nothing"),
+        ('claims=[{id="a", where="1", says="b", better="sum-z", than=["su"]}]', "claim 'a'"),
+        ("claims=[]", "claims"),
+        ("numbr=3", "numbr"),
+    ],
+)
+def test_a_wrong_plan_is_refused_by_name(setting: str, words: str) -> None:
+    with pytest.raises(UnmaskError, match=words):
+        load_plan("moee", "small", [setting])
+
+
+def result(store: ResultStore, model: str, task: str, values: np.ndarray, kind: str = "classification") -> Result:
+    """A result whose score is the mean of its items."""
+    conditions = Conditions(
+        model=model, model_revision="1", design="causal/plain/mean", task=task, task_revision="1", max_length=8, dtype="float32"
+    )
+    made = Result(
+        model=model, design="causal/plain/mean", label="a", task=task, kind=kind, metric="accuracy", main_score=float(values.mean()),
+        interval=None, n=len(values), scores={}, dim=2, texts=1, tokens=1, truncated=0, conditions=conditions, provenance={},
+    )  # fmt: skip
+    store.add(made, Items("mean", {"value": values}))
+    return made
+
+
+def scored(store: ResultStore, name: str, shift: float, seeds: int, tasks: int, of_seeds: float = 0.0) -> Scored:
+    random, items = np.random.default_rng(sum(map(ord, name))), np.random.default_rng(7)
+    hard = items.uniform(0.2, 0.6, (tasks, 80))
+    runs = []
+    for seed in range(seeds):
+        own = of_seeds * random.normal()
+        values = hard + shift + own + 0.05 * random.normal(size=hard.shape)
+        runs.append({f"task{place}": result(store, f"{name}{seed}", f"task{place}", row) for place, row in enumerate(values)})
+    return Scored(tuple(runs))
+
+
+def test_few_tasks_are_tested_over_items_and_seeds(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    steady = contrast(scored(store, "a", 0.1, 3, 2), scored(store, "b", 0.0, 3, 2), [], store)
+    assert steady is not None and steady.difference == pytest.approx(10, abs=1) and steady.p < 0.01
+    assert steady.test == "t over items (bootstrap) and seeds" and steady.n == 160
+    shaky = contrast(scored(store, "c", 0.1, 3, 2, 0.3), scored(store, "d", 0.0, 3, 2, 0.3), [], store)
+    assert shaky is not None and np.ptp(shaky.interval) > 3 * np.ptp(steady.interval)
+    one = contrast(scored(store, "e", 0.1, 1, 2), scored(store, "f", 0.0, 1, 2), [], store)
+    assert one is not None and one.test == "paired bootstrap over items" and one.difference == pytest.approx(10, abs=1)
+
+
+def test_many_tasks_are_tested_over_tasks(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    found = contrast(scored(store, "a", 0.1, 3, 8), scored(store, "b", 0.0, 1, 8), [], store)
+    assert found is not None and found.unit == "tasks" and found.n == 8 and found.difference == pytest.approx(10, abs=1)
+
+
+def test_only_tasks_of_the_kinds_of_a_claim_count(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    values = np.linspace(0, 1, 40)
+    a, b = (
+        Scored(
+            (
+                {
+                    "sts": result(store, name, "sts", values * scale, "sts"),
+                    "words": result(store, name, "words", values, "word-level"),
+                },
+            )
+        )
+        for name, scale in (("a", 1.0), ("b", 0.5))
+    )
+    of_sts, of_all, of_words = (contrast(a, b, kinds, store) for kinds in (["sts"], [], ["word-level"]))
+    assert of_sts is not None and of_all is not None and of_words is not None
+    assert of_sts.difference == pytest.approx(25) == of_all.difference, "without kinds, tasks on words are left out"
+    assert of_words.difference == 0
+    assert contrast(a, b, ["retrieval"], store) is None
+
+
+@pytest.fixture(scope="module", params=STUDIES)
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A study and its folder after a whole run by the command line, at smoke scale."""
+    folder = tmp_path_factory.mktemp(request.param)
+    done = CliRunner().invoke(app, command(request.param, folder), catch_exceptions=False)
+    assert done.exit_code == 0 and "verdict" in done.stdout
+    return request.param, folder
+
+
+def command(study: str, folder: Path, *more: str) -> list[str]:
+    return ["reproduce", study, "--scale", "smoke", "-o", str(folder), "--dtype", "float32", *more]
+
+
+def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[str, Path], tmp_path: Path) -> None:
+    study, folder = whole
+    plan = load_plan(study, "smoke")
+    content = json.loads((folder / "pico" / "results.json").read_text())
+    assert [finding["claim"]["id"] for finding in content["claims"]] == [claim.id for claim in plan.claims]
+    assert list(content["scores"]) == list(plan.embedders)
+    assert all(len(of_tasks) == len(plan.tasks) for of_tasks in content["scores"].values())
+    report = (folder / "pico" / "report.md").read_text()
+    assert all(claim.says in report for claim in plan.claims)
+    before = {file: file.stat().st_mtime_ns for file in (folder / "pico").rglob("*.npz")}
+    assert before
+    results = (folder / "pico" / "results.json").read_bytes()
+    assert CliRunner().invoke(app, command(study, folder), catch_exceptions=False).exit_code == 0
+    assert (folder / "pico" / "results.json").read_bytes() == results
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_models_that_are_made_in_another_way_need_another_folder(whole: tuple[str, Path]) -> None:
+    study, folder = whole
+    [name, *_] = load_plan(study, "smoke").made
+    done = CliRunner().invoke(app, command(study, folder, "--set", f"made.{name}.seeds=[9]"))
+    assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)

@@ -1,0 +1,57 @@
+"""docs/claims.md follows from the plans of the studies and from the results beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools import claims
+
+
+def test_the_page_is_what_results_and_plans_give() -> None:
+    assert claims.PAGE.read_text(encoding="utf-8") == claims.page(), "write it again: python -m tools.claims"
+
+
+@pytest.mark.parametrize("study", claims.PAPERS)
+def test_no_result_is_older_than_the_claims_that_it_decides(study: str) -> None:
+    for result in claims.results()[study]:
+        assert claims.stale(study, result) == [], f"measure again: {result['command']}"
+
+
+def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, *others = claims.planned("moee")
+    found = [
+        claims.Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json") for claim in (first, *others)
+    ]
+    assert claims.stale("moee", {"claims": found}) == []
+    changed = first.model_copy(update={"than": ("concat",)})
+    monkeypatch.setattr(claims, "planned", lambda _: [changed, *others])
+    assert claims.stale("moee", {"claims": found}) == [first.id]
+    monkeypatch.setattr(claims, "planned", lambda _: others)
+    assert claims.stale("moee", {"claims": found}) == [first.id]
+
+
+def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "RESULTS", tmp_path / "measured")
+    monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
+    found = [
+        claims.Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json")
+        for claim in claims.planned("moee")
+    ]
+    content = {
+        "study": "moee",
+        "model": "some/where/mixture",
+        "command": "unmask reproduce moee",
+        "claims": found,
+        "cells": {"a": 1},
+    }
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({**content, "versions": {"torch": "2"}, "hardware": "cpu"}))
+    claims.main([str(file)])
+    kept = json.loads((tmp_path / "measured" / "moee-mixture.json").read_text())
+    assert kept["model"] == "mixture" and "cells" not in kept
+    page = (tmp_path / "claims.md").read_text()
+    assert "On mixture, torch 2." in page and "unmask reproduce moee" in page
+    assert all(claim.says in page for claim in claims.planned("llm2vec")), "claims without a result are listed too"

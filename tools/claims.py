@@ -1,0 +1,138 @@
+"""Write docs/claims.md from the results of studies, which lie in docs/measured.
+
+    python -m tools.claims                                  write the page again
+    python -m tools.claims STUDY/MODEL/results.json ...     take these results in, then write the page
+
+A result is kept without what the page does not need: cells, lessons and routing measures stay with the study.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from unmask.studies.claims.claim import VERDICTS, Claim, Finding
+from unmask.studies.claims.page import claims_sheet, summary
+from unmask.studies.embedders.plan import load_plan
+from unmask.studies.routers.plan import load_plan as load_routers
+
+DOCS: Final = Path(__file__).parents[1] / "docs"
+RESULTS: Final = DOCS / "measured"
+PAGE: Final = DOCS / "claims.md"
+PAPERS: Final = {
+    "llm2vec": "LLM2Vec",
+    "pooling-and-attention": "Pooling and Attention",
+    "moee": "MoEE",
+    "routers": "Router configurations: Self-MoE, and papers on load balancing",
+}
+_KEPT: Final = (
+    "study",
+    "model",
+    "command",
+    "scores",
+    "configurations",
+    "correlations",
+    "contest",
+    "conclusion",
+    "claims",
+    "versions",
+    "hardware",
+)
+
+HEAD: Final = """# Claims
+
+What papers claim of embedders made from language models, and what holds for small models. **This page is generated.** The claims are in
+the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
+page. A test fails if the page does not follow from plans and results.
+
+To measure a paper again, run its command. `DATA` is a folder with public sets in the layouts of `unmask tasks`. A verdict is about the
+model of the command, at this scale. [Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
+"""
+
+
+def planned(study: str) -> Sequence[Claim]:
+    """The claims of a study, as its plan has them now."""
+    return load_routers("small").claims if study == "routers" else load_plan(study, "small").claims
+
+
+def results() -> dict[str, list[dict[str, Any]]]:
+    """The results of each study, by the name of the file."""
+    known: dict[str, list[dict[str, Any]]] = {study: [] for study in PAPERS}
+    for file in sorted(RESULTS.glob("*.json")):
+        content = json.loads(file.read_text(encoding="utf-8"))
+        known[content["study"]].append(content)
+    return known
+
+
+def findings(result: dict[str, Any]) -> list[Finding]:
+    """The claims of a result with their verdicts."""
+    return [Finding.model_validate(finding) for finding in result["claims"]]
+
+
+def stale(study: str, result: dict[str, Any]) -> list[str]:
+    """The claims of a result that are no longer what the plan says, by their ids; and those that the result lacks."""
+    now = {claim.id: claim for claim in planned(study)}
+    then = {finding.claim.id: finding.claim for finding in findings(result)}
+    return [name for name in {**now, **then} if now.get(name) != then.get(name)]
+
+
+def page() -> str:
+    """The page."""
+    known = results()
+    parts = [HEAD, *_overview(known)]
+    for study, title in PAPERS.items():
+        parts += [f"## {title}\n", *_study(study, known[study])]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    """How many claims there are of each verdict. A claim counts with the first result of its study."""
+    every = [finding for study in PAPERS for finding in _first(study, known[study])]
+    counts = {verdict: sum(finding.verdict == verdict for finding in every) for verdict in VERDICTS}
+    said = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
+    yield f"**Of {len(every)} claims: {said}.** What was refuted or stays open is listed first, paper by paper.\n"
+
+
+def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
+    if of_study:
+        return findings(of_study[0])
+    return [
+        Finding(claim=claim, tests=(), verdict="not testable here" if claim.untestable else "not measured")
+        for claim in planned(study)
+    ]
+
+
+def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
+    if not of_study:
+        yield f"No result yet. `unmask reproduce {study} --scale small --data DATA -o {study}` measures these claims:\n"
+        yield "\n".join(f"- {claim.says} ({claim.where})" for claim in planned(study)) + "\n"
+    for result in of_study:
+        found = findings(result)
+        used = result["versions"]
+        libraries = ", ".join(f"{name} {used[name]}" for name in ("unmask", "torch", "transformers") if name in used)
+        yield f"```\n{result['command']}\n```\nOn {result['model']}, {libraries}. {summary(found)}\n"
+        yield claims_sheet(found).markdown().partition("\n")[2]
+
+
+def take(file: Path) -> None:
+    """Keep what the page needs of a result."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    model = Path(content["model"]).name
+    RESULTS.mkdir(exist_ok=True)
+    kept = {key: content[key] for key in _KEPT if key in content}
+    kept["model"] = model
+    (RESULTS / f"{content['study']}-{model}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def main(files: Sequence[str]) -> None:
+    """Take results in, and write the page."""
+    for file in files:
+        take(Path(file))
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
