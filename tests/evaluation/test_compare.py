@@ -26,12 +26,14 @@ from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
 from unmask.evaluation import reference_rows
 from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.embedder_scores import score
 from unmask.evaluation.outcomes import model_revision
 from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.io.files import fingerprint
 from unmask.models.bundled import BUNDLED
 from unmask.models.loading import Source
+from unmask.reporting.grid import read_grid
 from unmask.starter import reference_texts
 from unmask.tasks.find import find_task, resolve_tasks
 from unmask.tasks.mteb import evaluator
@@ -122,6 +124,56 @@ def test_an_attention_or_prompt_of_its_own_needs_passes_of_its_own(
     alone = len(reads)
     compare(plan_of(folder, "mean,bidirectional-mean,prompteol,max", tasks[:1]), ResultStore(tmp_path / "all"))
     assert len(reads) - alone >= 3 * alone
+
+
+BOTH = "causal/eol+style/last"
+SINGLE = "causal/style/last,causal/eol/last/zscore"
+
+
+def test_an_average_of_prompts_that_are_compared_costs_no_pass(
+    folder: Path, tasks: list[LocalTask], reads: list[int], tmp_path: Path
+) -> None:
+    compare(plan_of(folder, SINGLE, tasks), ResultStore(tmp_path / "single"))
+    alone = reads.copy()
+    reads.clear()
+    results = compare(plan_of(folder, f"{BOTH},{SINGLE}", tasks), store := ResultStore(tmp_path / "all"))
+    assert reads == alone != []
+    assert {cost.prompt for cost in store.costs} == {"eol", "style"}
+    by_label = {(one.label, one.task): one for one in results}
+    for task in tasks:
+        one, other, both = (by_label[label, task.name] for label in ("causal/eol/last/zscore", "causal/style/last", BOTH))
+        assert both.tokens_by_prompt == {"eol": one.tokens, "style": other.tokens}
+        assert both.tokens == one.tokens + other.tokens and both.texts == one.texts
+    reads.clear()
+    alone_again = compare(plan_of(folder, BOTH, tasks), ResultStore(tmp_path / "both"))
+    assert 0 < len(reads) < len(alone), "nothing is read for a fit"
+    assert scores(alone_again).items() <= scores(results).items()
+
+
+@pytest.mark.parametrize(
+    "design", [BOTH, f"{BOTH}/zscore", "causal/instruction+plain/mean@all", "causal/eol+plain/mean/sum:auto"]
+)
+def test_an_average_has_the_score_of_its_embedder(
+    design: str, pico_folder: Callable[[str], Path], tasks: list[LocalTask], tmp_path: Path
+) -> None:
+    folder = pico_folder("olmoe")
+    results = compare(plan_of(folder, design, tasks), ResultStore(tmp_path))
+    embedder = Embedder.from_pretrained(folder, design, dtype="float32", device="cpu", max_length=128)
+    own = score(embedder.fit(reference_texts()[:20]), tasks)
+    assert {result.task: result.main_score for result in results} == pytest.approx(
+        {task.name: own[task.name] for task in tasks}
+    )
+
+
+def test_averages_share_the_prompts_that_they_have_in_common(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    designs = f"{BOTH},causal/eol+plain/mean,causal/echo/mean"
+    results = compare(plan_of(folder, designs, tasks[:1]), store := ResultStore(tmp_path))
+    tokens = {prompt: count for result in results for prompt, count in result.tokens_by_prompt.items()}
+    tokens["echo"] = results[-1].tokens
+    assert {cost.prompt: cost.tokens for cost in store.costs} == tokens
+    assert len(store.costs) == 4, "each prompt was read once"
+    grid = read_grid(tmp_path)
+    assert grid.cost(results[0].system).tokens_per_text == results[0].tokens / results[0].texts
 
 
 @pytest.mark.parametrize(("family", "designs"), [("llama", FIVE + ",bidirectional-mean,prompteol-z"), ("olmoe", MOE)])

@@ -236,6 +236,21 @@ def test_small_tasks_are_used_whole_and_cost_what_a_comparison_costs(
     assert not (tmp_path / "race" / ".unmask-vectors").exists()
 
 
+def test_an_average_races_on_the_passes_of_its_prompts(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    task = task_in(write_task(tmp_path / "sts", "sts"))
+    both = "causal/eol+plain/last"
+    plan = plan_of(pico_folder("llama"), f"last,{both},{both}/zscore,causal/echo+eol/mean", [task])
+    recommendation = recommend(plan, ResultStore(tmp_path / "race"))
+    costs = ResultStore(tmp_path / "race").costs
+    assert sorted(cost.prompt for cost in costs) == ["echo", "eol", "plain"], (
+        "each prompt was read once, with the layers of all"
+    )
+    assert sum(cost.tokens for cost in costs) == recommendation.tokens == recommendation.grid_tokens
+    as_compared(recommendation, plan, tmp_path / "grid")
+    by_label = {one.label: one for one in ResultStore(tmp_path / "grid").results}
+    assert sum(by_label[both].tokens_by_prompt.values()) == by_label[both].tokens > by_label["last"].tokens
+
+
 def three_classes(folder: Path, test: Sequence[int]) -> LocalTask:
     """Texts of three classes, so many of each in the test part."""
     town = [{"text": f"street house n{number}", "label": "town"} for number in range(400)]

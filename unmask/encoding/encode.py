@@ -49,9 +49,12 @@ class Tally:
 
 
 def group_by_pass(designs: Iterable[Design]) -> dict[tuple[Attention, Prompts], list[Design]]:
-    """Designs that share forward passes, by attention and prompt. Causal goes first, so that the attention is switched at most once."""
+    """Designs that share forward passes, by attention and prompt. Causal goes first, so that the attention is switched at most once.
+
+    Of one attention, designs with several prompts go last: they need what was read for each of these prompts.
+    """
     groups: dict[tuple[Attention, Prompts], list[Design]] = {}
-    for design in sorted(designs, key=lambda design: ATTENTIONS.index(design.attention)):
+    for design in sorted(designs, key=lambda design: (ATTENTIONS.index(design.attention), len(design.prompts) > 1)):
         groups.setdefault((design.attention, design.prompt), []).append(design)
     return groups
 

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
-from unmask.designs.prompt_names import Prompts
+from unmask.designs.prompt_names import AND, Prompts
+from unmask.encoding.averaged_vectors import AveragedVectors
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Vectors, fit_designs, group_by_pass
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import ForwardPass, SharedVectors
 from unmask.encoding.loaded_model import LoadedModel
-from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
+from unmask.encoding.several_prompts import tokenizer_of
+from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import require_package
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
@@ -178,6 +180,22 @@ class PlannedResults:
         older = older_revision(self.plan.source) if others - {self.revision} else None
         return older if older in others else None
 
+    @cached_property
+    def beside(self) -> dict[tuple[Attention, Prompts], list[Design]]:
+        """Designs whose vectors are computed in the same forward passes as those that are scored, by attention and prompt.
+
+        They are the plan's, and the features that averages over several prompts without a score are made of.
+        """
+        missing = [design for label, design in self.plan.designs.items() if self._lacks_a_score(label, design)]
+        designs = dict.fromkeys(design for design in self.plan.beside if len(design.prompts) == 1)
+        for design in [*missing, *self.plan.beside]:
+            if len(design.prompts) > 1:
+                designs |= dict.fromkeys(feature for prompt in design.prompts for feature in design.features_under(prompt))
+        return group_by_pass(designs)
+
+    def _lacks_a_score(self, label: str, design: Design) -> bool:
+        return any(self.missing({label: design}, task) for task in self.plan.tasks)
+
     def record_what_does_not_apply(self) -> None:
         """Store the reason for every design that a task cannot score."""
         known = {failure.conditions.key for failure in self.store.failures}
@@ -221,8 +239,7 @@ def _fill(
     plan = planned.plan
     # all prompts first: what the tokenizer lacks is refused before anything is computed
     limit = backbone.within_positions(plan.limit)
-    names = [design.require_one_prompt("A comparison") for design in plan.designs.values()]
-    prompts: dict[Prompts, PromptTokenizer] = {prompt: PromptTokenizer(tokenizer, prompt, limit) for prompt in names}
+    prompts = {design.prompt: tokenizer_of(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
     name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {_hash(plan.reference)}"
     for (attention, prompt), sharing in group_by_pass(plan.designs.values()).items():
@@ -241,17 +258,20 @@ def _fill(
         wanted = dict.fromkeys(design for task in tasks for design in planned.missing(group, task).values())
         if not wanted:
             continue
-        wanted |= dict.fromkeys(design for design in plan.beside if (design.attention, design.prompt) == (attention, prompt))
+        wanted |= dict.fromkeys(planned.beside.get((attention, prompt), ()))
         fitted |= {design: saved for design in wanted if (saved := plan.own_fit(design))}
         others = [design for design in wanted if design not in fitted]
         give_up = partial(planned.give_up_design, group, tasks)
         fitted |= fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget, give_up=give_up)
         fits = {design: fitted[design] for design in wanted if design in fitted}
-        source = ForwardPass(backbone, prompts[prompt], fits, cache, name, budget)
+        passes = {}
+        for one in prompts[prompt].parts:
+            features = dict.fromkeys(planned.beside.get((attention, one.name), ()), Fit())
+            passes[one.name] = ForwardPass(backbone, one, fits if one is prompts[prompt] else features, cache, name, budget)
         group = {label: design for label, design in group.items() if design in fits}
         for task in tasks:
             if missing := planned.missing(group, task):
-                _score_group(planned, source, task, missing)
+                _score_group(planned, passes, fits, task, missing)
     if cache.damaged:
         say(f"{cache.damaged} blocks of vectors were damaged and have been computed again")
 
@@ -272,15 +292,28 @@ def _kernels(backbone: Backbone) -> str:
     return f"{backbone.device.type} {attention_implementation(backbone.model)} {libraries}"
 
 
-def _score_group(planned: PlannedResults, source: ForwardPass, task: Task, missing: Mapping[str, Design]) -> None:
-    """Score the designs of one forward pass on one task."""
+def _shared_vectors(planned: PlannedResults, source: ForwardPass, task: Task, missing: Mapping[str, Design]) -> SharedVectors:
+    """The vectors of one prompt for a task: of the designs that are scored now, and of those beside them."""
+    prompt = source.prompts.name
+    designs = dict.fromkeys([*missing.values(), *planned.beside.get((source.backbone.attention, prompt), ())])
+    return SharedVectors(source, [design for design in designs if design in source.fits], f"{prompt} on {task.name}")
+
+
+def _score_group(
+    planned: PlannedResults,
+    passes: Mapping[str, ForwardPass],
+    fits: Mapping[Design, Fit],
+    task: Task,
+    missing: Mapping[str, Design],
+) -> None:
+    """Score the designs of one prompt, or of the same several prompts, on one task. passes: by prompt."""
     from unmask.tasks.mteb.evaluator import evaluate
 
-    backbone, prompt = source.backbone, source.prompts.name
-    say(f"{backbone.attention}/{prompt} on {task.name}: {', '.join(missing)}")
+    backbone = next(iter(passes.values())).backbone
+    say(f"{backbone.attention}/{AND.join(passes)} on {task.name}: {', '.join(missing)}")
     provenance = _provenance(backbone)
-    computed = dict.fromkeys([*missing.values(), *(design for design in planned.plan.beside if design in source.fits)])
-    shared = SharedVectors(source, list(computed), f"{prompt} on {task.name}")
+    by_prompt = {prompt: _shared_vectors(planned, source, task, missing) for prompt, source in passes.items()}
+    shared = AveragedVectors(by_prompt, fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
     for label, design in missing.items():
         widths = [0]
 
@@ -298,10 +331,12 @@ def _score_group(planned: PlannedResults, source: ForwardPass, task: Task, missi
             return made_result(planned.cells[label, task.name], label, task, outcome, widths[0], shared.tally, provenance)
 
         planned.attempt(label, task, score)
-    if shared.spent.texts:
-        spent, model = asdict(shared.spent), planned.plan.source.model
-        where: dict[str, Any] = {"model": model, "model_revision": planned.revision, "hardware": hardware(backbone.device)}
-        planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **spent))
+    model = planned.plan.source.model
+    where: dict[str, Any] = {"model": model, "model_revision": planned.revision, "hardware": hardware(backbone.device)}
+    for prompt, vectors in by_prompt.items():
+        if vectors.spent.texts:
+            cost = asdict(vectors.spent)
+            planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **cost))
 
 
 def _score_on_words(

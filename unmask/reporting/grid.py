@@ -85,14 +85,16 @@ class Grid:
         per_text = tokens / texts if tokens and texts else None
         keys = {key for result in own for key in _passes_of(result)}
         passes = [run for run in self.costs if (run.model, run.model_revision, run.attention, run.prompt, run.task) in keys]
-        seconds, timed = sum(run.seconds for run in passes), sum(run.texts for run in passes)
-        if not seconds or not timed:
+        seconds = sum(run.seconds for run in passes)
+        prompts = {run.prompt: [one for one in passes if one.prompt == run.prompt] for run in passes}
+        timed = [(sum(run.seconds for run in runs), sum(run.texts for run in runs)) for runs in prompts.values()]
+        if not seconds or not all(texts for _, texts in timed):
             return DesignCost(own[0].dim, per_text)
         return DesignCost(
             own[0].dim,
             per_text,
             sum(run.tokens for run in passes) / seconds,
-            1000 * seconds / timed,
+            sum(1000 * spent / texts for spent, texts in timed),
             max((run.peak_memory for run in passes if run.peak_memory), default=None),
         )
 
