@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,6 +110,13 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
         ) for word in ("--set", setting))),
         output="study", timed=("results.json", "report.md", "overhead.*"),
     ),
+    **{
+        ("reproduce", study): Example(
+            ("--scale", "smoke", "-o", "{out}", *CPU, "--set", f"only={json.dumps(only)}"), output=study, timed=("costs.jsonl", "run.json", "log.json", "README.md"),
+        ) for study, only in (
+            ("llm2vec", ["uni", "mntp"]), ("moee", ["hidden", "routing"]), ("pooling-and-attention", ["design 1", "design 3"]),
+        )
+    },
     ("reproduce", "routers"): Example(
         ("--scale", "smoke", "-o", "{out}", *CPU, *(word for setting in (
             "number=2", "held_out=2", "seeds=[0]", "fresh_seeds=[]", 'configurations=["standard"]',

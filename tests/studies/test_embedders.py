@@ -33,6 +33,7 @@ def test_every_scale_has_a_plan(study: str) -> None:
         ('claims=[{id="a", where="1", says="b", better="sum-z", than=["su"]}]', "claim 'a'"),
         ("claims=[]", "claims"),
         ("numbr=3", "numbr"),
+        ('only=["sun"]', "sun"),
     ],
 )
 def test_a_wrong_plan_is_refused_by_name(setting: str, words: str) -> None:
@@ -130,6 +131,18 @@ def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[st
     assert CliRunner().invoke(app, command(study, folder), catch_exceptions=False).exit_code == 0
     assert (folder / "pico" / "results.json").read_bytes() == results
     assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_embedders_can_be_left_out_and_added_later(whole: tuple[str, Path], tmp_path: Path) -> None:
+    study, _ = whole
+    first, second, *_ = load_plan(study, "smoke").embedders
+    for only in ([first], [first, second]):
+        done = CliRunner().invoke(app, command(study, tmp_path, "--set", f"only={json.dumps(only)}"), catch_exceptions=False)
+        assert done.exit_code == 0
+        content = json.loads((tmp_path / "pico" / "results.json").read_text())
+        assert list(content["scores"]) == only
+    verdicts = {finding["verdict"] for finding in content["claims"]}
+    assert "not measured" in verdicts and not (tmp_path / "pico" / "models" / "full").exists()
 
 
 def test_models_that_are_made_in_another_way_need_another_folder(whole: tuple[str, Path]) -> None:

@@ -51,7 +51,8 @@ class EmbeddersPlan(PlanTable):
     """The settings of a study at one scale.
 
     study: its name. paper: what is studied. models: base models. made: models by name. embedders: what is compared. tasks: folders below
-    the data folder, or `starter:NAME`. max_length: most tokens of a text. seeds: of each training. claims: what the paper says.
+    the data folder, or `starter:NAME`. max_length: most tokens of a text. seeds: of each training. only: the embedders to
+    measure; none means all. claims: what the paper says. Those of embedders that are left out stay unmeasured.
     """
 
     study: str
@@ -62,7 +63,13 @@ class EmbeddersPlan(PlanTable):
     tasks: tuple[str, ...] = Field(min_length=1)
     max_length: int = Field(ge=16)
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    only: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = Field(min_length=1)
+
+    @property
+    def measured(self) -> dict[str, Reading]:
+        """The embedders that are measured, by name."""
+        return {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
 
 
 def file_of(study: str) -> Path:
@@ -84,6 +91,9 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = ()) -> Embedders
             raise unknown(f"model of the study '{study}'", needed, known)
     for reading in plan.embedders.values():
         _ = reading.parsed
+    for name in plan.only:
+        if name not in plan.embedders:
+            raise unknown("embedder", name, plan.embedders)
     seen: set[str] = set()
     for claim in plan.claims:
         if claim.id in seen:

@@ -20,7 +20,7 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
 def write_report(findings: Findings, folder: Path) -> None:
     """Write the report."""
     named = "\n".join(
-        f"- **{name}**: `{reading.design}` of {reading.model}" for name, reading in findings.plan.embedders.items()
+        f"- **{name}**: `{reading.design}` of {reading.model}" for name, reading in findings.plan.measured.items()
     )
     head = f"# {findings.plan.paper} on {findings.model}\n\n{summary(findings.claims)}\n"
     tables = [sheet.markdown() for sheet in (claims_sheet(findings.claims), _scores(findings))]
@@ -31,7 +31,7 @@ def write_report(findings: Findings, folder: Path) -> None:
 def _scores(findings: Findings) -> Sheet:
     kinds = findings.kinds
     lines = []
-    for name in findings.plan.embedders:
+    for name in findings.plan.measured:
         means = [findings.mean(name, kind) for kind in kinds]
         seeds = len(findings.scored[name].runs)
         lines.append((name, f"{seeds}", *("" if mean is None else f"{mean:.1f}" for mean in means)))

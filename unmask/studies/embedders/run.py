@@ -109,14 +109,14 @@ def study(
 def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:
     """Every embedder with its results, in the order of the plan. Models are made in the order in which embedders need them."""
     runs: dict[str, list[dict[str, Any]]] = {}
-    for model in dict.fromkeys(reading.model for reading in plan.embedders.values()):
-        designs = {name: reading.parsed for name, reading in plan.embedders.items() if reading.model == model}
+    for model in dict.fromkeys(reading.model for reading in plan.measured.values()):
+        designs = {name: reading.parsed for name, reading in plan.measured.items() if reading.model == model}
         for source in builder.models(model):
             results = compare(ComparisonPlan(source, designs, tasks, plan.max_length, reference_texts()), store)
             for name in designs:
                 of_run = {result.task: result for result in results if result.label == name}
                 runs.setdefault(name, []).append(of_run)
-    return {name: Scored(tuple(runs[name])) for name in plan.embedders}
+    return {name: Scored(tuple(runs[name])) for name in plan.measured}
 
 
 def _tests(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStore) -> dict[tuple[str, str], Any]:

@@ -27,7 +27,7 @@ class Configuration:
     factor: the question that it belongs to. domains: the set of lessons. experts: number of experts that share the domains; None gives each
     domain an expert of its own. shared: an expert of all domains acts on every token too. choice: another use of the standard
     configuration's router, without training (see `unmask.mixture.overrides`; "oracle" is the expert of the text's domain).
-    anchored: experts start at the layer that tells the domains apart best, and this layer decides for all above it.
+    anchored: experts start at the first layer that tells the domains apart well, and this layer decides for all above it.
     """
 
     factor: str
@@ -83,7 +83,7 @@ CONFIGURATIONS: Final[dict[str, Configuration]] = {
     **{f"{number} experts": _grouped(number) for number in (2, 4, 8, 16)},
     OWN: Configuration(
         "own structure",
-        "one decision for all layers above the layer that tells domains apart best, by the text so far, from prototypes",
+        "one decision for all layers above the first that tells domains apart well, by the text so far, from prototypes",
         Routing(level="sequence"), _PROTOTYPES, anchored=True,
     ),
 }  # fmt: skip

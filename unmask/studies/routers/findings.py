@@ -21,7 +21,7 @@ from unmask.studies.routers.paper_claims import verdicts
 class Measured:
     """The cells so far.
 
-    anchor: the layer that tells domains apart best. bases: the base model by set of domains. contest: on fresh seeds, at the end.
+    anchor: the layer that anchored routers read. bases: the base model by set of domains. contest: on fresh seeds, at the end.
     """
 
     anchor: Anchor
