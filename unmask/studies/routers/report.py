@@ -37,8 +37,8 @@ def write_report(findings: Findings, folder: Path, model: str, plan: RoutersPlan
         f"- Domains of the standard configuration: {domains}. For each: {plan.number} lessons to learn, {plan.held_out} held out.\n"
         f"- Experts: LoRA of rank {plan.lora.r}, {plan.expert.steps} steps of {plan.batch} lessons. Routers: {plan.router.steps} steps.\n"
         f"- Embeddings: PromptEOL, standardised, on {len(plan.tasks)} tasks.\n"
-        f"- Anchored routers read layer {anchor.layer}, the first that tells the domains apart well ({100 * accuracy:.0f} % of lessons; the "
-        f"best layer: {100 * max(anchor.accuracies):.0f} %).\n"
+        f"- Anchored routers read layer {anchor.layer}, the first that tells the domains apart well ({100 * accuracy:.0f} % of "
+        f"lessons; the best layer: {100 * max(anchor.accuracies):.0f} %).\n"
     )
     found = ["## Conclusion", *(f"- {sentence}" for sentence in findings.conclusion)]
     with atomic(folder / "report.md") as scratch:
