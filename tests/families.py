@@ -55,16 +55,32 @@ class Family:
 
     def build(self, seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
         """A model without head, with weights large enough that they matter and that routers are not flat."""
-        from transformers import AutoConfig, AutoModel
+        from transformers import AutoModel
 
-        config = AutoConfig.for_model(self.model_type, **{**self.base, **_TOKENS, **self.changes})
         torch.manual_seed(seed)
-        model = AutoModel.from_config(config)
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.15)
-        nn.init.normal_(model.get_input_embeddings().weight, std=1.0)
-        return model.to(dtype).eval()
+        return _loud(AutoModel.from_config(self.config), dtype)
+
+    def build_language_model(self, seed: int = 0) -> Any:
+        """The whole language model, with its head."""
+        from transformers import AutoModelForCausalLM
+
+        torch.manual_seed(seed)
+        return _loud(AutoModelForCausalLM.from_config(self.config), torch.float32)
+
+    @property
+    def config(self) -> Any:
+        """The configuration of transformers."""
+        from transformers import AutoConfig
+
+        return AutoConfig.for_model(self.model_type, **{**self.base, **_TOKENS, **self.changes})
+
+
+def _loud(model: Any, dtype: torch.dtype) -> Any:
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.15)
+    nn.init.normal_(model.get_input_embeddings().weight, std=1.0)
+    return model.to(dtype).eval()
 
 
 def _moe(name: str, model_type: str, changes: dict[str, Any], **known: Any) -> Family:

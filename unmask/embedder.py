@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -19,6 +19,7 @@ from unmask.encoding.chunking import Chunking
 from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
+from unmask.encoding.lexical import unpacked
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width
 from unmask.encoding.several_prompts import tokenizer_of
@@ -33,6 +34,7 @@ from unmask.models.provenance import fingerprint_of
 
 if TYPE_CHECKING:
     import torch
+    from scipy.sparse import csr_array
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEFAULT_DESIGN = "prompteol"
@@ -283,7 +285,14 @@ class Embedder:
         _refuse(others)
         texts = as_texts(texts)
         self._check_vectors(dim, precision)
-        tally = tally or Tally()
+        vectors, cut = self._encode(texts, self._instruction(instruction, instruction_name), show_progress, tally or Tally())
+        warn_of_cuts(cut, len(texts), self.max_length)
+        return finish(vectors, dim, normalize, precision)
+
+    def _encode(
+        self, texts: Sequence[str], instruction: str | None, show_progress: bool | None, tally: Tally
+    ) -> tuple[Vectors, list[int]]:
+        """Vectors of texts as the design makes them, and the places of those that were cut."""
         first, known = tally.texts, len(tally.cut)
         with progress_bar("embedding", len(texts), show_progress) as advance:
             vectors = encode_designs(
@@ -291,13 +300,35 @@ class Embedder:
                 self.prompts,
                 {self.design: self.fitted},
                 texts,
-                instruction=self._instruction(instruction, instruction_name),
+                instruction=instruction,
                 batch_tokens=self.batch_tokens,
                 tally=tally,
                 progress=advance,
             )
-        warn_of_cuts([row - first for row in tally.cut[known:]], len(texts), self.max_length)
-        return finish(vectors[self.design], dim, normalize, precision)
+        return vectors[self.design], [row - first for row in tally.cut[known:]]
+
+    def encode_sparse(
+        self,
+        texts: Iterable[str],
+        *,
+        instruction: str | None = None,
+        instruction_name: str | None = None,
+        show_progress: bool | None = None,
+        tally: Tally | None = None,
+    ) -> csr_array:
+        """Sparse vectors of texts by a lexical design: a SciPy matrix of shape (text, vocabulary), float32.
+
+        A column is a token of the model, and the dot product of two rows is their similarity. The options are those of `encode`. Raises
+        UnmaskError for a design whose vectors are dense.
+        """
+        if not self.design.is_sparse:
+            raise UnmaskError(
+                f"The vectors of '{self.design.name}' are dense: use encode, or a design such as causal/eol/last/lexical."
+            )
+        texts = as_texts(texts)
+        packed, cut = self._encode(texts, self._instruction(instruction, instruction_name), show_progress, tally or Tally())
+        warn_of_cuts(cut, len(texts), self.max_length)
+        return unpacked(packed, self.backbone.output_layer.vocabulary)
 
     def encode_chunks(
         self,
@@ -409,6 +440,10 @@ class Embedder:
 
     def _check_vectors(self, dim: int | None, precision: Precision) -> None:
         """Raise UnmaskError for vectors that cannot be, before texts are computed."""
+        if self.design.is_sparse:
+            raise UnmaskError(
+                f"The vectors of '{self.design.name}' are sparse: use Embedder.encode_sparse, or a design without 'lexical'."
+            )
         if precision not in PRECISIONS:
             raise unknown("precision", precision, PRECISIONS)
         require_signs(self.design, precision)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tests.conftest import TEXTS
 from tests.tiny import write_rows
+from unmask.bulk.document_encoder import DocumentEncoder
 from unmask.bulk.job import Job
 from unmask.bulk.single_file import Done, check_file, embed_file
 from unmask.bulk.vector_writers import WRITERS
@@ -137,6 +138,39 @@ def test_options_of_vectors_reach_them(options: dict[str, Any], width: int, embe
     assert embed_file(embedder, Job((texts_in(tmp_path),), file, **options)) == Done(6, width)
     np.testing.assert_array_equal(np.load(file), embedder.encode(TEXTS, **options))
     assert not np.array_equal(np.load(file), embedder.encode(TEXTS))
+
+
+def test_sparse_vectors_are_token_ids_and_values(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    embedder, output = pico("causal/eol/last/lexical", family="gemma2"), tmp_path / "vectors.jsonl"
+    assert embed_file(embedder, Job((texts_in(tmp_path),), output, keep=("name",))) == Done(len(TEXTS), 512)
+    found = [json.loads(line) for line in output.read_text().splitlines()]
+    for row, expected, number in zip(found, embedder.encode_sparse(TEXTS).toarray(), range(len(TEXTS)), strict=True):
+        assert list(row) == ["id", "indices", "values", "name"] and row["name"] == f"n{number}"
+        assert row["indices"] == np.flatnonzero(expected).tolist()
+        assert np.array_equal(np.array(row["values"], np.float32), expected[row["indices"]])
+    assert any(row["indices"] for row in found) and manifest_of(output)["design"] == "causal/eol/last/lexical"
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "says"),
+    [
+        ("vectors.parquet", {}, "written to a .jsonl file only"),
+        ("vectors.npy", {}, "written to a .jsonl file only"),
+        ("folder", {}, "written to a .jsonl file only"),
+        ("vectors.jsonl", {"dim": 8}, "--dim is for dense vectors"),
+        ("vectors.jsonl", {"normalize": True}, "--normalize is for dense vectors"),
+        ("vectors.jsonl", {"precision": "int8"}, "--precision is for dense vectors"),
+        ("vectors.jsonl", {"chunk": 8, "late": True}, "Late chunking needs dense vectors"),
+        ("vectors.jsonl", {"keep": ("values",)}, "a column 'values' of its own"),
+    ],
+)
+def test_what_sparse_vectors_are_not_written_to_or_with_is_refused(
+    output: str, options: dict[str, Any], says: str, pico: Callable[..., Embedder], tmp_path: Path
+) -> None:
+    file = write_rows(tmp_path / "texts.jsonl", [{"text": text, "values": "1"} for text in TEXTS])
+    with pytest.raises(UnmaskError, match=says):
+        DocumentEncoder(pico("causal/eol/last/lexical", family="gemma2"), Job((file,), tmp_path / output, **options))
+    assert not (tmp_path / output).exists()
 
 
 def test_the_instruction_reaches_the_vectors(pico: Callable[..., Embedder], tmp_path: Path) -> None:

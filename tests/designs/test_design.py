@@ -39,7 +39,10 @@ def prompts() -> st.SearchStrategy[str]:
 @st.composite
 def designs(draw: st.DrawFn) -> Design:
     pooling = draw(st.sampled_from(POOLINGS))
-    features: Any = draw(st.sampled_from(FEATURES)) if pooling not in HEADS else "hidden"
+    allowed = [features for features in FEATURES if features != "lexical" or pooling == "last"]
+    features: Any = draw(st.sampled_from(allowed)) if pooling not in HEADS else "hidden"
+    if features == "lexical":
+        return Design(draw(st.sampled_from(ATTENTIONS)), draw(prompts()), pooling, features="lexical", idf=draw(st.booleans()))
     layers = st.none() if pooling == "layer-attention" else st.none() | st.integers(1, 200)
     alphas = st.none() | st.just("auto") | st.floats(min_value=0, exclude_min=True, allow_infinity=False)
     options: dict[str, Any] = {
@@ -77,6 +80,8 @@ def test_different_designs_have_different_names(pair: list[Design]) -> None:
         ("causal/eol/last/sum:0.5~topk/zscore", Design("causal", "eol", "last", None, "sum", 0.5, "topk", True)),
         ("causal/plain/mean/whiten", Design(whiten="all")),
         ("causal/eol/last@all/concat/whiten:64", Design("causal", "eol", "last", "all", "concat", whiten=64)),
+        ("causal/eol/last/lexical", Design("causal", "eol", "last", features="lexical")),
+        ("causal/eol/last/lexical/idf", Design("causal", "eol", "last", features="lexical", idf=True)),
         ('causal/"a/b {text}"/mean/zscore', Design("causal", "a/b {text}", zscore=True)),
         ('causal/chat:"a/b {text}"/mean', Design("causal", "chat:a/b {text}")),
     ],
@@ -148,6 +153,16 @@ def test_what_does_not_parse_is_refused(name: str, says: str) -> None:
         ("causal/plain/mean/routing:auto", "Only features 'sum'"),
         ("causal/plain/mean@2/routing", "would change nothing"),
         ("causal/plain/mean@all/routing", "would change nothing"),
+        ("causal/eol/mean/lexical", "use the pooling 'last', not 'mean'"),
+        ("causal/eol/last@all/lexical", "remove '@all'"),
+        ("causal/eol/last@3/lexical", "remove '@3'"),
+        ("causal/eol/last/lexical/zscore", "'zscore' or 'whiten' would fill it"),
+        ("causal/eol/last/lexical/whiten:8", "'zscore' or 'whiten' would fill it"),
+        ("causal/eol/last/lexical:0.5", "Only features 'sum'"),
+        ("causal/eol/last/lexical~topk", "use no routing weights"),
+        ("causal/eol/last/idf", "Only features 'lexical'"),
+        ("causal/eol/last/concat/idf", "Only features 'lexical'"),
+        ("causal/eol/cross-attention/lexical", "pools hidden states only"),
     ],
 )
 def test_an_option_that_changes_nothing_is_refused(name: str, says: str) -> None:
@@ -165,6 +180,8 @@ def test_an_option_that_changes_nothing_is_refused(name: str, says: str) -> None
         ("causal/plain/mean/sum:auto", True, True, True),
         ("causal/plain/mean/whiten:2", True, False, True),
         ("causal/eos/cross-attention/zscore", True, False, True),
+        ("causal/eol/last/lexical", False, False, False),
+        ("causal/eol/last/lexical/idf", False, False, True),
     ],
 )
 def test_a_design_knows_what_it_reads(name: str, hidden: bool, routing: bool, fit: bool) -> None:
@@ -184,6 +201,12 @@ def test_a_design_knows_what_it_reads(name: str, hidden: bool, routing: bool, fi
 def test_a_head_refuses_what_it_would_not_read(name: str, why: str) -> None:
     with pytest.raises(UnmaskError, match=why):
         Design.parse(name)
+
+
+def test_work_that_needs_dense_vectors_refuses_sparse_ones() -> None:
+    Design().require_dense("An export")
+    with pytest.raises(UnmaskError, match="An export needs dense vectors, and those of 'causal/eol/last/lexical' are sparse"):
+        Design.parse("causal/eol/last/lexical").require_dense("An export")
 
 
 def test_whitening_does_not_go_with_what_it_undoes() -> None:

@@ -117,6 +117,32 @@ def test_designs_of_one_attention_and_prompt_share_their_passes(
     assert reads == alone != []
 
 
+def test_a_lexical_design_ranks_by_dot_products_from_the_pass_of_a_dense_one(
+    pico_folder: Callable[[str], Path], reads: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [task_in(write_task(tmp_path / kind, kind)) for kind in ("retrieval", "reranking", "sts")]
+    folder, lexical, store = pico_folder("gemma2"), "causal/eol/last/lexical", ResultStore(tmp_path / "both")
+    compare(plan_of(folder, "prompteol", tasks[:2]), ResultStore(tmp_path / "one"))
+    alone = reads.copy()
+    reads.clear()
+    results = compare(plan_of(folder, f"prompteol,{lexical}", tasks[:2]), store)
+    assert reads == alone != [] and len(results) == 4
+    assert {result.dim for result in results if result.design == lexical} == {128}
+
+    embedder = Embedder.from_pretrained(folder, lexical, dtype="float32", device="cpu", max_length=128)
+
+    def dense(texts: Sequence[str], instruction: str | None) -> Any:
+        return embedder.encode_sparse(texts).toarray()
+
+    for task in tasks[:2]:
+        expected = evaluator.evaluate(task, "by hand", dense, lambda one, other: np.asarray(one) @ np.asarray(other).T)
+        [found] = [result for result in results if (result.design, result.task) == (lexical, task.name)]
+        assert found.main_score == pytest.approx(expected.main_score)
+    compare(plan_of(folder, f"prompteol,{lexical}", tasks), store)
+    [failure] = store.failures
+    assert not failure.applies and "only rank documents for a query" in failure.error
+
+
 def test_an_attention_or_prompt_of_its_own_needs_passes_of_its_own(
     folder: Path, tasks: list[LocalTask], reads: list[int], tmp_path: Path
 ) -> None:

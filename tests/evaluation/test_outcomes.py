@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from unmask.designs.design import Design
 from unmask.encoding.encode import Tally
 from unmask.errors import UnmaskError
-from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result
+from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, why_not_scored
 from unmask.evaluation.results import Conditions
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.intervals import wilson
+from unmask.tasks.kinds import KINDS
 from unmask.tasks.mteb.evaluator import Outcome
 from unmask.tasks.task import LocalTask
 
@@ -67,3 +69,10 @@ def test_a_failure_is_in_the_words_of_its_error(error: Exception, text: str) -> 
 def test_what_does_not_apply_did_not_fail() -> None:
     failure = does_not_apply(CONDITIONS, "mine", TASK, "words are read at one layer")
     assert (failure.error, failure.applies) == ("does not apply: words are read at one layer", False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sparse_vectors_are_scored_where_documents_are_ranked(kind: str) -> None:
+    reason = why_not_scored(Design.parse("causal/eol/last/lexical"), LocalTask("mine", kind, {"test": []}))
+    assert (reason is None) == (kind in ("retrieval", "reranking"))
+    assert reason is None or "only rank documents for a query" in reason

@@ -18,10 +18,11 @@ from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.evaluation import word_scores as module
 from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import comparisons, ranked
-from unmask.evaluation.word_level import labels_by_layer, split_word_level, why_not_scored
+from unmask.evaluation.word_level import labels_by_layer, split_word_level
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source
 from unmask.probing.word_probe import compare_words, entities, probe_words, probe_words_at_layers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,11 +63,11 @@ class DocumentEncoder:
 
     def __init__(self, embedder: Embedder, job: Job) -> None:
         self.embedder, self.job = embedder, job
-        empty = embedder.encode([], instruction=job.instruction, dim=job.dim, normalize=job.normalize, precision=job.precision)
+        width, dtype = _sparse_shape(embedder, job) if embedder.design.is_sparse else _dense_shape(embedder, job)
         list(embedder.prompts.tokenize(["a " * embedder.max_length], job.instruction))  # is there room for a text?
         if job.chunking:
             check_chunking(embedder.backbone, embedder.prompts, [embedder.design], job.chunking, job.instruction)
-        self.layout = Layout(empty.shape[1], empty.dtype, job.keep, chunked=job.chunking is not None)
+        self.layout = Layout(width, dtype, job.keep, chunked=job.chunking is not None, sparse=embedder.design.is_sparse)
 
     def encode(self, documents: Sequence[Document]) -> Encoded:
         """The vectors of documents, in their order. Equal texts are computed once."""
@@ -161,6 +161,27 @@ class DocumentEncoder:
             return False
         largest = np.abs(vectors[:, : self.job.dim]).max()
         return bool(largest > np.finfo(np.float16).max)
+
+
+def _dense_shape(embedder: Embedder, job: Job) -> tuple[int, np.dtype[Any]]:
+    """Dimensions and type of what is written. Raises UnmaskError for options that do not fit the vectors."""
+    empty = embedder.encode([], instruction=job.instruction, dim=job.dim, normalize=job.normalize, precision=job.precision)
+    return empty.shape[1], empty.dtype
+
+
+def _sparse_shape(embedder: Embedder, job: Job) -> tuple[int, np.dtype[Any]]:
+    """The same of sparse vectors, whose dimensions are the tokens of the vocabulary."""
+    if job.output.suffix != ".jsonl":
+        raise UnmaskError(
+            f"The vectors of '{embedder.design.name}' are sparse, and are written to a .jsonl file only: give -o FILE.jsonl."
+        )
+    for option, given in (("--dim", job.dim), ("--normalize", job.normalize), ("--precision", job.precision != "float32")):
+        if given:
+            raise UnmaskError(f"{option} is for dense vectors, and those of '{embedder.design.name}' are sparse: leave it out.")
+    for name in job.keep:
+        if name in ("indices", "values"):
+            raise UnmaskError(f"--keep {name}: the output has a column '{name}' of its own. Rename yours.")
+    return embedder.backbone.output_layer.vocabulary, np.dtype(np.float32)
 
 
 def _rows(chunked: Sequence[ChunkedDocument | None]) -> dict[int, range]:

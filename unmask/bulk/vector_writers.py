@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.encoding.lexical import entries
+
 
 @dataclass(frozen=True)
 class Block:
@@ -61,7 +63,7 @@ Write = Callable[[Block], None]
 class Layout:
     """What a file of vectors will hold. rows: their number, which only npy needs in advance; columns: names beside id and vector.
 
-    chunked: whether rows are chunks of documents.
+    chunked: whether rows are chunks of documents. sparse: whether vectors are packed sparse ones, which only jsonl writes.
     """
 
     dim: int
@@ -69,6 +71,7 @@ class Layout:
     columns: tuple[str, ...] = ()
     rows: int | None = None
     chunked: bool = False
+    sparse: bool = False
 
 
 @contextmanager
@@ -115,13 +118,22 @@ def _jsonl(file: Path, layout: Layout) -> Iterator[Write]:
 
         def write(block: Block) -> None:
             places = block.places
-            for place, (name, vector) in enumerate(zip(block.ids, block.vectors, strict=True)):
+            vectors = _sparse(block.vectors) if layout.sparse else _dense(block.vectors)
+            for place, (name, vector) in enumerate(zip(block.ids, vectors, strict=True)):
                 kept = {column: block.columns[column][place] for column in layout.columns}
                 where = {column: values[place] for column, values in places.items()}
-                row = {"id": name, **where, "vector": [float(str(value)) for value in vector], **kept}
+                row = {"id": name, **where, **vector, **kept}
                 lines.write(json.dumps(row, ensure_ascii=False) + "\n")
 
         yield write
+
+
+def _dense(vectors: NDArray[Any]) -> Iterator[dict[str, list[float]]]:
+    return ({"vector": [float(str(value)) for value in vector]} for vector in vectors)
+
+
+def _sparse(packed: NDArray[Any]) -> Iterator[dict[str, list[int] | list[float]]]:
+    return ({"indices": ids, "values": values} for ids, values in entries(packed))
 
 
 WRITERS: dict[str, Callable[[Path, Layout], AbstractContextManager[Write]]] = {

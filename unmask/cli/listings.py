@@ -54,7 +54,7 @@ def designs(as_json: AsJson = False) -> None:
     print('A template of your own: causal/"Topic of: {text}"/last. `chat:` before a prompt wraps it in the chat template.')
     print("Prompts of your own with names, and with solved examples: a file, -d FILE.toml (docs/how-to.md).")
     print()
-    print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore | /whiten[:N]]")
+    print("A design is  attention/prompt/pooling[@layer][/features[:alpha][~routing]][/zscore | /whiten[:N] | /idf]")
     plain = [pooling for pooling in POOLINGS if pooling not in HEADS]
     parts = {"attention": ATTENTIONS, "pooling": plain, "head": HEADS, "features": FEATURES, "routing": ROUTINGS}
     for part, values in parts.items():
@@ -63,6 +63,7 @@ def designs(as_json: AsJson = False) -> None:
     print("  alpha      a positive number, or auto: chosen without labels, so that both similarities spread alike")
     print("  zscore     every dimension standardised by a reference corpus")
     print("  whiten     decorrelated as well; whiten:64 keeps the 64 directions of most variance")
+    print("  idf        for lexical: words weigh more the rarer they are in a reference corpus")
 
 
 def models(as_json: AsJson = False) -> None:

@@ -2,7 +2,7 @@
 
 Each design has a readable name, and each name gives the design back: `Design.parse(design.name) == design`. The grammar is
 
-    attention / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore | whiten[:dimensions]]
+    attention / prompt / pooling[@layer] [/ features[:alpha][~routing]] [/ zscore | whiten[:dimensions] | idf]
 
     causal/eol/last                    last token of PromptEOL, last layer
     causal/eol/last@25                 the same at layer 25
@@ -10,6 +10,8 @@ Each design has a readable name, and each name gives the design back: `Design.pa
     causal/eol/last/sum:0.5            MoEE (sum) with alpha 0.5
     causal/eol/last/routing~topk       only the weights of the chosen experts
     causal/eol/last/whiten:64          the 64 directions with the most variance, each scaled to variance 1
+    causal/eol/last/lexical            what the model predicts of the text's own words: a sparse vector over the vocabulary
+    causal/eol/last/lexical/idf        the same; words that are rare in a reference corpus weigh more
     causal/"Topic of: {text}"/mean     your own template
     causal/eol+sentiment/last          the mean of the vectors under each of these prompts (MetaEOL, arXiv 2402.18458)
     bidirectional/plain/cross-attention    a trained head (heads.py); `unmask train` makes it
@@ -32,7 +34,7 @@ HeadName = Literal[
     "cross-attention", "layer-attention", "latent-attention"
 ]  # these poolings have parameters, so they need training
 Pooling = Literal["last", "first", "mean", "weighted-mean", "max", HeadName]
-Features = Literal["hidden", "routing", "concat", "sum"]
+Features = Literal["hidden", "routing", "concat", "sum", "lexical"]
 RoutingKind = Literal["softmax", "logits", "sigmoid", "topk"]
 
 ATTENTIONS: Final = get_args(Attention)
@@ -54,6 +56,7 @@ class Design:
     zscore: standardise each dimension. The mean and the deviation come from a reference corpus.
     whiten: standardise and decorrelate (arXiv 2103.15316). A number keeps only the directions with the most variance. Hidden states
     and routing weights are whitened separately.
+    idf: weigh the words of a lexical vector by how rare they are in a reference corpus.
     Raises UnmaskError for an unknown name, and for an option that would not change the result.
     """
 
@@ -66,6 +69,7 @@ class Design:
     routing: RoutingKind | None = None
     zscore: bool = False
     whiten: int | Literal["all"] | None = None
+    idf: bool = False
 
     def __post_init__(self) -> None:
         """Check every part, and fill in the defaults of the features."""
@@ -87,6 +91,10 @@ class Design:
     def _refuse_idle_options(self) -> None:
         if self.needs_head:
             self._refuse_with_head()
+        if self.is_sparse:
+            self._refuse_with_lexical()
+        elif self.idf:
+            raise UnmaskError(f"Only features 'lexical' have words to weigh by 'idf'; '{self.features}' has none.")
         if self.routing is not None:
             _one_of("routing", self.routing, ROUTINGS)
             if not self.uses_routing:
@@ -121,6 +129,17 @@ class Design:
                 "it uses all layers already." if self.pooling == "layer-attention" else "it uses one layer; 'layer-attention' uses all."
             ))  # fmt: skip
 
+    def _refuse_with_lexical(self) -> None:
+        self.require_one_prompt("Features 'lexical'")
+        if self.pooling != "last":
+            raise UnmaskError(
+                f"Features 'lexical' are what the model predicts after the last token: use the pooling 'last', not '{self.pooling}'."
+            )
+        if self.layer is not None:
+            raise UnmaskError(f"Features 'lexical' come from the last layer, which predicts words: remove '@{self.layer}'.")
+        if self.zscore or self.whiten is not None:
+            raise UnmaskError("A lexical vector is sparse, and 'zscore' or 'whiten' would fill it. Use 'idf', or neither.")
+
     @property
     def prompts(self) -> tuple[str, ...]:
         """The prompts: one, or those whose vectors are averaged."""
@@ -148,29 +167,43 @@ class Design:
     @property
     def uses_hidden(self) -> bool:
         """Whether the vector contains hidden states."""
-        return self.features != "routing"
+        return self.features in ("hidden", "concat", "sum")
 
     @property
     def uses_routing(self) -> bool:
         """Whether the vector contains routing weights. If so, the model must be a mixture of experts."""
-        return self.features != "hidden"
+        return self.features in ("routing", "concat", "sum")
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the vector is sparse: a few words of the vocabulary have a value, all others have none."""
+        return self.features == "lexical"
+
+    def require_dense(self, what: str) -> None:
+        """Raise UnmaskError if the vectors are sparse, for work that needs dense ones. what: names the work, as in "An export"."""
+        if self.is_sparse:
+            raise UnmaskError(
+                f"{what} needs dense vectors, and those of '{self.name}' are sparse. Use a design without 'lexical'."
+            )
 
     @property
     def needs_fit(self) -> bool:
-        """Whether the design needs a reference corpus, to fit z-scores, whitening or alpha before the first vector."""
-        return self.zscore or self.whiten is not None or self.alpha == "auto"
+        """Whether the design needs a reference corpus, to fit z-scores, whitening, alpha or IDF before the first vector."""
+        return self.zscore or self.idf or self.whiten is not None or self.alpha == "auto"
 
     @property
     def name(self) -> str:
         """The readable name. `Design.parse` turns it back into this design."""
         layer = "" if self.layer is None else f"@{self.layer}"
         parts = [self.attention, name_of(self.prompt), f"{self.pooling}{layer}"]
-        if self.uses_routing:
+        if self.features != "hidden":
             alpha = "" if self.alpha is None else f":{_number(self.alpha)}"
-            routing = "" if self.routing == "softmax" else f"~{self.routing}"
+            routing = "" if self.routing in (None, "softmax") else f"~{self.routing}"
             parts.append(f"{self.features}{alpha}{routing}")
         if self.zscore:
             parts.append("zscore")
+        if self.idf:
+            parts.append("idf")
         if self.whiten is not None:
             parts.append("whiten" if self.whiten == "all" else f"whiten:{self.whiten}")
         return "/".join(parts)
@@ -184,12 +217,12 @@ class Design:
             raise unknown("design", name, PRESETS)
         if not 3 <= len(parts) <= 5:
             raise UnmaskError(
-                f"'{name}' is not a design. A design has the form attention/prompt/pooling[@layer][/features[:alpha]][/zscore|whiten], "
+                f"'{name}' is not a design. A design has the form attention/prompt/pooling[@layer][/features[:alpha]][/zscore|whiten|idf], "
                 "for example causal/eol/last."
             )
         attention, prompt, (pooling, _, layer), rest = parts[0], parts[1], parts[2].partition("@"), parts[3:]
-        zscore, whiten = _parse_scaling(rest[-1] if rest else "")
-        features, alpha, routing = _parse_features(rest[: len(rest) - (zscore or whiten is not None)])
+        zscore, whiten, idf = _parse_scaling(rest[-1] if rest else "")
+        features, alpha, routing = _parse_features(rest[: len(rest) - (zscore or idf or whiten is not None)])
         return cls(
             _one_of("attention", attention, ATTENTIONS),  # type: ignore[arg-type]
             prompts_of(prompt),
@@ -200,6 +233,7 @@ class Design:
             routing,
             zscore,
             whiten,
+            idf,
         )
 
 
@@ -267,7 +301,7 @@ def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] 
         return "hidden", None, None
     if len(rest) > 1:
         raise UnmaskError(
-            f"'{'/'.join(rest)}' does not fit after the pooling. Allowed are features[:alpha][~routing], then zscore or whiten."
+            f"'{'/'.join(rest)}' does not fit after the pooling. Allowed are features[:alpha][~routing], then zscore, whiten or idf."
         )
     body, _, routing = rest[0].partition("~")
     features, _, alpha = body.partition(":")
@@ -275,14 +309,14 @@ def _parse_features(rest: list[str]) -> tuple[Features, float | Literal["auto"] 
     return features, _parse_alpha(alpha), routing or None  # type: ignore[return-value]
 
 
-def _parse_scaling(last: str) -> tuple[bool, int | Literal["all"] | None]:
-    """Whether the last part of a name is zscore, and the dimensions of whiten (None if it is not whiten)."""
+def _parse_scaling(last: str) -> tuple[bool, int | Literal["all"] | None, bool]:
+    """Whether the last part of a name is zscore, the dimensions of whiten (None if it is not whiten), and whether it is idf."""
     name, mark, dimensions = last.partition(":")
     if name != "whiten":
-        return last == "zscore", None
+        return last == "zscore", None, last == "idf"
     if mark and not dimensions.isdecimal():
         raise UnmaskError(f"Whitening needs a number of dimensions, such as whiten:64, not '{dimensions}'.")
-    return False, int(dimensions) if mark else "all"
+    return False, int(dimensions) if mark else "all", False
 
 
 def _parse_alpha(alpha: str) -> float | Literal["auto"] | None:

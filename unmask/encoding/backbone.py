@@ -1,7 +1,8 @@
 """Backbone: a loaded decoder with a proven attention. Token batches in, pooled states and routing weights out.
 
-States are pooled inside forward hooks, so that reading every layer never holds (layers, texts, tokens, dims) in memory. The language
-model head never runs, no key-value cache is built, and layers above the last one that is read are not computed.
+States are pooled inside forward hooks, so that reading every layer never holds (layers, texts, tokens, dims) in memory. No logits are
+computed but those of a text's own words, if a design asks for them. No key-value cache is built, and layers above the last one that is
+read are not computed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from torch import Tensor, nn
 from unmask.designs.design import Attention, Design
 from unmask.encoding.features import Raw
 from unmask.encoding.heads import Head
+from unmask.encoding.lexical import lexical_vectors
 from unmask.encoding.pooling import POOLINGS, Pool
 from unmask.errors import UnmaskError
 from unmask.models.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
 from unmask.models.decoder import find_layers, has_hooks, model_lock
+from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.routers import proven_routers, why_no_routers
 from unmask.models.routing import ROUTINGS, Router
 
@@ -66,7 +69,7 @@ class TokenBatch:
     """Tokens of several texts, padded to one length on either side.
 
     real: positions that hold a token. embed: positions that are pooled (the embedded span). beginning: what stands before each text.
-    spans: ranges that are pooled in place of `embed`, each to a vector.
+    spans: ranges that are pooled in place of `embed`, each to a vector. own: the tokens of each text's own words, for lexical designs.
     """
 
     ids: Int[Tensor, "text token"]
@@ -74,6 +77,7 @@ class TokenBatch:
     embed: Bool[Tensor, "text token"]
     beginning: Beginning | None = None
     spans: Spans | None = None
+    own: Sequence[Sequence[int]] | None = None
 
     def to(self, device: torch.device) -> TokenBatch:
         """The same batch on a device."""
@@ -115,6 +119,7 @@ class Backbone:
     """
 
     head: Head | None = None
+    _output: OutputLayer | None = None
     autocast: torch.dtype | None = None
 
     def __init__(self, model: PreTrainedModel, attention: Attention) -> None:
@@ -200,7 +205,7 @@ class Backbone:
             )
         self._refuse_depth(design)
         layers = range(1, self.depth + 1) if design.layer == "all" else [design.layer or self.depth]
-        hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden else []
+        hidden = [HiddenRead(layer, pool) for layer in layers] if design.uses_hidden or design.is_sparse else []
         return hidden, RoutingRead(design.routing or "softmax", pool) if design.uses_routing else None
 
     def check(self, design: Design) -> None:
@@ -209,6 +214,15 @@ class Backbone:
             self._refuse_depth(design)
         else:
             self.reads(design)
+        if design.is_sparse:
+            _ = self.output_layer
+
+    @property
+    def output_layer(self) -> OutputLayer:
+        """What predicts words, found when it is first needed. Raises UnmaskError for a model without it."""
+        if self._output is None:
+            self._output = find_output_layer(self.model)
+        return self._output
 
     def _refuse_depth(self, design: Design) -> None:
         if isinstance(design.layer, int) and design.layer > self.depth:
@@ -239,12 +253,19 @@ class Backbone:
         wanted = {read for hidden, routing in plans.values() for read in _both(hidden, routing)}
         values = self.read(batch, wanted | {read for reads, _ in headed.values() for read in reads})
         return {design: Raw(pool(values)) for design, (_, pool) in headed.items()} | {
-            design: Raw(
+            design: self._lexical(values[hidden[0]], batch)
+            if design.is_sparse
+            else Raw(
                 _side_by_side([values[read] for read in hidden]) if hidden else None,
                 values[routing] if routing else None,
             )
             for design, (hidden, routing) in plans.items()
         }
+
+    def _lexical(self, states: Tensor, batch: TokenBatch) -> Raw:
+        if batch.own is None:
+            raise UnmaskError("A lexical design needs the words of each text, and here are only tokens. Use another design.")
+        return Raw(lexical=lexical_vectors(states, batch.own, self.output_layer))
 
     def _serves(self, design: Design) -> bool:
         return self.head is not None and design.pooling == self.head.kind

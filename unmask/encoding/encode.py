@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TypeVar
 
@@ -101,7 +101,7 @@ def encode_tokenized(
     """
     same: dict[tuple[object, ...], list[int]] = {}
     for place, text in enumerate(texts):
-        same.setdefault((text.ids, text.start, text.spans, text.parts), []).append(place)
+        same.setdefault((text.ids, text.start, text.spans, text.parts, text.kept), []).append(place)
     copies = list(same.values())
     unique = [texts[places[0]] for places in copies]
     if tally is not None:
@@ -209,9 +209,8 @@ def _reference_pass(
 def _fit(design: Design, features: tuple[list[int], list[Raw]], dtype: torch.dtype) -> Fit:
     order, raws = features
     raw = _together(raws)
-    for values in (raw.hidden, raw.routing):
-        if values is not None:
-            require_finite(values.float().numpy(), order, dtype, "reference text")
+    for values in raw.parts:
+        require_finite(values.float().numpy(), order, dtype, "reference text")
     return fit(design, raw)
 
 
@@ -269,8 +268,12 @@ def _read(
 ) -> dict[Design, Raw]:
     """The features of each design: from one pass, or the mean over the passes of its prompts."""
     raws = []
-    for place, beginning in enumerate(beginnings or [None] * len(tokenizer.parts)):
-        batch = collate([text.part(place) for text in texts], tokenizer.pad_id, beginning)
+    sparse = any(design.is_sparse for design in designs)
+    for place, (prompt, beginning) in enumerate(zip(tokenizer.parts, beginnings or [None] * len(tokenizer.parts), strict=True)):
+        parts = [text.part(place) for text in texts]
+        batch = collate(parts, tokenizer.pad_id, beginning)
+        if sparse:
+            batch = replace(batch, own=prompt.own_tokens(parts))
         raws.append(backbone.raw(batch, [_under(design, tokenizer, place) for design in designs]))
     return {design: mean_of([raw[_under(design, tokenizer, place)] for place, raw in enumerate(raws)]) for design in designs}
 
@@ -309,14 +312,14 @@ def _features(
     texts: Sequence[TokenizedText],
     beginning: Beginning | None,
 ) -> list[Tensor]:
-    raws = _read(backbone, list(texts), designs, tokenizer, [beginning]).values()
-    return [values for raw in raws for values in (raw.hidden, raw.routing) if values is not None]
+    # of words, the states that predict them: which values are the largest may turn on rounding
+    dense = list(dict.fromkeys(Design(one.attention, one.prompt, one.pooling) if one.is_sparse else one for one in designs))
+    return [values for raw in _read(backbone, list(texts), dense, tokenizer, [beginning]).values() for values in raw.parts]
 
 
 def _together(raws: list[Raw]) -> Raw:
-    hidden = [raw.hidden.cpu() for raw in raws if raw.hidden is not None]
-    routing = [raw.routing.cpu() for raw in raws if raw.routing is not None]
-    return Raw(torch.cat(hidden) if hidden else None, torch.cat(routing) if routing else None)
+    parts = ([part.cpu() for raw in raws if (part := getattr(raw, field.name)) is not None] for field in fields(Raw))
+    return Raw(*(torch.cat(part) if part else None for part in parts))
 
 
 def _vectors_of(text: TokenizedText) -> int:

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from unmask.encoding.lexical import inverse_frequencies, weighted
 from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
@@ -29,10 +30,16 @@ _ROUNDING = 1e-6  # relative variation in fp32 below this is rounding
 
 @dataclass(frozen=True)
 class Raw:
-    """The features of a batch of texts: pooled hidden states and pooled routing weights. Either may be absent."""
+    """The features of a batch of texts: pooled hidden states, pooled routing weights, and lexical vectors. Each may be absent."""
 
     hidden: Float[Tensor, "text dim"] | None = None
     routing: Float[Tensor, "text expert"] | None = None
+    lexical: Float[Tensor, "text packed"] | None = None
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """The features that are there."""
+        return [part for part in (self.hidden, self.routing, self.lexical) if part is not None]
 
     def in_parts(self, number: int) -> list[Raw]:
         """The features in parts of equal size, in order."""
@@ -42,8 +49,11 @@ class Raw:
 
 
 def mean_of(raws: Sequence[Raw]) -> Raw:
-    """The mean of the features of the same texts, as under several prompts. Its bits do not depend on other texts."""
-    return Raw(_mean([raw.hidden for raw in raws]), _mean([raw.routing for raw in raws]))
+    """The mean of the features of the same texts, as under several prompts. Its bits do not depend on other texts.
+
+    A lexical design has one prompt, so its vectors stay as they are.
+    """
+    return Raw(_mean([raw.hidden for raw in raws]), _mean([raw.routing for raw in raws]), raws[0].lexical)
 
 
 def _mean(parts: Sequence[Tensor | None]) -> Tensor | None:
@@ -62,6 +72,7 @@ class Fit:
     routing_std: Tensor | None = None
     hidden_whitening: Tensor | None = None
     routing_whitening: Tensor | None = None
+    idf: Tensor | None = None
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -79,8 +90,12 @@ class Fit:
 def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
     """The vectors of a design, from the features of the texts. Raises UnmaskError if the design has to be fitted first."""
     scaled = design.zscore or design.whiten is not None
-    if (scaled and fit.hidden_mean is None and fit.routing_mean is None) or (design.alpha == "auto" and fit.alpha is None):
+    unscaled = scaled and fit.hidden_mean is None and fit.routing_mean is None
+    if unscaled or (design.alpha == "auto" and fit.alpha is None) or (design.idf and fit.idf is None):
         raise UnmaskError(f"'{design.name}' must be fitted on reference texts first: call Embedder.fit(texts).")
+    if design.is_sparse:
+        lexical = _present(raw.lexical)
+        return lexical if fit.idf is None else weighted(lexical, fit.idf)
     raw = fit.standardise(raw)
     hidden, routing = raw.hidden, raw.routing
     if design.features == "hidden":
@@ -103,7 +118,9 @@ def fit(design: Design, raw: Raw) -> Fit:
     fitted = Fit()
     if not design.needs_fit:
         return fitted
-    check_corpus(design, raw, len(next(part for part in (raw.hidden, raw.routing) if part is not None)))
+    check_corpus(design, raw, len(raw.parts[0]))
+    if design.idf:
+        return Fit(idf=inverse_frequencies(_present(raw.lexical)))
     if design.zscore:
         fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
     if design.whiten is not None:

@@ -26,6 +26,7 @@ def require_late(design: Design, tokenizer: PromptTokenizer, head: Head | None, 
 
     Such a prompt gathers the meaning in tokens after the text, or in a second copy. No chunk in the middle has those.
     """
+    design.require_dense("Late chunking")
     if head is not None and head.options.conditioned:
         raise UnmaskError(
             f"The head of '{design.name}' reads the tokens of an instruction, and late chunking would give it those of other chunks. "

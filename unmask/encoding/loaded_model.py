@@ -65,6 +65,7 @@ class LoadedModel:
         """
         backbone = self.backbone
         for design in designs:
+            design.require_dense("This command")
             backbone.check(design)
         vectors: dict[Design, Vectors] = {}
         budget = batch_tokens or default_batch_tokens(backbone)

@@ -7,8 +7,9 @@ A fast tokenizer stores the options of its last call, so threads that share one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.prompts import CHAT, Prompt, find_prompt
@@ -22,6 +23,7 @@ MAX_LENGTH = 512
 """Most tokens of one text with its prompt, unless the user says otherwise."""
 
 _TOKENIZE_AT_ONCE = 1024
+_WORD = re.compile(r"\w+")
 
 Offsets = list[tuple[int, int]]
 """Ranges of characters: of each token, or of each copy of a text."""
@@ -33,6 +35,7 @@ class TokenizedText:
 
     spans: if given, each of these ranges of tokens is pooled to a vector of its own, in place of the embedded span. parts: the text in
     each of several prompts, whose features are averaged; `ids` then holds the tokens of all of them, and `start` says nothing.
+    kept: the text itself, without what was cut; empty if the tokens do not come from `PromptTokenizer.tokenize`.
     """
 
     ids: tuple[int, ...]
@@ -40,6 +43,7 @@ class TokenizedText:
     truncated: bool = False
     spans: tuple[tuple[int, int], ...] = ()
     parts: tuple[TokenizedText, ...] = ()
+    kept: str = field(default="", compare=False)
 
     def part(self, place: int) -> TokenizedText:
         """The text in the prompt of this place. A text in one prompt is its own part."""
@@ -177,12 +181,23 @@ class PromptTokenizer:
         become U+FFFD. Raises UnmaskError for anything but a string, for an instruction that the prompt does not take, and for a limit
         that leaves no room for the text.
         """
-        for ids, offsets, copies in self._rendered(texts, instruction):
-            yield self._span(ids, offsets, copies)
+        for ids, offsets, copies, rendered in self._rendered(texts, instruction):
+            yield self._span(ids, offsets, copies, rendered)
+
+    def own_tokens(self, texts: Sequence[TokenizedText]) -> list[list[int]]:
+        """The tokens of each text's own words, each once, by id: every word in lower case, tokenized alone."""
+        words = [dict.fromkeys(_WORD.findall(text.kept.lower())) for text in texts]
+        distinct = list(dict.fromkeys(word for of_text in words for word in of_text))
+        if not distinct:
+            return [[] for _ in texts]
+        with lock_of(self.tokenizer):
+            ids = self.tokenizer(distinct, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+        tokens = dict(zip(distinct, ids, strict=True))
+        return [sorted({token for word in of_text for token in tokens[word]}) for of_text in words]
 
     def room(self, instruction: str | None = None) -> int:
         """How many tokens of a text fit into the limit beside the prompt. Below 1 if the prompt alone is too long."""
-        [(ids, _, copies)] = self._rendered([""], instruction)
+        [(ids, _, copies, _)] = self._rendered([""], instruction)
         return (self.max_length - len(ids) - self.prompt.appends_eos) // len(copies)
 
     def ends_with_text(self, instruction: str | None = None) -> bool:
@@ -195,15 +210,15 @@ class PromptTokenizer:
 
         Tokens of the prompt hold characters before 0.
         """
-        [(ids, offsets, [(begin, _)])] = self._rendered([text], instruction)
+        [(ids, offsets, [(begin, _)], _)] = self._rendered([text], instruction)
         start = _token_range(offsets, begin, begin + len(text))[0]
         places = [(first - begin, last - begin) for first, last in offsets]
         if start == len(ids):
             ids, places = [*ids, self._empty_text_token()], [*places, (0, len(text))]
         return TokenizedText(tuple(ids), start), places
 
-    def _rendered(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[list[int], Offsets, Offsets]]:
-        """For each text: the ids of its whole prompt, their characters, and the characters of each copy of the text."""
+    def _rendered(self, texts: Sequence[str], instruction: str | None) -> Iterator[tuple[list[int], Offsets, Offsets, str]]:
+        """For each text: the ids of its whole prompt, their characters, the characters of each copy of the text, and the prompt."""
         if instruction is not None:
             instruction = _clean(instruction, "The instruction")
             if not self.prompt.takes_instruction:
@@ -223,24 +238,26 @@ class PromptTokenizer:
                     truncation=False,
                     verbose=False,
                 )
-            for (_, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            for (whole, copies), ids, offsets in zip(rendered, encoded["input_ids"], encoded["offset_mapping"], strict=True):
                 # special tokens that the tokenizer put before the prompt (BOS) stay; those after it go, since {eos} is explicit
                 size = len(ids) - self._appended
-                yield ids[:size], offsets[:size], copies
+                yield ids[:size], offsets[:size], copies, whole
 
-    def _span(self, ids: list[int], offsets: Offsets, copies: Offsets) -> TokenizedText:
+    def _span(self, ids: list[int], offsets: Offsets, copies: Offsets, rendered: str) -> TokenizedText:
         spans = [_token_range(offsets, *copy) for copy in copies]
-        start = spans[-1][0]
+        start, (begin, end) = spans[-1][0], copies[-1]
         if self.prompt.appends_eos:
             ids = [*ids, int(self.tokenizer.eos_token_id)]
         elif start == len(ids):
             ids = [*ids, self._empty_text_token()]
         if len(ids) <= self.max_length:
-            return TokenizedText(tuple(ids), start)
-        return self._truncate(ids, [_inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)])
+            return TokenizedText(tuple(ids), start, kept=rendered[begin:end])
+        own = [_inside(offsets, span, end) for span, (_, end) in zip(spans, copies, strict=True)]
+        kept = (self.max_length - len(ids) + sum(stop - start for start, stop in own)) // len(own)
+        cut = self._truncate(ids, own, kept)
+        return replace(cut, kept=rendered[begin : min(end, offsets[min(own[-1][1], start + kept) - 1][1])])
 
-    def _truncate(self, ids: list[int], spans: list[tuple[int, int]]) -> TokenizedText:
-        kept = (self.max_length - len(ids) + sum(stop - start for start, stop in spans)) // len(spans)
+    def _truncate(self, ids: list[int], spans: list[tuple[int, int]], kept: int) -> TokenizedText:
         if kept < 1:
             raise UnmaskError(
                 f"max_length {self.max_length} leaves no room for a text in the prompt '{self.prompt.name}'. Raise it."

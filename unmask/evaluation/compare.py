@@ -21,15 +21,15 @@ from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Vectors, fit_designs, group_by_pass
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import ForwardPass, SharedVectors
+from unmask.encoding.lexical import KEPT, dot_products
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.several_prompts import tokenizer_of
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import require_package
-from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
+from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision, why_not_scored
 from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
 from unmask.evaluation.verdict import counted
-from unmask.evaluation.word_level import why_not_scored
 from unmask.io.terminal import say
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
@@ -321,13 +321,13 @@ def _score_group(
             texts: Sequence[str], instruction: str | None, design: Design = design, widths: list[int] = widths
         ) -> Vectors:
             vectors = shared.get(design, texts, instruction)
-            widths[0] = vectors.shape[1]
+            widths[0] = KEPT if design.is_sparse else vectors.shape[1]
             return vectors
 
         def score(
-            label: str = label, name: str = design.name, encode: Encode = encode, widths: list[int] = widths
+            label: str = label, design: Design = design, encode: Encode = encode, widths: list[int] = widths
         ) -> tuple[Result, Items | None]:
-            outcome = evaluate(task, name, encode)
+            outcome = evaluate(task, design.name, encode, dot_products if design.is_sparse else None)
             return made_result(planned.cells[label, task.name], label, task, outcome, widths[0], shared.tally, provenance)
 
         planned.attempt(label, task, score)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from unmask.designs.design import Design
 from unmask.encoding.encode import Tally
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Failure, Result
@@ -14,6 +15,7 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.intervals import score_interval
+from unmask.tasks.kinds import is_of_words, searches
 from unmask.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -54,6 +56,23 @@ def made_result(
         provenance=dict(provenance),
     )
     return result, items
+
+
+def why_not_scored(design: Design, task: Task) -> str | None:
+    """Why a task cannot score a design, or None if it can."""
+    if design.is_sparse and not searches(task.kind):
+        return "sparse vectors only rank documents for a query, as in retrieval and reranking"
+    if not is_of_words(task.kind):
+        return None
+    if design.prompt != "plain":
+        return "words are read in the plain text, without a prompt"
+    if design.uses_routing:
+        return "words are read from hidden states, not from routing weights"
+    if design.layer == "all":
+        return "words are read at one layer"
+    if design.needs_head:
+        return "words are read without a trained pooling"
+    return None
 
 
 Returned = TypeVar("Returned")

@@ -1,4 +1,4 @@
-"""Word-level tasks: which designs they can score, and how their results are shown.
+"""Word-level tasks: how their results are shown.
 
 A score on words depends on attention and layer alone, so designs that share both share the score. A design that a word-level task cannot
 score has no such result, and nothing is wrong with it. Hence these results stand apart from those on texts: a mean over both would say
@@ -12,22 +12,6 @@ from collections.abc import Sequence
 from unmask.designs.design import Design
 from unmask.evaluation.results import Result
 from unmask.tasks.kinds import is_of_words
-from unmask.tasks.task import Task
-
-
-def why_not_scored(design: Design, task: Task) -> str | None:
-    """Why a task cannot score a design, or None if it can."""
-    if not is_of_words(task.kind):
-        return None
-    if design.prompt != "plain":
-        return "words are read in the plain text, without a prompt"
-    if design.uses_routing:
-        return "words are read from hidden states, not from routing weights"
-    if design.layer == "all":
-        return "words are read at one layer"
-    if design.needs_head:
-        return "words are read without a trained pooling"
-    return None
 
 
 def split_word_level(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:

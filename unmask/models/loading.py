@@ -35,13 +35,7 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
     A mixture of ours is loaded by `unmask.mixture.any_model.load_any_decoder`, which calls this for every other model.
     """
-    folder, adapter = places_of(source)
-    base = source
-    if is_adapter(folder):
-        if adapter:
-            raise UnmaskError(f"'{source.model}' is an adapter itself. Leave --adapter out, or name a base model.")
-        base, adapter = base_of(folder, source), str(folder)
-    path = str(folder) if base is source else _intact(resolve(base.model))
+    path, base, adapter = _parts_of(source)
     device = pick_device(source.device)
     tokenizer = _load(path, base, "tokenizer")
     if tokenizer.pad_token is None:
@@ -50,6 +44,30 @@ def load_decoder(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     if adapter:
         model = _adapt(model, adapter, source.merge)
     return note_source(_aligned(model.to(device)), source, replace(base, adapter=None, merge=False)), tokenizer
+
+
+def load_output_embeddings(source: Source) -> nn.Module:
+    """The layer that turns states into logits, as the adapter changes it; the rest of the model is loaded and dropped.
+
+    Raises UnmaskError, also for a model that was saved without this layer.
+    """
+    path, base, adapter = _parts_of(source)
+    device = pick_device(source.device)
+    model = _load(path, base, "language model", pick_dtype(source.dtype, device)).to(device)
+    if adapter:
+        _adapt(model, adapter, source.merge)
+    return model.get_output_embeddings()  # type: ignore[no-any-return]
+
+
+def _parts_of(source: Source) -> tuple[str, Source, str | None]:
+    """The path of the base model, its source, and the folder of the adapter, if there is one."""
+    folder, adapter = places_of(source)
+    if not is_adapter(folder):
+        return str(folder), source, adapter
+    if adapter:
+        raise UnmaskError(f"'{source.model}' is an adapter itself. Leave --adapter out, or name a base model.")
+    base = base_of(folder, source)
+    return _intact(resolve(base.model)), base, str(folder)
 
 
 def places_of(source: Source) -> tuple[Path, str | None]:

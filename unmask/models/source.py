@@ -82,6 +82,13 @@ def _hub_adapter(name: str, revision: str | None) -> Path | None:
         return Path(snapshot_download(name, revision=revision, allow_patterns=["adapter_*"]))
 
 
+def has_adapter(source: Source) -> bool:
+    """Whether a PEFT adapter lies over the weights of a base model. Raises UnmaskError for a missing model."""
+    if source.adapter:
+        return not is_mixture(Path(resolve(source.adapter)))
+    return is_adapter(Path(place_of(source)))
+
+
 def below(folder: Path, source: Source) -> Source | None:
     """The base model that an adapter or a mixture in a folder names. None for any other folder.
 

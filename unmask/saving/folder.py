@@ -225,7 +225,6 @@ def _renders_equal(embedder: Saveable) -> bool:
 def write(embedder: Saveable, folder: Path) -> None:
     """Write the files of an embedder into a folder that exists. A seal that lies there is of what is overwritten, and goes."""
     (folder / SEAL).unlink(missing_ok=True)
-    """Write the files of an embedder into a folder that exists."""
     base = None
     if (mixture := mixture_of(embedder)) is not None:
         save_mixture(mixture, folder)
@@ -233,6 +232,11 @@ def write(embedder: Saveable, folder: Path) -> None:
         base = pinned(base_of_loaded(embedder.backbone.model) or embedder.source, embedder.backbone.model)
         _write_adapter(embedder, folder, base)
     else:
+        if embedder.design.is_sparse and not embedder.backbone.output_layer.tied:
+            raise UnmaskError(
+                "A saved embedder holds no language-model head, and this model's is not tied to its input embeddings. Load the model "
+                f"itself with '{embedder.design.name}' each time."
+            )
         with embedder.backbone.turn():  # its config says the attention, and others may read the model in another one
             embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)

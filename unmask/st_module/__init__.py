@@ -46,6 +46,7 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
     def __init__(self, embedder: Embedder) -> None:
         """Wrap an embedder; its model becomes a submodule, so that `.to(device)` moves it."""
         super().__init__()
+        embedder.design.require_dense("SentenceTransformer")
         self.embedder = embedder
         self.model = embedder.backbone.model
         self.head = embedder.backbone.head

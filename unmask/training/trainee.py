@@ -41,6 +41,7 @@ class Trainee:
     def load(cls, recipe: Recipe, design: Design, seed: int) -> Trainee:
         """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for what cannot be trained."""
         design.require_one_prompt("Training")
+        design.require_dense("Training")
         if design.needs_fit:
             raise UnmaskError(
                 f"'{design.name}' is fitted on a reference corpus: train the design without that, and fit the result."

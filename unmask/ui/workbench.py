@@ -54,6 +54,7 @@ class Workbench:
     def embedder(self, name: str) -> Embedder:
         """The model under a design. Raises UnmaskError for a name that is no design, or one that the model cannot serve."""
         design = self.design(name)
+        design.require_dense("The page")
         found = self._embedders.pop(design, None) or self.base.with_design(design)
         self._embedders[design] = found  # the last ones used stay
         for old in list(self._embedders)[:-_KEPT]:

@@ -49,6 +49,7 @@ def export(embedder: Exportable, target: Target, folder: Path, *, unchecked: boo
     """
     require_ready(target, folder, unchecked=unchecked)
     embedder.design.require_one_prompt("An export")
+    embedder.design.require_dense("An export")
     if reason := target.refusal(embedder):
         raise UnmaskError(reason)
     precision = dtype_name(embedder.backbone.model)

@@ -31,6 +31,11 @@ KINDS: Final[dict[str, TaskKind]] = {
 TEXT_KINDS: Final[dict[str, TextKind]] = {name: kind for name, kind in KINDS.items() if isinstance(kind, TextKind)}
 
 
+def searches(kind: str) -> bool:
+    """Whether tasks of this kind rank documents for queries."""
+    return kind in TEXT_KINDS and TEXT_KINDS[kind].searches
+
+
 def is_of_words(kind: str) -> bool:
     """Whether tasks of this kind are scored on words, not on texts; False for a kind that this version does not know."""
     return kind in KINDS and KINDS[kind].of_words

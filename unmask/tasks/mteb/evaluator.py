@@ -30,6 +30,8 @@ from unmask.tasks.mteb.scored import RecordingRandom, ScoredSubset, checked, joi
 from unmask.tasks.task import LocalTask, MtebTask
 
 Encode = Callable[[Sequence[str], "str | None"], NDArray[np.float32]]
+Similarity = Callable[[Any, Any], Any]
+"""Takes vectors of queries and of documents, returns the similarity of all pairs."""
 # scores worth keeping beside the main one; AMI is chance-corrected where V-measure is not
 _SIDE_SCORES = ("ami", "f1", "recall_at_10", "mrr_at_10", "map_at_10", "cosine_pearson", "cosine_f1")
 
@@ -51,9 +53,11 @@ class Outcome:
 class MtebModel:
     """A function from texts to vectors, as the model that mteb's evaluators expect."""
 
-    def __init__(self, name: str, encode: Encode, default_instruction: str | None) -> None:
-        """encode takes texts and an instruction (None for documents)."""
-        self._encode, self._instruction = encode, default_instruction
+    def __init__(
+        self, name: str, encode: Encode, default_instruction: str | None, similarity: Similarity | None = None
+    ) -> None:
+        """encode takes texts and an instruction (None for documents). similarity: None is the cosine."""
+        self._encode, self.instruction, self._similarity = encode, default_instruction, similarity
         self.failed = False
         # what the model is called goes into our own results; here it only has to satisfy mteb
         self.mteb_model_meta = model_meta(name)
@@ -62,18 +66,17 @@ class MtebModel:
         """Vectors of the texts in mteb's batches."""
         texts = texts_of(inputs)
         self.failed = True
-        vectors = self._encode(texts, None if is_document(prompt_type) else self._instruction)
+        vectors = self._encode(texts, None if is_document(prompt_type) else self.instruction)
         if not np.isfinite(vectors).all():
             raise UnmaskError("Some vectors hold nan or infinite numbers, so they have no score; try dtype float32.")
         self.failed = False
         return vectors
 
-    @staticmethod
-    def similarity(one: Any, other: Any) -> Any:
-        """Cosine of all pairs."""
+    def similarity(self, one: Any, other: Any) -> Any:
+        """The similarity of all pairs."""
         from mteb.similarity_functions import cos_sim
 
-        return cos_sim(one, other)
+        return (self._similarity or cos_sim)(one, other)
 
     @staticmethod
     def similarity_pairwise(one: Any, other: Any) -> Any:
@@ -83,10 +86,11 @@ class MtebModel:
         return pairwise_cos_sim(one, other)
 
 
-def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode) -> Outcome:
+def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode, similarity: Similarity | None = None) -> Outcome:
     """Score vectors on a task with mteb's evaluators, on every split and subset of it, as mteb.evaluate does.
 
-    Raises UnmaskError for a word-level task, if the data of an mteb task cannot be had, and if mteb cannot score them.
+    similarity: of vectors that are not compared by their cosine; only retrieval and reranking take one. Raises UnmaskError for a
+    word-level task, if the data of an mteb task cannot be had, and if mteb cannot score them.
     """
     kind = TEXT_KINDS.get(task.kind)
     if kind is None:
@@ -94,40 +98,31 @@ def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode) -> Outcome:
             f"'{task.name}' is a word-level task, so there are no text vectors to score. Use `unmask compare` or `unmask probe words`."
         )
     if isinstance(task, LocalTask):
-        return _outcome(build(task), kind, name, encode, task.instruction)
+        return _outcome(build(task), kind, MtebModel(name, encode, task.instruction, similarity))
     # a task made of tasks (CQADupstackRetrieval) scores the mean of theirs
-    return _mean([_of_mteb(part, task, kind, name, encode) for part in _loaded(task)])
+    return _mean([_of_mteb(part, task, kind, MtebModel(name, encode, None, similarity)) for part in _loaded(task)])
 
 
-def _of_mteb(loaded: Any, task: MtebTask, kind: TextKind, name: str, encode: Encode) -> Outcome:
-    model_failed: list[bool] = []
+def _of_mteb(loaded: Any, task: MtebTask, kind: TextKind, model: MtebModel) -> Outcome:
     try:
-        return _outcome(loaded, kind, name, encode, None, model_failed)
+        return _outcome(loaded, kind, model)
     except UnmaskError:
         raise
     except Exception as error:
-        if any(model_failed) or _is_full(error):  # not mteb's: to be seen as it is
+        if model.failed or _is_full(error):  # not mteb's: to be seen as it is
             raise
         raise UnmaskError(f"mteb could not score '{task.name}': {type(error).__name__}: {_first_line(error)}") from error
 
 
-def _outcome(
-    loaded: Any, kind: TextKind, name: str, encode: Encode, instruction: str | None, model_failed: list[bool] | None = None
-) -> Outcome:
+def _outcome(loaded: Any, kind: TextKind, model: MtebModel) -> Outcome:
     """Score the splits and subsets of a task in mteb's order, because its random draws for one depend on those before."""
     built = copy.copy(loaded)  # it is scored again with other vectors, by the same draws
     built.rng_state = RecordingRandom(loaded.rng_state.getstate())
     built.np_rng = copy.deepcopy(loaded.np_rng)
     kind.prepare(built)
-    model = MtebModel(name, encode, instruction or _instruction(built))
-    try:
-        with quiet():
-            return _mean(
-                [_cell(built, kind, model, split, subset) for split in built.eval_splits for subset in built.hf_subsets]
-            )
-    finally:
-        if model_failed is not None:
-            model_failed.append(model.failed)
+    model.instruction = model.instruction or _instruction(built)
+    with quiet():
+        return _mean([_cell(built, kind, model, split, subset) for split in built.eval_splits for subset in built.hf_subsets])
 
 
 def _cell(built: Any, kind: TextKind, model: MtebModel, split: str, subset: str) -> Outcome:

@@ -1,0 +1,272 @@
+"""Lexical vectors: the logits of a text's own words, as the whole language model gives them, whatever else is in the batch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import TEXTS
+from tests.families import FAMILIES
+from unmask.designs.design import Design
+from unmask.embedder import Embedder
+from unmask.encoding.backbone import TokenBatch
+from unmask.encoding.batching import collate
+from unmask.encoding.lexical import (
+    KEPT,
+    dot_products,
+    entries,
+    inverse_frequencies,
+    lexical_vectors,
+    unpacked,
+    weighted,
+)
+from unmask.encoding.tokenization import TokenizedText
+from unmask.errors import UnmaskError
+from unmask.models.output_layer import OutputLayer
+
+LEXICAL = "causal/eol/last/lexical"
+every_family = pytest.mark.parametrize("family", FAMILIES)
+Make = Callable[..., Embedder]
+
+
+@pytest.fixture(scope="module")
+def folder_of(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    folders: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in folders:
+            folders[family] = tmp_path_factory.mktemp(family)
+            FAMILIES[family].build_language_model().save_pretrained(folders[family])
+            tokenizer.save_pretrained(folders[family])
+        return folders[family]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def lexical(folder_of: Callable[[str], Path]) -> Make:
+    """An embedder of a family whose language-model head is on the disk."""
+
+    def make(family: str = "llama", design: str = LEXICAL, **options: Any) -> Embedder:
+        return Embedder.from_pretrained(folder_of(family), design, dtype="float32", device="cpu", **options)
+
+    return make
+
+
+def rows(embedder: Embedder, texts: Sequence[str], **options: Any) -> Any:
+    return embedder.encode_sparse(texts, **options).toarray()
+
+
+def layer(logits: Sequence[float]) -> OutputLayer:
+    """The logit of a token after the state [1]."""
+    return OutputLayer(torch.tensor(logits)[:, None], None, tied=False)
+
+
+ONE = torch.ones(1, 1)
+
+
+@every_family
+@torch.inference_mode()
+def test_a_vector_is_what_the_language_model_gives(folder_of: Callable[[str], Path], lexical: Make, family: str) -> None:
+    """All logits after the rendered prompt, and by hand those of the words."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    whole = AutoModelForCausalLM.from_pretrained(folder_of(family), dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder_of(family))
+    found = rows(lexical(family), TEXTS)
+    assert (found > 0).any(axis=1).sum() >= 3
+    for text, row in zip(TEXTS, found, strict=True):
+        ids = tokenizer(f'This sentence : "{text}" means in one word:"', return_tensors="pt")["input_ids"]
+        values = torch.log(1 + whole(input_ids=ids).logits[0, -1].clamp_min(0))
+        words = re.findall("[a-z]+", text.lower())
+        own = {token for word in words for token in tokenizer(word, add_special_tokens=False)["input_ids"]}
+        expected = [float(values[token]) if token in own else 0.0 for token in range(len(row))]
+        assert np.allclose(row, expected, atol=1e-4)
+
+
+@every_family
+def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None:
+    embedder = lexical(family)
+    together = rows(embedder, TEXTS)
+    alone = np.concatenate([rows(embedder, [text]) for text in TEXTS])
+    assert np.allclose(alone, together, atol=2e-5)
+    small = lexical(family, batch_tokens=60)
+    assert np.allclose(rows(small, TEXTS[::-1]), together[::-1], atol=2e-5)
+
+
+@every_family
+@torch.inference_mode()
+def test_padding_on_either_side_changes_nothing(lexical: Make, family: str) -> None:
+    embedder = lexical(family)
+    texts = list(embedder.prompt.tokenize(TEXTS))
+    own, expected = embedder.prompt.own_tokens(texts), rows(embedder, TEXTS)
+    right = collate(texts, 7)
+    order = torch.argsort(right.real.int(), dim=1, stable=True)  # padding first, then the tokens in their order
+    left = [torch.gather(part, 1, order) for part in (right.ids, right.real, right.embed)]
+    [raw] = embedder.backbone.raw(TokenBatch(*left, own=own), [embedder.design]).values()
+    assert raw.lexical is not None
+    assert np.allclose(unpacked(raw.lexical.numpy(), 512).toarray(), expected, atol=2e-5)
+
+
+def test_one_forward_pass_serves_lexical_and_dense_designs(lexical: Make) -> None:
+    from unmask.encoding.encode import encode_designs
+    from unmask.encoding.features import Fit
+
+    embedder = lexical()
+    dense = Design.parse("prompteol")
+    found = encode_designs(embedder.backbone, embedder.prompt, {embedder.design: Fit(), dense: Fit()}, TEXTS, batch_tokens=200)
+    assert np.allclose(found[dense], embedder.with_design("prompteol").encode(TEXTS), atol=1e-5)
+    assert np.allclose(unpacked(found[embedder.design], 512).toarray(), rows(embedder, TEXTS), atol=2e-5)
+
+
+def test_a_long_beginning_that_texts_share_changes_nothing(lexical: Make) -> None:
+    """Eight texts after a long prompt go on from the keys and values of the prompt."""
+    design = f'causal/"{"In one word, what is this about? " * 6}{{text}}: "/last/lexical'
+    embedder, texts = lexical(design=design), [f"{text} {n}" for n, text in enumerate(TEXTS * 2)]
+    alone = np.concatenate([rows(embedder, [text]) for text in texts])
+    assert np.allclose(rows(embedder, texts), alone, atol=1e-4)
+
+
+def test_case_place_and_punctuation_of_a_word_do_not_matter(lexical: Make) -> None:
+    """They change the logits, but not which tokens have one."""
+    embedder = lexical()
+    first, *others = embedder.prompt.own_tokens(
+        list(embedder.prompt.tokenize(["a red ball", "Red! ball? a", '"BALL", a (red)', "ball ball a red a"]))
+    )
+    assert first == sorted(set(first)) and others == [first] * 3
+
+
+def test_texts_without_words_have_the_zero_vector(lexical: Make) -> None:
+    assert not rows(lexical(), ["", "...", "?! \n", "🎉"]).any()
+    assert lexical().encode_sparse([]).shape == (0, 512)
+
+
+def test_words_that_were_cut_have_no_value(lexical: Make) -> None:
+    embedder = lexical(max_length=40)
+    text = "guitar " * 30 + "zebra"
+    with pytest.warns(UserWarning, match="1 of 1 texts was cut to 40 tokens"):
+        found = rows(embedder, [text])
+    [tokenized] = embedder.prompt.tokenize([text])
+    assert tokenized.truncated and tokenized.kept.startswith("guitar guitar") and "zebra" not in tokenized.kept
+    assert set(np.flatnonzero(found)) <= set(embedder.prompt.own_tokens([TokenizedText((), 0, kept="guitar")])[0])
+
+
+def test_the_copy_of_an_echo_counts_once(lexical: Make) -> None:
+    embedder = lexical(design="causal/echo/last/lexical")
+    [echo] = embedder.prompt.tokenize(["a red ball"])
+    assert echo.kept == "a red ball"
+
+
+def test_values_by_hand() -> None:
+    [row] = lexical_vectors(ONE, [[0, 2, 3]], layer([float(np.e) - 1, 5.0, -2.0, 0.0]))
+    assert row[0] == 0 and row[KEPT] == pytest.approx(1.0) and row[KEPT + 1 :].count_nonzero() == 0
+
+
+def test_the_largest_values_are_kept_in_the_order_of_their_tokens() -> None:
+    logits = torch.randn(400, generator=torch.Generator().manual_seed(0)).abs() + 0.1
+    own = list(range(0, 400, 2))
+    [row] = lexical_vectors(ONE, [own], layer(logits.tolist()))
+    best = sorted(sorted(own, key=lambda token: -logits[token])[:KEPT])
+    assert row[:KEPT].tolist() == best
+    assert torch.allclose(row[KEPT:], torch.log1p(logits[best]))
+
+
+def test_equal_values_are_kept_by_the_smallest_token() -> None:
+    [row] = lexical_vectors(ONE, [list(range(300))], layer([1.0] * 300))
+    assert row[:KEPT].tolist() == list(range(KEPT))
+
+
+def test_a_value_that_is_not_a_number_stays() -> None:
+    [row] = lexical_vectors(ONE, [[0, 1]], layer([float("nan"), 1.0]))
+    assert row.isnan().any()
+
+
+def test_rows_unpack_to_the_matrix_that_they_stand_for() -> None:
+    packed = lexical_vectors(ONE.expand(3, 1), [[1, 4], [], [4]], layer([1.0, 2.0, 3.0, 4.0, 5.0])).numpy()
+    matrix = unpacked(packed, 6)
+    expected = np.zeros((3, 6))
+    expected[0, 1], expected[0, 4], expected[2, 4] = np.log1p([2.0, 5.0, 5.0])
+    assert np.allclose(matrix.toarray(), expected) and matrix.dtype == np.float32 and matrix.nnz == 3
+    assert np.allclose(dot_products(packed, torch.from_numpy(packed)), expected @ expected.T)
+    assert [ids for ids, _ in entries(packed)] == [[1, 4], [], [4]]
+    assert json.loads(json.dumps(list(entries(packed))))[2][1] == pytest.approx([np.log1p(5.0)])
+
+
+def test_idf_by_hand() -> None:
+    """Token 1 is in two of three texts, token 4 in one, every other in none."""
+    packed = lexical_vectors(ONE.expand(3, 1), [[1, 4], [], [1]], layer([1.0, 2.0, 3.0, 4.0, 5.0]))
+    idf = inverse_frequencies(packed)
+    by_hand = [np.log(1 + (3 - f + 0.5) / (f + 0.5)) for f in (0, 2, 0, 0, 1, 0)]
+    assert np.allclose(idf, by_hand)
+    other = lexical_vectors(ONE, [[1, 7]], layer([1.0] * 8))
+    found = unpacked(weighted(other, idf).numpy(), 8).toarray()[0]
+    assert np.allclose(found[[1, 7]], np.log(2) * np.sqrt([by_hand[1], by_hand[0]]))
+
+
+def test_idf_comes_from_the_reference_texts(lexical: Make) -> None:
+    corpus = ["A man plays a guitar.", "A man and a dog", "A dog plays"]
+    embedder = lexical(design=f"{LEXICAL}/idf").fit(corpus)
+    plain, found, reference = rows(lexical(), TEXTS), rows(embedder, TEXTS), rows(lexical(), corpus)
+    frequencies = (reference > 0).sum(axis=0)
+    idf = np.log(1 + (3 - frequencies + 0.5) / (frequencies + 0.5))
+    assert len(set(idf[plain.any(axis=0)])) > 1
+    assert np.allclose(found, plain * np.sqrt(idf), atol=2e-5)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2"])
+def test_saved_and_loaded_again_vectors_are_bit_equal(lexical: Make, tmp_path: Path, family: str) -> None:
+    embedder = lexical(family, f"{LEXICAL}/idf").fit(TEXTS)
+    embedder.save_pretrained(tmp_path / "saved")
+    again = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
+    assert again.design == embedder.design and (rows(again, TEXTS) == rows(embedder, TEXTS)).all()
+
+
+def test_a_saved_adapter_finds_the_head_of_its_base(lexical: Make, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder_of("llama")), LoraConfig(target_modules=["v_proj"]))
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight)
+    model.save_pretrained(tmp_path / "adapter")
+    embedder = lexical(adapter=str(tmp_path / "adapter"))
+    embedder.save_pretrained(tmp_path / "saved")
+    again = rows(Embedder.from_pretrained(tmp_path / "saved", device="cpu"), TEXTS)
+    assert (again == rows(embedder, TEXTS)).all() and not np.allclose(again, rows(lexical(), TEXTS))
+
+
+def test_a_head_that_is_not_tied_is_not_saved(lexical: Make, tmp_path: Path) -> None:
+    with pytest.raises(UnmaskError, match="holds no language-model head"):
+        lexical("llama").save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_what_needs_dense_vectors_refuses_them(lexical: Make) -> None:
+    embedder = lexical()
+    for call in (
+        lambda: embedder.encode(TEXTS),
+        lambda: embedder.encode([], precision="int8"),
+        lambda: embedder.encode(TEXTS, normalize=True),
+        lambda: embedder.encode_query(TEXTS),
+        lambda: embedder.dim,
+        lambda: embedder.encode_chunks(TEXTS, 5),
+    ):
+        with pytest.raises(UnmaskError, match="are sparse: use Embedder"):
+            call()
+    with pytest.raises(UnmaskError, match="are dense: use encode"):
+        embedder.with_design("prompteol").encode_sparse(TEXTS)
+
+
+def test_tokens_without_their_text_are_refused(lexical: Make) -> None:
+    embedder = lexical()
+    batch = collate(list(embedder.prompt.tokenize(TEXTS)), 0)
+    with pytest.raises(UnmaskError, match="needs the words of each text"):
+        embedder.backbone.raw(batch, [embedder.design])

@@ -1,0 +1,95 @@
+"""Lexical vectors: what a model predicts after a text, of the text's own words (PromptReps, arXiv 2404.18424).
+
+The value of a token is log(1 + relu(logit)), as in SPLADE. Only tokens of the text's own words have a value, and of these the 128 largest
+stay. Two vectors are compared by their dot product. A word is a run of letters and digits, in lower case and tokenized alone, so that it
+has the same tokens at the start of a sentence, after a space and after a quote. Special tokens, punctuation and the prompt have no value.
+There is no list of stop words, which would be of one language: `idf` does that work in every language.
+
+Inside this package a vector is a row of 256 numbers, first the 128 token ids in order, then their values. So it takes the way of all other
+vectors, and no row is ever as long as the vocabulary. Unused places have the id 0 and the value 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.errors import require_package
+from unmask.models.output_layer import OutputLayer
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+KEPT = 128
+"""Most tokens of a vector, as in the paper."""
+Packed = NDArray[np.float32]
+"""Sparse vectors as rows of token ids and values, shape (text, 256). Float32 holds ids up to 2^24 exactly."""
+
+
+def lexical_vectors(
+    states: Float[Tensor, "text dim"], own: Sequence[Sequence[int]], layer: OutputLayer
+) -> Float[Tensor, "text packed"]:
+    """The packed vectors of texts. states: of their last tokens; own: the tokens that may have a value, each once and in order."""
+    rows = torch.zeros(len(own), 2 * KEPT, device=states.device)
+    for row, (state, ids) in enumerate(zip(states, own, strict=True)):  # one at a time: a text alone as among others
+        if not ids:
+            continue
+        values = torch.log1p(layer.logits(state, ids).relu())
+        # the smallest id of equal values; NaN stays, so that it is noticed
+        chosen = torch.sort(values, descending=True, stable=True).indices[:KEPT].sort().values
+        chosen = chosen[values[chosen] != 0]
+        rows[row, : len(chosen)] = torch.tensor(ids, device=rows.device, dtype=rows.dtype)[chosen]
+        rows[row, KEPT : KEPT + len(chosen)] = values[chosen]
+    return rows
+
+
+def weighted(packed: Float[Tensor, "text packed"], idf: Float[Tensor, " weight"]) -> Float[Tensor, "text packed"]:
+    """Values times sqrt(IDF), so that the dot product of two vectors has each word's IDF once, as in BM25."""
+    ids, values = packed[:, :KEPT], packed[:, KEPT:]
+    known = ids.long().clamp(max=len(idf) - 1)
+    return torch.cat([ids, values * idf.to(values)[known].sqrt()], dim=1)
+
+
+def inverse_frequencies(packed: Float[Tensor, "text packed"]) -> Float[Tensor, " weight"]:
+    """IDF of each token in a corpus: ln(1 + (n - f + 0.5) / (f + 0.5)), f of n texts having the token (Lucene's BM25).
+
+    The last weight is that of all tokens with a larger id, which no text has.
+    """
+    ids = packed[:, :KEPT][packed[:, KEPT:] > 0].long()
+    frequencies = torch.bincount(ids.cpu(), minlength=1)
+    frequencies = torch.cat([frequencies, frequencies.new_zeros(1)]).float()
+    return torch.log1p((len(packed) - frequencies + 0.5) / (frequencies + 0.5))
+
+
+def unpacked(packed: Packed, vocabulary: int | None = None) -> csr_array:
+    """The sparse matrix of packed vectors, (text, vocabulary), in float32. vocabulary: None takes as many columns as are used."""
+    require_package("scipy")
+    from scipy.sparse import csr_array
+
+    values = packed[:, KEPT:]
+    filled = values != 0
+    ids = packed[:, :KEPT][filled].astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
+    width = vocabulary if vocabulary is not None else int(ids.max(initial=0)) + 1
+    return csr_array((values[filled], ids, ends), shape=(len(packed), width))
+
+
+def dot_products(one: Any, other: Any) -> Packed:
+    """The dot product of each packed vector with each of the others, shape (text, other)."""
+    both = [np.asarray(packed, np.float32) for packed in (one, other)]
+    width = 1 + max(int(packed[:, :KEPT].max(initial=0)) for packed in both)
+    a, b = (unpacked(packed, width) for packed in both)
+    return np.asarray((a @ b.T).toarray(), np.float32)
+
+
+def entries(packed: Packed) -> Iterator[tuple[list[int], list[float]]]:
+    """Token ids and values of each vector, without unused places."""
+    for row in packed:
+        filled = row[KEPT:] != 0
+        yield row[:KEPT][filled].astype(int).tolist(), [float(str(value)) for value in row[KEPT:][filled]]
