@@ -20,9 +20,10 @@ from hypothesis.extra.numpy import array_shapes, arrays
 import unmask
 from tests.conftest import TEXTS
 from unmask.designs.design import Design, as_design
-from unmask.embedder import _INSTEAD, Embedder
+from unmask.embedder import Embedder
 from unmask.encoding.encode import Tally, Vectors
 from unmask.encoding.features import Fit
+from unmask.encoding.other_names import INSTEAD
 from unmask.encoding.quantization import finish, normalized
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
@@ -425,8 +426,8 @@ def test_a_method_of_another_library_names_ours(plain: Embedder, name: str, inst
 def test_what_is_named_instead_exists(plain: Embedder) -> None:
     options = set(inspect.signature(Embedder.encode).parameters)
     loading = set(inspect.signature(Embedder.from_pretrained).parameters)
-    attributes = [(name, hint) for hint in _INSTEAD.values() for name in re.findall(r"embedder\.(\w+)", hint)]
-    named_options = [(name, hint) for hint in _INSTEAD.values() for name in re.findall(r"(\w+)=", hint)]
+    attributes = [(name, hint) for hint in INSTEAD.values() for name in re.findall(r"embedder\.(\w+)", hint)]
+    named_options = [(name, hint) for hint in INSTEAD.values() for name in re.findall(r"(\w+)=", hint)]
     assert attributes and named_options
     for attribute, hint in attributes:
         assert hasattr(plain, attribute), hint

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "bulk/team": "bulk/test_folder.py",
     "bulk/vector_writers": "bulk/test_single_file.py",
     "designs/presets": "designs/test_design.py",
+    "encoding/other_names": "test_embedder.py",
     "encoding/precision": "encoding/test_quantization.py",
     "encoding/texts": "test_embedder.py",
     "evaluation/racing": "evaluation/test_recommend.py",

@@ -20,6 +20,7 @@ from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs
 from unmask.encoding.features import Fit
 from unmask.encoding.heads import Head
 from unmask.encoding.lexical import unpacked
+from unmask.encoding.other_names import INSTEAD, refuse_unknown
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.quantization import AnyVectors, as_floats, finish, normalized, require_signs, require_width
 from unmask.encoding.several_prompts import tokenizer_of
@@ -38,26 +39,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEFAULT_DESIGN = "prompteol"
-# names of sentence-transformers that Embedder does not have, and what to use instead
-_INSTEAD = {
-    "batch_size": "Batches are bounded by tokens: Embedder.from_pretrained(model, batch_tokens=4096).",
-    "convert_to_numpy": "Vectors are NumPy arrays already.",
-    "convert_to_tensor": "Convert the result: torch.from_numpy(embedder.encode(texts)).",
-    "device": "Choose the device when you load: Embedder.from_pretrained(model, device='cuda').",
-    "encode_multi_process": "Threads may share one embedder; for several devices, start one process for each.",
-    "get_embedding_dimension": "Use embedder.dim.",
-    "get_sentence_embedding_dimension": "Use embedder.dim.",
-    "max_seq_length": "Use embedder.max_length; set it when you load: Embedder.from_pretrained(model, max_length=256).",
-    "normalize_embeddings": "Use normalize=True.",
-    "output_value": "Choose a pooling in the design, such as 'causal/plain/mean'.",
-    "prompt": "Use instruction='...'.",
-    "prompt_name": "Use instruction_name='...'.",
-    "save": "Use embedder.save_pretrained(folder).",
-    "semantic_search": "Use embedder.top_k(query_vectors, text_vectors, k).",
-    "show_progress_bar": "Use show_progress=True.",
-    "to": "Choose the device when you load: Embedder.from_pretrained(model, device='cuda').",
-    "truncate_dim": "Use dim=256.",
-}
 
 
 class Nearest(NamedTuple):
@@ -111,7 +92,7 @@ class Embedder:
 
         def __getattr__(self, name: str) -> NoReturn:
             """Say what to use in place of a name of sentence-transformers."""
-            raise AttributeError(f"Embedder has no '{name}'. {_INSTEAD.get(name, '')}".rstrip(), name=name, obj=self)
+            raise AttributeError(f"Embedder has no '{name}'. {INSTEAD.get(name, '')}".rstrip(), name=name, obj=self)
 
     @property
     def dim(self) -> int:
@@ -282,7 +263,7 @@ class Embedder:
         """
         if "task_metadata" in others:
             return self._encode_for_mteb(texts, **others, dim=dim, normalize=normalize, precision=precision)
-        _refuse(others)
+        refuse_unknown(others)
         texts = as_texts(texts)
         self._check_vectors(dim, precision)
         vectors, cut = self._encode(texts, self._instruction(instruction, instruction_name), show_progress, tally or Tally())
@@ -458,15 +439,6 @@ class Embedder:
         if name not in self.instructions:
             raise unknown("instruction", name, self.instructions or ["(this embedder has none)"])
         return self.instructions[name]
-
-
-def _refuse(options: Mapping[str, object]) -> None:
-    """Raise UnmaskError for an option that encode does not have."""
-    for name in options:
-        if name in _INSTEAD:
-            raise UnmaskError(f"encode has no option '{name}'. {_INSTEAD[name]}")
-        allowed = ("instruction", "instruction_name", "dim", "normalize", "precision", "show_progress", "tally")
-        raise unknown("option of encode", name, allowed)
 
 
 def _rows_of_unit_length(vectors: NDArray[np.generic]) -> Vectors:

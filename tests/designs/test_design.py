@@ -156,6 +156,7 @@ def test_what_does_not_parse_is_refused(name: str, says: str) -> None:
         ("causal/eol/mean/lexical", "use the pooling 'last', not 'mean'"),
         ("causal/eol/last@all/lexical", "remove '@all'"),
         ("causal/eol/last@3/lexical", "remove '@3'"),
+        ("causal/eol+tone/last/lexical", "A lexical vector works with one prompt"),
         ("causal/eol/last/lexical/zscore", "'zscore' or 'whiten' would fill it"),
         ("causal/eol/last/lexical/whiten:8", "'zscore' or 'whiten' would fill it"),
         ("causal/eol/last/lexical:0.5", "Only features 'sum'"),

@@ -105,8 +105,8 @@ def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None
 @torch.inference_mode()
 def test_padding_on_either_side_changes_nothing(lexical: Make, family: str) -> None:
     embedder = lexical(family)
-    texts = list(embedder.prompt.tokenize(TEXTS))
-    own, expected = embedder.prompt.own_tokens(texts), rows(embedder, TEXTS)
+    texts = list(embedder.prompts.tokenize(TEXTS))
+    own, expected = embedder.prompts.own_tokens(texts), rows(embedder, TEXTS)
     right = collate(texts, 7)
     order = torch.argsort(right.real.int(), dim=1, stable=True)  # padding first, then the tokens in their order
     left = [torch.gather(part, 1, order) for part in (right.ids, right.real, right.embed)]
@@ -121,7 +121,7 @@ def test_one_forward_pass_serves_lexical_and_dense_designs(lexical: Make) -> Non
 
     embedder = lexical()
     dense = Design.parse("prompteol")
-    found = encode_designs(embedder.backbone, embedder.prompt, {embedder.design: Fit(), dense: Fit()}, TEXTS, batch_tokens=200)
+    found = encode_designs(embedder.backbone, embedder.prompts, {embedder.design: Fit(), dense: Fit()}, TEXTS, batch_tokens=200)
     assert np.allclose(found[dense], embedder.with_design("prompteol").encode(TEXTS), atol=1e-5)
     assert np.allclose(unpacked(found[embedder.design], 512).toarray(), rows(embedder, TEXTS), atol=2e-5)
 
@@ -137,8 +137,8 @@ def test_a_long_beginning_that_texts_share_changes_nothing(lexical: Make) -> Non
 def test_case_place_and_punctuation_of_a_word_do_not_matter(lexical: Make) -> None:
     """They change the logits, but not which tokens have one."""
     embedder = lexical()
-    first, *others = embedder.prompt.own_tokens(
-        list(embedder.prompt.tokenize(["a red ball", "Red! ball? a", '"BALL", a (red)', "ball ball a red a"]))
+    first, *others = embedder.prompts.own_tokens(
+        list(embedder.prompts.tokenize(["a red ball", "Red! ball? a", '"BALL", a (red)', "ball ball a red a"]))
     )
     assert first == sorted(set(first)) and others == [first] * 3
 
@@ -153,14 +153,14 @@ def test_words_that_were_cut_have_no_value(lexical: Make) -> None:
     text = "guitar " * 30 + "zebra"
     with pytest.warns(UserWarning, match="1 of 1 texts was cut to 40 tokens"):
         found = rows(embedder, [text])
-    [tokenized] = embedder.prompt.tokenize([text])
+    [tokenized] = embedder.prompts.tokenize([text])
     assert tokenized.truncated and tokenized.kept.startswith("guitar guitar") and "zebra" not in tokenized.kept
-    assert set(np.flatnonzero(found)) <= set(embedder.prompt.own_tokens([TokenizedText((), 0, kept="guitar")])[0])
+    assert set(np.flatnonzero(found)) <= set(embedder.prompts.own_tokens([TokenizedText((), 0, kept="guitar")])[0])
 
 
 def test_the_copy_of_an_echo_counts_once(lexical: Make) -> None:
     embedder = lexical(design="causal/echo/last/lexical")
-    [echo] = embedder.prompt.tokenize(["a red ball"])
+    [echo] = embedder.prompts.tokenize(["a red ball"])
     assert echo.kept == "a red ball"
 
 
@@ -267,6 +267,6 @@ def test_what_needs_dense_vectors_refuses_them(lexical: Make) -> None:
 
 def test_tokens_without_their_text_are_refused(lexical: Make) -> None:
     embedder = lexical()
-    batch = collate(list(embedder.prompt.tokenize(TEXTS)), 0)
+    batch = collate(list(embedder.prompts.tokenize(TEXTS)), 0)
     with pytest.raises(UnmaskError, match="needs the words of each text"):
         embedder.backbone.raw(batch, [embedder.design])

@@ -128,11 +128,11 @@ def _jsonl(file: Path, layout: Layout) -> Iterator[Write]:
         yield write
 
 
-def _dense(vectors: NDArray[Any]) -> Iterator[dict[str, list[float]]]:
+def _dense(vectors: NDArray[Any]) -> Iterator[dict[str, Any]]:
     return ({"vector": [float(str(value)) for value in vector]} for vector in vectors)
 
 
-def _sparse(packed: NDArray[Any]) -> Iterator[dict[str, list[int] | list[float]]]:
+def _sparse(packed: NDArray[Any]) -> Iterator[dict[str, Any]]:
     return ({"indices": ids, "values": values} for ids, values in entries(packed))
 
 

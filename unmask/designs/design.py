@@ -130,7 +130,7 @@ class Design:
             ))  # fmt: skip
 
     def _refuse_with_lexical(self) -> None:
-        self.require_one_prompt("Features 'lexical'")
+        self.require_one_prompt("A lexical vector")
         if self.pooling != "last":
             raise UnmaskError(
                 f"Features 'lexical' are what the model predicts after the last token: use the pooling 'last', not '{self.pooling}'."
