@@ -180,6 +180,15 @@ def test_the_instruction_reaches_the_vectors(pico: Callable[..., Embedder], tmp_
     assert not np.array_equal(np.load(file), embedder.encode(TEXTS))
 
 
+def test_several_prompts_are_embedded_as_their_mean(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    embedder = pico("causal/eol+echo/last/zscore")
+    file = tmp_path / "vectors.npy"
+    embed_file(embedder, Job((texts_in(tmp_path),), file))
+    np.testing.assert_allclose(np.load(file), embedder.encode(TEXTS), atol=1e-4)
+    manifest = manifest_of(file)
+    assert "one word" in manifest["prompt"] and "Rewrite" in manifest["prompt"]
+
+
 def test_the_text_may_be_in_another_column(embedder: Embedder, tmp_path: Path) -> None:
     rows = [{"body": text, "text": "wrong"} for text in TEXTS]
     embed_file(embedder, Job((write_rows(tmp_path / "texts.csv", rows),), tmp_path / "vectors.npy", column="body"))

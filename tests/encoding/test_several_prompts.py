@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +23,14 @@ from unmask.encoding.features import Fit
 from unmask.encoding.several_prompts import SeveralPrompts, tokenizer_of
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
+from unmask.probing.layers import layer_designs
+from unmask.saving.exports.export import export, find_target
 from unmask.starter import reference_texts
+from unmask.training.trainee import Trainee
+from unmask.ui.routing_view import routes
+
+if TYPE_CHECKING:
+    from unmask.training.recipe import Recipe
 
 OWN = 'The topic of "{text}" is:"'
 PROMPTS = ("eol", "echo", OWN)
@@ -146,6 +154,20 @@ def test_the_room_is_that_of_the_longest_prompt(tokenizer: Any) -> None:
     prompts = SeveralPrompts(tokenizer, ("echo", "plain"), 64)
     assert prompts.room() == PromptTokenizer(tokenizer, "echo", 64).room() < PromptTokenizer(tokenizer, "plain", 64).room()
     Chunking(prompts.room()).require_room(prompts)
+
+
+def test_what_needs_one_prompt_refuses_several_before_it_computes(pico: Make, tmp_path: Path) -> None:
+    embedder = pico("causal/eol+style/last", family="olmoe")
+    refusing: dict[str, Callable[[], object]] = {
+        "An export": lambda: export(embedder, find_target("sentence-transformers"), tmp_path / "out", unchecked=True),
+        "The view of routing": lambda: routes(embedder, "a"),
+        "Comparing layers": lambda: layer_designs(embedder.design, 3),
+        "Training": lambda: Trainee.load(cast("Recipe", None), embedder.design, 0),
+    }
+    for what, work in refusing.items():
+        with pytest.raises(UnmaskError, match=f"{what} works with one prompt, and 'causal/eol.style/last' averages 2"):
+            work()
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_reads_only_one_of_several_prompts(pico: Make, tokenizer: Any) -> None:

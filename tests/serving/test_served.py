@@ -53,6 +53,18 @@ def test_a_saved_embedder_is_served_as_it_was_saved(family: str, pico: Callable[
     assert np.allclose(np.stack(models.compute(0, served.group, values)), embedder.encode_query(TEXTS), atol=2e-5)
 
 
+def test_several_prompts_are_served_as_their_mean(pico_folder: Callable[[str], Path]) -> None:
+    models = load_models(
+        str(pico_folder("llama")), "both=causal/eol+echo/last,z=causal/eol+echo/last/zscore,causal/eol/last", **EXACT
+    )
+    assert models["both"].group == models["z"].group != models["causal/eol/last"].group
+    texts = [*TEXTS, TEXTS[0]]
+    values = [(models[name].embedder.design, text) for name in ("both", "z") for text in models[name].tokenize(texts, None)]
+    found = np.stack(models.compute(0, models["both"].group, values))
+    expected = np.concatenate([np.asarray(models[name].embedder.encode(texts)) for name in ("both", "z")])
+    assert np.allclose(found, expected, atol=2e-5)
+
+
 def test_a_saved_embedder_can_be_read_by_other_designs_too(pico: Callable[..., Embedder], tmp_path: Path) -> None:
     pico("causal/instruction/mean/zscore", instructions={"query": "Find it"}).fit(TEXTS).save_pretrained(tmp_path / "mine")
     models = load_models(str(tmp_path / "mine"), "z=causal/instruction/mean/zscore,last", **EXACT)
