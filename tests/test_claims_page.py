@@ -49,9 +49,11 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
     }
     file = tmp_path / "results.json"
     file.write_text(json.dumps({**content, "versions": {"torch": "2"}, "hardware": "cpu"}))
+    (tmp_path / "report.md").write_text("# Tables\n")
     claims.main([str(file)])
     kept = json.loads((tmp_path / "measured" / "moee-mixture.json").read_text())
     assert kept["model"] == "mixture" and "cells" not in kept
     page = (tmp_path / "claims.md").read_text()
-    assert "On mixture, torch 2." in page and "unmask reproduce moee" in page
+    assert (tmp_path / "measured" / "moee-mixture.md").read_text() == "# Tables\n"
+    assert "On mixture, torch 2; [all tables](measured/moee-mixture.md)." in page and "unmask reproduce moee" in page
     assert all(claim.says in page for claim in claims.planned("llm2vec")), "claims without a result are listed too"

@@ -18,6 +18,7 @@ from unmask.studies.claims.claim import VERDICTS, Claim, Finding
 from unmask.studies.claims.page import claims_sheet, summary
 from unmask.studies.embedders.plan import load_plan
 from unmask.studies.routers.plan import load_plan as load_routers
+from unmask.studies.self_moe.plan import load_plan as load_self_moe
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 RESULTS: Final = DOCS / "measured"
@@ -26,7 +27,8 @@ PAPERS: Final = {
     "llm2vec": "LLM2Vec",
     "pooling-and-attention": "Pooling and Attention",
     "moee": "MoEE",
-    "routers": "Router configurations: Self-MoE, and papers on load balancing",
+    "self-moe": "Self-MoE",
+    "routers": "Router configurations",
 }
 _KEPT: Final = (
     "study",
@@ -55,7 +57,9 @@ model of the command, at this scale. [Experiments](experiments.md) has earlier m
 
 def planned(study: str) -> Sequence[Claim]:
     """The claims of a study, as its plan has them now."""
-    return load_routers("small").claims if study == "routers" else load_plan(study, "small").claims
+    if study == "routers":
+        return load_routers("small").claims
+    return load_self_moe("small").claims if study == "self-moe" else load_plan(study, "small").claims
 
 
 def results() -> dict[str, list[dict[str, Any]]]:
@@ -113,7 +117,8 @@ def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
         found = findings(result)
         used = result["versions"]
         libraries = ", ".join(f"{name} {used[name]}" for name in ("unmask", "torch", "transformers") if name in used)
-        yield f"```\n{result['command']}\n```\nOn {result['model']}, {libraries}. {summary(found)}\n"
+        tables = f"measured/{study}-{result['model']}.md"
+        yield f"```\n{result['command']}\n```\nOn {result['model']}, {libraries}; [all tables]({tables}). {summary(found)}\n"
         yield claims_sheet(found).markdown().partition("\n")[2]
 
 
@@ -124,7 +129,9 @@ def take(file: Path) -> None:
     RESULTS.mkdir(exist_ok=True)
     kept = {key: content[key] for key in _KEPT if key in content}
     kept["model"] = model
-    (RESULTS / f"{content['study']}-{model}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    place = RESULTS / f"{content['study']}-{model}.json"
+    place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    place.with_suffix(".md").write_text((file.parent / "report.md").read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def main(files: Sequence[str]) -> None:

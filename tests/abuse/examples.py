@@ -112,7 +112,8 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
     ),
     **{
         ("reproduce", study): Example(
-            ("--scale", "smoke", "-o", "{out}", *CPU, "--set", f"only={json.dumps(only)}"), output=study, timed=("costs.jsonl", "run.json", "log.json", "README.md"),
+            ("--scale", "smoke", "-o", "{out}", *CPU, "--set", f"only={json.dumps(only)}"),
+            output=study, timed=("costs.jsonl", "run.json", "log.json", "README.md"),
         ) for study, only in (
             ("llm2vec", ["uni", "mntp"]), ("moee", ["hidden", "routing"]), ("pooling-and-attention", ["design 1", "design 3"]),
         )

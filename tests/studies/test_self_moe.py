@@ -20,6 +20,9 @@ from unmask.experts.likelihood import response_likelihood
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
+from unmask.studies.claims.claim import Claim
+from unmask.studies.self_moe.measurements import Values
+from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import MIXSE, VARIANTS, StudyPlan, load_plan, scales
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, rows_of, study
 from unmask.studies.self_moe.tables import sheets
@@ -292,3 +295,40 @@ def test_plans(tmp_path: Path) -> None:
         load_plan("smal")
     with pytest.raises(UnmaskError, match="Give the folder of the data sets"):
         run(load_plan("smoke", ['seeds.math="none.jsonl"']), tmp_path)
+
+
+def test_claims_are_decided_by_the_rows_of_the_tables() -> None:
+    random = np.random.default_rng(0)
+
+    def row(nats: float, math: float = 0.0) -> Values:
+        return {name: nats + (math if name == "math" else 0) + 0.01 * random.normal(size=12) for name in ("math", "coding")}
+
+    rows = {
+        "MiXSE": row(1.0),
+        "base": row(2.0),
+        "instance merging": row(0.5),
+        "expert math": row(1.5, math=-1),
+        "expert coding": row(1.5),
+    }
+    claims = [
+        Claim(id="base", where="1", says="", better="MiXSE", than=("base",)),
+        Claim(id="instance", where="1", says="", better="MiXSE", than=("instance merging",)),
+        Claim(id="math", where="1", says="", better="expert math", than=("expert coding",), kinds=("math",)),
+        Claim(id="coding", where="1", says="", better="expert coding", than=("expert math",), kinds=("coding",)),
+        Claim(id="no domain", where="1", says="", better="expert math", than=("base",), kinds=("law",)),
+        Claim(id="no row", where="1", says="", better="MiXSE", than=("TIES",)),
+    ]
+    found = {one.claim.id: one for one in verdicts(claims, rows)}
+    assert {name: one.verdict for name, one in found.items()} == {
+        "base": "confirmed", "instance": "refuted", "math": "confirmed", "coding": "undecided",
+        "no domain": "not measured", "no row": "not measured",
+    }  # fmt: skip
+    [test] = found["base"].tests
+    assert test.difference == pytest.approx(1, abs=0.05) and (test.n, test.unit) == (24, "items")
+
+
+def test_a_run_decides_the_claims_whose_rows_it_has(whole: Path) -> None:
+    found = {one["claim"]["id"]: one for one in json.loads((whole / "results.json").read_text())["claims"]}
+    assert list(found) == [claim.id for claim in load_plan("small").claims]
+    assert found["mixse-beats-base"]["tests"] and found["one-beats-all"]["tests"] and found["expert-math"]["tests"]
+    assert found["self-written"]["verdict"] == "not testable here"

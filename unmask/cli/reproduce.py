@@ -57,6 +57,7 @@ def self_moe(
                 folder,
                 lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
                 callbacks,
+                _command("self-moe", scale, _called(name), settings, options.dtype),
             )
         for sheet in sheets(findings):
             console().print(sheet.rich())
@@ -98,8 +99,8 @@ def routers(
                 tasks,
                 folder,
                 lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
-                _command("routers", scale, _called(name), settings, options.dtype),
                 callbacks,
+                _command("routers", scale, _called(name), settings, options.dtype),
             )
         for sheet in sheets(findings):
             console().print(sheet.rich())
@@ -136,7 +137,7 @@ def _of_embedders(study_name: str, about: str) -> None:
             folder = inside(output.expanduser(), _called(name))
             with showing() as callbacks:
                 command = _command(study_name, scale, _called(name), settings, options.dtype)
-                findings = study(plan, scale, options.source(name), root_of(data), folder, write_report, command, callbacks)
+                findings = study(plan, scale, options.source(name), root_of(data), folder, write_report, callbacks, command)
             for sheet in sheets(findings):
                 console().print(sheet.rich())
             print(f"Report: {folder / 'report.md'}")

@@ -80,8 +80,8 @@ def study(
     root: Path,
     folder: Path,
     write: Callable[[Findings, Path], None],
-    command: str = "",
     callbacks: Sequence[Any] = (),
+    command: str = "",
 ) -> Findings:
     """Run a plan on one base model. A stopped study continues. command: what started the run, for the results. Raises UnmaskError."""
     folder.mkdir(parents=True, exist_ok=True)

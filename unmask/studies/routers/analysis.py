@@ -99,7 +99,8 @@ def differences(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Y
         tests["information"] = _information_test(pairs, same_texts)
         tests["routing"] = _paired([(_scores(a, "routing"), _scores(b, "routing")) for a, b in pairs])
     if same_texts:
-        tests["gain"] = _paired([(_gain(a, bases[domains]), _gain(b, bases[domains])) for a, b in pairs])
+        gain = _paired([(_gain(a, bases[domains]), _gain(b, bases[domains])) for a, b in pairs])
+        tests["gain"] = replace(gain, unit="items") if gain else None
     return {yardstick: test for yardstick, test in tests.items() if test is not None}
 
 

@@ -58,8 +58,8 @@ def study(
     tasks: Sequence[Task],
     folder: Path,
     write: Callable[[Findings, Path], None],
-    command: str = "",
     callbacks: Sequence[Any] = (),
+    command: str = "",
 ) -> Findings:
     """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError.
 

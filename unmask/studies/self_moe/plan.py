@@ -15,6 +15,7 @@ from unmask.experts.names import Average
 from unmask.experts.router import RouterOptions
 from unmask.io.files import inside
 from unmask.mixture.gating import Routing
+from unmask.studies.claims.claim import Claim
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import read_plan, scales_of
 
@@ -69,7 +70,8 @@ class StudyPlan(LearningPlan):
     the model write its own from 100 of them.
     sizes: more numbers of lessons, for the curve over the amount of data. abilities: ability tests with their files below the data folder
     (empty: the harness's data; false: no such test), `limit` items of each. Tests of code need run_code, and also unsandboxed_code if
-    there is no sandbox. ablations: the other mixtures, by default all.
+    there is no sandbox. ablations: the other mixtures, by default all. claims: what the paper says of rows of the tables; `kinds` are
+    domains.
     """
 
     models: tuple[str, ...] = Field(min_length=1)
@@ -84,6 +86,7 @@ class StudyPlan(LearningPlan):
     ties_density: float = 0.2
     dare_density: float = 0.5
     seed: int = 0
+    claims: tuple[Claim, ...] = ()
 
     @property
     def requested_abilities(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from unmask.statistics.domain_differences import ModelScores, compare_by_domain
 from unmask.studies.self_moe.builder import Builder
 from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead
+from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, StudyPlan
 from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw
 
@@ -52,6 +53,12 @@ class Findings:
     overhead: dict[str, Any] = field(default_factory=dict)
     abilities: dict[str, Values] = field(default_factory=dict)
 
+    @property
+    def rows(self) -> dict[str, Values]:
+        """Every row that a claim can name."""
+        fewest = {f"{MIXSE}, fewest lessons": self.sizes[min(self.sizes)][MIXSE]} if self.sizes else {}
+        return {**self.main, **self.ablations, **self.growing, **fewest}
+
     def as_json(self) -> dict[str, Any]:
         """Means, differences and intervals of every table."""
         sized = {f"{name}, {number} lessons": values for number, rows in self.sizes.items() for name, values in rows.items()}
@@ -78,8 +85,9 @@ def study(
     folder: Path,
     write: Callable[[Findings, Path], None],
     callbacks: Sequence[Any] = (),
+    command: str = "",
 ) -> Findings:
-    """Run the plan on one base model. A stopped study continues. Raises UnmaskError."""
+    """Run the plan on one base model. A stopped study continues. command: what started the run, for the results. Raises UnmaskError."""
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
         check_tests(plan, root)
@@ -87,7 +95,7 @@ def study(
         record = StudyRecord(
             model=lasting_name(source.model),
             base_weights=identity_of(source).revision,
-            plan=plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", *_MORE}),
+            plan=plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", "claims", *_MORE}),
             learned={name: LessonsRecord.of(lessons) for name, lessons in data.learned.items()},
             held_out={name: LessonsRecord.of(lessons) for name, lessons in data.held_out.items()},
         )
@@ -103,6 +111,9 @@ def study(
                 {
                     **record.as_json(),
                     **findings.as_json(),
+                    "claims": [one.model_dump(mode="json") for one in verdicts(plan.claims, findings.rows)],
+                    "study": "self-moe",
+                    "command": command,
                     "versions": versions(),
                     "hardware": hardware(pick_device(source.device)),
                 },
