@@ -202,7 +202,8 @@ def test_rows_unpack_to_the_matrix_that_they_stand_for() -> None:
 def test_idf_by_hand() -> None:
     """Token 1 is in two of three texts, token 4 in one, every other in none."""
     packed = lexical_vectors(ONE.expand(3, 1), [[1, 4], [], [1]], layer([1.0, 2.0, 3.0, 4.0, 5.0]))
-    idf = inverse_frequencies(packed)
+    idf = inverse_frequencies([packed])
+    assert torch.equal(idf, inverse_frequencies([packed[2:], packed[:1], packed[1:2]]))
     by_hand = [np.log(1 + (3 - f + 0.5) / (f + 0.5)) for f in (0, 2, 0, 0, 1, 0)]
     assert np.allclose(idf, by_hand)
     other = lexical_vectors(ONE, [[1, 7]], layer([1.0] * 8))

@@ -179,7 +179,7 @@ def kill(patch: pytest.MonkeyPatch, at: str) -> None:
 
         patch.setattr(StoredRows, "add", once)
     elif at == "writing":
-        patch.setattr(building, "_vectors", die)
+        patch.setattr(building, "_rows_of", die)
     elif at == "words":
         patch.setattr(Keywords, "save", die)
     elif at == "record":

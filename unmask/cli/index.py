@@ -46,6 +46,13 @@ def index(
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Build an approximate index, as for more than 100 000 documents.")
     ] = False,
+    lexical: Annotated[
+        bool,
+        typer.Option(
+            "--lexical",
+            help="Keep lexical vectors too, for `search` with --lexical or --hybrid. An index keeps them.",
+        ),
+    ] = False,
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of the index that are in none of the files.")
     ] = False,
@@ -69,7 +76,9 @@ def index(
     instructions = {name: said for name, said in given.items() if said is not None} or None
     corpus = Corpus.found(texts, output, column, title_column, id_column)
     source = (model, options.revision, options.adapter)
-    planned = Job(corpus, output, *source, store, precision, language, approximate, keep_missing, fit_on is not None).check()
+    planned = Job(
+        corpus, output, *source, store, precision, language, approximate, keep_missing, fit_on is not None, lexical
+    ).check()
     _tell(_build(planned, design, instructions, fit_on, options), output, as_json)
 
 

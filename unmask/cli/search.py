@@ -31,9 +31,12 @@ def search(
         typer.Option("--filter", metavar="FILTER", help="Which documents may be found: \"year >= 2020 and tag = 'a'\"."),
     ] = None,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Fuse the rankings of vectors and of BM25 by reciprocal rank.")
+        bool, typer.Option("--hybrid", help="Fuse the rankings of vectors, of BM25 and of lexical vectors, if there are any.")
     ] = False,
     bm25: Annotated[bool, typer.Option("--bm25", help="Rank by shared words (BM25) alone; loads no model.")] = False,
+    lexical: Annotated[
+        bool, typer.Option("--lexical", help="Rank by lexical vectors alone (an index made with --lexical has them).")
+    ] = False,
     exact: Annotated[
         bool, typer.Option("--exact", help="Compare all documents, even if the index has an approximate index.")
     ] = False,
@@ -49,12 +52,12 @@ def search(
 
     if (query is None) == (queries is None):
         raise UnmaskError("Give one query, or a file of queries with --queries.")
-    if hybrid and bm25:
-        raise UnmaskError("Give --hybrid or --bm25, not both.")
+    if hybrid + bm25 + lexical > 1:
+        raise UnmaskError("Give one of --hybrid, --bm25 and --lexical.")
     from unmask.search.documents import Corpus, read_documents
     from unmask.search.index import Index
 
-    mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "dense"
+    mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "lexical" if lexical else "dense"
     index = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:
         asked = Corpus((queries.expanduser(),))
@@ -85,7 +88,7 @@ def _print(hits: Sequence[Hit], mode: Mode) -> None:
         return
     table = terminal.table("")
     table.add_column("", justify="right")
-    table.add_column({"dense": "cosine", "bm25": "BM25", "hybrid": "fused"}[mode], justify="right")
+    table.add_column({"dense": "cosine", "bm25": "BM25", "lexical": "lexical", "hybrid": "fused"}[mode], justify="right")
     table.add_column("id", overflow="fold", max_width=20)
     table.add_column("passage", overflow="fold")
     for hit in hits:

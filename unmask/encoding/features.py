@@ -120,7 +120,7 @@ def fit(design: Design, raw: Raw) -> Fit:
         return fitted
     check_corpus(design, raw, len(raw.parts[0]))
     if design.idf:
-        return Fit(idf=inverse_frequencies(_present(raw.lexical)))
+        return Fit(idf=inverse_frequencies([_present(raw.lexical)]))
     if design.zscore:
         fitted = Fit(None, *_moments(raw.hidden), *_moments(raw.routing))
     if design.whiten is not None:

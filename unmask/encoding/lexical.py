@@ -11,7 +11,7 @@ vectors, and no row is ever as long as the vocabulary. Unused places have the id
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from unmask.errors import require_package
 from unmask.models.output_layer import OutputLayer
@@ -56,15 +57,19 @@ def weighted(packed: Float[Tensor, "text packed"], idf: Float[Tensor, " weight"]
     return torch.cat([ids, values * idf.to(values)[known].sqrt()], dim=1)
 
 
-def inverse_frequencies(packed: Float[Tensor, "text packed"]) -> Float[Tensor, " weight"]:
-    """IDF of each token in a corpus: ln(1 + (n - f + 0.5) / (f + 0.5)), f of n texts having the token (Lucene's BM25).
+def inverse_frequencies(blocks: Iterable[Tensor]) -> Float[Tensor, " weight"]:
+    """IDF of each token in a corpus, which is given as blocks of packed vectors.
 
+    It is ln(1 + (n - f + 0.5) / (f + 0.5)), if f of n texts have the token (Lucene's BM25).
     The last weight is that of all tokens with a larger id, which no text has.
     """
-    ids = packed[:, :KEPT][packed[:, KEPT:] > 0].long()
-    frequencies = torch.bincount(ids.cpu(), minlength=1)
-    frequencies = torch.cat([frequencies, frequencies.new_zeros(1)]).float()
-    return torch.log1p((len(packed) - frequencies + 0.5) / (frequencies + 0.5))
+    texts, frequencies = 0, torch.zeros(1, dtype=torch.long)
+    for packed in blocks:
+        texts += len(packed)
+        ids = packed[:, :KEPT][packed[:, KEPT:] > 0].long().cpu()
+        longest = max(len(frequencies), int(ids.max()) + 2 if len(ids) else 0)
+        frequencies = pad(frequencies, (0, longest - len(frequencies))) + torch.bincount(ids, minlength=longest)
+    return torch.log1p((texts - frequencies + 0.5) / (frequencies + 0.5))
 
 
 def unpacked(packed: Packed, vocabulary: int | None = None) -> csr_array:

@@ -6,8 +6,7 @@ words are then written to a new folder of data, and the record of the index, wri
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unmask.designs.design import Design
 from unmask.encoding.encode import Tally
+from unmask.encoding.lexical import Packed
 from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, make_own, only_run_in, remove
@@ -24,16 +25,18 @@ from unmask.io.terminal import progress_bar, say
 from unmask.models.provenance import installed_versions, versions
 from unmask.search.data import next_data, open_data, remove_unfinished
 from unmask.search.documents import Document, Known, joined, read_documents, typed
-from unmask.search.embedding import difference, note, save_fit, with_fit
+from unmask.search.embedding import difference, document_vectors, note, save_fit, with_fit
 from unmask.search.fusion import Rows
 from unmask.search.job import Planned
 from unmask.search.keywords import Keywords
+from unmask.search.lexical import lexical_design, read_packed, write_packed
 from unmask.search.rankers import DenseRanker
 from unmask.search.record import (
     DIGEST,
     ID,
     KEY,
     KEYWORDS,
+    LEXICAL,
     RECORD,
     STORE,
     TEXT,
@@ -72,11 +75,24 @@ class Done:
 
 @dataclass(frozen=True)
 class Old:
-    """The index as it was. rows: where the vector of a key lies."""
+    """The index as it was. rows: where the vector of a key lies. words: the lexical vectors, by row."""
 
     store: Store
     known: dict[str, Known]
     rows: dict[bytes, int]
+    words: Packed | None
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The vectors of new documents, kept until the index is finished. words: lexical ones, if the index has them."""
+
+    vectors: StoredRows
+    words: StoredRows | None
+
+    def __contains__(self, key: bytes) -> bool:
+        """Whether all vectors of a key are there."""
+        return key in self.vectors and (self.words is None or key in self.words)
 
 
 def build(embedder: Embedder, planned: Planned) -> Done:
@@ -99,8 +115,12 @@ def build(embedder: Embedder, planned: Planned) -> Done:
         if planned.before is not None and old is not None and not _differs(planned, old):
             pending.forget()
             return Done(len(old.known), 0, 0, 0, 0, 0, planned.before.recall)
-        kept = pending.stored(f"{noted.model_dump_json()} {planned.precision}")
-        tally = _embed(embedder, planned, old, kept)
+        named = f"{noted.model_dump_json()} {planned.precision}"
+        lexical = lexical_design(embedder.design) if planned.lexical else None
+        if lexical is not None:
+            embedder.backbone.check(lexical)
+        kept = Computed(pending.stored(named), pending.stored(f"{named} lexical") if lexical else None)
+        tally = _embed(embedder, planned, old, kept, lexical)
         record = _write(embedder, planned, old, kept, noted)
         record.write(folder / RECORD)
         if planned.before is not None:
@@ -146,7 +166,7 @@ def _open_old(folder: Path, planned: Planned) -> Old | None:
             rows[key] = row
             known[name] = Known(key, digest)
             row += 1
-    return Old(store, known, rows)
+    return Old(store, known, rows, read_packed(folder / before.data / LEXICAL) if before.lexical else None)
 
 
 def _differs(planned: Planned, old: Old | None) -> bool:
@@ -164,13 +184,13 @@ def _known(planned: Planned, old: Old | None) -> dict[str, Known]:
     return found | {name: known for name, known in kept.items() if name not in found}
 
 
-def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRows) -> Tally:
+def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: Computed, lexical: Design | None) -> Tally:
     """Compute the vectors that neither the old index nor an earlier run has."""
     tally, have = Tally(), old.rows if old is not None else {}
     missing = {known.key for known in planned.survey.documents.values()} - have.keys()
     missing = {key for key in missing if key not in kept}
-    if kept.damaged:
-        say(f"{kept.damaged} blocks of vectors were damaged and are computed again")
+    if damaged := sum(rows.damaged for rows in (kept.vectors, kept.words) if rows is not None):
+        say(f"{damaged} blocks of vectors were damaged and are computed again")
     if not missing:
         return tally
     with progress_bar("embedding", len(missing)) as advance:
@@ -180,21 +200,15 @@ def _embed(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRo
             wanted = [key for key in texts if key in missing]
             missing.difference_update(wanted)
             if wanted:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", UserWarning)  # of texts that are cut, block by block: told once at the end
-                    vectors = embedder.encode_document(
-                        [texts[key] for key in wanted],
-                        normalize=True,
-                        precision=planned.precision,
-                        show_progress=False,
-                        tally=tally,
-                    )
-                kept.add(wanted, vectors)
+                vectors, words = document_vectors(embedder, [texts[key] for key in wanted], planned.precision, lexical, tally)
+                kept.vectors.add(wanted, vectors)
+                if kept.words is not None and words is not None:
+                    kept.words.add(wanted, words)
                 advance(len(wanted))
     return tally
 
 
-def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRows, noted: EmbedderRecord) -> IndexRecord:
+def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: Computed, noted: EmbedderRecord) -> IndexRecord:
     """Write a new folder of data. The record that names it is returned."""
     job = planned.job
     record = IndexRecord(
@@ -205,6 +219,7 @@ def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRo
         precision=planned.precision,
         approximate=planned.approximate,
         language=planned.language,
+        lexical=planned.lexical,
         columns=columns_of(planned.types),
         embedder=noted,
         versions=versions() | installed_versions(("lancedb", "usearch", "bm25s", "pyarrow")),
@@ -216,6 +231,8 @@ def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: StoredRo
         kind.write(data / STORE, record.layout, blocks, approximate=record.approximate)
         store = kind.open(data / STORE, record.layout)
         Keywords.build(_texts(store), record.language).save(data / KEYWORDS)
+        if kept.words is not None:
+            write_packed(data / LEXICAL, _words(store, old, kept.words), record.documents)
         save_fit(embedder, data)
         recall = measured_recall(store, record) if record.approximate else None
         seal(data)
@@ -264,7 +281,7 @@ def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield block
 
 
-def _filled_blocks(planned: Planned, old: Old | None, kept: StoredRows, record: IndexRecord) -> Iterator[Block]:
+def _filled_blocks(planned: Planned, old: Old | None, kept: Computed, record: IndexRecord) -> Iterator[Block]:
     """Documents with their vectors, as a store writes them."""
     known = _known(planned, old)
 
@@ -275,7 +292,8 @@ def _filled_blocks(planned: Planned, old: Old | None, kept: StoredRows, record: 
     with progress_bar("writing", len(known)) as advance:
         for block in _blocks(all_documents()):
             hashes = [known[document.id] for document in block]
-            yield _batch(block, hashes, record), _vectors([one.key for one in hashes], old, kept)
+            before = old.store.vectors if old is not None else None
+            yield _batch(block, hashes, record), _rows_of([one.key for one in hashes], old, before, kept.vectors)
             advance(len(block))
 
 
@@ -296,15 +314,22 @@ def _batch(block: list[Document], hashes: list[Known], record: IndexRecord) -> p
     )
 
 
-def _vectors(keys: list[bytes], old: Old | None, kept: StoredRows) -> Stored:
-    """The stored vectors of these keys: from the old index, or as they were computed."""
+def _words(store: Store, old: Old | None, kept: StoredRows) -> Iterator[Packed]:
+    """The lexical vectors of all documents of a new store, in the order of its rows."""
+    words = old.words if old is not None else None
+    before = None if words is None else words.__getitem__
+    return (_rows_of(batch[KEY].to_pylist(), old, before, kept) for batch in store.batches([KEY]))
+
+
+def _rows_of(keys: list[bytes], old: Old | None, before: Callable[[Rows], Stored] | None, kept: StoredRows) -> Stored:
+    """The vectors of these keys: from the old index, where `before` reads them by row, or as they were computed."""
     have = old.rows if old is not None else {}
     from_old = [place for place, key in enumerate(keys) if key in have]
     computed = [place for place, key in enumerate(keys) if key not in have]
     parts = []
     try:
-        if old is not None and from_old:
-            parts.append(old.store.vectors(np.array([have[keys[place]] for place in from_old], np.int64)))
+        if before is not None and from_old:
+            parts.append(before(np.array([have[keys[place]] for place in from_old], np.int64)))
         if computed:
             parts.append(kept.get([keys[place] for place in computed]))
     except (LostRows, KeyError) as error:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding.encode import Tally, encode_designs
 from unmask.encoding.features import Fit
+from unmask.encoding.lexical import Packed
+from unmask.encoding.precision import Precision
+from unmask.encoding.quantization import finish
 from unmask.errors import UnmaskError
 from unmask.io.seals import load_tensors, save_tensors
 from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name
 from unmask.models.source import Source, lasting_name, without_its_code
+from unmask.search.lexical import lexical_design
 from unmask.search.record import FIT, EmbedderRecord
 
 if TYPE_CHECKING:
-    from unmask.search.vectors import Vectors
+    from unmask.search.vectors import Stored, Vectors
 
 _LOADABLE = ("eager", "sdpa")  # others need their hardware
 _TELL = {
@@ -118,6 +125,41 @@ def with_fit(embedder: Embedder, record: EmbedderRecord, data: Path) -> Embedder
         instructions=embedder.instructions,
         fit=Fit(record.alpha, **tensors),
         head=embedder.backbone.head,
+    )
+
+
+def document_vectors(
+    embedder: Embedder, texts: Sequence[str], precision: Precision, lexical: Design | None, tally: Tally
+) -> tuple[Stored, Packed | None]:
+    """Vectors of documents as an index stores them, and packed lexical vectors from the same forward passes, if there is a design for them.
+
+    Texts that are cut are counted, and no warning is given.
+    """
+    if lexical is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return embedder.encode_document(texts, normalize=True, precision=precision, show_progress=False, tally=tally), None
+    vectors = _encoded(embedder, {embedder.design: embedder.fitted, lexical: Fit()}, texts, "document", tally)
+    return finish(vectors[embedder.design], None, True, precision), vectors[lexical]
+
+
+def query_words(embedder: Embedder, queries: Sequence[str]) -> Packed:
+    """The packed lexical vectors of queries."""
+    design = lexical_design(embedder.design)
+    return _encoded(embedder, {design: Fit()}, queries, "query", Tally())[design]
+
+
+def _encoded(
+    embedder: Embedder, fits: dict[Design, Fit], texts: Sequence[str], role: str, tally: Tally
+) -> dict[Design, Vectors]:
+    return encode_designs(
+        embedder.backbone,
+        embedder.prompts,
+        fits,
+        texts,
+        instruction=embedder.instructions.get(role),
+        batch_tokens=embedder.batch_tokens,
+        tally=tally,
     )
 
 

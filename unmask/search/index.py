@@ -1,4 +1,4 @@
-"""An index on disk: opened, and searched by vectors, by words, or by both."""
+"""An index on disk: opened, and searched by vectors, by words, by the words that a model predicts, or by all of them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from unmask.search.fusion import Ranking, Rows, fuse
 from unmask.search.hits import Hit
 from unmask.search.keywords import Keywords
 from unmask.search.rankers import DenseRanker, KeywordRanker, Ranker
-from unmask.search.record import ID, KEYWORDS, TEXT, TITLE, IndexRecord, read_index
+from unmask.search.record import ID, KEYWORDS, LEXICAL, TEXT, TITLE, IndexRecord, read_index
 from unmask.search.snippets import snippet
 from unmask.search.stores import STORES
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
+    from unmask.encoding.lexical import Packed
     from unmask.search.vectors import Vectors
 
-Mode = Literal["dense", "bm25", "hybrid"]
+Mode = Literal["dense", "bm25", "lexical", "hybrid"]
 MODES = get_args(Mode)
 _FUSED = 100
 """Documents that each ranking gives to a fusion, or more if more are wanted."""
@@ -85,7 +86,8 @@ class Index:
     ) -> list[Hit]:
         """The k best documents for a query, best first.
 
-        mode: "dense" ranks by the cosine of vectors, "bm25" by shared words, "hybrid" fuses both rankings by reciprocal rank.
+        mode: "dense" ranks by the cosine of vectors, "bm25" by shared words, "lexical" by lexical vectors, if the index has them.
+        "hybrid" fuses all these rankings by reciprocal rank.
         where: a filter such as "year >= 2020 and tag = 'a'". exact: compare all documents even if the index is approximate; with
         a filter this is always so. Raises UnmaskError for a mistake in these, and if the embedder has changed.
         """
@@ -100,6 +102,10 @@ class Index:
             raise UnmaskError(f"k must be at least 1, not {k}.")
         if mode not in MODES:
             raise unknown("mode", mode, MODES)
+        if mode == "lexical" and not self.record.lexical:
+            raise UnmaskError(
+                f"'{self.folder}' has no lexical vectors. Make an index with them in another folder: unmask index --lexical."
+            )
         if isinstance(queries, str):
             raise UnmaskError("search_all takes a list of queries, not one string: search_all([query]).")
         allowed = None if where is None else self._allowed(where)  # a mistake in it is told before a model is loaded
@@ -139,7 +145,13 @@ class Index:
     def _rankers(self, mode: Mode, exact: bool) -> list[Ranker]:
         """The rankers of a mode; the rankings of several are fused."""
         dense = self._exact if exact or not self.record.approximate else self._approximate
-        return {"dense": lambda: [dense], "bm25": lambda: [self._words], "hybrid": lambda: [dense, self._words]}[mode]()
+        lexical = [self._lexical] if self.record.lexical and mode in ("lexical", "hybrid") else []
+        return {
+            "dense": lambda: [dense],
+            "bm25": lambda: [self._words],
+            "lexical": lambda: lexical,
+            "hybrid": lambda: [dense, self._words, *lexical],
+        }[mode]()
 
     @cached_property
     def _exact(self) -> Ranker:
@@ -156,6 +168,17 @@ class Index:
     @cached_property
     def _words(self) -> Ranker:
         return KeywordRanker(self._keywords, len(self))
+
+    @cached_property
+    def _lexical(self) -> Ranker:
+        from unmask.search.lexical import LexicalRanker, read_packed
+
+        return LexicalRanker(read_packed(self._data / LEXICAL), self._embed_words)
+
+    def _embed_words(self, queries: Sequence[str]) -> Packed:
+        from unmask.search.embedding import query_words
+
+        return query_words(self.embedder, queries)
 
     def _embed(self, queries: Sequence[str]) -> Vectors:
         from unmask.search.embedding import query_vectors

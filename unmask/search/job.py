@@ -24,9 +24,10 @@ EXACT_UP_TO: Final = 100_000
 class Job:
     """What to index, and how. model, revision, adapter: as they were given to load the embedder.
 
-    store, precision, language: None takes those of the index, and for a new one the first store that is installed, float32 and
-    english. approximate: build an approximate index for fewer than 100 000 documents, too. keep_missing: keep documents that are in
-    none of the files. fitted: the user has fitted the embedder, which is refused if the index was made with another fit.
+    store, precision, language: None takes those of the index, and for a new one the first store that is installed, float32 and english.
+    approximate: build an approximate index for fewer than 100 000 documents, too. keep_missing: keep documents that are in none of the
+    files. lexical: keep a lexical vector of each document, too; an index that has them keeps them. fitted: the user has fitted the
+    embedder, which is refused if the index was made with another fit.
     """
 
     corpus: Corpus
@@ -40,6 +41,7 @@ class Job:
     approximate: bool = False
     keep_missing: bool = False
     fitted: bool = False
+    lexical: bool = False
 
     def check(self) -> Planned:
         """Read all documents, and find mistakes before a model is loaded. Raises UnmaskError."""
@@ -75,6 +77,10 @@ class Job:
                     f"'{self.output}' was made with {name} {getattr(before, name)}, and {given} is given. Leave it out to update the "
                     f"index, or give another folder."
                 )
+        if before is not None and self.lexical and not before.lexical:
+            raise UnmaskError(
+                f"'{self.output}' was made without lexical vectors. Leave --lexical out to update the index, or give another folder."
+            )
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,11 @@ class Planned:
         """Whether the index is to have an approximate index. One that has one keeps it."""
         asked = self.job.approximate or (self.before is not None and self.before.approximate)
         return asked or len(self.survey.documents) + self.kept > EXACT_UP_TO
+
+    @property
+    def lexical(self) -> bool:
+        """Whether the index is to have lexical vectors. One that has them keeps them."""
+        return self.job.lexical or (self.before is not None and self.before.lexical)
 
     @property
     def types(self) -> dict[str, ColumnType]:

@@ -15,7 +15,7 @@ from unmask.search.filters import Column, ColumnType
 from unmask.search.stores.store import Layout
 
 RECORD = "index.json"
-KEYWORDS, STORE, FIT = "keywords", "store", "fit.safetensors"
+KEYWORDS, STORE, FIT, LEXICAL = "keywords", "store", "fit.safetensors", "lexical.npy"
 """Parts of a folder of data."""
 ID, TITLE, TEXT, KEY, DIGEST = "id", "title", "text", "key", "digest"
 """Names of the columns that every store has."""
@@ -55,7 +55,8 @@ class ColumnRecord(BaseModel):
 class IndexRecord(Record):
     """What `index.json` holds. data: the folder of the documents and vectors; an update writes a new one and then this record.
 
-    recall: the share of the ten nearest documents that the approximate index finds, on a sample; None without such an index.
+    lexical: whether each document has a lexical vector too. recall: the share of the ten nearest documents that the approximate index
+    finds, on a sample; None without such an index.
     """
 
     format: Literal[1] = 1
@@ -67,6 +68,7 @@ class IndexRecord(Record):
     approximate: bool = False
     recall: float | None = None
     language: str
+    lexical: bool = False
     columns: tuple[ColumnRecord, ...] = ()
     embedder: EmbedderRecord
     versions: dict[str, str]
