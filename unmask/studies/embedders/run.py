@@ -124,5 +124,6 @@ def _tests(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStor
         (claim.id, than): contrast(scored[claim.better], scored[than], claim.kinds, store)
         for claim in claims
         for than in claim.than
+        if claim.better in scored and than in scored
     }
     return {names: test for names, test in tests.items() if test is not None}
