@@ -330,5 +330,5 @@ def test_claims_are_decided_by_the_rows_of_the_tables() -> None:
 def test_a_run_decides_the_claims_whose_rows_it_has(whole: Path) -> None:
     found = {one["claim"]["id"]: one for one in json.loads((whole / "results.json").read_text())["claims"]}
     assert list(found) == [claim.id for claim in load_plan("small").claims]
-    assert found["mixse-beats-base"]["tests"] and found["one-beats-all"]["tests"] and found["expert-math"]["tests"]
+    assert found["mixse-beats-base"]["tests"] and found["one-beats-all"]["tests"]
     assert found["self-written"]["verdict"] == "not testable here"
