@@ -198,8 +198,10 @@ def test_averages_share_the_prompts_that_they_have_in_common(folder: Path, tasks
     tokens["echo"] = results[-1].tokens
     assert {cost.prompt: cost.tokens for cost in store.costs} == tokens
     assert len(store.costs) == 4, "each prompt was read once"
-    grid = read_grid(tmp_path)
-    assert grid.cost(results[0].system).tokens_per_text == results[0].tokens / results[0].texts
+    cost = read_grid(tmp_path).cost(results[0].system)
+    assert cost.tokens_per_text == results[0].tokens / results[0].texts
+    paces = [1000 * one.seconds / one.texts for one in store.costs if one.prompt in ("eol", "style")]
+    assert cost.milliseconds_per_text == pytest.approx(sum(paces)) and len(paces) == 2
 
 
 @pytest.mark.parametrize(("family", "designs"), [("llama", FIVE + ",bidirectional-mean,prompteol-z"), ("olmoe", MOE)])
@@ -369,10 +371,10 @@ def test_a_cell_that_fails_is_kept_with_its_error_and_the_others_go_on(
 
     original = evaluator.evaluate
 
-    def broken(task: Any, name: str, encode: Any) -> Any:
+    def broken(task: Any, name: str, *more: Any) -> Any:
         if (task.kind, name) == ("sts", "causal/plain/mean"):
             raise ZeroDivisionError("nothing to divide by")
-        return original(task, name, encode)
+        return original(task, name, *more)
 
     monkeypatch.setattr(evaluator, "evaluate", broken)
     plan, store = plan_of(folder, "mean,max", tasks), ResultStore(tmp_path)
