@@ -87,7 +87,7 @@ def test_a_model_that_goes_on_wrongly_computes_whole_texts(
 
     def shifted(self: Backbone, ids: Any) -> Any:
         """Keys and values of other tokens."""
-        return begin(self, [ids[0], *ids[:-1]])
+        return begin(self, [[own[0], *own[:-1]] for own in ids])
 
     monkeypatch.setattr(Backbone, "beginning", shifted)
     assert np.array_equal(embedder.encode(TEXTS), expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ import pytest
 
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding import beginnings, questions
 from unmask.encoding import forward_pass as passes
 from unmask.encoding.encode import encode_tokenized
 from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import ForwardPass, SharedVectors, chunks
-from unmask.encoding.vector_store import VectorStore
+from unmask.encoding.questions import Answers, encode_questions
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.vector_store import StoredRows, VectorStore
+from unmask.errors import UnmaskError
 
 MEAN, LAST = Design(pooling="mean"), Design(pooling="last")
 TEXTS = [f"{'A man plays a guitar. ' * (number % 4 + 1)}{number}" for number in range(12)]
@@ -36,7 +41,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(texts))
         return encode_tokenized(backbone, prompts, fits, texts, **options)
 
-    monkeypatch.setattr(passes, "encode_tokenized", encode)
+    monkeypatch.setattr(questions, "encode_tokenized", encode)
     return seen
 
 
@@ -120,7 +125,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_chunks(
     expected = whole.get(MEAN, TEXTS, None)
     sizes = computed.copy()
     assert len(sizes) > 4
-    counting: Any = vars(passes)["encode_tokenized"]
+    counting: Any = vars(questions)["encode_tokenized"]
 
     def stopped(*args: Any, **options: Any) -> Any:
         if len(computed) == stop:
@@ -128,14 +133,100 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_chunks(
         return counting(*args, **options)
 
     computed.clear()
-    monkeypatch.setattr(passes, "encode_tokenized", stopped)
+    monkeypatch.setattr(questions, "encode_tokenized", stopped)
     with pytest.raises(KeyboardInterrupt):
         shared(embedder, tmp_path / "stopped", MEAN, LAST).get(MEAN, TEXTS, None)
-    monkeypatch.setattr(passes, "encode_tokenized", counting)
+    monkeypatch.setattr(questions, "encode_tokenized", counting)
     again = shared(embedder, tmp_path / "stopped", MEAN, LAST)
     np.testing.assert_array_equal(again.get(MEAN, TEXTS, None), expected)
     assert computed == sizes
     assert again.tally == whole.tally
+
+
+ONE, OTHER = (Design.parse(f"causal/{prompt}/last") for prompt in ("{text} means", "{text} is about"))
+
+
+def companions(embedder: Embedder, folder: Path, *designs: Design) -> list[SharedVectors]:
+    """Vectors of designs that each have a prompt of their own, and that are computed together."""
+    store = VectorStore(folder)
+    sources = [
+        ForwardPass(
+            embedder.backbone, PromptTokenizer(embedder.tokenizer, design.prompt, 256), {design: Fit()}, store, "weights", 256
+        )
+        for design in designs
+    ]
+    found = [SharedVectors(source, [design], "a task") for source, design in zip(sources, designs, strict=True)]
+    for vectors in found:
+        vectors.companions = [other for other in found if other is not vectors]
+    return found
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Answers]:
+    """What was computed, call by call."""
+    seen: list[Answers] = []
+
+    def encode(*args: Any, **options: Any) -> Answers:
+        seen.append(encode_questions(*args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(passes, "encode_questions", encode)
+    return seen
+
+
+def test_companions_are_computed_together(embedder: Embedder, tmp_path: Path, asked: list[Answers]) -> None:
+    one, other = companions(embedder, tmp_path, ONE, OTHER)
+    values = [vectors.get(vectors.designs[0], TEXTS, None) for vectors in (one, other)]
+    assert [answer.computed < 0.7 * sum(answer.alone) for answer in asked] == [True]
+    for vectors, got in zip((one, other), values, strict=True):
+        vectors = shared(embedder.with_design(vectors.designs[0]), tmp_path / vectors.designs[0].name, vectors.designs[0])
+        np.testing.assert_allclose(got, vectors.get(vectors.designs[0], TEXTS, None), atol=1e-5)
+
+
+def test_a_companion_costs_what_it_would_cost_alone(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(2))
+    monkeypatch.setattr("unmask.encoding.forward_pass.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    one, other = companions(embedder, tmp_path, ONE, OTHER)
+    one.get(ONE, TEXTS, None)
+    tokens = [vectors.spent.tokens for vectors in (one, other)]
+    assert tokens == [sum(len(text.ids) for text in vectors.source.prompts.tokenize(TEXTS)) for vectors in (one, other)]
+    assert one.tally.tokens == tokens[0] and other.spent.texts == len(TEXTS)
+    assert one.spent.seconds < 1 < one.spent.seconds + other.spent.seconds, "the shared part counts for each of them"
+    assert one.spent.seconds / other.spent.seconds == pytest.approx(tokens[0] / tokens[1])
+
+
+def test_a_prompt_that_fails_takes_no_others_with_it(embedder: Embedder, tmp_path: Path) -> None:
+    one, other = companions(embedder, tmp_path, ONE, OTHER)
+    other.source.prompts.max_length = 2
+    assert one.get(ONE, TEXTS, None).shape == (12, 64)
+    with pytest.raises(UnmaskError, match="no room"):
+        other.get(OTHER, TEXTS, None)
+
+
+def test_companions_that_were_stopped_go_on_to_the_same_bits(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "chunks", lambda lengths: chunks(lengths, 200))
+    monkeypatch.setattr(beginnings, "_FEWEST", 2)
+    whole = [vectors.get(vectors.designs[0], TEXTS, None) for vectors in companions(embedder, tmp_path / "whole", ONE, OTHER)]
+    add = StoredRows.add
+    for stop in range(1, 9):  # each chunk is stored in four steps
+        left = iter(range(stop))
+
+        def stopped(rows: StoredRows, *args: Any, left: Any = left) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            add(rows, *args)
+
+        folder = tmp_path / str(stop)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(StoredRows, "add", stopped)
+            companions(embedder, folder, ONE, OTHER)[0].get(ONE, TEXTS, None)
+        again = companions(embedder, folder, ONE, OTHER)
+        for vectors, expected in zip(again, whole, strict=True):
+            np.testing.assert_array_equal(vectors.get(vectors.designs[0], TEXTS, None), expected)
 
 
 def test_chunks_are_filled_by_tokens() -> None:

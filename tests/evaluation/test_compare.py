@@ -18,7 +18,7 @@ from tests.messages import heard
 from tests.tiny import labelled, write_rows, write_task
 from unmask.designs.design import Design, parse_designs
 from unmask.embedder import Embedder
-from unmask.encoding import forward_pass as passes
+from unmask.encoding import questions
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import encode_tokenized, fit_designs
 from unmask.encoding.vector_store import LostRows, StoredRows
@@ -78,7 +78,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         seen.append({design.name for design in fits})
         return encode_tokenized(backbone, prompts, fits, *args, **options)
 
-    monkeypatch.setattr(passes, "encode_tokenized", encode)
+    monkeypatch.setattr(questions, "encode_tokenized", encode)
     return seen
 
 
@@ -428,6 +428,34 @@ def test_what_passes_cost_is_kept(folder: Path, tasks: list[LocalTask], tmp_path
             assert 0 < cost.texts < result.texts, "some of its texts stand in the first task as well"
     compare(plan_of(folder, "mean,max,echo", tasks), store)
     assert len(store.costs) == 4, "nothing was spent again"
+
+
+def test_prompts_that_begin_alike_read_a_text_once(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+
+    def encode(*args: Any, **options: Any) -> Any:
+        answers = questions.encode_questions(*args, **options)
+        computed.append(answers.computed)
+        return answers
+
+    monkeypatch.setattr("unmask.encoding.forward_pass.encode_questions", encode)
+    designs = "prompteol,causal/style/last,causal/tone/last/zscore"
+    store = ResultStore(tmp_path / "together")
+    together = compare(plan_of(folder, designs, tasks), store)
+    shared = sum(computed)
+    computed.clear()
+    for label in designs.split(","):
+        own = ResultStore(tmp_path / label.replace("/", "-"))
+        alone = compare(plan_of(folder, label, tasks), own)
+        among = [result for result in together if result.label == label]
+        assert [result.main_score for result in among] == pytest.approx([result.main_score for result in alone], abs=1e-3)
+        assert [result.tokens for result in among] == [result.tokens for result in alone]
+        assert [(cost.texts, cost.tokens) for cost in store.costs if cost.prompt == own.costs[0].prompt] == [
+            (cost.texts, cost.tokens) for cost in own.costs
+        ]
+    assert shared < 0.9 * sum(computed)
 
 
 def test_vectors_leave_the_disk_when_all_is_done(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.evaluation.test_compare import plan_of, task_in
 from tests.proofs import ALL
 from tests.tiny import write_task
 from tests.training.running import ended, forked, killed_after
+from unmask.encoding import beginnings
 from unmask.encoding import forward_pass as passes
 from unmask.encoding.forward_pass import chunks
 from unmask.evaluation.compare import compare
@@ -26,14 +27,15 @@ CHANCE = random.Random(0)
 
 def test_comparing(pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [task_in(write_task(tmp_path / kind, kind)) for kind in ("sts", "retrieval")]
-    plan = plan_of(pico_folder("llama"), "mean,last,prompteol-z,bidirectional-mean", tasks)
-    counting: Any = vars(passes)["encode_tokenized"]
+    plan = plan_of(pico_folder("llama"), "mean,last,prompteol-z,causal/style/last,bidirectional-mean", tasks)
+    monkeypatch.setattr(beginnings, "_FEWEST", 2)  # so few that prompts share their reading
+    counting: Any = vars(passes)["encode_questions"]
 
     def slow(*args: Any, **options: Any) -> Any:
         time.sleep(0.01)
         return counting(*args, **options)
 
-    monkeypatch.setattr(passes, "encode_tokenized", slow)
+    monkeypatch.setattr(passes, "encode_questions", slow)
     monkeypatch.setattr(passes, "chunks", lambda lengths: chunks(lengths, 100))
 
     def run(name: str) -> None:

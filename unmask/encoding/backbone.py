@@ -37,16 +37,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Beginning:
-    """Keys and values of so many tokens that stand before all texts, computed once, under causal attention."""
+    """Keys and values of tokens that stand before texts, computed once, under causal attention.
 
-    length: int
+    real: positions that hold a token. There is one row for all texts, or a row for each text, padded on the left.
+    """
+
+    real: Bool[Tensor, "text token"]
     cache: Any
 
-    def repeated(self, texts: int) -> Any:
-        """A copy for a batch of texts. The forward pass adds to it."""
+    @property
+    def length(self) -> int:
+        """Positions before each text, with the padding."""
+        return int(self.real.shape[1])
+
+    def before(self, texts: int) -> tuple[Bool[Tensor, "text token"], Any]:
+        """What stands before a batch of texts: real positions, and a copy of the keys and values. The forward pass adds to the copy."""
         cache = deepcopy(self.cache)
-        cache.batch_repeat_interleave(texts)
-        return cache
+        if len(self.real) == 1:
+            cache.batch_repeat_interleave(texts)
+        return self.real.expand(texts, -1), cache
 
 
 @dataclass(frozen=True)
@@ -229,18 +238,22 @@ class Backbone:
             raise UnmaskError(f"'{design.name}' reads layer {design.layer}, but this model has {self.depth} layers.")
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def beginning(self, ids: Sequence[int]) -> Beginning | None:
-        """The keys and values of tokens that stand before all texts; None if a text could not go on from there.
+    def beginning(self, beginnings: Sequence[Sequence[int]]) -> Beginning | None:
+        """The keys and values of tokens before all texts, or before each text; None if a text could not go on from there.
 
         That is so if tokens see what follows, if a head or somebody else's hooks read all tokens of a text, or if the model keeps no keys
         and values that can be repeated.
         """
         if self.attention != "causal" or self.head is not None or has_hooks(self.model):
             return None
+        longest = max(len(ids) for ids in beginnings)
+        # padding is on the left: between beginning and text it would use up places of a sliding window
+        ids = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in beginnings], device=self.device)
+        real = torch.arange(longest) >= torch.tensor([[longest - len(ids)] for ids in beginnings])
         with self.computing():
-            output = self.model(input_ids=torch.tensor([list(ids)], device=self.device), use_cache=True)
+            output = self.model(input_ids=ids, use_cache=True, **self._places(real.to(self.device)))
         cache = getattr(output, "past_key_values", None)
-        return Beginning(len(ids), cache) if hasattr(cache, "batch_repeat_interleave") else None
+        return Beginning(real.to(self.device), cache) if hasattr(cache, "batch_repeat_interleave") else None
 
     def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
         """The features of each design, from ONE pass over a batch. Designs may differ in pooling, layer and features.
@@ -339,19 +352,25 @@ class Backbone:
         before, real = 0, batch.real
         if batch.beginning is not None:
             before = batch.beginning.length
-            real = torch.cat([real.new_ones(len(real), before), real], dim=1)
-            inputs["past_key_values"] = batch.beginning.repeated(len(real))
-        # a graph that is being exported serves batches with padding and without
-        if before or torch.jit.is_tracing() or not real.all():
-            inputs["attention_mask"] = real.long()
-            if "position_ids" in self._parameters:
-                # without position ids, GPT-2 counts positions from the left edge of the padding
-                inputs["position_ids"] = (real.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
+            real_before, inputs["past_key_values"] = batch.beginning.before(len(real))
+            real = torch.cat([real_before, real], dim=1)
+        inputs |= self._places(real, before)
         try:
             with self.computing():
                 return self.model(**inputs).last_hidden_state  # type: ignore[no-any-return]
         except _DeepEnough:
             return None
+
+    def _places(self, real: Bool[Tensor, "text token"], before: int = 0) -> dict[str, Tensor]:
+        """Mask and positions of tokens after so many computed ones. There are none for texts that are whole and not padded."""
+        # a graph that is being exported serves batches with padding and without
+        if not before and not torch.jit.is_tracing() and real.all():
+            return {}
+        places = {"attention_mask": real.long()}
+        if "position_ids" in self._parameters:
+            # without position ids, GPT-2 counts positions from the left edge of the padding
+            places["position_ids"] = (real.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
+        return places
 
 
 def _layer_hook(reads: Sequence[HiddenRead], batch: TokenBatch, values: dict[Read, Tensor], leave: bool) -> Any:

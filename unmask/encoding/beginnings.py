@@ -27,26 +27,41 @@ Read = Callable[[Sequence[TokenizedText], Beginning | None], Sequence[Tensor]]
 def find_beginning(backbone: Backbone, texts: Sequence[TokenizedText], read: Read) -> Beginning | None:
     """The beginning that all texts share; None if there is none, if it saves little, or if this model cannot go on from it."""
     length = shared_length(texts)
-    beginning = backbone.beginning(texts[0].ids[:length]) if length else None
+    beginning = backbone.beginning([texts[0].ids[:length]]) if length else None
     if beginning is None:
         return None
     two = [min(texts, key=lambda text: len(text.ids)), max(texts, key=lambda text: len(text.ids))]
-    limit = _ROUNDING.get(backbone.dtype, _ROUNDING[torch.float32])
+    rests = [after(text, length) for text in two]
+    return beginning if agree(backbone.dtype, lambda: read(two, None), lambda: read(rests, beginning)) else None
+
+
+def agree(dtype: torch.dtype, whole: Callable[[], Sequence[Tensor]], shared: Callable[[], Sequence[Tensor]]) -> bool:
+    """Whether features of whole texts, and of texts that go on from a beginning, differ by no more than rounding."""
+    limit = _ROUNDING.get(dtype, _ROUNDING[torch.float32])
     try:
-        both = list(zip(read(two, None), read([after(text, length) for text in two], beginning), strict=True))
+        both = list(zip(whole(), shared(), strict=True))
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):  # an architecture that takes no keys and values
-        return None
-    return beginning if all((whole - shared).abs().max() <= limit * whole.abs().max() for whole, shared in both) else None
+        return False
+    return all(bool((one - other).abs().max() <= limit * one.abs().max()) for one, other in both)
 
 
 def shared_length(texts: Sequence[TokenizedText]) -> int:
     """How many tokens all texts begin with, none of which is embedded; 0 if sharing them saves little."""
     if len(texts) < _FEWEST:
         return 0
-    first, last = min(text.ids for text in texts), max(text.ids for text in texts)  # in the order of a dictionary
-    same = next((place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
-    length = min(same, *(text.start for text in texts))
-    return length if length * len(texts) >= _SAVED * sum(len(text.ids) for text in texts) else 0
+    length = min(tokens_alike([text.ids for text in texts]), *(text.start for text in texts))
+    return length if saves(length * len(texts), sum(len(text.ids) for text in texts), len(texts)) else 0
+
+
+def tokens_alike(ids: Sequence[tuple[int, ...]]) -> int:
+    """How many tokens all of them begin with."""
+    first, last = min(ids), max(ids)  # in the order of a dictionary
+    return next((place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+
+
+def saves(tokens: int, of: int, texts: int) -> bool:
+    """Whether leaving out so many tokens is worth its check."""
+    return texts >= _FEWEST and tokens >= _SAVED * of
 
 
 def after(text: TokenizedText, length: int) -> TokenizedText:

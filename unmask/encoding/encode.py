@@ -111,7 +111,7 @@ def encode_tokenized(
         tally.cut += cut
     beginnings = _find_beginnings(backbone, list(fits), tokenizer, unique)
     before = [beginning.length if beginning else 0 for beginning in beginnings]
-    unique = [_after(text, before) for text in unique]
+    unique = [after_each(text, before) for text in unique]
     results: dict[Design, Vectors] = {}
     lengths = [text.longest for text in unique]
     threads = threads_for(backbone) if steady else threads_for(backbone, sum(lengths))
@@ -293,28 +293,30 @@ def _find_beginnings(
         find_beginning(
             backbone,
             [text.part(place) for text in texts],
-            partial(_features, backbone, [_under(design, tokenizer, place) for design in designs], prompt),
+            partial(features_of, backbone, [_under(design, tokenizer, place) for design in designs], prompt),
         )
         for place, prompt in enumerate(tokenizer.parts)
     ]
 
 
-def _after(text: TokenizedText, lengths: Sequence[int]) -> TokenizedText:
+def after_each(text: TokenizedText, lengths: Sequence[int]) -> TokenizedText:
     """The tokens of a text after so many in each prompt."""
     parts = [after(text.part(place), length) for place, length in enumerate(lengths)]
     return parts[0] if len(parts) == 1 else together(parts)
 
 
-def _features(
+def features_of(
     backbone: Backbone,
     designs: list[Design],
-    tokenizer: PromptTokenizer,
+    tokenizer: DesignTokenizer,
     texts: Sequence[TokenizedText],
     beginning: Beginning | None,
 ) -> list[Tensor]:
+    """The features of every design, for texts that share a batch and, in every prompt, a beginning."""
     # of words, the states that predict them: which values are the largest may turn on rounding
     dense = list(dict.fromkeys(Design(one.attention, one.prompt, one.pooling) if one.is_sparse else one for one in designs))
-    return [values for raw in _read(backbone, list(texts), dense, tokenizer, [beginning]).values() for values in raw.parts]
+    raws = _read(backbone, list(texts), dense, tokenizer, [beginning] * len(tokenizer.parts))
+    return [values for raw in raws.values() for values in raw.parts]
 
 
 def _together(raws: list[Raw]) -> Raw:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from unmask.designs.design import Design
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.encode import Tally, Vectors, encode_tokenized
+from unmask.encoding.encode import Tally, Vectors
 from unmask.encoding.features import Fit
+from unmask.encoding.questions import Question, encode_questions, opening_of
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
 from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore, key_of
 from unmask.errors import UnmaskError
@@ -31,7 +32,10 @@ _ATTEMPTS = 5  # to read the vectors, and to compute again those that were damag
 
 @dataclass
 class ComputeCost:
-    """The cost of computing: texts, tokens, seconds, and peak memory in bytes (of the process or of the device)."""
+    """The cost of computing: texts, tokens, seconds, and peak memory in bytes (of the process or of the device).
+
+    A prompt that shares the reading of texts with others costs what it would cost alone: its own tokens, at the speed that was measured.
+    """
 
     texts: int = 0
     tokens: int = 0
@@ -67,8 +71,8 @@ class ForwardPass:
 class SharedVectors:
     """Vectors of designs that share a forward pass, for the texts of one task. A text is computed when it is first needed.
 
-    what: names the work on a progress bar. tally: counts the distinct texts of the task, computed here or before. spent: the cost of what
-    was computed here.
+    what: names the work on a progress bar. companions: vectors of prompts that begin alike, for the same texts; each text is read once for
+    all of them. tally: counts the distinct texts of the task, computed here or before. spent: the cost of what was computed here.
     """
 
     source: ForwardPass
@@ -76,6 +80,7 @@ class SharedVectors:
     what: str
     tally: Tally = field(default_factory=Tally)
     spent: ComputeCost = field(default_factory=ComputeCost)
+    companions: Sequence[SharedVectors] = ()
     _seen: set[bytes] = field(default_factory=set)
 
     def get(self, design: Design, texts: Sequence[str], instruction: str | None) -> Vectors:
@@ -96,24 +101,40 @@ class SharedVectors:
         stores = [self.source.sizes, *(self.source.stored(design) for design in self.designs)]
         missing = {key: text for key, text in distinct.items() if any(key not in store for store in stores)}
         if missing:
-            self._compute(missing, instruction)
+            try:
+                self._compute(missing, instruction)
+            except UnmaskError:
+                if not self.companions:
+                    raise
+                self.companions = ()  # a prompt that fails takes no others with it
+                self._compute(missing, instruction)
         self._count([key for key in distinct if key not in self._seen])
         return self.source.stored(design).get(keys)
 
     def _compute(self, missing: Mapping[bytes, str], instruction: str | None) -> None:
-        source, keys = self.source, list(missing)
-        tokenized = list(source.prompts.tokenize(list(missing.values()), instruction))
-        fits = {design: source.fits[design] for design in self.designs}
-        with progress_bar(self.what, len(keys)) as advance:
-            for start, end in chunks([len(text.ids) for text in tokenized]):
-                chunk, began = tokenized[start:end], time.perf_counter()
-                by_design = encode_tokenized(
-                    source.backbone, source.prompts, fits, chunk, batch_tokens=source.budget, progress=advance
+        # these vectors are stored last: what a kill left of a chunk is then computed again in the same batches
+        together, keys = [*self.companions, self], list(missing)
+        questions = [shared._question(list(missing.values()), instruction) for shared in together]
+        with progress_bar(self.what, len(together) * len(keys)) as advance:
+            for start, end in chunks([len(text.ids) for text in questions[-1].texts]):
+                chunk, began = (
+                    [replace(question, texts=question.texts[start:end]) for question in questions],
+                    time.perf_counter(),
                 )
-                self._spend(chunk, time.perf_counter() - began)
-                source.sizes.add(keys[start:end], np.array([(len(text.ids), text.truncated) for text in chunk], np.int64))
-                for design, vectors in by_design.items():
-                    source.stored(design).add(keys[start:end], vectors)
+                answers = encode_questions(self.source.backbone, chunk, batch_tokens=self.source.budget, progress=advance)
+                pace = (time.perf_counter() - began) / answers.computed
+                for shared, question, vectors, alone in zip(together, chunk, answers.vectors, answers.alone, strict=True):
+                    shared._spend(question.texts, pace * alone)
+                    shared._store(keys[start:end], question.texts, vectors)
+
+    def _question(self, texts: Sequence[str], instruction: str | None) -> Question:
+        fits = {design: self.source.fits[design] for design in self.designs}
+        return Question(self.source.prompts, fits, list(self.source.prompts.tokenize(texts, instruction)))
+
+    def _store(self, keys: Sequence[bytes], texts: Sequence[TokenizedText], by_design: Mapping[Design, Vectors]) -> None:
+        self.source.sizes.add(keys, np.array([(len(text.ids), text.truncated) for text in texts], np.int64))
+        for design, vectors in by_design.items():
+            self.source.stored(design).add(keys, vectors)
 
     def _spend(self, chunk: Sequence[TokenizedText], seconds: float) -> None:
         self.spent.texts += len(chunk)
@@ -128,6 +149,16 @@ class SharedVectors:
             self.tally.tokens += int(sizes[:, 0].sum())
             self.tally.truncated += int(sizes[:, 1].sum())
             self._seen.update(new)
+
+
+def introduce(vectors: Sequence[SharedVectors]) -> None:
+    """Make vectors for the same texts companions if their prompts begin alike, one for each prompt."""
+    openings = [opening_of(shared.designs, shared.source.prompts) for shared in vectors]
+    for shared, opening in zip(vectors, openings, strict=True):
+        alike = [other for other, theirs in zip(vectors, openings, strict=True) if opening is not None and theirs == opening]
+        by_prompt = {other.source.prompts.name: other for other in reversed(alike)}
+        by_prompt.pop(shared.source.prompts.name, None)
+        shared.companions = list(by_prompt.values())
 
 
 def chunks(lengths: Sequence[int], most: int = _CHUNK) -> Iterator[tuple[int, int]]:

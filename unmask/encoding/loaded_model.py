@@ -10,7 +10,8 @@ from unmask.designs.design import Design
 from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
-from unmask.encoding.encode import Vectors, encode_designs, fit_designs, group_by_pass
+from unmask.encoding.encode import Vectors, fit_designs, group_by_pass
+from unmask.encoding.questions import Question, alike, encode_questions
 from unmask.encoding.several_prompts import DesignTokenizer, tokenizer_of
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.io.terminal import progress_bar
@@ -60,8 +61,9 @@ class LoadedModel:
     ) -> dict[Design, Vectors]:
         """Vectors of every design, each of shape (text, dim). Designs that share attention and prompt share the forward passes.
 
-        Standardisation and alpha are fitted on the reference sentences of this package. Raises UnmaskError for a design that the model
-        cannot serve, before any text is computed, and AttentionError for an attention that the model does not obey.
+        Causal designs of the last token also share the reading of a text, if their prompts begin alike. Standardisation and alpha are
+        fitted on the reference sentences of this package. Raises UnmaskError for a design that the model cannot serve, before any text is
+        computed, and AttentionError for an attention that the model does not obey.
         """
         backbone = self.backbone
         for design in designs:
@@ -70,13 +72,19 @@ class LoadedModel:
         vectors: dict[Design, Vectors] = {}
         budget = batch_tokens or default_batch_tokens(backbone)
         groups = group_by_pass(designs)
+        prompts = {prompt: self.prompt_tokenizer(prompt, max_length) for _, prompt in groups}
         with progress_bar("reading texts", len(groups) * len(texts)) as advance:
-            for (attention, prompt), group in groups.items():
+            for passes in alike(groups, prompts):
+                attention = passes[0][0]
                 if backbone.attention != attention:
                     backbone.set_attention(attention)
-                tokenizer = self.prompt_tokenizer(prompt, max_length)
-                fits = fit_designs(backbone, tokenizer, group, reference_texts(), batch_tokens=budget)
-                vectors |= encode_designs(backbone, tokenizer, fits, texts, batch_tokens=budget, progress=advance)
+                questions = []
+                for key in passes:
+                    tokenizer = prompts[key[1]]
+                    fits = fit_designs(backbone, tokenizer, groups[key], reference_texts(), batch_tokens=budget)
+                    questions.append(Question(tokenizer, fits, list(tokenizer.tokenize(texts))))
+                answers = encode_questions(backbone, questions, batch_tokens=budget, progress=advance)
+                vectors |= {design: values for answer in answers.vectors for design, values in answer.items()}
         return vectors
 
 

@@ -38,6 +38,12 @@ class SeveralPrompts:
         return any(part.takes_instruction for part in self.parts)
 
     @property
+    def opening(self) -> str | None:
+        """What stands before the first text in every prompt; None if that differs, or if an instruction could stand there."""
+        openings = {part.opening for part in self.parts}
+        return openings.pop() if len(openings) == 1 else None
+
+    @property
     def template(self) -> str:
         """The templates of all prompts, as JSON."""
         return json.dumps([part.template for part in self.parts], ensure_ascii=False)

@@ -200,6 +200,11 @@ class PromptTokenizer:
         [(ids, _, copies, _)] = self._rendered([""], instruction)
         return (self.max_length - len(ids) - self.prompt.appends_eos) // len(copies)
 
+    @property
+    def opening(self) -> str | None:
+        """What stands before the first text; None if an instruction could stand there."""
+        return None if self.prompt.takes_instruction else self._with.pieces[0][0]
+
     def ends_with_text(self, instruction: str | None = None) -> bool:
         """Whether the prompt has the text once, and nothing after it."""
         pieces = (self._with if instruction else self._without).pieces

@@ -20,10 +20,11 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.encode import Vectors, fit_designs, group_by_pass
 from unmask.encoding.features import Fit
-from unmask.encoding.forward_pass import ForwardPass, SharedVectors
+from unmask.encoding.forward_pass import ForwardPass, SharedVectors, introduce
 from unmask.encoding.lexical import KEPT, dot_products
 from unmask.encoding.loaded_model import LoadedModel
-from unmask.encoding.several_prompts import tokenizer_of
+from unmask.encoding.questions import alike
+from unmask.encoding.several_prompts import DesignTokenizer, tokenizer_of
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import require_package
@@ -242,38 +243,51 @@ def _fill(
     prompts = {design.prompt: tokenizer_of(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
     name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {_hash(plan.reference)}"
-    for (attention, prompt), sharing in group_by_pass(plan.designs.values()).items():
-        group = {label: design for label, design in plan.designs.items() if design in sharing}
-        tasks = [task for task in plan.tasks if planned.missing(group, task)]
-        if not tasks:
-            continue
-        if backbone.attention != attention:
-            backbone.set_attention(attention)
-        for task in tasks:
-            if isinstance(task, LocalTask) and is_of_words(task.kind):
-                _score_on_words(
-                    planned, LoadedModel(backbone, tokenizer, plan.source), task, planned.missing(group, task), budget
-                )
-        tasks = [task for task in tasks if not is_of_words(task.kind)]
-        wanted = dict.fromkeys(design for task in tasks for design in planned.missing(group, task).values())
-        if not wanted:
-            continue
-        wanted |= dict.fromkeys(planned.beside.get((attention, prompt), ()))
-        fitted |= {design: saved for design in wanted if (saved := plan.own_fit(design))}
-        others = [design for design in wanted if design not in fitted]
-        give_up = partial(planned.give_up_design, group, tasks)
-        fitted |= fit_designs(backbone, prompts[prompt], others, plan.reference, batch_tokens=budget, give_up=give_up)
-        fits = {design: fitted[design] for design in wanted if design in fitted}
-        passes = {}
-        for one in prompts[prompt].parts:
-            features = dict.fromkeys(planned.beside.get((attention, one.name), ()), Fit())
-            passes[one.name] = ForwardPass(backbone, one, fits if one is prompts[prompt] else features, cache, name, budget)
-        group = {label: design for label, design in group.items() if design in fits}
-        for task in tasks:
-            if missing := planned.missing(group, task):
-                _score_group(planned, passes, fits, task, missing)
+    groups = group_by_pass(plan.designs.values())
+    for keys in alike(groups, prompts):
+        ready: list[tuple[dict[str, Design], dict[str, ForwardPass], dict[Design, Fit]]] = []
+        for attention, prompt in keys:
+            group = {label: design for label, design in plan.designs.items() if design in groups[attention, prompt]}
+            if not any(planned.missing(group, task) for task in plan.tasks):
+                continue
+            if backbone.attention != attention:
+                backbone.set_attention(attention)
+            _score_on_words(planned, LoadedModel(backbone, tokenizer, plan.source), group, budget)
+            fits = _fits(planned, backbone, prompts[prompt], group, fitted, budget)
+            passes = {}
+            for one in prompts[prompt].parts:
+                features = dict.fromkeys(planned.beside.get((attention, one.name), ()), Fit())
+                own = fits if one is prompts[prompt] else features
+                passes[one.name] = ForwardPass(backbone, one, own, cache, name, budget)
+            ready.append(({label: design for label, design in group.items() if design in fits}, passes, fits))
+        for task in plan.tasks:
+            if not is_of_words(task.kind):
+                _score_together(planned, ready, task)
     if cache.damaged:
         say(f"{cache.damaged} blocks of vectors were damaged and have been computed again")
+
+
+def _fits(
+    planned: PlannedResults,
+    backbone: Backbone,
+    tokenizer: DesignTokenizer,
+    group: Mapping[str, Design],
+    fitted: dict[Design, Fit],
+    budget: int,
+) -> dict[Design, Fit]:
+    """The fits of a group's designs without a score, and of those beside them. New ones go into `fitted`."""
+    plan = planned.plan
+    tasks = [task for task in plan.tasks if not is_of_words(task.kind)]
+    wanted = dict.fromkeys(design for task in tasks for design in planned.missing(group, task).values())
+    if not wanted:
+        return {}
+    first = next(iter(wanted))
+    wanted |= dict.fromkeys(planned.beside.get((first.attention, first.prompt), ()))
+    fitted |= {design: saved for design in wanted if (saved := plan.own_fit(design))}
+    others = [design for design in wanted if design not in fitted]
+    give_up = partial(planned.give_up_design, group, tasks)
+    fitted |= fit_designs(backbone, tokenizer, others, plan.reference, batch_tokens=budget, give_up=give_up)
+    return {design: fitted[design] for design in wanted if design in fitted}
 
 
 def _provenance(backbone: Backbone) -> dict[str, Any]:
@@ -299,21 +313,36 @@ def _shared_vectors(planned: PlannedResults, source: ForwardPass, task: Task, mi
     return SharedVectors(source, [design for design in designs if design in source.fits], f"{prompt} on {task.name}")
 
 
+def _score_together(
+    planned: PlannedResults,
+    groups: Sequence[tuple[Mapping[str, Design], Mapping[str, ForwardPass], Mapping[Design, Fit]]],
+    task: Task,
+) -> None:
+    """Score groups of designs on one task: their designs, forward passes by prompt, and fits. Prompts that begin alike read a text once."""
+    scored = []
+    for group, passes, fits in groups:
+        if missing := planned.missing(group, task):
+            by_prompt = {prompt: _shared_vectors(planned, source, task, missing) for prompt, source in passes.items()}
+            scored.append((missing, by_prompt, fits))
+    introduce([shared for _, by_prompt, _ in scored for shared in by_prompt.values()])
+    for missing, by_prompt, fits in scored:
+        _score_group(planned, by_prompt, fits, task, missing)
+
+
 def _score_group(
     planned: PlannedResults,
-    passes: Mapping[str, ForwardPass],
+    by_prompt: Mapping[str, SharedVectors],
     fits: Mapping[Design, Fit],
     task: Task,
     missing: Mapping[str, Design],
 ) -> None:
-    """Score the designs of one prompt, or of the same several prompts, on one task. passes: by prompt."""
+    """Score the designs of one prompt, or of the same several prompts, on one task."""
     from unmask.tasks.mteb.evaluator import evaluate
 
-    backbone = next(iter(passes.values())).backbone
-    say(f"{backbone.attention}/{AND.join(passes)} on {task.name}: {', '.join(missing)}")
-    provenance = _provenance(backbone)
-    by_prompt = {prompt: _shared_vectors(planned, source, task, missing) for prompt, source in passes.items()}
     shared = AveragedVectors(by_prompt, fits) if len(by_prompt) > 1 else next(iter(by_prompt.values()))
+    backbone = next(iter(by_prompt.values())).source.backbone
+    say(f"{backbone.attention}/{AND.join(by_prompt)} on {task.name}: {', '.join(missing)}")
+    provenance = _provenance(backbone)
     for label, design in missing.items():
         widths = [0]
 
@@ -339,10 +368,16 @@ def _score_group(
             planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **cost))
 
 
-def _score_on_words(
+def _score_on_words(planned: PlannedResults, model: LoadedModel, group: Mapping[str, Design], budget: int) -> None:
+    """Score the designs of one attention on the word-level tasks, with one probe for each layer that they read."""
+    for task in planned.plan.tasks:
+        if isinstance(task, LocalTask) and is_of_words(task.kind) and (missing := planned.missing(group, task)):
+            _score_on_task_of_words(planned, model, task, missing, budget)
+
+
+def _score_on_task_of_words(
     planned: PlannedResults, model: LoadedModel, task: LocalTask, missing: Mapping[str, Design], budget: int
 ) -> None:
-    """Score the designs of one attention on a word-level task, with one probe for each layer that they read."""
     from unmask.evaluation.word_scores import score_words
 
     backbone = model.backbone

@@ -1,0 +1,223 @@
+"""One reading, many questions: the vectors of each prompt alone, for every family; fewer tokens; and not where it would be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.families import FAMILIES
+from unmask.designs.design import Design
+from unmask.embedder import Embedder
+from unmask.encoding import beginnings
+from unmask.encoding.backbone import Backbone
+from unmask.encoding.encode import Vectors, encode_designs, group_by_pass
+from unmask.encoding.features import Fit
+from unmask.encoding.questions import Answers, Question, alike, encode_questions
+from unmask.encoding.tokenization import PromptTokenizer
+from unmask.errors import UnmaskError
+
+FIRST = ("{text}\nThis is about one thing:", "{text}\nIn one word, its style is", "{text}")
+INSIDE = ("eol", "sentiment")
+TEXTS = [f"{'Someone plays a guitar. ' * (place % 5)}text {place}" for place in range(20)]
+CANNOT = ("mamba",)  # its layers keep a state, not keys and values
+
+
+def designs_of(prompts: Sequence[str], reading: str = "last") -> list[Design]:
+    return [Design.parse(f"causal/{prompt}/{reading}") for prompt in prompts]
+
+
+def asked(
+    embedder: Embedder, designs: Sequence[Design], texts: Sequence[str] = TEXTS, budget: int = 512, **rest: Any
+) -> Answers:
+    tokenizers = {design.prompt: PromptTokenizer(embedder.tokenizer, design.prompt, 256) for design in designs}
+    questions = [
+        Question(tokenizers[prompt], dict.fromkeys(group, Fit()), list(tokenizers[prompt].tokenize(texts)))
+        for (_, prompt), group in group_by_pass(designs).items()
+    ]
+    return encode_questions(embedder.backbone, questions, batch_tokens=budget, **rest)
+
+
+def merged(answers: Answers) -> dict[Design, Vectors]:
+    return {design: values for vectors in answers.vectors for design, values in vectors.items()}
+
+
+def alone(embedder: Embedder, design: Design, texts: Sequence[str] = TEXTS) -> Vectors:
+    tokenizer = PromptTokenizer(embedder.tokenizer, design.prompt, 256)
+    whole = [list(tokenizer.tokenize([text])) for text in texts]
+    fits = {design: Fit()}
+    return np.concatenate(
+        [
+            encode_designs(embedder.backbone, tokenizer, fits, [text], batch_tokens=512)[design]
+            for text, _ in zip(texts, whole, strict=True)
+        ]
+    )
+
+
+def was_shared(answers: Answers) -> bool:
+    return answers.computed < sum(answers.alone)
+
+
+def same(got: Vectors, expected: Vectors, limit: float = 1e-5) -> bool:
+    return bool(np.abs(got - expected).max() <= limit * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("prompts", [FIRST, INSIDE], ids=["text first", "text inside"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_vectors_are_those_of_each_text_alone_under_each_prompt(
+    family: str, prompts: tuple[str, ...], pico: Callable[..., Embedder]
+) -> None:
+    embedder = pico("causal/plain/last", family=family)
+    answers = asked(embedder, designs_of(prompts, "last@all"))
+    for design, vectors in merged(answers).items():
+        assert same(vectors, alone(embedder, design)), design.name
+    assert was_shared(answers) == (family not in CANNOT)
+
+
+@pytest.mark.parametrize("reading", ["last/routing", "last/concat", "last/sum:1", "last@2"])
+def test_every_feature_is_that_of_whole_prompts(reading: str, pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/last", family="olmoe")
+    answers = asked(embedder, designs_of(FIRST, reading))
+    assert was_shared(answers)
+    for design, vectors in merged(answers).items():
+        assert same(vectors, alone(embedder, design), 1e-4)
+
+
+def test_order_and_copies_of_texts_do_not_matter(pico: Callable[..., Embedder]) -> None:
+    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
+    order = [*range(19, -1, -1), 3, 3, 7]
+    forth, back = merged(asked(embedder, designs)), merged(asked(embedder, designs, [TEXTS[place] for place in order], 96))
+    for design in designs:
+        assert same(back[design], forth[design][order])
+
+
+def test_a_text_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
+    tokens: list[int] = []
+    forward = type(embedder.backbone.model).forward
+
+    def counting(self: Any, input_ids: Any, attention_mask: Any = None, **named: Any) -> Any:
+        own = attention_mask[:, -input_ids.shape[1] :] if attention_mask is not None else np.ones(input_ids.shape)
+        tokens.append(int(own.sum()))
+        return forward(self, input_ids=input_ids, attention_mask=attention_mask, **named)
+
+    monkeypatch.setattr(type(embedder.backbone.model), "forward", counting)
+    answers = asked(embedder, designs)
+    check = 0
+    for design in designs:  # two texts are computed whole, and once more in the shared way
+        lengths = [len(text.ids) for text in PromptTokenizer(embedder.tokenizer, design.prompt, 256).tokenize(TEXTS)]
+        check += min(lengths) + max(lengths)
+    assert answers.computed < sum(tokens) <= answers.computed + 2 * check
+    assert answers.computed < 0.5 * sum(answers.alone)
+    plain = [
+        sum(len(text.ids) for text in PromptTokenizer(embedder.tokenizer, one.prompt, 256).tokenize(TEXTS)) for one in designs
+    ]
+    assert answers.alone == plain
+
+
+def test_texts_without_a_token_alike_and_cut_texts_are_right(pico: Callable[..., Embedder]) -> None:
+    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
+    texts = ["", *TEXTS, "A very long text. " * 60]
+    answers = asked(embedder, designs, texts)
+    assert was_shared(answers)
+    for design, vectors in merged(answers).items():
+        assert same(vectors, alone(embedder, design, texts))
+
+
+def test_progress_counts_each_text_under_each_prompt(pico: Callable[..., Embedder]) -> None:
+    for family in ("llama", "mamba"):
+        steps: list[int] = []
+        asked(pico("causal/plain/last", family=family), designs_of(FIRST), [*TEXTS, TEXTS[0]], 96, progress=steps.append)
+        assert sum(steps) == 3 * 21 and len(steps) > 3
+
+
+def test_threads_give_the_same_vectors(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
+    one = merged(asked(embedder, designs, budget=96))
+    monkeypatch.setattr("unmask.encoding.questions.threads_for", lambda *_: 2)
+    two = merged(asked(embedder, designs, budget=96))
+    assert all(same(two[design], one[design]) for design in designs)
+
+
+def test_a_model_that_goes_on_wrongly_computes_whole_prompts(
+    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
+    begin = Backbone.beginning
+
+    def shifted(self: Backbone, ids: Any) -> Any:
+        """Keys and values of other tokens."""
+        return begin(self, [[*own[1:], *own[:1]] for own in ids])
+
+    monkeypatch.setattr(Backbone, "beginning", shifted)
+    answers = asked(embedder, designs)
+    assert not was_shared(answers)
+    for design, vectors in merged(answers).items():
+        assert same(vectors, alone(embedder, design))
+
+
+@pytest.mark.parametrize(
+    ("designs", "count"),
+    [
+        ([*designs_of(FIRST), *designs_of(FIRST[:1], "mean")], 20),
+        (designs_of(FIRST), 7),
+        (designs_of(["{text}", "eol"]), 20),
+        (designs_of(FIRST[:1]), 20),
+        ([Design.parse(f"bidirectional/{prompt}/last") for prompt in FIRST], 20),
+    ],
+    ids=["the text is pooled", "few texts", "other beginnings", "one prompt", "tokens see what follows"],
+)
+def test_where_it_is_wrong_or_saves_little_prompts_are_computed_whole(
+    designs: list[Design], count: int, pico: Callable[..., Embedder]
+) -> None:
+    embedder = pico(f"{designs[0].attention}/plain/last")
+    answers = asked(embedder, designs, TEXTS[:count])
+    assert not was_shared(answers)
+    for design, vectors in merged(answers).items():
+        assert same(vectors, alone(embedder, design, TEXTS[:count]))
+
+
+def test_a_long_instruction_before_short_texts_is_shared_over_texts_instead(
+    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = "Somebody wants to know what a short text is about, so read it: "
+    designs, texts = designs_of([f"{opening}{{text}} A", f"{opening}{{text}} B"]), [f"{place}" for place in range(20)]
+    embedder = pico("causal/plain/last")
+    answers = asked(embedder, designs, texts)
+    assert not was_shared(answers)
+    monkeypatch.setattr(beginnings, "_FEWEST", 10_000)
+    assert answers.computed < 0.5 * asked(embedder, designs, texts).computed
+
+
+def test_a_vector_that_is_not_finite_is_refused(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/last")
+    ids = next(PromptTokenizer(embedder.tokenizer, FIRST[0], 256).tokenize(["text 7"])).ids
+    only = set(ids) - {one for text in TEXTS[:7] for one in embedder.tokenizer(text)["input_ids"]}
+    assert only
+    embedder.backbone.model.get_input_embeddings().weight.data[sorted(only)] = float("nan")
+    with pytest.raises(UnmaskError, match="not finite"):
+        asked(embedder, designs_of(FIRST))
+
+
+def test_prompts_that_begin_alike_stand_together(pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/last")
+    names = [
+        "causal/eol/last",
+        "causal/{text} is/last",
+        "causal/sentiment/last/zscore",
+        "causal/plain/last",
+        "causal/style/mean",
+    ]
+    names += ["causal/instruction/last", "bidirectional/eol/last", "bidirectional/style/last"]
+    groups = group_by_pass(map(Design.parse, names))
+    tokenizers = {prompt: PromptTokenizer(embedder.tokenizer, prompt, 256) for _, prompt in groups}
+    assert alike(groups, tokenizers) == [
+        [("causal", "eol"), ("causal", "sentiment")],
+        [("causal", "{text} is"), ("causal", "plain")],
+        [("causal", "style")],
+        [("causal", "instruction")],
+        [("bidirectional", "eol")],
+        [("bidirectional", "style")],
+    ]
