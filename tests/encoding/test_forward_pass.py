@@ -20,7 +20,7 @@ from unmask.encoding.features import Fit
 from unmask.encoding.forward_pass import ForwardPass, SharedVectors, chunks
 from unmask.encoding.questions import Answers, encode_questions
 from unmask.encoding.tokenization import PromptTokenizer
-from unmask.encoding.vector_store import StoredRows, VectorStore
+from unmask.encoding.vector_store import StoredRows, VectorStore, key_of
 from unmask.errors import UnmaskError
 
 MEAN, LAST = Design(pooling="mean"), Design(pooling="last")
@@ -225,6 +225,8 @@ def test_companions_that_were_stopped_go_on_to_the_same_bits(
             patch.setattr(StoredRows, "add", stopped)
             companions(embedder, folder, ONE, OTHER)[0].get(ONE, TEXTS, None)
         again = companions(embedder, folder, ONE, OTHER)
+        one, other = (vectors.source.stored(vectors.designs[0]) for vectors in again)
+        assert all(key_of(text, None) in other for text in TEXTS if key_of(text, None) in one)
         for vectors, expected in zip(again, whole, strict=True):
             np.testing.assert_array_equal(vectors.get(vectors.designs[0], TEXTS, None), expected)
 

@@ -13,7 +13,9 @@ from tests.conftest import TEXTS
 from tests.probing.models import pico_model
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding import beginnings
 from unmask.encoding.encode import group_by_pass
+from unmask.encoding.questions import Answers, encode_questions
 from unmask.errors import UnmaskError
 
 DESIGNS = [
@@ -43,6 +45,25 @@ def test_designs_share_passes_and_attention_is_switched_once() -> None:
         ("causal", "plain", 1),
         ("bidirectional", "plain", 1),
     ]
+
+
+def test_prompts_that_begin_alike_read_a_text_once(
+    tokenizer: Any, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Answers] = []
+
+    def encode(*args: Any, **options: Any) -> Answers:
+        answers.append(encode_questions(*args, **options))
+        return answers[-1]
+
+    monkeypatch.setattr("unmask.encoding.loaded_model.encode_questions", encode)
+    monkeypatch.setattr(beginnings, "_FEWEST", 2)
+    designs = [Design.parse(f"causal/{prompt}/last") for prompt in ("eol", "plain", "style", "tone")]
+    found = pico_model(tokenizer, "causal", "olmoe").encode(designs, TEXTS)
+    assert [len(answer.vectors) for answer in answers] == [3, 1]
+    assert answers[0].computed < sum(answers[0].alone)
+    for design in designs:
+        np.testing.assert_allclose(found[design], pico(design.name, family="olmoe").encode(TEXTS), atol=2e-5)
 
 
 @pytest.fixture

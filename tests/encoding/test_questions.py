@@ -45,14 +45,9 @@ def merged(answers: Answers) -> dict[Design, Vectors]:
 
 
 def alone(embedder: Embedder, design: Design, texts: Sequence[str] = TEXTS) -> Vectors:
-    tokenizer = PromptTokenizer(embedder.tokenizer, design.prompt, 256)
-    whole = [list(tokenizer.tokenize([text])) for text in texts]
-    fits = {design: Fit()}
+    tokenizer, fits = PromptTokenizer(embedder.tokenizer, design.prompt, 256), {design: Fit()}
     return np.concatenate(
-        [
-            encode_designs(embedder.backbone, tokenizer, fits, [text], batch_tokens=512)[design]
-            for text, _ in zip(texts, whole, strict=True)
-        ]
+        [encode_designs(embedder.backbone, tokenizer, fits, [text], batch_tokens=512)[design] for text in texts]
     )
 
 
@@ -210,7 +205,7 @@ def test_prompts_that_begin_alike_stand_together(pico: Callable[..., Embedder]) 
         "causal/plain/last",
         "causal/style/mean",
     ]
-    names += ["causal/instruction/last", "bidirectional/eol/last", "bidirectional/style/last"]
+    names += ["causal/instruction/last", "causal/instruction-eos/last", "bidirectional/eol/last", "bidirectional/style/last"]
     groups = group_by_pass(map(Design.parse, names))
     tokenizers = {prompt: PromptTokenizer(embedder.tokenizer, prompt, 256) for _, prompt in groups}
     assert alike(groups, tokenizers) == [
@@ -218,6 +213,7 @@ def test_prompts_that_begin_alike_stand_together(pico: Callable[..., Embedder]) 
         [("causal", "{text} is"), ("causal", "plain")],
         [("causal", "style")],
         [("causal", "instruction")],
+        [("causal", "instruction-eos")],
         [("bidirectional", "eol")],
         [("bidirectional", "style")],
     ]

@@ -116,7 +116,8 @@ class SharedVectors:
         together, keys = [*self.companions, self], list(missing)
         questions = [shared._question(list(missing.values()), instruction) for shared in together]
         with progress_bar(self.what, len(together) * len(keys)) as advance:
-            for start, end in chunks([len(text.ids) for text in questions[-1].texts]):
+            sizes = zip(*([len(text.ids) for text in question.texts] for question in questions), strict=True)
+            for start, end in chunks([sum(lengths) for lengths in sizes]):
                 chunk, began = (
                     [replace(question, texts=question.texts[start:end]) for question in questions],
                     time.perf_counter(),

@@ -1,0 +1,77 @@
+"""What one reading for many questions is worth: time and tokens of several prompts that begin with the text, together and one by one.
+
+    python -m benchmarks.questions [--model smollm2] [--texts 60] [--questions 4] [--repeats 3] [--smoke]
+
+Texts are STSB sentences and SciFact abstracts. The two ways take turns on the same texts, and the ratio is that of their best times, so
+that a busy machine hurts both alike. The last column is the largest difference of their vectors, as a share of the largest value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks import _inputs
+from benchmarks.encode import best_times, texts
+from unmask import Design, Embedder
+from unmask.encoding.encode import Vectors, encode_tokenized
+from unmask.encoding.features import Fit
+from unmask.encoding.questions import Question, encode_questions
+from unmask.encoding.tokenization import PromptTokenizer
+
+QUESTIONS = (
+    "{text}\nThis is about one thing:",
+    "{text}\nIn one word, the topic is",
+    "{text}\nIn one word, its style is",
+    "{text}\nIn one word, its tone is",
+    "{text}\nSomebody who looks for this asks about",
+    "{text}\nThe field of this text is",
+    "{text}\nThis was written to",
+    "{text}\nThe most important word here is",
+)
+
+
+def measure(embedder: Embedder, kind: str, some: Sequence[str], prompts: Sequence[str], repeats: int) -> None:
+    """Print a line: how much faster the prompts are together, and how many of the tokens they compute."""
+    backbone, budget = embedder.backbone, embedder.batch_tokens
+    questions = []
+    for prompt in prompts:
+        tokenizer = PromptTokenizer(embedder.tokenizer, prompt, backbone.within_positions(embedder.max_length))
+        questions.append(Question(tokenizer, {Design("causal", prompt, "last"): Fit()}, list(tokenizer.tokenize(some))))
+
+    def one_by_one() -> list[dict[Design, Vectors]]:
+        return [encode_tokenized(backbone, one.tokenizer, dict(one.fits), one.texts, batch_tokens=budget) for one in questions]
+
+    answers = encode_questions(backbone, questions, batch_tokens=budget)
+    plain, together = _stacked(one_by_one()), _stacked(answers.vectors)
+    difference = np.abs(plain - together).max() / np.abs(plain).max()
+    competitors = {
+        "together": lambda: encode_questions(backbone, questions, batch_tokens=budget),
+        "one by one": one_by_one,
+    }
+    times = best_times(competitors, repeats)
+    ratio, share = times["one by one"] / times["together"], answers.computed / sum(answers.alone)
+    print(f"{kind:12}{len(some):7}{len(prompts):11}{ratio:11.2f} x{share:10.1%}{difference:12.1e}", flush=True)
+
+
+def _stacked(vectors: Sequence[dict[Design, Vectors]]) -> Vectors:
+    return np.concatenate([values for by_design in vectors for values in by_design.values()])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Load the model once, and measure sentences and abstracts."""
+    parser = _inputs.parser(__doc__)
+    parser.add_argument("--texts", type=int, default=60)
+    parser.add_argument("--questions", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args(arguments)
+    count, repeats = (24, 1) if given.smoke else (given.texts, given.repeats)
+    embedder = Embedder.from_pretrained(_inputs.model_of(given), "causal/plain/last")
+    print(f"{'':12}{'texts':>7}{'questions':>11}{'together':>13}{'tokens':>10}{'difference':>12}")
+    for kind, some in texts(count, given.smoke).items():
+        measure(embedder, kind, some, QUESTIONS[: given.questions], repeats)
+
+
+if __name__ == "__main__":
+    main()
