@@ -151,7 +151,12 @@ def companions(embedder: Embedder, folder: Path, *designs: Design) -> list[Share
     store = VectorStore(folder)
     sources = [
         ForwardPass(
-            embedder.backbone, PromptTokenizer(embedder.tokenizer, design.prompt, 256), {design: Fit()}, store, "weights", 256
+            embedder.backbone,
+            PromptTokenizer(embedder.tokenizer, design.require_one_prompt("This"), 256),
+            {design: Fit()},
+            store,
+            "weights",
+            256,
         )
         for design in designs
     ]

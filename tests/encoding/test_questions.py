@@ -16,7 +16,7 @@ from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import Vectors, encode_designs, group_by_pass
 from unmask.encoding.features import Fit
 from unmask.encoding.questions import Answers, Question, alike, encode_questions
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.several_prompts import tokenizer_of
 from unmask.errors import UnmaskError
 
 FIRST = ("{text}\nThis is about one thing:", "{text}\nIn one word, its style is", "{text}")
@@ -32,7 +32,7 @@ def designs_of(prompts: Sequence[str], reading: str = "last") -> list[Design]:
 def asked(
     embedder: Embedder, designs: Sequence[Design], texts: Sequence[str] = TEXTS, budget: int = 512, **rest: Any
 ) -> Answers:
-    tokenizers = {design.prompt: PromptTokenizer(embedder.tokenizer, design.prompt, 256) for design in designs}
+    tokenizers = {design.prompt: tokenizer_of(embedder.tokenizer, design.prompt, 256) for design in designs}
     questions = [
         Question(tokenizers[prompt], dict.fromkeys(group, Fit()), list(tokenizers[prompt].tokenize(texts)))
         for (_, prompt), group in group_by_pass(designs).items()
@@ -45,7 +45,7 @@ def merged(answers: Answers) -> dict[Design, Vectors]:
 
 
 def alone(embedder: Embedder, design: Design, texts: Sequence[str] = TEXTS) -> Vectors:
-    tokenizer, fits = PromptTokenizer(embedder.tokenizer, design.prompt, 256), {design: Fit()}
+    tokenizer, fits = tokenizer_of(embedder.tokenizer, design.prompt, 256), {design: Fit()}
     return np.concatenate(
         [encode_designs(embedder.backbone, tokenizer, fits, [text], batch_tokens=512)[design] for text in texts]
     )
@@ -80,6 +80,17 @@ def test_every_feature_is_that_of_whole_prompts(reading: str, pico: Callable[...
         assert same(vectors, alone(embedder, design), 1e-4)
 
 
+@pytest.mark.parametrize("reading", ["last", "last/concat"])
+def test_a_design_that_averages_prompts_goes_on_to_each_of_them(reading: str, pico: Callable[..., Embedder]) -> None:
+    embedder = pico("causal/plain/last", family="olmoe")
+    names = [f"causal/eol+style+tone/{reading}", f"causal/sentiment/{reading}"]
+    for designs in (names, names[:1]):
+        answers = asked(embedder, list(map(Design.parse, designs)))
+        assert was_shared(answers)
+        for design, vectors in merged(answers).items():
+            assert same(vectors, alone(embedder, design), 1e-4)
+
+
 def test_order_and_copies_of_texts_do_not_matter(pico: Callable[..., Embedder]) -> None:
     embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
     order = [*range(19, -1, -1), 3, 3, 7]
@@ -102,12 +113,12 @@ def test_a_text_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pyt
     answers = asked(embedder, designs)
     check = 0
     for design in designs:  # two texts are computed whole, and once more in the shared way
-        lengths = [len(text.ids) for text in PromptTokenizer(embedder.tokenizer, design.prompt, 256).tokenize(TEXTS)]
+        lengths = [len(text.ids) for text in tokenizer_of(embedder.tokenizer, design.prompt, 256).tokenize(TEXTS)]
         check += min(lengths) + max(lengths)
     assert answers.computed < sum(tokens) <= answers.computed + 2 * check
     assert answers.computed < 0.5 * sum(answers.alone)
     plain = [
-        sum(len(text.ids) for text in PromptTokenizer(embedder.tokenizer, one.prompt, 256).tokenize(TEXTS)) for one in designs
+        sum(len(text.ids) for text in tokenizer_of(embedder.tokenizer, one.prompt, 256).tokenize(TEXTS)) for one in designs
     ]
     assert answers.alone == plain
 
@@ -188,7 +199,7 @@ def test_a_long_instruction_before_short_texts_is_shared_over_texts_instead(
 
 def test_a_vector_that_is_not_finite_is_refused(pico: Callable[..., Embedder]) -> None:
     embedder = pico("causal/plain/last")
-    ids = next(PromptTokenizer(embedder.tokenizer, FIRST[0], 256).tokenize(["text 7"])).ids
+    ids = next(tokenizer_of(embedder.tokenizer, FIRST[0], 256).tokenize(["text 7"])).ids
     only = set(ids) - {one for text in TEXTS[:7] for one in embedder.tokenizer(text)["input_ids"]}
     assert only
     embedder.backbone.model.get_input_embeddings().weight.data[sorted(only)] = float("nan")
@@ -205,13 +216,21 @@ def test_prompts_that_begin_alike_stand_together(pico: Callable[..., Embedder]) 
         "causal/plain/last",
         "causal/style/mean",
     ]
-    names += ["causal/instruction/last", "causal/instruction-eos/last", "bidirectional/eol/last", "bidirectional/style/last"]
+    names += [
+        "causal/style+tone/last",
+        "causal/eol+plain/last",
+        "causal/instruction/last",
+        "causal/instruction-eos/last",
+        "bidirectional/eol/last",
+        "bidirectional/style/last",
+    ]
     groups = group_by_pass(map(Design.parse, names))
-    tokenizers = {prompt: PromptTokenizer(embedder.tokenizer, prompt, 256) for _, prompt in groups}
+    tokenizers = {prompt: tokenizer_of(embedder.tokenizer, prompt, 256) for _, prompt in groups}
     assert alike(groups, tokenizers) == [
-        [("causal", "eol"), ("causal", "sentiment")],
+        [("causal", "eol"), ("causal", "sentiment"), ("causal", ("style", "tone"))],
         [("causal", "{text} is"), ("causal", "plain")],
         [("causal", "style")],
+        [("causal", ("eol", "plain"))],
         [("causal", "instruction")],
         [("causal", "instruction-eos")],
         [("bidirectional", "eol")],
