@@ -17,7 +17,7 @@ from unmask.encoding import beginnings, questions
 from unmask.encoding import forward_pass as passes
 from unmask.encoding.encode import encode_tokenized
 from unmask.encoding.features import Fit
-from unmask.encoding.forward_pass import ForwardPass, SharedVectors, chunks
+from unmask.encoding.forward_pass import ForwardPass, SharedVectors, chunks, introduce
 from unmask.encoding.questions import Answers, encode_questions
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.encoding.vector_store import StoredRows, VectorStore, key_of
@@ -161,8 +161,7 @@ def companions(embedder: Embedder, folder: Path, *designs: Design) -> list[Share
         for design in designs
     ]
     found = [SharedVectors(source, [design], "a task") for source, design in zip(sources, designs, strict=True)]
-    for vectors in found:
-        vectors.companions = [other for other in found if other is not vectors]
+    introduce(found)
     return found
 
 
@@ -177,6 +176,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Answers]:
 
     monkeypatch.setattr(passes, "encode_questions", encode)
     return seen
+
+
+def test_companions_have_prompts_that_begin_alike(embedder: Embedder, tmp_path: Path) -> None:
+    names = ["{text} means/last", "eol/last", "{text} is/last", "{text} is/last@1", "{text} has/mean", "style/last"]
+    found = companions(embedder, tmp_path, *(Design.parse(f"causal/{name}") for name in names))
+    one, eol, first, second, _, style = found
+    assert [vectors.companions for vectors in found] == [[first], [style], [one], [one], [], [eol]]
+    assert second not in one.companions, "one for each prompt"
 
 
 def test_companions_are_computed_together(embedder: Embedder, tmp_path: Path, asked: list[Answers]) -> None:

@@ -230,9 +230,10 @@ def test_prompts_that_begin_alike_stand_together(pico: Callable[..., Embedder]) 
         [("causal", "eol"), ("causal", "sentiment"), ("causal", ("style", "tone"))],
         [("causal", "{text} is"), ("causal", "plain")],
         [("causal", "style")],
-        [("causal", ("eol", "plain"))],
+        [("causal", "tone")],
         [("causal", "instruction")],
         [("causal", "instruction-eos")],
+        [("causal", ("eol", "plain"))],
         [("bidirectional", "eol")],
         [("bidirectional", "style")],
     ]

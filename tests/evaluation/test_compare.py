@@ -456,6 +456,9 @@ def test_prompts_that_begin_alike_read_a_text_once(
             (cost.texts, cost.tokens) for cost in own.costs
         ]
     assert shared < 0.9 * sum(computed)
+    computed.clear()
+    compare(plan_of(folder, "causal/eol+style+tone/last", tasks), ResultStore(tmp_path / "average"))
+    assert sum(computed) == shared, "an average of the same prompts"
 
 
 def test_vectors_leave_the_disk_when_all_is_done(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
