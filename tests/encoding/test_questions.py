@@ -217,6 +217,7 @@ def test_prompts_that_begin_alike_stand_together(pico: Callable[..., Embedder]) 
         "causal/style/mean",
     ]
     names += [
+        "causal/tone/last/lexical",  # needs the text's own tokens
         "causal/style+tone/last",
         "causal/eol+plain/last",
         "causal/instruction/last",
