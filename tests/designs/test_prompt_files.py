@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from unmask import Embedder
 from unmask.designs.design import Design, parse_designs
-from unmask.designs.prompt_files import LIBRARY, labelled_designs, read_prompts
+from unmask.designs.prompt_files import LIBRARY, PromptEntry, labelled_designs, read_prompts
 from unmask.designs.prompts import Prompt
 from unmask.errors import UnmaskError
 
@@ -23,11 +24,16 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_library_has_many_prompts_and_no_two_are_alike() -> None:
-    prompts = read_prompts(LIBRARY)
+    prompts = {name: entry for name, entry in read_prompts(LIBRARY).items() if isinstance(entry, PromptEntry)}
     assert len(prompts) >= 40
     assert len({entry.whole for entry in prompts.values()}) == len(prompts)
     assert any(entry.examples for entry in prompts.values())
-    assert list(parse_designs("prompts")) == list(prompts)
+    assert list(parse_designs("prompts")) == list(read_prompts(LIBRARY)) and len(read_prompts(LIBRARY)) > len(prompts)
+
+
+def test_the_standardised_library_has_the_same_prompts() -> None:
+    plain, standardised = parse_designs("prompts"), parse_designs("prompts-z")
+    assert standardised == {f"{name}-z": replace(design, zscore=True) for name, design in plain.items()}
 
 
 def test_a_file_stands_for_its_designs_under_their_names(tmp_path: Path) -> None:

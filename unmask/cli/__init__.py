@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import threading
 import warnings
 from typing import Annotated, Any
 
@@ -105,6 +107,15 @@ def unmask(
     """Options of unmask itself."""
 
 
+_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+
+
+def _told_by_the_main_thread(failed: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread, and raises in the main thread again what failed there. So a full disk is told once, by `main`."""
+    if not (isinstance(failed.exc_value, OSError) and failed.exc_value.errno in _FULL):
+        threading.__excepthook__(failed)
+
+
 def main() -> None:
     """Run the command line: exit code 2 and one sentence for a user's mistake, no traceback."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # one progress bar is enough, and it is ours
@@ -114,6 +125,7 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: print(f"note: {visible(str(message))}", file=sys.stderr)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)
+    threading.excepthook = _told_by_the_main_thread
     try:
         app()  # a mistake in the usage itself is told by typer, which exits with 2 as well
     except UnmaskError as error:
@@ -127,7 +139,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stdout = None
     except OSError as error:
-        if error.filename is None:  # not about a path that was given
+        if error.errno in _FULL:  # some libraries do not say which file they wrote
+            complain(f"A file cannot be written: the disk may be full ({error.strerror}).")
+        elif error.filename is None:  # not about a path that was given
             raise
-        complain(f"'{error.filename}': {error.strerror}.")
+        else:
+            complain(f"'{error.filename}': {error.strerror}.")
         sys.exit(2)

@@ -88,16 +88,26 @@ PRESETS: dict[str, Preset] = {
 
 @dataclass(frozen=True)
 class DesignSet:
-    """Designs that are compared together, each by its preset or readable name. An option for several designs accepts the name of a set."""
+    """Designs that are compared together, each by its preset or readable name. An option for several designs accepts the name of a set.
+
+    standardised: every design `NAME=DESIGN` is standardised, and called `NAME-z`.
+    """
 
     named: tuple[str, ...]
     meaning: str
     source: str
+    standardised: bool = False
 
     @property
     def designs(self) -> tuple[str, ...]:
         """The designs, those of prompt files among them. A file is read only when its set is asked for."""
-        return tuple(design for name in self.named for design in members(name))
+        designs = [design for name in self.named for design in members(name)]
+        return tuple(_standardised(design) if self.standardised else design for design in designs)
+
+
+def _standardised(named: str) -> str:
+    label, _, design = named.partition("=")
+    return f"{label}-z={design}/zscore"
 
 
 _HIDDEN = (
@@ -123,5 +133,11 @@ SETS: dict[str, DesignSet] = {
         (str(LIBRARY),),
         "prompts that ask for one word: what the text is about, means, or is for; some with solved examples",
         "unmask/designs/prompt_library.toml; MetaEOL (arXiv 2402.18458) for kinds of task",
+    ),
+    "prompts-z": DesignSet(
+        (str(LIBRARY),),
+        "the same prompts, with every dimension standardised by a reference corpus",
+        "unmask/designs/prompt_library.toml",
+        standardised=True,
     ),
 }

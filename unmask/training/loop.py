@@ -71,6 +71,8 @@ class Loop(Trainer):  # type: ignore[misc]
         evaluate_with: Evaluate | None = None,
         callbacks: Sequence[Any] = (),
     ) -> None:
+        # Trainer writes it into the model's configuration, which is saved with a trained model
+        arguments.use_cache = bool(getattr(getattr(model, "config", None), "use_cache", False))
         super().__init__(
             model=model,
             args=arguments,

@@ -42,27 +42,32 @@ class Builder:
         [of] = self.models(making.of)[:1]
         folder = inside(self.folder / "models", name)
         if making.experts is not None:
-            return [self._upcycled(of, making.experts, folder)]
-        return [replace(self.source, model=str(place)) for place in self._trained(making, of, folder)]
+            mixture = self._mixture(of, making.experts, folder.with_name(f"{name}-upcycled"))
+            if mixture is None:
+                return [of]
+            of = mixture
+        if making.recipe is None:
+            return [of]
+        return [replace(self.source, model=str(place)) for place in self._trained(making, making.recipe, of, folder)]
 
-    def _upcycled(self, of: Source, experts: int, folder: Path) -> Source:
-        if folder.exists():
-            return replace(self.source, model=str(folder))
-        decoder, _ = load_any_decoder(of)
-        if proven_routers(decoder):
-            return of
-        say(f"{self.source.model}: upcycling")
-        dense, tokenizer = load_language_model(of)
-        options = UpcycleOptions(experts)
-        save_upcycled(upcycle(dense, options), tokenizer, folder, of.model, options)
+    def _mixture(self, of: Source, experts: int, folder: Path) -> Source | None:
+        """A dense model, upcycled. None if it is a mixture of experts already."""
+        if not folder.exists():
+            decoder, _ = load_any_decoder(of)
+            if proven_routers(decoder):
+                return None
+            say(f"{self.source.model}: upcycling")
+            dense, tokenizer = load_language_model(of)
+            options = UpcycleOptions(experts)
+            save_upcycled(upcycle(dense, options), tokenizer, folder, of.model, options)
         return replace(self.source, model=str(folder))
 
-    def _trained(self, making: Making, of: Source, folder: Path) -> list[Path]:
-        assert making.recipe is not None
+    def _trained(self, making: Making, name: str, of: Source, folder: Path) -> list[Path]:
         settings = [*making.settings, f"model={json.dumps(of.model)}", f"seeds={list(making.seeds or self.plan.seeds)}"]
         if making.design is not None:
             settings.append(f"designs={json.dumps([making.design])}")
-        say(f"{self.source.model}: {folder.name}, by the recipe {making.recipe}")
-        recipe = load_recipe(making.recipe, self.scale, settings)
+        say(f"{self.source.model}: {folder.name}, by the recipe {name}")
+        recipe = load_recipe(name, self.scale, settings)
         runs = run_recipe(recipe, folder, self.root, Listener(callbacks=self.callbacks), held_out=self.held_out)
-        return [run.result for run in runs]
+        # named as the study's folder was, so that results do not depend on where it lies
+        return [folder / run.result.relative_to(folder.resolve()) for run in runs]

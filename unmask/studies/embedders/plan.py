@@ -21,9 +21,10 @@ STUDIES: Final = ("llm2vec", "moee", "pooling-and-attention")
 class Making(PlanTable):
     """How a model of the study is made: by upcycling another one, or by a recipe.
 
-    of: the model that it is made of, `base` or another one of the plan. experts: number of copies of each MLP; a model that is a mixture
-    already stays as it is. recipe: a recipe at the scale of the study. settings: `key=value` over the recipe. design: of the trained
-    embedder, if not the recipe's. seeds: of the training; each gives a model of its own. None is the seeds of the plan.
+    of: the model that it is made of, `base` or another one of the plan. experts: number of copies of each MLP. A model that is a mixture
+    of experts already is taken as it is, and not trained. recipe: a recipe at the scale of the study. settings: `key=value` over the
+    recipe. design: of the trained embedder, if not the recipe's. seeds: of the training; each gives a model of its own. None is the seeds
+    of the plan.
     """
 
     of: str = BASE
