@@ -112,7 +112,7 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
     ),
     ("reproduce", "moee"): Example(
         ("-m", "sparse", "--scale", "smoke", "-o", "{out}", *CPU, "--set", 'only=["hidden", "routing"]'),
-        output="moee", timed=("costs.jsonl",),
+        output="moee", timed=("costs.jsonl", "study.json", "results.json"),  # they name the place of the base
     ),
     **{
         ("reproduce", study): Example(
