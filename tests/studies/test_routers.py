@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -182,6 +183,9 @@ def test_distinct_routing_is_correlated_over_configurations() -> None:
     assert found.n == 7 and found.rho > 0.9 and found.p < 0.02
     words = conclusion({row.name: row for row in rows_of(cells, bases)}, {"score of routing weights": found})
     assert any("More distinct routing goes with routing weights that are better embeddings" in sentence for sentence in words)
+    others = {"score of routing weights": found, "gain in nats": replace(found, rho=-0.9, interval=(-0.99, -0.5))}
+    words = conclusion({row.name: row for row in rows_of(cells, bases)}, others)
+    assert any("More distinct routing goes with less of this: gain in nats (rho -0.90" in sentence for sentence in words)
 
 
 def test_papers_are_confirmed_refuted_or_undecided_by_the_tests() -> None:

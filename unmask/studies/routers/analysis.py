@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -192,23 +192,26 @@ def tests_as_json(tests: Mapping[Yardstick, PairedTest]) -> dict[str, Any]:
 def distinct_and_good(rows: Iterable[Row]) -> dict[str, RankCorrelation]:
     """Over configurations: does I(D;E) go with the score of routing weights, and with what they add to hidden states?
 
-    Only trained routers with the standard domains count, each router once. "as many decisions" repeats the first question with those that
-    decide as often as the standard router, since the number of decisions changes both measures. p is corrected for all questions (Holm).
+    Only trained routers with the standard domains count, each router once. "as many decisions" repeats the questions about routing weights
+    with those that decide as often as the standard router, since the number of decisions changes both measures. p is corrected for all
+    questions (Holm).
     """
     counted = [row for row in rows if row.information is not None and _has_a_router_of_its_own(row.name)]
-    found = {name: _correlation(counted, outcome) for name, outcome in _OUTCOMES.items()}
     points = next((row.points for row in counted if row.name == STANDARD), 0)
     alike = [row for row in counted if row.points == points]
-    found[f"{ROUTING_SCORE}, as many decisions"] = _correlation(alike, _OUTCOMES[ROUTING_SCORE]) if alike != counted else None
+    found = {name: _correlation(counted, outcome) for name, outcome in _OUTCOMES.items()}
+    if alike != counted:
+        found |= {f"{name}, as many decisions": _correlation(alike, _OUTCOMES[name]) for name in (ROUTING_SCORE, CONCAT)}
     known = {name: value for name, value in found.items() if value is not None}
     corrected = holm([value.p for value in known.values()])
     return {name: replace(value, p=p) for (name, value), p in zip(known.items(), corrected, strict=True)}
 
 
-ROUTING_SCORE = "score of routing weights"
-_OUTCOMES: Mapping[str, Callable[[Row], float]] = {
+ROUTING_SCORE: Final = "score of routing weights"
+CONCAT: Final = "concat minus hidden state"
+_OUTCOMES: Final[Mapping[str, Callable[[Row], float]]] = {
     ROUTING_SCORE: lambda row: row.scores["routing"],
-    "concat minus hidden state": lambda row: row.scores["concat"] - row.scores["hidden"],
+    CONCAT: lambda row: row.scores["concat"] - row.scores["hidden"],
     "sum minus hidden state": lambda row: row.scores["sum"] - row.scores["hidden"],
     "gain in nats": lambda row: row.gain,
 }

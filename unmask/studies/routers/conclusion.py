@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unmask.evaluation.verdict import counted
 from unmask.reporting.page import p_value
-from unmask.statistics.paired import told_apart
+from unmask.statistics.paired import SIGNIFICANT, told_apart
 from unmask.statistics.rank_correlation import RankCorrelation
 from unmask.studies.routers.analysis import ROUTING_SCORE, Row, Yardstick
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
@@ -23,7 +23,7 @@ def conclusion(rows: Mapping[str, Row], found: Mapping[str, RankCorrelation], co
     """Sentences: for each aim, what is better and worse than the reference; whether distinct routing makes better embeddings; our own."""
     return [
         *(sentence for yardstick in _AIMS for sentence in _aim(yardstick, list(rows.values()))),
-        *_embeddings(found.get(ROUTING_SCORE)),
+        *_embeddings(found),
         *_own(contest),
         f"The experts were trained once (those of joint training: once a seed), so nothing is said of other experts. The numbers are of "
         f"{counted(rows[STANDARD].seeds, 'router seed')}.",
@@ -43,19 +43,32 @@ def _aim(yardstick: Yardstick, rows: Sequence[Row]) -> Iterator[str]:
         yield f"{_AIMS[yardstick]}: no difference was shown, though there may be one: {', '.join(open_)}."
 
 
-def _embeddings(found: RankCorrelation | None) -> Iterator[str]:
-    if found is None:
+def _embeddings(found: Mapping[str, RankCorrelation]) -> Iterator[str]:
+    """Whether distinct routing makes better embeddings, and what else goes with it."""
+    asked = found.get(ROUTING_SCORE)
+    if asked is None:
         return
-    low, high = found.interval
-    known = f"(rho {found.rho:+.2f}, 95 % {low:+.2f} to {high:+.2f}, p {p_value(found.p)}, {found.n} configurations)"
-    if found.p < 0.05 and not low <= 0 <= high:
-        direction = "better" if found.rho > 0 else "worse"
-        yield f"More distinct routing goes with routing weights that are {direction} embeddings {known}. Why, this cannot say."
+    if _shown(asked):
+        direction = "better" if asked.rho > 0 else "worse"
+        yield f"More distinct routing goes with routing weights that are {direction} embeddings {_known(asked)}. Why, this cannot say."
     else:
         yield (
-            f"Whether more distinct routing goes with better embeddings is undecided {known}. So many configurations find a true "
-            f"correlation of {found.detectable:.2f} in 80 % of studies, and may miss a smaller one."
+            f"Whether more distinct routing goes with better embeddings is undecided {_known(asked)}. So many configurations find a true "
+            f"correlation of {asked.detectable:.2f} in 80 % of studies, and may miss a smaller one."
         )
+    for name, other in found.items():
+        if name != ROUTING_SCORE and _shown(other):
+            yield f"More distinct routing goes with {'more' if other.rho > 0 else 'less'} of this: {name} {_known(other)}."
+
+
+def _shown(found: RankCorrelation) -> bool:
+    low, high = found.interval
+    return found.p < SIGNIFICANT and not low <= 0 <= high
+
+
+def _known(found: RankCorrelation) -> str:
+    low, high = found.interval
+    return f"(rho {found.rho:+.2f}, 95 % {low:+.2f} to {high:+.2f}, p {p_value(found.p)}, {found.n} configurations)"
 
 
 def _own(contest: Contest | None) -> Iterator[str]:
