@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tools import claims
+from unmask.studies.claims.claim import Finding
+from unmask.studies.embedders.plan import load_plan
 
 
 def test_the_page_is_what_results_and_plans_give() -> None:
@@ -22,30 +24,28 @@ def test_no_result_is_older_than_the_claims_that_it_decides(study: str) -> None:
 
 def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     first, *others = claims.planned("moee")
-    found = [
-        claims.Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json") for claim in (first, *others)
-    ]
-    assert claims.stale("moee", {"claims": found}) == []
+    found = [Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json") for claim in (first, *others)]
+    plan = load_plan("moee", "small").model_dump(mode="json")
+    result = {"claims": found, "plan": plan}
+    assert claims.stale("moee", result) == []
+    assert claims.stale("moee", {**result, "plan": {**plan, "made": {}}}) == ["made"]
     changed = first.model_copy(update={"than": ("concat",)})
     monkeypatch.setattr(claims, "planned", lambda _: [changed, *others])
-    assert claims.stale("moee", {"claims": found}) == [first.id]
+    assert claims.stale("moee", result) == [first.id]
     monkeypatch.setattr(claims, "planned", lambda _: others)
-    assert claims.stale("moee", {"claims": found}) == [first.id]
+    assert claims.stale("moee", result) == [first.id]
 
 
 def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "RESULTS", tmp_path / "measured")
     monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
-    found = [
-        claims.Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json")
-        for claim in claims.planned("moee")
-    ]
+    found = [Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json") for claim in claims.planned("moee")]
     content = {
         "study": "moee",
         "model": "some/where/mixture",
         "command": "unmask reproduce moee",
         "claims": found,
-        "cells": {"a": 1},
+        "cells": {"a": 1}, "plan": {"a": 1},
     }
     file = tmp_path / "results.json"
     file.write_text(json.dumps({**content, "versions": {"torch": "2"}, "hardware": "cpu"}))
@@ -57,3 +57,6 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
     assert (tmp_path / "measured" / "moee-mixture.md").read_text() == "# Tables\n"
     assert "On mixture, torch 2; [all tables](measured/moee-mixture.md)." in page and "unmask reproduce moee" in page
     assert all(claim.says in page for claim in claims.planned("llm2vec")), "claims without a result are listed too"
+    file.write_text(json.dumps({**content, "command": "unmask reproduce moee --scale smoke"}))
+    with pytest.raises(SystemExit, match="smoke scale"):
+        claims.main([str(file)])

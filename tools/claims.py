@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from unmask.studies.claims.claim import VERDICTS, Claim, Finding
 from unmask.studies.claims.page import claims_sheet, summary
-from unmask.studies.embedders.plan import load_plan
+from unmask.studies.embedders.plan import STUDIES, load_plan
 from unmask.studies.routers.plan import load_plan as load_routers
 from unmask.studies.self_moe.plan import load_plan as load_self_moe
 
@@ -46,7 +46,8 @@ _KEPT: Final = (
 
 HEAD: Final = """# Claims
 
-What papers claim of embedders made from language models, and what holds for small models. **This page is generated.** The claims are in
+What papers claim of embedders made from language models, and what holds for small models. Some rows are questions of reviewers or of
+ours; they say so. **This page is generated.** The claims are in
 the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
 page. A test fails if the page does not follow from plans and results.
 
@@ -77,10 +78,14 @@ def findings(result: dict[str, Any]) -> list[Finding]:
 
 
 def stale(study: str, result: dict[str, Any]) -> list[str]:
-    """The claims of a result that are no longer what the plan says, by their ids; and those that the result lacks."""
+    """The claims of a result that are no longer what the plan says or that it lacks, by their ids; and parts of the plan that differ."""
     now = {claim.id: claim for claim in planned(study)}
     then = {finding.claim.id: finding.claim for finding in findings(result)}
-    return [name for name in {**now, **then} if now.get(name) != then.get(name)]
+    old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+    if study in STUDIES:
+        plan = load_plan(study, "small").model_dump(mode="json")
+        old += [part for part in ("embedders", "made") if result["plan"][part] != plan[part]]
+    return old
 
 
 def page() -> str:
@@ -97,7 +102,7 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     every = [finding for study in PAPERS for finding in _first(study, known[study])]
     counts = {verdict: sum(finding.verdict == verdict for finding in every) for verdict in VERDICTS}
     said = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
-    yield f"**Of {len(every)} claims: {said}.** What was refuted or stays open is listed first, paper by paper.\n"
+    yield f"**Of {len(every)} claims: {said}.** For each paper, what was refuted or stays open comes first.\n"
 
 
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
@@ -112,7 +117,7 @@ def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
 def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
     if not of_study:
         yield f"No result yet. `unmask reproduce {study} --scale small --data DATA -o {study}` measures these claims:\n"
-        yield "\n".join(f"- {claim.says} ({claim.where})" for claim in planned(study)) + "\n"
+        yield "\n".join(f"- {claim.says} {_where(claim)}" for claim in planned(study)) + "\n"
     for result in of_study:
         found = findings(result)
         used = result["versions"]
@@ -122,13 +127,20 @@ def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
         yield claims_sheet(found).markdown().partition("\n")[2]
 
 
+def _where(claim: Claim) -> str:
+    return f"({claim.where}). Not testable here: {claim.untestable}" if claim.untestable else f"({claim.where})"
+
+
 def take(file: Path) -> None:
-    """Keep what the page needs of a result."""
+    """Keep what the page needs of a result. The smoke scale shows nothing of a claim, so it is refused."""
     content = json.loads(file.read_text(encoding="utf-8"))
+    if "--scale smoke" in content["command"]:
+        sys.exit(f"'{file}' is of the smoke scale, which says nothing of a claim.")
     model = Path(content["model"]).name
     RESULTS.mkdir(exist_ok=True)
     kept = {key: content[key] for key in _KEPT if key in content}
     kept["model"] = model
+    kept["plan"] = {name: part for name, part in content["plan"].items() if name != "claims"}
     place = RESULTS / f"{content['study']}-{model}.json"
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     place.with_suffix(".md").write_text((file.parent / "report.md").read_text(encoding="utf-8"), encoding="utf-8")

@@ -31,9 +31,9 @@ def simulated(random: np.random.Generator, seeds: int, of_seeds: float, differen
         for shift in (difference, 0.0)
     ]
     drawn = random.integers(0, 60, (400, 60))
-    samples = tuple(side[:, drawn].mean(axis=2) for side in scores)
-    points = tuple(side.mean(axis=1) for side in scores)
-    return items_and_seeds_test(samples, points, 60).p  # type: ignore[arg-type]
+    samples = tuple(side[:, None, drawn].mean(axis=3) for side in scores)
+    points = tuple(side.mean(axis=1, keepdims=True) for side in scores)
+    return items_and_seeds_test(samples, points, [60]).p  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("of_seeds", [0.0, 0.3, 2.0])
@@ -50,8 +50,23 @@ def test_designs_that_differ_are_told_apart() -> None:
 
 def test_a_design_without_training_has_one_run() -> None:
     random = np.random.default_rng(4)
-    samples, points = random.normal(size=(3, 200)), random.normal(size=3)
-    found = items_and_seeds_test((samples, np.zeros((1, 200))), (points, np.zeros(1)), 50)
+    samples, points = random.normal(size=(3, 2, 200)), random.normal(size=(3, 2))
+    found = items_and_seeds_test((samples, np.zeros((1, 2, 200))), (points, np.zeros((1, 2))), [25, 25])
     assert found.difference == pytest.approx(points.mean())
     with pytest.raises(ValueError, match="several seeds"):
-        items_and_seeds_test((samples[:1], samples[:1]), (points[:1], points[:1]), 50)
+        items_and_seeds_test((samples[:1], samples[:1]), (points[:1], points[:1]), [25, 25])
+
+
+def test_few_items_of_a_task_leave_few_degrees_of_freedom() -> None:
+    """One task of five items decides the variance. Then there are four degrees of freedom, however many items the other task has."""
+    random = np.random.default_rng(5)
+    samples = np.stack([random.normal(0, 1, (2, 4000)), random.normal(0, 0.01, (2, 4000))], axis=1)
+    found = items_and_seeds_test((samples, np.zeros((1, 2, 4000))), (np.full((2, 2), 0.2), np.zeros((1, 2))), [5, 500])
+    half = np.ptp(found.interval) / 2
+    error = np.sqrt(samples[:, 0].mean(axis=0).var(ddof=1) / 4 * 5 / 4)
+    assert half == pytest.approx(error * stats.t.ppf(0.975, 4), rel=0.02)
+
+
+def test_items_that_all_agree_do_not_prove_a_difference_of_exactly_zero() -> None:
+    low, high = t_of_sources(0.0, [(0.0, 9)], 10, "items").interval
+    assert low < -0.1 and high > 0.1

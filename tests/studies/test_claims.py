@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -44,12 +46,30 @@ def test_the_best_of_several_is_better_than_each() -> None:
     assert verdict(three, 1.0, 0.0, 3.0) == "undecided"
     assert verdict(three, 1.0, 0.0, -3.0) == "refuted", "one that is better is enough"
     assert verdict(three, 1.0, 2.0) == "not measured", "one of the three is missing"
+    assert verdict(three, 1.0, -2.0) == "refuted", "one that is better is enough, whatever is missing"
 
 
 def test_a_margin_asks_for_the_whole_interval() -> None:
     assert verdict(claim(within=2.0), -1.0) == "confirmed", "told apart, but within the margin"
     assert verdict(claim(within=0.5), -1.0) == "refuted"
     assert verdict(claim(within=0.05), 0.0) == "undecided", "no difference was shown, and none was excluded"
+
+
+def test_a_cost_may_also_be_a_gain() -> None:
+    assert verdict(claim(costs=0.5), 9.0) == "confirmed"
+    assert verdict(claim(within=0.5), 9.0) == "refuted"
+    assert verdict(claim(costs=2.0), -1.0) == "confirmed"
+    assert verdict(claim(costs=0.5), -1.0) == "refuted"
+    assert verdict(claim(costs=0.05), 0.0) == "undecided"
+
+
+def test_ranks_and_mean_have_to_agree() -> None:
+    """One huge gain and many small losses: the ranks say worse, the mean says better."""
+    values = np.array([200.0, *(-0.1 - 0.01 * place for place in range(30))])
+    test = wilcoxon(values, np.zeros(31))
+    assert test.difference > 0 and test.effect < 0 and test.p < 0.01
+    [found] = findings([claim()], {("a-beats-b", "b"): replace(test, interval=(0.1, 9.0), bounds=None)})
+    assert found.verdict == "undecided"
 
 
 def test_all_tests_of_a_study_are_one_family() -> None:
@@ -60,15 +80,18 @@ def test_all_tests_of_a_study_are_one_family() -> None:
     assert together[0].tests[0].p_holm > 20 * alone.tests[0].p_holm
 
 
-def test_the_nearest_rival_is_told() -> None:
+@pytest.mark.parametrize(("differences", "told"), [((3.0, 1.0, 2.0), "c"), ((3.0, 0.02, 0.0), "d"), ((3.0, -0.5, 0.0), "c")])
+def test_the_rival_that_decides_is_told(differences: tuple[float, ...], told: str) -> None:
     three = claim(than=("b", "c", "d"))
-    [found] = findings([three], {(three.id, than): measured(value) for than, value in zip("bcd", (3.0, 1.0, 2.0), strict=True)})
-    assert found.weakest is not None and found.weakest.than == "c"
+    [found] = findings([three], {(three.id, than): measured(value) for than, value in zip("bcd", differences, strict=True)})
+    assert found.deciding is not None and found.deciding.than == told
 
 
 def test_the_detectable_difference_is_found_four_times_of_five() -> None:
     random = np.random.default_rng(1)
-    size = detectable(measured(0.0, 1.0, 50))
+    test = measured(0.0, 1.0, 50)
+    assert detectable(replace(test, level=0.999)) > 1.3 * detectable(test), "a corrected level asks for more"
+    size = detectable(test)
     found = np.mean([wilcoxon(random.normal(size, 1, 50), np.zeros(50), resamples=1).p < 0.05 for _ in range(400)])
     assert 0.7 < found < 0.88, "that of the normal; Wilcoxon's test has a little less"
 

@@ -67,19 +67,35 @@ def scored(store: ResultStore, name: str, shift: float, seeds: int, tasks: int, 
 
 def test_few_tasks_are_tested_over_items_and_seeds(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
-    steady = contrast(scored(store, "a", 0.1, 3, 2), scored(store, "b", 0.0, 3, 2), [], store)
+    steady = contrast(scored(store, "a", 0.1, 3, 2), scored(store, "b", 0.0, 3, 2), [], store, 1)
     assert steady is not None and steady.difference == pytest.approx(10, abs=1) and steady.p < 0.01
     assert steady.test == "t over items (bootstrap) and seeds" and steady.n == 160
-    shaky = contrast(scored(store, "c", 0.1, 3, 2, 0.3), scored(store, "d", 0.0, 3, 2, 0.3), [], store)
+    shaky = contrast(scored(store, "c", 0.1, 3, 2, 0.3), scored(store, "d", 0.0, 3, 2, 0.3), [], store, 1)
     assert shaky is not None and np.ptp(shaky.interval) > 3 * np.ptp(steady.interval)
-    one = contrast(scored(store, "e", 0.1, 1, 2), scored(store, "f", 0.0, 1, 2), [], store)
-    assert one is not None and one.test == "paired bootstrap over items" and one.difference == pytest.approx(10, abs=1)
+    one = contrast(scored(store, "e", 0.1, 1, 2), scored(store, "f", 0.0, 1, 2), [], store, 1)
+    assert one is not None and "bootstrap" in one.test and one.difference == pytest.approx(10, abs=1)
 
 
 def test_many_tasks_are_tested_over_tasks(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
-    found = contrast(scored(store, "a", 0.1, 3, 8), scored(store, "b", 0.0, 1, 8), [], store)
+    found = contrast(scored(store, "a", 0.1, 3, 8), scored(store, "b", 0.0, 1, 8), [], store, 1)
     assert found is not None and found.unit == "tasks" and found.n == 8 and found.difference == pytest.approx(10, abs=1)
+
+
+def test_a_family_that_no_number_of_such_tasks_could_satisfy_is_tested_over_items(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    a, b = scored(store, "a", 0.1, 1, 8), scored(store, "b", 0.0, 1, 8)
+    found = contrast(a, b, [], store, 30)
+    assert found is not None and found.unit == "items", "the smallest p of 8 tasks, times 30, is 0.23"
+
+
+def test_a_task_without_items_is_left_out(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    a, b = scored(store, "a", 0.1, 1, 2), scored(store, "b", 0.0, 1, 2)
+    for file in (tmp_path / "items").glob(f"{a.runs[0]['task1'].conditions.key}*"):
+        file.unlink()
+    found = contrast(a, b, [], store, 1)
+    assert found is not None and found.n == 80
 
 
 def test_only_tasks_of_the_kinds_of_a_claim_count(tmp_path: Path) -> None:
@@ -96,11 +112,11 @@ def test_only_tasks_of_the_kinds_of_a_claim_count(tmp_path: Path) -> None:
         )
         for name, scale in (("a", 1.0), ("b", 0.5))
     )
-    of_sts, of_all, of_words = (contrast(a, b, kinds, store) for kinds in (["sts"], [], ["word-level"]))
+    of_sts, of_all, of_words = (contrast(a, b, kinds, store, 1) for kinds in (["sts"], [], ["word-level"]))
     assert of_sts is not None and of_all is not None and of_words is not None
     assert of_sts.difference == pytest.approx(25) == of_all.difference, "without kinds, tasks on words are left out"
     assert of_words.difference == 0
-    assert contrast(a, b, ["retrieval"], store) is None
+    assert contrast(a, b, ["retrieval"], store, 1) is None
 
 
 @pytest.fixture(scope="module", params=STUDIES)
@@ -143,6 +159,13 @@ def test_embedders_can_be_left_out_and_added_later(whole: tuple[str, Path], tmp_
         assert list(content["scores"]) == only
     verdicts = {finding["verdict"] for finding in content["claims"]}
     assert "not measured" in verdicts and not (tmp_path / "pico" / "models" / "full").exists()
+
+
+def test_another_study_needs_another_folder(whole: tuple[str, Path]) -> None:
+    study, folder = whole
+    other = next(name for name in STUDIES if name != study)
+    done = CliRunner().invoke(app, command(other, folder))
+    assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)
 
 
 def test_models_that_are_made_in_another_way_need_another_folder(whole: tuple[str, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,7 @@ def self_moe(
                 folder,
                 lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
                 callbacks,
-                _command("self-moe", scale, _called(name), settings, options.dtype),
+                _command("self-moe", scale, name, settings, data, options.dtype),
             )
         for sheet in sheets(findings):
             console().print(sheet.rich())
@@ -100,7 +101,7 @@ def routers(
                 folder,
                 lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
                 callbacks,
-                _command("routers", scale, _called(name), settings, options.dtype),
+                _command("routers", scale, name, settings, data, options.dtype),
             )
         for sheet in sheets(findings):
             console().print(sheet.rich())
@@ -136,7 +137,7 @@ def _of_embedders(study_name: str, about: str) -> None:
         for name in model or plan.models:
             folder = inside(output.expanduser(), _called(name))
             with showing() as callbacks:
-                command = _command(study_name, scale, _called(name), settings, options.dtype)
+                command = _command(study_name, scale, name, settings, data, options.dtype)
                 findings = study(plan, scale, options.source(name), root_of(data), folder, write_report, callbacks, command)
             for sheet in sheets(findings):
                 console().print(sheet.rich())
@@ -157,11 +158,13 @@ for _study, _about in (
     _of_embedders(_study, _about)
 
 
-def _command(study: str, scale: str, model: str, settings: list[str] | None, dtype: str) -> str:
-    """The command of a run, as a page shows it."""
-    words = ["unmask", "reproduce", study, "--scale", scale, "-m", model, "--data", "DATA", "-o", study]
+def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
+    """The command of a run, as a page shows it: without the places of one machine."""
+    words = ["unmask", "reproduce", study, "--scale", scale, "-m", _called(model) if Path(model).exists() else model]
+    words += ["--data", "DATA"] if data or "UNMASK_DATA" in os.environ else []
     words += [] if dtype == "auto" else ["--dtype", dtype]
-    return shlex.join([*words, *(word for setting in settings or [] for word in ("--set", setting))])
+    words += [word for setting in settings or [] for word in ("--set", setting)]
+    return shlex.join([*words, "-o", study])
 
 
 def _called(model: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.statistics.intervals import Bounds
+from unmask.statistics.intervals import Bounds, unseen
 from unmask.statistics.paired import PairedTest
 
 
@@ -24,7 +24,7 @@ def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int
     freedom = variance**2 / sum(part**2 / count for part, count in sources) if variance else 1.0
     error = float(np.sqrt(variance))
     p = float(2 * t.sf(abs(difference) / error, freedom)) if error else float(difference == 0)
-    bounds = partial(_bounds, difference, error, freedom)
+    bounds = partial(_bounds, difference, error, freedom, n)
     return PairedTest(
         test=f"t over {what}", n=n, unit="items", difference=difference, p=p, p_holm=None,
         effect=difference / error if error else 0.0, effect_name="difference in standard errors", interval=bounds(0.95), level=0.95,
@@ -33,27 +33,29 @@ def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int
 
 
 def items_and_seeds_test(
-    samples: tuple[Float[NDArray[np.float64], "seed_a resample"], Float[NDArray[np.float64], "seed_b resample"]],
-    points: tuple[Float[NDArray[np.float64], " seed_a"], Float[NDArray[np.float64], " seed_b"]],
-    n: int,
+    samples: tuple[Float[NDArray[np.float64], "seed_a task resample"], Float[NDArray[np.float64], "seed_b task resample"]],
+    points: tuple[Float[NDArray[np.float64], "seed_a task"], Float[NDArray[np.float64], "seed_b task"]],
+    sizes: Sequence[int],
 ) -> PairedTest:
     """Test of two designs on the same items, at least one of them trained with several seeds: other items, and other trainings.
 
-    samples: scores on bootstrapped items, the same draw for both designs. points: scores on all items. n: number of items. The variance
-    is that of the difference over resamples, plus that of each design's mean over its seeds. A design with one run has no variance over
-    seeds here, so it counts as this embedder. Raises ValueError if both have one run: then there is no training to test.
+    samples: scores on bootstrapped items of each task, the same draw for both designs. points: scores on all items. sizes: number of items
+    of each task. The difference is the mean over tasks. Its variance is that of each task's difference over resamples (times n / (n - 1),
+    since a bootstrap of n items has too little), plus that of each design's mean over its seeds. A design with one run has no variance
+    over seeds here, so it counts as this embedder. Raises ValueError if both have one run: then there is no training to test.
     """
     if max(len(side) for side in points) < 2:
         raise ValueError("Neither design has several seeds: test the items alone.")
-    difference = float(points[0].mean() - points[1].mean())
-    over_items = float(np.var(samples[0].mean(axis=0) - samples[1].mean(axis=0), ddof=1))
-    sources = [(over_items, n - 1)]
-    sources += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in points if len(side) > 1]
-    return t_of_sources(difference, sources, n, "items (bootstrap) and seeds")
+    means = [side.mean(axis=1) for side in points]
+    over_items = np.nanvar(samples[0].mean(axis=0) - samples[1].mean(axis=0), axis=1, ddof=1)
+    sources = [(float(variance) / len(sizes) ** 2 * n / (n - 1), n - 1) for variance, n in zip(over_items, sizes, strict=True)]
+    sources += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in means if len(side) > 1]
+    return t_of_sources(float(means[0].mean() - means[1].mean()), sources, sum(sizes), "items (bootstrap) and seeds")
 
 
-def _bounds(difference: float, error: float, freedom: float, level: float) -> Bounds:
+def _bounds(difference: float, error: float, freedom: float, n: int, level: float) -> Bounds:
     from scipy.stats import t
 
-    half = float(error * t.ppf((1 + level) / 2, freedom))
+    # without any variance: what so many items did not show
+    half = float(error * t.ppf((1 + level) / 2, freedom)) if error else unseen(n, level) * (2 * abs(difference) or 1.0)
     return difference - half, difference + half

@@ -45,12 +45,15 @@ def read_plan(file: Path, kind: type[Plan], scale: str, settings: Iterable[str] 
 
 
 def tasks_of(names: Sequence[str], root: Path) -> list[Task]:
-    """Tasks by their folders below the data folder, or `starter:NAME`. Raises UnmaskError for a folder that is missing."""
+    """Tasks by their folders below the data folder, by `starter:NAME`, or by mteb's names. Raises UnmaskError for a missing folder."""
     from unmask.starter import starter_folders
 
     starter = {folder.name: folder for folder in starter_folders()}
     specs = []
     for name in names:
         kind, mark, rest = name.partition(":")
-        specs.append(str(starter[rest]) if mark and kind == "starter" else str(root / name))
+        if mark and kind == "starter":
+            specs.append(str(starter[rest]))
+        else:  # a name that is no folder below the data is one of mteb's tasks or sets
+            specs.append(str(root / name) if (root / name.partition("#")[0]).exists() or "/" in name else name)
     return resolve_tasks(specs)

@@ -4,11 +4,12 @@ A claim says that one thing is better than another, or than several others. The 
 
 - confirmed: the tests tell it apart from all others, in the direction of the claim;
 - refuted: a test tells it apart from another, in the other direction;
-- not measured: the study had no task that carries the claim;
+- not measured: nothing in the run carries the claim, because tasks or embedders were left out;
 - undecided: anything else. The result then says how large a difference the test would have found.
 
-A claim of the form "costs little" has a margin. It is confirmed if the whole interval is inside of the margin, and refuted if the whole
-interval is outside.
+Two forms of claim have a margin. `within` says that two things are about as good: the whole interval has to be inside of the margin.
+`costs` says that something is lost, but not more than so much: the whole interval has to be above minus the margin. Both are refuted if
+the whole interval is outside.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from unmask.errors import UnmaskError
 from unmask.statistics.paired import SIGNIFICANT, PairedTest, told_apart, with_holm
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
@@ -35,7 +37,8 @@ class Claim(_Fixed):
 
     id: unique in its study. where: section or table of the paper. says: the claim, in our words. how: how it is tested here, if the
     comparison does not say it. better, than: what is compared. kinds: kinds of task, or the yardstick of a study that has several; none
-    means all of them. within: the margin of "costs little". untestable: why this study cannot carry the claim; then nothing is compared.
+    means all of them. within, costs: the margins of the two other forms of claim. untestable: why this study cannot carry the claim; then
+    nothing is compared.
     """
 
     id: str
@@ -46,6 +49,7 @@ class Claim(_Fixed):
     than: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     within: float | None = Field(default=None, gt=0)
+    costs: float | None = Field(default=None, gt=0)
     untestable: str = ""
 
     @model_validator(mode="after")
@@ -59,7 +63,7 @@ class Measured(_Fixed):
     """The test of a claim against one other thing.
 
     difference: in percent, or in the unit of the yardstick; positive if the claim is right. detectable: a true difference of this size is
-    found in 80 % of studies like this one.
+    found in 80 % of studies like this one, at the corrected level.
     """
 
     than: str
@@ -75,16 +79,29 @@ class Measured(_Fixed):
 
 
 class Finding(_Fixed):
-    """A claim with its tests, corrected for all tests of the study (Holm), and its verdict."""
+    """A claim with its tests, corrected for all tests of the study (Holm), and its verdict.
+
+    decided_by: the place of the test that decided.
+    """
 
     claim: Claim
     tests: tuple[Measured, ...]
     verdict: Verdict
+    decided_by: int = 0
 
     @property
-    def weakest(self) -> Measured | None:
-        """The test that supports the claim least. None if the claim could not be tested."""
-        return min(self.tests, key=lambda test: test.difference) if self.tests else None
+    def deciding(self) -> Measured | None:
+        """The test that decided, or that kept the claim from being confirmed. None if there was no test."""
+        return self.tests[self.decided_by] if self.tests else None
+
+
+def require_names_of_their_own(claims: Sequence[Claim]) -> None:
+    """Raise UnmaskError if two claims of a study have one id."""
+    seen: set[str] = set()
+    for claim in claims:
+        if claim.id in seen:
+            raise UnmaskError(f"Two claims are called '{claim.id}'. Give each a name of its own.")
+        seen.add(claim.id)
 
 
 def findings(claims: Sequence[Claim], tests: Mapping[tuple[str, str], PairedTest]) -> list[Finding]:
@@ -98,24 +115,40 @@ def findings(claims: Sequence[Claim], tests: Mapping[tuple[str, str], PairedTest
 
 def _finding(claim: Claim, tests: Mapping[str, PairedTest]) -> Finding:
     measured = tuple(_measured(than, test) for than, test in tests.items())
-    return Finding(claim=claim, tests=measured, verdict=_verdict(claim, tests))
+    sides = [_sides(test, claim) for test in tests.values()]
+    return Finding(claim=claim, tests=measured, verdict=_verdict(claim, sides), decided_by=_deciding(measured, sides))
 
 
-def _verdict(claim: Claim, tests: Mapping[str, PairedTest]) -> Verdict:
+Sides = tuple[bool, bool]
+"""Whether a test shows that the claim is right, and that it is wrong."""
+
+
+def _verdict(claim: Claim, sides: Sequence[Sides]) -> Verdict:
     if claim.untestable:
         return "not testable here"
-    if len(tests) < len(claim.than):
+    if any(wrong for _, wrong in sides):
+        return "refuted"
+    if len(sides) < len(claim.than):
         return "not measured"
-    right, wrong = zip(*(_sides(test, claim.within) for test in tests.values()), strict=True)
-    return "confirmed" if all(right) else "refuted" if any(wrong) else "undecided"
+    return "confirmed" if all(right for right, _ in sides) else "undecided"
 
 
-def _sides(test: PairedTest, within: float | None) -> tuple[bool, bool]:
-    """Whether a test shows that the claim is right, and that it is wrong."""
-    if within is not None:
-        low, high = test.interval
-        return -within < low and high < within, high < -within or low > within
-    return told_apart(test) and test.difference > 0, told_apart(test) and test.difference < 0
+def _deciding(tests: Sequence[Measured], sides: Sequence[Sides]) -> int:
+    """Of the tests that show the claim wrong, else of those that do not show it right, else of all: the least favourable one."""
+    places = [place for place, (_, wrong) in enumerate(sides) if wrong]
+    places = places or [place for place, (right, _) in enumerate(sides) if not right] or list(range(len(tests)))
+    return min(places, key=lambda place: tests[place].difference, default=0)
+
+
+def _sides(test: PairedTest, claim: Claim) -> Sides:
+    low, high = test.interval
+    if claim.within is not None:
+        return -claim.within < low and high < claim.within, high < -claim.within or low > claim.within
+    if claim.costs is not None:
+        return low > -claim.costs, high < -claim.costs
+    # a test of ranks may point the other way than the mean: then nothing is shown
+    shown = told_apart(test) and test.effect * test.difference > 0
+    return shown and test.difference > 0, shown and test.difference < 0
 
 
 def _measured(than: str, test: PairedTest) -> Measured:
@@ -134,10 +167,11 @@ def _measured(than: str, test: PairedTest) -> Measured:
 
 
 def detectable(test: PairedTest) -> float:
-    """The true difference that a single test at 0.05 finds with a power of 80 %: (z(0.975) + z(0.8)) standard errors.
+    """The true difference that this test finds with a power of 80 %, at its own level: (z(1 - a/2) + z(0.8)) standard errors.
 
-    The standard error is that of the 95 % interval, read as a normal one.
+    The standard error is that of the 95 % interval, read as a normal one. The level a is that of the test's corrected interval.
     """
+    normal = NormalDist()
     low, high = test.bounds(1 - SIGNIFICANT) if test.bounds else test.interval
-    wide = NormalDist().inv_cdf(1 - SIGNIFICANT / 2)
-    return (wide + NormalDist().inv_cdf(_POWER)) * (high - low) / (2 * wide)
+    error = (high - low) / (2 * normal.inv_cdf(1 - SIGNIFICANT / 2))
+    return (normal.inv_cdf((1 + test.level) / 2) + normal.inv_cdf(_POWER)) * error

@@ -12,8 +12,8 @@ from unmask.studies.sheet import Sheet
 
 _NOTE: Final = (
     "A difference is positive if the claim is right. Its interval has the correction of p (Holm, over all claims of the study). Where a "
-    "claim names several rivals, the nearest one is shown. A claim is confirmed or refuted only if the tests tell the two apart. "
-    "Detectable: a true difference of this size is found in 80 % of studies like this one, before correction."
+    "claim names several rivals, the one that decided is shown. Detectable: a true difference of this size is found in 80 % of studies "
+    "like this one."
 )
 
 
@@ -39,8 +39,8 @@ def claims_sheet(found: Sequence[Finding]) -> Sheet:
             one.claim.where,
             _compared(one),
             _effect(one),
-            _p(one.weakest),
-            _size(one.weakest),
+            _p(one.deciding),
+            _size(one.deciding),
             _detectable(one),
             one.verdict,
         )
@@ -52,7 +52,7 @@ def claims_sheet(found: Sequence[Finding]) -> Sheet:
 
 def short_sheet(found: Sequence[Finding]) -> Sheet:
     """The same for a terminal: claims by their ids."""
-    lines = tuple((one.claim.id, _effect(one), _p(one.weakest), one.verdict) for one in found)
+    lines = tuple((one.claim.id, _effect(one), _p(one.deciding), one.verdict) for one in found)
     return Sheet("Claims", ("", "difference", "p", "verdict"), lines, _NOTE)
 
 
@@ -60,20 +60,20 @@ def _compared(one: Finding) -> str:
     claim = one.claim
     if claim.untestable:
         return claim.untestable
-    weakest = one.weakest
-    than = weakest.than if weakest else ", ".join(claim.than)
+    deciding = one.deciding
+    than = deciding.than if deciding else ", ".join(claim.than)
     kinds = f" on {', '.join(claim.kinds)}" if claim.kinds else ""
-    margin = f", within {claim.within:g}" if claim.within else ""
+    margin = f", within {claim.within:g}" if claim.within else f", at a cost of {claim.costs:g} at most" if claim.costs else ""
     more = f" {claim.how}" if claim.how else ""
     return f"{claim.better} against {than}{kinds}{margin}.{more}"
 
 
 def _effect(one: Finding) -> str:
-    weakest = one.weakest
-    if weakest is None:
+    deciding = one.deciding
+    if deciding is None:
         return ""
-    low, high = weakest.interval
-    return f"{weakest.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
+    low, high = deciding.interval
+    return f"{deciding.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
 
 
 def _p(test: Measured | None) -> str:
@@ -81,8 +81,10 @@ def _p(test: Measured | None) -> str:
 
 
 def _size(test: Measured | None) -> str:
-    return f"{test.n} {test.unit}" if test else ""
+    if test is None:
+        return ""
+    return f"{test.n} {test.unit}{', several seeds' if 'seeds' in test.test else ''}"
 
 
 def _detectable(one: Finding) -> str:
-    return f"{one.weakest.detectable:.3g}" if one.weakest and one.verdict == "undecided" else ""
+    return f"{one.deciding.detectable:.3g}" if one.deciding and one.verdict == "undecided" else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,12 +62,15 @@ class Builder:
             save_upcycled(upcycle(dense, options), tokenizer, folder, of.model, options)
         return replace(self.source, model=str(folder))
 
-    def _trained(self, making: Making, name: str, of: Source, folder: Path) -> list[Path]:
-        settings = [*making.settings, f"model={json.dumps(of.model)}", f"seeds={list(making.seeds or self.plan.seeds)}"]
+    def _trained(self, making: Making, name: str, of: Source, folder: Path) -> Iterator[Path]:
+        """The model of each seed. A seed has a folder of its own, so that seeds can be added later."""
+        settings = [*making.settings, f"model={json.dumps(of.model)}"]
         if making.design is not None:
             settings.append(f"designs={json.dumps([making.design])}")
-        say(f"{self.source.model}: {folder.name}, by the recipe {name}")
-        recipe = load_recipe(name, self.scale, settings)
-        runs = run_recipe(recipe, folder, self.root, Listener(callbacks=self.callbacks), held_out=self.held_out)
-        # named as the study's folder was, so that results do not depend on where it lies
-        return [folder / run.result.relative_to(folder.resolve()) for run in runs]
+        for seed in making.seeds or self.plan.seeds:
+            say(f"{self.source.model}: {folder.name}, seed {seed}, by the recipe {name}")
+            recipe = load_recipe(name, self.scale, [*settings, f"seeds=[{seed}]"])
+            of_seed = folder / f"seed{seed}"
+            [run] = run_recipe(recipe, of_seed, self.root, Listener(callbacks=self.callbacks), held_out=self.held_out)
+            # named as the study's folder was, so that results do not depend on where it lies
+            yield of_seed / run.result.relative_to(of_seed.resolve())

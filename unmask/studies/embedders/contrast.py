@@ -13,7 +13,7 @@ from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import over_tasks
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.intervals import Bounds
-from unmask.statistics.paired import FEWEST_TASKS, PairedTest, bootstrap_tasks, difference_test
+from unmask.statistics.paired import PairedTest, bootstrap_tasks, difference_test, fewest_tasks, task_changes
 from unmask.statistics.variance_sources import items_and_seeds_test
 from unmask.tasks.kinds import is_of_words
 
@@ -39,27 +39,27 @@ class Scored:
         """Main scores, 0 to 1."""
         return np.array([[run[task].main_score for task in tasks] for run in self.runs])
 
-    def items(self, tasks: Sequence[str], store: ResultStore) -> list[list[Items]] | None:
-        """For each run, the items of each task; None if one of them has none."""
-        known = [[store.items(run[task]) for task in tasks] for run in self.runs]
-        if any(items is None or items.n < 2 for run in known for items in run):
-            return None
-        return [[items for items in run if items is not None] for run in known]
+    def items(self, task: str, store: ResultStore) -> list[Items] | None:
+        """For each run, the items of a task; None if it has none that can be resampled."""
+        known = [items for run in self.runs if (items := store.items(run[task])) is not None and items.n > 1]
+        return known if len(known) == len(self.runs) else None
 
 
-def contrast(a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore) -> PairedTest | None:
+def contrast(a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore, family: int) -> PairedTest | None:
     """The difference of a and b in points, the mean over the tasks of these kinds that both were scored on.
 
-    With six tasks or more, the test is over tasks, and over seeds where there are several (`over_tasks`). With fewer, it is over the
-    items of the tasks, and over seeds. None if there is no common task, or no items.
+    With tasks enough for one of `family` tests to be significant after Holm's correction, the test is over tasks, and over seeds where
+    there are several (`over_tasks`). With fewer, it is over the items of those tasks that have some, and over seeds. None if there is no
+    such task.
     """
     tasks = [task for task in a.tasks(kinds) if task in b.tasks(kinds)]
-    if len(tasks) >= FEWEST_TASKS:
+    if len(tasks) >= fewest_tasks(family):
         return _in_points(over_tasks(*(_run_or_runs(side.points(tasks)) for side in (a, b))))
-    items = [side.items(tasks, store) for side in (a, b)]
-    if not tasks or items[0] is None or items[1] is None:
-        return None
-    return _in_points(_over_items(a.points(tasks), b.points(tasks), items[0], items[1]))
+    items = {task: (a.items(task, store), b.items(task, store)) for task in tasks}
+    known = {task: (own, other) for task, (own, other) in items.items() if own is not None and other is not None}
+    return (
+        _in_points(_over_items(a.points(list(known)), b.points(list(known)), list(known.values()), family)) if known else None
+    )
 
 
 def _in_points(test: PairedTest) -> PairedTest:
@@ -79,12 +79,19 @@ def _run_or_runs(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _over_items(
-    points_a: NDArray[np.float64], points_b: NDArray[np.float64], a: list[list[Items]], b: list[list[Items]]
+    points_a: NDArray[np.float64],
+    points_b: NDArray[np.float64],
+    items: Sequence[tuple[list[Items], list[Items]]],
+    family: int,
 ) -> PairedTest:
-    samples = [np.array([bootstrap_tasks(run, _RESAMPLES) for run in side]) for side in (a, b)]  # (seed, task, resample)
-    sizes = [items.n for items in a[0]]
-    if max(len(a), len(b)) > 1:
-        means = [np.nanmean(side, axis=1) for side in samples]
-        return items_and_seeds_test((means[0], means[1]), (points_a.mean(axis=1), points_b.mean(axis=1)), sum(sizes))
-    test = difference_test(samples[0][0], samples[1][0], points_a[0], points_b[0], sum(sizes), smallest=min(sizes))
-    return replace(test, test="paired bootstrap over items")
+    """items: for each task, those of each run of a, and of each run of b."""
+    resamples = max(_RESAMPLES, 100 * family)
+    runs = [list(zip(*(sides[side] for sides in items), strict=True)) for side in (0, 1)]
+    samples = [np.array([bootstrap_tasks(run, resamples) for run in side]) for side in runs]  # (seed, task, resample)
+    sizes = [own[0].n for own, _ in items]
+    if max(map(len, runs)) > 1:
+        return items_and_seeds_test((samples[0], samples[1]), (points_a, points_b), sizes)
+    changes = task_changes([own for own, _ in items], [other for _, other in items])
+    return difference_test(
+        samples[0][0], samples[1][0], points_a[0], points_b[0], sum(sizes), smallest=min(sizes), changes=changes
+    )

@@ -9,8 +9,8 @@ from typing import Final
 from pydantic import Field
 
 from unmask.designs.design import Design, parse_designs
-from unmask.errors import UnmaskError, unknown
-from unmask.studies.claims.claim import Claim
+from unmask.errors import unknown
+from unmask.studies.claims.claim import Claim, require_names_of_their_own
 from unmask.studies.plans import PlanTable, read_plan, scales_of
 
 BASE: Final = "base"
@@ -24,7 +24,7 @@ class Making(PlanTable):
     of: the model that it is made of, `base` or another one of the plan. experts: number of copies of each MLP. A model that is a mixture
     of experts already is taken as it is, and not trained. recipe: a recipe at the scale of the study. settings: `key=value` over the
     recipe. design: of the trained embedder, if not the recipe's. seeds: of the training; each gives a model of its own. None is the seeds
-    of the plan.
+    of the plan. What is made of several models is made of the first.
     """
 
     of: str = BASE
@@ -95,11 +95,8 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = ()) -> Embedders
     for name in plan.only:
         if name not in plan.embedders:
             raise unknown("embedder", name, plan.embedders)
-    seen: set[str] = set()
+    require_names_of_their_own(plan.claims)
     for claim in plan.claims:
-        if claim.id in seen:
-            raise UnmaskError(f"{study}: two claims are called '{claim.id}'.")
-        seen.add(claim.id)
         for name in (claim.better, *claim.than) if claim.better else ():
             if name not in plan.embedders:
                 raise unknown(f"embedder of claim '{claim.id}'", name, plan.embedders)

@@ -19,6 +19,7 @@ from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
 from unmask.starter import reference_texts
+from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.embedders.builder import Builder
 from unmask.studies.embedders.contrast import Scored, contrast
@@ -31,6 +32,7 @@ class EmbeddersRecord(RunRecord):
     """The content of `study.json`: the base model, and how the models of the study are made. Models may be added later."""
 
     base: str = Field(alias="model")
+    study: str = ""
     scale: str
     made: dict[str, Making]
 
@@ -88,7 +90,9 @@ def study(
     with only_run_in(folder):
         tasks = tasks_of(plan.tasks, root)
         weights = identity_of(source).revision
-        record = EmbeddersRecord(model=lasting_name(source.model), base_weights=weights, scale=scale, made=plan.made)
+        record = EmbeddersRecord(
+            model=lasting_name(source.model), base_weights=weights, study=plan.study, scale=scale, made=plan.made
+        )
         write_or_check(folder / "study.json", record)
         builder = Builder(plan, scale, source, root, folder, tasks, callbacks)
         store = ResultStore(folder / "scores")
@@ -119,11 +123,9 @@ def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store:
     return {name: Scored(tuple(runs[name])) for name in plan.measured}
 
 
-def _tests(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStore) -> dict[tuple[str, str], Any]:
+def _tests(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStore) -> dict[tuple[str, str], PairedTest]:
+    pairs = [(claim, than) for claim in claims for than in claim.than if claim.better in scored and than in scored]
     tests = {
-        (claim.id, than): contrast(scored[claim.better], scored[than], claim.kinds, store)
-        for claim in claims
-        for than in claim.than
-        if claim.better in scored and than in scored
+        (claim.id, than): contrast(scored[claim.better], scored[than], claim.kinds, store, len(pairs)) for claim, than in pairs
     }
     return {names: test for names, test in tests.items() if test is not None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 from jaxtyping import Float
@@ -22,7 +22,7 @@ from unmask.statistics.routing.text_bootstrap import shuffled_labels, text_weigh
 from unmask.statistics.training_seeds import seed_test
 from unmask.statistics.variance_sources import t_of_sources
 from unmask.studies.routers.cell import Cell
-from unmask.studies.routers.configurations import CONFIGURATIONS, OTHERS_ROUTER, STANDARD, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, OTHERS_ROUTER, STANDARD, Yardstick, reference_of
 
 RESAMPLES = 1000
 Shares = Float[NDArray[Any], "text point expert"]
@@ -30,8 +30,6 @@ Cells = Mapping[str, Mapping[int, Cell]]
 """What was measured, by configuration and seed."""
 Bases = Mapping[str, Cell]
 """The base model on each set of domains."""
-Yardstick = Literal["information", "gain", "routing"]
-"""I(D;E); nats per token less than the base model; score of routing weights as embeddings."""
 _SEEDS = 2  # fewer say nothing of other seeds
 
 

@@ -8,8 +8,8 @@ from unmask.evaluation.verdict import counted
 from unmask.reporting.page import p_value
 from unmask.statistics.paired import SIGNIFICANT, told_apart
 from unmask.statistics.rank_correlation import RankCorrelation
-from unmask.studies.routers.analysis import ROUTING_SCORE, Row, Yardstick
-from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
+from unmask.studies.routers.analysis import ROUTING_SCORE, Row
+from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, Yardstick, reference_of
 from unmask.studies.routers.contest import Contest
 
 _AIMS: Mapping[Yardstick, str] = {

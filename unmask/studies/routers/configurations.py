@@ -9,12 +9,14 @@ while the router learns, the best one acts afterwards, no loss for balance, expe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from unmask.experts.balance import Balance
 from unmask.experts.router import RouterOptions
 from unmask.mixture.gating import Routing
 
+Yardstick = Literal["information", "gain", "routing"]
+"""I(D;E); nats per token less than the base model; score of routing weights as embeddings."""
 STANDARD: Final = "standard"
 OWN: Final = "anchored"
 """Our own structure."""

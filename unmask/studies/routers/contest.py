@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from unmask.statistics.paired import PairedTest, with_holm
-from unmask.studies.routers.analysis import Bases, Row, Yardstick, differences, tests_as_json
+from unmask.studies.routers.analysis import Bases, Row, differences, tests_as_json
 from unmask.studies.routers.cell import Cell
-from unmask.studies.routers.configurations import CONFIGURATIONS, OWN
+from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, Yardstick
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside
-from unmask.studies.claims.claim import Claim
+from unmask.studies.claims.claim import Claim, require_names_of_their_own
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import PlanTable, read_plan, scales_of
-from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, Yardstick, reference_of
 
 _FILE = Path(__file__).with_name("routers.toml")
 
@@ -65,6 +65,15 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> RoutersPlan:
 
 
 def _check(plan: RoutersPlan) -> None:
+    require_names_of_their_own(plan.claims)
+    for claim in plan.claims:
+        for name in (claim.better, *claim.than):
+            if name not in CONFIGURATIONS:
+                raise unknown(f"configuration of claim '{claim.id}'", name, CONFIGURATIONS)
+        if len(claim.kinds) != 1 or claim.kinds[0] not in get_args(Yardstick):
+            raise UnmaskError(
+                f"routers: the kind of claim '{claim.id}' must be one yardstick: {', '.join(get_args(Yardstick))}."
+            )
     for name in plan.configurations:
         if name not in CONFIGURATIONS:
             raise unknown("configuration", name, CONFIGURATIONS)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-import numpy as np
-
-from unmask.statistics.paired import FEWEST_TASKS, PairedTest, wilcoxon
+from unmask.statistics.bootstrap import Items, score
+from unmask.statistics.paired import PairedTest, bootstrap_tasks, difference_test, task_changes
 from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.self_moe.measurements import Values
 
@@ -16,23 +14,29 @@ Rows = Mapping[str, Values]
 
 
 def verdicts(claims: Sequence[Claim], rows: Rows) -> list[Finding]:
-    """The verdict on every claim. A difference is in nats per token, positive if the claim is right.
+    """The verdict on every claim. A difference is in nats per token, the mean over domains, and positive if the claim is right.
 
-    The test is Wilcoxon's signed-rank test over lessons. It is about these mixtures: the study has one seed.
+    The test is a paired one over lessons, domain by domain. It is about these mixtures: the study has one seed.
     """
+    pairs = [(claim, than) for claim in claims for than in claim.than if claim.better in rows and than in rows]
     tests = {
-        (claim.id, than): _test(rows[claim.better], rows[than], claim.kinds)
-        for claim in claims
-        for than in claim.than
-        if claim.better in rows and than in rows
+        (claim.id, than): _test(rows[claim.better], rows[than], claim.kinds, max(2000, 100 * len(pairs)))
+        for claim, than in pairs
     }
     return findings(claims, {names: test for names, test in tests.items() if test is not None})
 
 
-def _test(better: Values, than: Values, domains: Sequence[str]) -> PairedTest | None:
-    """None for fewer lessons than a test needs, and for a domain that was not measured."""
+def _test(better: Values, than: Values, domains: Sequence[str], resamples: int) -> PairedTest | None:
+    """None for a domain that was not measured, and for fewer than two lessons of one."""
     chosen = [name for name in better if not domains or name in domains]
     if not chosen or not set(chosen) <= set(than) or set(domains) - set(chosen):
         return None
-    own, other = (np.concatenate([values[name] for name in chosen]) for values in (better, than))
-    return replace(wilcoxon(other, own), unit="items") if len(own) >= FEWEST_TASKS else None
+    if min(len(better[name]) for name in chosen) < 2:
+        return None
+    own, other = ([Items("mean", {"value": values[name]}) for name in chosen] for values in (better, than))
+    samples = [bootstrap_tasks(side, resamples) for side in (other, own)]
+    points = [[score(items) for items in side] for side in (other, own)]
+    return difference_test(
+        samples[0], samples[1], points[0], points[1], sum(items.n for items in own),
+        smallest=min(items.n for items in own), changes=task_changes([[one] for one in other], [[one] for one in own]),
+    )  # fmt: skip

@@ -56,7 +56,7 @@ class Findings:
     @property
     def rows(self) -> dict[str, Values]:
         """Every row that a claim can name."""
-        fewest = {f"{MIXSE}, fewest lessons": self.sizes[min(self.sizes)][MIXSE]} if self.sizes else {}
+        fewest = {f"{MIXSE}, fewest lessons": self.sizes[min(self.sizes)][MIXSE]} if len(self.sizes) > 1 else {}
         return {**self.main, **self.ablations, **self.growing, **fewest}
 
     def as_json(self) -> dict[str, Any]:
