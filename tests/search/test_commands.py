@@ -103,7 +103,15 @@ def test_queries_come_from_a_file(here: Path) -> None:
         (("search", "index", "x", "--hybrid", "--bm25"), "Give one of --hybrid, --bm25 and --lexical"),
         (("search", "index", "x", "--lexical", "--bm25"), "Give one of --hybrid, --bm25 and --lexical"),
         (("search", "index", "x", "--lexical"), "has no lexical vectors"),
+        (("search", "index", "x", "--bm25", "--exact"), "--exact would change nothing"),
+        (("search", "index", "x", "--lexical", "--exact"), "--exact would change nothing"),
         (("search", "index", "x", "--filter", "yaer = 1"), "Did you mean 'year'"),
+        (("index", "broken.jsonl", "-m", "pico", "-o", "new", "--lexical", "-d", "mean"), "pooling 'last', not"),
+        (
+            ("index", "broken.jsonl", "-m", "pico", "-o", "new", "--lexical", "-d", "causal/eol+tone/last"),
+            "works with one prompt",
+        ),
+        (("index", "broken.jsonl", "-m", "pico", "-o", "new", "-d", "causal/eol/last/lexical"), "An index needs dense vectors"),
         (("index", "nowhere.jsonl", "-m", "pico", "-o", "new"), "nowhere.jsonl"),
         (("index", "corpus.jsonl", "-m", "pico", "-o", "new", "--store", "faiss"), "Unknown store 'faiss'"),
         (("index", "corpus.jsonl", "-m", "pico", "-o", "new", "--column", "body"), "column 'body' (str) is missing"),
@@ -113,6 +121,7 @@ def test_a_mistake_is_told_before_a_model_is_loaded(
     words: tuple[str, ...], told: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made()
+    (here / "broken.jsonl").write_text("no json")
     monkeypatch.setattr("unmask.embedder.Embedder.from_pretrained", None)
     assert told in refused(*words)
     assert not (here / "new").exists()

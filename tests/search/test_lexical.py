@@ -14,6 +14,7 @@ from tests.search.made import ROWS, contents, indexed, opened
 from unmask.embedder import Embedder
 from unmask.encoding.lexical import KEPT
 from unmask.errors import UnmaskError
+from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.search import lexical as module
 from unmask.search.documents import joined
 from unmask.search.lexical import LexicalRanker, lexical_design, read_packed, write_packed
@@ -125,6 +126,32 @@ def test_dense_vectors_are_those_of_an_index_without_words(embedder: Embedder, t
         indexed(embedder, tmp_path / "plain", lexical=True)
 
 
+def test_the_output_layer_is_found_once_for_all_cores(
+    pico: Callable[..., Embedder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = pico("causal/eol/last", family="gemma2", batch_tokens=30)
+    indexed(embedder, tmp_path, lexical=True)
+    embedder.backbone._output = None
+    found: list[Any] = []
+
+    def find(model: Any) -> OutputLayer:
+        found.append(model)
+        return find_output_layer(model)
+
+    monkeypatch.setattr("unmask.encoding.backbone.find_output_layer", find)
+    monkeypatch.setattr("unmask.encoding.encode.threads_for", lambda *_: 2)
+    opened(embedder, tmp_path).search_all(["the market today", "dogs and cats"], mode="lexical")
+    assert len(found) == 1
+
+
+def test_an_update_by_another_process_is_told(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path, lexical=True)
+    open_one = opened(embedder, tmp_path)
+    indexed(embedder, tmp_path, CHANGED)
+    with pytest.raises(UnmaskError, match="has been updated since it was opened"):
+        open_one.search("the market", mode="lexical")
+
+
 @pytest.mark.parametrize("design", ["mean", "echo", "causal/eol+tone/last"])
 def test_a_design_that_does_not_end_in_a_prediction_is_refused(
     design: str, pico: Callable[..., Embedder], tmp_path: Path
@@ -134,6 +161,6 @@ def test_a_design_that_does_not_end_in_a_prediction_is_refused(
 
 
 def test_a_lexical_design_alone_is_no_design_of_an_index(embedder: Embedder, tmp_path: Path) -> None:
-    with pytest.raises(UnmaskError, match="are sparse"):
+    with pytest.raises(UnmaskError, match="An index needs dense vectors"):
         indexed(embedder.with_design("causal/eol/last/lexical"), tmp_path)
     assert lexical_design(embedder.design).name == "causal/eol/last/lexical"

@@ -81,6 +81,11 @@ def test_a_design_that_the_model_cannot_serve_is_refused(pico_folder: Callable[[
         load_models(str(pico_folder("llama")), "a=mean,a=last", **EXACT)
 
 
+def test_sparse_vectors_are_not_served(pico_folder: Callable[[str], Path]) -> None:
+    with pytest.raises(UnmaskError, match="A server needs dense vectors"):
+        load_models(str(pico_folder("llama")), "causal/eol/last/lexical", **EXACT)
+
+
 def test_ids_are_decoded_without_the_tokens_around_a_text() -> None:
     from tests.conftest import make_tokenizer
 

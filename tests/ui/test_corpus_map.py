@@ -87,6 +87,11 @@ def test_a_place_that_is_none_is_refused(place: int, corpus_map: CorpusMap) -> N
         corpus_map.neighbours("mean", place)
 
 
+def test_sparse_vectors_have_no_map(corpus_map: CorpusMap) -> None:
+    with pytest.raises(UnmaskError, match="The map needs dense vectors"):
+        corpus_map.get("causal/eol/last/lexical")
+
+
 def test_search_ignores_case_and_finds_what_is_literal(corpus_map: CorpusMap) -> None:
     assert corpus_map.search("goal NUMBER 3") == {"places": [7]}
     assert corpus_map.search("song") == {"places": list(range(0, 24, 2))}

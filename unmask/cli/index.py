@@ -77,7 +77,7 @@ def index(
     corpus = Corpus.found(texts, output, column, title_column, id_column)
     source = (model, options.revision, options.adapter)
     planned = Job(
-        corpus, output, *source, store, precision, language, approximate, keep_missing, fit_on is not None, lexical
+        corpus, output, *source, store, precision, language, approximate, keep_missing, fit_on is not None, lexical, design
     ).check()
     _tell(_build(planned, design, instructions, fit_on, options), output, as_json)
 

@@ -54,6 +54,8 @@ def search(
         raise UnmaskError("Give one query, or a file of queries with --queries.")
     if hybrid + bm25 + lexical > 1:
         raise UnmaskError("Give one of --hybrid, --bm25 and --lexical.")
+    if exact and (bm25 or lexical):
+        raise UnmaskError("--bm25 and --lexical compare all documents anyway, so --exact would change nothing.")
     from unmask.search.documents import Corpus, read_documents
     from unmask.search.index import Index
 

@@ -102,6 +102,7 @@ def build(embedder: Embedder, planned: Planned) -> Done:
     or fit.
     """
     folder = planned.job.output
+    embedder.design.require_dense("An index")
     embedder.encode([], precision=planned.precision)  # says what is wrong with the precision
     with only_run_in(folder):
         make_own(folder)

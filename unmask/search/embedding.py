@@ -146,6 +146,7 @@ def document_vectors(
 def query_words(embedder: Embedder, queries: Sequence[str]) -> Packed:
     """The packed lexical vectors of queries."""
     design = lexical_design(embedder.design)
+    embedder.backbone.check(design)  # finds the output layer once, before each core has a replica
     return _encoded(embedder, {design: Fit()}, queries, "query", Tally())[design]
 
 

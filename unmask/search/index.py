@@ -108,10 +108,10 @@ class Index:
             )
         if isinstance(queries, str):
             raise UnmaskError("search_all takes a list of queries, not one string: search_all([query]).")
-        allowed = None if where is None else self._allowed(where)  # a mistake in it is told before a model is loaded
-        rankers = self._rankers(mode, exact)
-        number = k if len(rankers) == 1 else max(k, _FUSED)
         try:
+            allowed = None if where is None else self._allowed(where)  # a mistake in it is told before a model is loaded
+            rankers = self._rankers(mode, exact)
+            number = k if len(rankers) == 1 else max(k, _FUSED)
             ranked = [ranker.rank(queries, number, allowed) for ranker in rankers]
             fused = [together[0] if len(rankers) == 1 else fuse(together, k) for together in zip(*ranked, strict=True)]
             return [self._hits(query, ranking) for query, ranking in zip(queries, fused, strict=True)]

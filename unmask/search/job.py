@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from unmask.designs.design import Design
 from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.errors import UnmaskError, require_package, unknown
 from unmask.io.files import check_output, is_own
@@ -22,7 +23,7 @@ EXACT_UP_TO: Final = 100_000
 
 @dataclass(frozen=True)
 class Job:
-    """What to index, and how. model, revision, adapter: as they were given to load the embedder.
+    """What to index, and how. model, revision, adapter, design: as they were given to load the embedder.
 
     store, precision, language: None takes those of the index, and for a new one the first store that is installed, float32 and english.
     approximate: build an approximate index for fewer than 100 000 documents, too. keep_missing: keep documents that are in none of the
@@ -42,12 +43,14 @@ class Job:
     keep_missing: bool = False
     fitted: bool = False
     lexical: bool = False
+    design: str | None = None
 
     def check(self) -> Planned:
         """Read all documents, and find mistakes before a model is loaded. Raises UnmaskError."""
         for name, given, allowed in (("store", self.store, STORES), ("precision", self.precision, PRECISIONS)):
             if given is not None and given not in allowed:
                 raise unknown(name, given, allowed)
+        self._require_design()
         check_output(self.output, self.corpus.files, folder=True)
         if not is_own(self.output):
             raise UnmaskError(f"'{self.output}' holds files that are not of an index: give another folder.")
@@ -67,6 +70,18 @@ class Job:
         planned = Planned(self, before, found, store, self.precision or (before.precision if before else "float32"), language)
         planned.require_an_approximate_index()
         return planned
+
+    def _require_design(self) -> None:
+        """Raise UnmaskError for a design that an index cannot have, or not with lexical vectors."""
+        from unmask.embedder import DEFAULT_DESIGN
+        from unmask.saving.folder import read_settings
+        from unmask.search.lexical import lexical_design
+
+        saved = read_settings(Path(self.model).expanduser())
+        design = Design.parse(self.design or (saved.design if saved else DEFAULT_DESIGN))
+        design.require_dense("An index")
+        if self.lexical:
+            lexical_design(design)
 
     def _require_as_before(self, before: IndexRecord | None) -> None:
         """Raise UnmaskError for a setting that an index keeps for its life."""

@@ -128,5 +128,7 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
     if saved and not designs:
         wanted = {folder.resolve().name: next(iter(wanted.values()))}
+    for design in wanted.values():
+        design.require_dense("A server")
     loaded = Embedder.from_pretrained(model, None if saved else next(iter(wanted.values())), **options)
     return ServedModels({name: loaded.with_design(design) for name, design in wanted.items()})

@@ -167,7 +167,9 @@ class CorpusMap:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _enqueue(self, name: str, design: str) -> None:
-        self._workbench.base.backbone.check(self._workbench.design(name))
+        asked = self._workbench.design(name)
+        asked.require_dense("The map")
+        self._workbench.base.backbone.check(asked)
         self._maps[design] = projection = Projection(design, len(self.corpus.texts), time.monotonic())
         self._pool.submit(self._compute, name, projection)
 
