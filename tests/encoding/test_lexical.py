@@ -143,6 +143,22 @@ def test_case_place_and_punctuation_of_a_word_do_not_matter(lexical: Make) -> No
     assert first == sorted(set(first)) and others == [first] * 3
 
 
+def test_combining_marks_continue_a_word(lexical: Make) -> None:
+    prompts = lexical().prompt
+
+    def own(text: str) -> list[int]:
+        [tokens] = prompts.own_tokens(list(prompts.tokenize([text])))
+        return tokens
+
+    def whole(word: str) -> list[int]:
+        return sorted(set(prompts.tokenizer(word, add_special_tokens=False)["input_ids"]))
+
+    assert own("Cafe\u0301!") == own("caf\u00e9") == whole("caf\u00e9")
+    assert own("\u0301") == [], "a mark alone is no word"
+    assert own("(हिन्दी)") == whole("हिन्दी")
+    assert own("_snake_case") == own("snake case"), "an underscore is no letter"
+
+
 def test_texts_without_words_have_the_zero_vector(lexical: Make) -> None:
     assert not rows(lexical(), ["", "...", "?! \n", "🎉"]).any()
     assert lexical().encode_sparse([]).shape == (0, 512)

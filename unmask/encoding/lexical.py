@@ -1,8 +1,9 @@
 """Lexical vectors: what a model predicts after a text, of the text's own words (PromptReps, arXiv 2404.18424).
 
 The value of a token is log(1 + relu(logit)), as in SPLADE. Only tokens of the text's own words have a value, and of these the 128 largest
-stay. Two vectors are compared by their dot product. A word is a run of letters and digits, in lower case and tokenized alone, so that it
-has the same tokens at the start of a sentence, after a space and after a quote. Special tokens, punctuation and the prompt have no value.
+stay. Two vectors are compared by their dot product. A word is a run of letters and digits, with their combining marks. It is put in lower
+case and tokenized alone, so that it has the same tokens at the start of a sentence, after a space and after a quote. Special tokens,
+punctuation and the prompt have no value.
 There is no list of stop words, which would be of one language: `idf` does that work in every language.
 
 Inside this package a vector is a row of 256 numbers, first the 128 token ids in order, then their values. So it takes the way of all other

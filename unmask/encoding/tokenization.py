@@ -8,8 +8,11 @@ A fast tokenizer stores the options of its last call, so threads that share one 
 from __future__ import annotations
 
 import re
+import sys
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.prompts import CHAT, Prompt, find_prompt
@@ -23,7 +26,6 @@ MAX_LENGTH = 512
 """Most tokens of one text with its prompt, unless the user says otherwise."""
 
 _TOKENIZE_AT_ONCE = 1024
-_WORD = re.compile(r"\w+")
 
 Offsets = list[tuple[int, int]]
 """Ranges of characters: of each token, or of each copy of a text."""
@@ -185,8 +187,8 @@ class PromptTokenizer:
             yield self._span(ids, offsets, copies, rendered)
 
     def own_tokens(self, texts: Sequence[TokenizedText]) -> list[list[int]]:
-        """The tokens of each text's own words, each once, by id: every word in lower case, tokenized alone."""
-        words = [dict.fromkeys(_WORD.findall(text.kept.lower())) for text in texts]
+        """The tokens of each text's own words, each once, by id: every word in lower case and NFC, tokenized alone."""
+        words = [dict.fromkeys(_word().findall(unicodedata.normalize("NFC", text.kept.lower()))) for text in texts]
         distinct = list(dict.fromkeys(word for of_text in words for word in of_text))
         if not distinct:
             return [[] for _ in texts]
@@ -305,6 +307,13 @@ class PromptTokenizer:
         escaped = str(rendered).replace("{", "{{").replace("}", "}}")
         wrapped = _swap(escaped, {mark: f"{{{field}}}" for field, mark in marks.items()})
         return replace(prompt, template=wrapped + ("{eos}" if prompt.appends_eos else ""))
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """A word: letters and digits, with the combining marks that follow them. In Hindi, Tamil and Thai these are vowels, among others."""
+    marks = "".join(mark for mark in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(mark) in ("Mn", "Mc"))
+    return re.compile(rf"[^\W_](?:[^\W_]|[{marks}])*")
 
 
 def _swap(text: str, table: dict[str, str]) -> str:
