@@ -1,5 +1,7 @@
 """Features: MoEE's sum is one vector, and what is fitted is what a hand would compute."""
 
+import weakref
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from unmask.designs.design import Design
-from unmask.encoding.features import Fit, Raw, balanced_alpha, fit, vectors, weighted_sum
+from unmask.encoding.features import Fit, Raw, balanced_alpha, fit, mean_of, vectors, weighted_sum
 from unmask.errors import UnmaskError
 
 CONCAT = Design(features="concat")
@@ -258,3 +260,20 @@ def test_a_design_that_was_not_fitted_is_refused(name: str) -> None:
 def test_routing_features_of_a_dense_model_are_refused(features: str) -> None:
     with pytest.raises(UnmaskError, match="no router"):
         vectors(Design(features=features), Raw(torch.randn(2, 4)), Fit())  # type: ignore[arg-type]
+
+
+def test_a_mean_holds_one_of_its_parts_at_a_time() -> None:
+    made: list[weakref.ref[Tensor]] = []
+
+    def raw(number: int) -> Raw:
+        values = torch.full((2, 3), float(number))
+        made.append(weakref.ref(values))
+        return Raw(values)
+
+    def raws() -> Iterator[Raw]:
+        for number in range(5):
+            assert sum(values() is not None for values in made) <= 1
+            yield raw(number)
+
+    mean = mean_of(raws())
+    assert mean.hidden is not None and torch.equal(mean.hidden, torch.full((2, 3), 2.0)) and mean.routing is None

@@ -25,7 +25,7 @@ class AveragedVectors:
 
     def get(self, design: Design, texts: Sequence[str], instruction: str | None) -> Vectors:
         """Vectors of one design, float32 of shape (text, dim). An instruction goes to the prompts that take one."""
-        raw = mean_of([self._raw(design, prompt, texts, instruction) for prompt in design.prompts])
+        raw = mean_of(self._raw(design, prompt, texts, instruction) for prompt in design.prompts)
         found: Vectors = vectors(design, raw, self.fits[design]).numpy()
         return found
 

@@ -7,10 +7,8 @@ classification and any vector index.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -48,17 +46,24 @@ class Raw:
         return [Raw(*pair) for pair in zip(hidden, routing, strict=True)]
 
 
-def mean_of(raws: Sequence[Raw]) -> Raw:
+def mean_of(raws: Iterable[Raw]) -> Raw:
     """The mean of the features of the same texts, as under several prompts. Its bits do not depend on other texts.
 
-    A lexical design has one prompt, so its vectors stay as they are.
+    A lexical design has one prompt, so its vectors stay as they are. Features are added as they come: memory never holds all of them.
     """
-    return Raw(_mean([raw.hidden for raw in raws]), _mean([raw.routing for raw in raws]), raws[0].lexical)
+    total, number = Raw(), 0
+    for raw in raws:
+        number += 1
+        total = Raw(_sum(total.hidden, raw.hidden), _sum(total.routing, raw.routing), raw.lexical)
+    return Raw(_over(total.hidden, number), _over(total.routing, number), total.lexical)
 
 
-def _mean(parts: Sequence[Tensor | None]) -> Tensor | None:
-    present = [part for part in parts if part is not None]
-    return reduce(add, present) / len(present) if present else None
+def _sum(total: Tensor | None, part: Tensor | None) -> Tensor | None:
+    return part if total is None or part is None else total + part
+
+
+def _over(total: Tensor | None, number: int) -> Tensor | None:
+    return None if total is None else total / number
 
 
 @dataclass(frozen=True)
