@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
@@ -215,6 +216,30 @@ def test_a_prompt_that_fails_takes_no_others_with_it(embedder: Embedder, tmp_pat
     assert one.get(ONE, TEXTS, None).shape == (12, 64)
     with pytest.raises(UnmaskError, match="no room"):
         other.get(OTHER, TEXTS, None)
+
+
+@pytest.mark.parametrize("error", [UnmaskError("A vector is not finite"), torch.OutOfMemoryError("too much")])
+def test_what_was_stored_before_a_failure_is_not_computed_again(
+    error: Exception, embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "chunks", lambda lengths: chunks(lengths, 400))
+    together: list[int] = []
+
+    def failing(backbone: Any, asked: Any, **options: Any) -> Answers:
+        if len(asked) > 1:
+            together.append(len(asked[0].texts))
+            if len(together) == 2:
+                raise error
+        return encode_questions(backbone, asked, **options)
+
+    monkeypatch.setattr(passes, "encode_questions", failing)
+    one, other = companions(embedder, tmp_path, ONE, OTHER)
+    found = one.get(ONE, TEXTS, None)
+    assert len(together) == 2
+    assert (one.spent.texts, other.spent.texts) == (len(TEXTS), together[0])
+    assert one.spent.tokens == one.tally.tokens
+    plain = shared(embedder.with_design(ONE), tmp_path / "alone", ONE)
+    np.testing.assert_allclose(found, plain.get(ONE, TEXTS, None), atol=1e-5)
 
 
 def test_companions_that_were_stopped_go_on_to_the_same_bits(

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.families import FAMILIES
 from unmask.designs.design import Design
@@ -162,6 +163,31 @@ def test_a_model_that_goes_on_wrongly_computes_whole_prompts(
     assert not was_shared(answers)
     for design, vectors in merged(answers).items():
         assert same(vectors, alone(embedder, design))
+
+
+def test_without_the_memory_for_it_prompts_are_computed_one_by_one(
+    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
+
+    def too_much(*_: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("unmask.encoding.questions._encode_batch", too_much)
+    answers = asked(embedder, designs)
+    assert not was_shared(answers)
+    for design, vectors in merged(answers).items():
+        assert same(vectors, alone(embedder, design))
+
+
+def test_a_prompt_costs_what_it_costs_alone(pico: Callable[..., Embedder]) -> None:
+    opening = "Somebody wants to know: "
+    embedder, designs = pico("causal/plain/last"), designs_of([f"{opening}{{text}} {end}" for end in "ABCD"])
+    answers, lone = asked(embedder, designs), [asked(embedder, [design]) for design in designs]
+    assert was_shared(answers)
+    assert answers.alone == [tokens for answer in lone for tokens in answer.alone]
+    whole = list(tokenizer_of(embedder.tokenizer, designs[0].prompt, 256).tokenize(TEXTS))
+    assert answers.alone[0] < sum(len(text.ids) for text in whole), "the texts share the opening"
 
 
 @pytest.mark.parametrize(

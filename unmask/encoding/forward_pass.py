@@ -98,18 +98,21 @@ class SharedVectors:
 
     def _read(self, design: Design, keys: Sequence[bytes], distinct: Mapping[bytes, str], instruction: str | None) -> Vectors:
         """Vectors from the disk; missing ones are computed and stored first. Raises LostRows if a block was damaged since."""
-        stores = [self.source.sizes, *(self.source.stored(design) for design in self.designs)]
-        missing = {key: text for key, text in distinct.items() if any(key not in store for store in stores)}
+        missing = self._missing(distinct)
+        if missing and self.companions:
+            with suppress(UnmaskError, torch.OutOfMemoryError):  # a prompt that fails takes no others with it
+                self._compute(missing, instruction)
+            if missing := self._missing(distinct):
+                self.companions = ()
         if missing:
-            try:
-                self._compute(missing, instruction)
-            except UnmaskError:
-                if not self.companions:
-                    raise
-                self.companions = ()  # a prompt that fails takes no others with it
-                self._compute(missing, instruction)
+            self._compute(missing, instruction)
         self._count([key for key in distinct if key not in self._seen])
         return self.source.stored(design).get(keys)
+
+    def _missing(self, distinct: Mapping[bytes, str]) -> dict[bytes, str]:
+        """The texts of which something is not stored."""
+        stores = [self.source.sizes, *(self.source.stored(design) for design in self.designs)]
+        return {key: text for key, text in distinct.items() if any(key not in store for store in stores)}
 
     def _compute(self, missing: Mapping[bytes, str], instruction: str | None) -> None:
         # these vectors are stored last: what a kill left of a chunk is then computed again in the same batches

@@ -9,9 +9,11 @@ computed in both ways first, as for shared beginnings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unmask.designs.design import Attention, Design
@@ -37,7 +39,10 @@ from unmask.encoding.tokenization import TokenizedText
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt, or several that designs average; these designs; and texts in it. All questions have the same texts, in the same order."""
+    """Texts in one prompt (or in the several prompts of an average), and the designs that read them, each with its fit.
+
+    All questions of a call have the same texts, in the same order.
+    """
 
     tokenizer: DesignTokenizer
     fits: Mapping[Design, Fit]
@@ -83,30 +88,50 @@ def encode_questions(
     copies = list(places.values())
     unique = [Question(one.tokenizer, one.fits, [one.texts[copy[0]] for copy in copies]) for one in questions]
     shared = [_alike(prompts) for prompts in places]
-    alone = [sum(len(text.ids) for text in question.texts) for question in unique]
-    prompts = [[text.part(place) for text in one.texts] for one in unique for place in range(len(one.tokenizer.parts))]
-    computed = sum(alone) - (len(prompts) - 1) * sum(shared)
-    whole = sum(alone) - sum(shared_length(texts) * len(texts) for texts in prompts)
-    if not saves(whole - computed, whole, len(shared)) or not _goes_on(backbone, unique, shared):
-        return _one_by_one(backbone, questions, batch_tokens, progress)
-    lengths = [max(map(len, prompts)) for prompts in places]
+    alone = [_alone(question) for question in unique]
+    tokens = sum(len(text.ids) for question in unique for text in question.texts)
+    computed = tokens - (sum(len(question.tokenizer.parts) for question in unique) - 1) * sum(shared)
+    if saves(sum(alone) - computed, sum(alone), len(shared)):
+        with suppress(torch.OutOfMemoryError):  # one prompt at a time keeps no keys and values of texts
+            if _goes_on(backbone, unique, shared):
+                return Answers(_together(backbone, unique, copies, shared, batch_tokens, computed, progress), alone, computed)
+    return _one_by_one(backbone, questions, batch_tokens, progress)
+
+
+def _together(
+    backbone: Backbone,
+    unique: Sequence[Question],
+    copies: Sequence[list[int]],
+    shared: Sequence[int],
+    batch_tokens: int,
+    computed: int,
+    progress: Progress | None,
+) -> list[dict[Design, Vectors]]:
+    """Vectors of each question, from one reading of each text. copies: the places of each text; computed: tokens in all."""
+    lengths = [max(text.longest for text in texts) for texts in zip(*(one.texts for one in unique), strict=True)]
     threads = threads_for(backbone, computed)
     batches = plan(lengths, share(batch_tokens, computed, threads))
 
     def compute(replica: Backbone, batch: list[int]) -> list[dict[Design, Vectors]]:
         return _encode_batch(replica, unique, batch, shared)
 
-    results: list[dict[Design, Vectors]] = [{} for _ in questions]
+    results: list[dict[Design, Vectors]] = [{} for _ in unique]
     for batch, answers in zip(batches, in_parallel(backbone, batches, threads, compute), strict=True):
         for result, answer in zip(results, answers, strict=True):
             for design, values in answer.items():
                 require_finite(values, [copies[index][0] for index in batch], backbone.dtype)
-                rows = result.setdefault(design, np.empty((len(questions[0].texts), values.shape[1]), np.float32))
+                rows = result.setdefault(design, np.empty((sum(map(len, copies)), values.shape[1]), np.float32))
                 for index, value in zip(batch, values, strict=True):
                     rows[copies[index]] = value
         if progress:
-            progress(len(questions) * sum(len(copies[index]) for index in batch))
-    return Answers(results, alone, computed)
+            progress(len(unique) * sum(len(copies[index]) for index in batch))
+    return results
+
+
+def _alone(question: Question) -> int:
+    """Tokens that a question would compute alone: without the beginning of a prompt that its texts share."""
+    parts = [[text.part(place) for text in question.texts] for place in range(len(question.tokenizer.parts))]
+    return sum(sum(len(text.ids) for text in texts) - shared_length(texts) * len(texts) for texts in parts)
 
 
 def _one_by_one(backbone: Backbone, questions: Sequence[Question], batch_tokens: int, progress: Progress | None) -> Answers:
