@@ -45,7 +45,8 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
         "model": "some/where/mixture",
         "command": "unmask reproduce moee",
         "claims": found,
-        "cells": {"a": 1}, "plan": {"a": 1},
+        "cells": {"a": 1},
+        "plan": {"a": 1},
     }
     file = tmp_path / "results.json"
     file.write_text(json.dumps({**content, "versions": {"torch": "2"}, "hardware": "cpu"}))

@@ -66,6 +66,7 @@ def test_solved_examples_stand_before_the_text_in_the_same_form(tmp_path: Path) 
         """,
     )
     (entry,) = read_prompts(file).values()
+    assert isinstance(entry, PromptEntry)
     rendered, copies = Prompt("topic", entry.whole).render("Rates rose", None)
     assert rendered == 'Topic of "A {song}":"music"\nTopic of "A goal":"{sport}"\nTopic of "Rates rose":"'
     assert [rendered[start:end] for start, end in copies] == ["Rates rose"], "only the text itself is embedded"

@@ -148,7 +148,7 @@ def test_windows_hold_every_chunk_with_half_a_window_before(
     prompt: str, causal: bool, size: int, overlap: int, tokenizer: Any
 ) -> None:
     limit = 40
-    limited = PromptTokenizer(tokenizer, Design.parse(f"causal/{prompt}/mean").prompt, limit)
+    limited = PromptTokenizer(tokenizer, Design.parse(f"causal/{prompt}/mean").prompts[0], limit)
     document = " ".join([DOCUMENT] * 4)
     spans = Chunking(size, overlap).split(tokenizer, document)
     whole, _ = limited.whole(document)

@@ -73,7 +73,7 @@ ONE = torch.ones(1, 1)
 
 
 @every_family
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def test_a_vector_is_what_the_language_model_gives(folder_of: Callable[[str], Path], lexical: Make, family: str) -> None:
     """All logits after the rendered prompt, and by hand those of the words."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -102,15 +102,15 @@ def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None
 
 
 @every_family
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def test_padding_on_either_side_changes_nothing(lexical: Make, family: str) -> None:
     embedder = lexical(family)
     texts = list(embedder.prompts.tokenize(TEXTS))
-    own, expected = embedder.prompts.own_tokens(texts), rows(embedder, TEXTS)
+    own, expected = embedder.prompts.parts[0].own_tokens(texts), rows(embedder, TEXTS)
     right = collate(texts, 7)
     order = torch.argsort(right.real.int(), dim=1, stable=True)  # padding first, then the tokens in their order
     left = [torch.gather(part, 1, order) for part in (right.ids, right.real, right.embed)]
-    [raw] = embedder.backbone.raw(TokenBatch(*left, own=own), [embedder.design]).values()
+    [raw] = embedder.backbone.raw(TokenBatch(left[0], left[1], left[2], own=own), [embedder.design]).values()
     assert raw.lexical is not None
     assert np.allclose(unpacked(raw.lexical.numpy(), 512).toarray(), expected, atol=2e-5)
 
@@ -137,7 +137,7 @@ def test_a_long_beginning_that_texts_share_changes_nothing(lexical: Make) -> Non
 def test_case_place_and_punctuation_of_a_word_do_not_matter(lexical: Make) -> None:
     """They change the logits, but not which tokens have one."""
     embedder = lexical()
-    first, *others = embedder.prompts.own_tokens(
+    first, *others = embedder.prompts.parts[0].own_tokens(
         list(embedder.prompts.tokenize(["a red ball", "Red! ball? a", '"BALL", a (red)', "ball ball a red a"]))
     )
     assert first == sorted(set(first)) and others == [first] * 3
@@ -171,7 +171,7 @@ def test_words_that_were_cut_have_no_value(lexical: Make) -> None:
         found = rows(embedder, [text])
     [tokenized] = embedder.prompts.tokenize([text])
     assert tokenized.truncated and tokenized.kept.startswith("guitar guitar") and "zebra" not in tokenized.kept
-    assert set(np.flatnonzero(found)) <= set(embedder.prompts.own_tokens([TokenizedText((), 0, kept="guitar")])[0])
+    assert set(np.flatnonzero(found)) <= set(embedder.prompts.parts[0].own_tokens([TokenizedText((), 0, kept="guitar")])[0])
 
 
 def test_the_copy_of_an_echo_counts_once(lexical: Make) -> None:

@@ -17,6 +17,7 @@ from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding import encode
 from unmask.encoding.batching import collate
+from unmask.encoding.beginnings import find_beginning
 from unmask.encoding.chunking import Chunking
 from unmask.encoding.encode import Tally, encode_designs
 from unmask.encoding.features import Fit
@@ -91,7 +92,7 @@ def test_each_prompt_shares_its_own_beginning(pico: Make, monkeypatch: pytest.Mo
         f'"{start} of this text, which follows after a long beginning, {{text}}"' for start in ("Sum", "The topic in one word")
     ]
     embedder, texts = pico(f"causal/{'+'.join(long)}/last"), [f"text {place}" for place in range(20)]
-    lengths, find = list[int](), encode.find_beginning
+    lengths, find = list[int](), find_beginning
 
     def noting(*given: Any) -> Any:
         found = find(*given)

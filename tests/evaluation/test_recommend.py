@@ -75,7 +75,7 @@ def scripted(quality: dict[str, float], rounds: list[list[str]]) -> Callable[...
                     scores={},
                     dim=8,
                     texts=task.size,
-                    tokens=task.size * COST[design.prompt],
+                    tokens=task.size * sum(COST[prompt] for prompt in design.prompts),
                     truncated=0,
                     conditions=conditions,
                     provenance={},

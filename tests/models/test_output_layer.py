@@ -49,7 +49,7 @@ def loaded(folder: Path, **options: Any) -> Any:
     return load_any_decoder(Source(str(folder), **{"dtype": "float32", "device": "cpu", **options}))[0].eval()
 
 
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def expected(model: Any) -> torch.Tensor:
     return model.eval()(input_ids=IDS).logits[0, -1, TOKENS].float()  # type: ignore[no-any-return]
 
@@ -60,7 +60,7 @@ def language_model(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-@torch.inference_mode()
+@torch.inference_mode()  # type: ignore[untyped-decorator]
 def computed(body: Any) -> torch.Tensor:
     return find_output_layer(body).logits(body(input_ids=IDS).last_hidden_state[0, -1], TOKENS)
 

@@ -109,7 +109,7 @@ def test_an_updated_index_is_the_one_that_is_built_anew(embedder: Embedder, tmp_
     updated, new = opened(embedder, tmp_path), opened(embedder, tmp_path / "new")
     assert updated.record.lexical and contents(updated) == contents(new)
     both = [np.load(index.folder / index.record.data / LEXICAL) for index in (updated, new)]
-    assert np.allclose(*both, atol=1e-5) and both[0].any()
+    assert np.allclose(both[0], both[1], atol=1e-5) and both[0].any()
     assert np.array_equal(both[0][:, :KEPT], both[1][:, :KEPT])
 
 
@@ -136,7 +136,8 @@ def test_the_output_layer_is_found_once_for_all_cores(
 
     def find(model: Any) -> OutputLayer:
         found.append(model)
-        return find_output_layer(model)
+        layer: OutputLayer = find_output_layer(model)
+        return layer
 
     monkeypatch.setattr("unmask.encoding.backbone.find_output_layer", find)
     monkeypatch.setattr("unmask.encoding.encode.threads_for", lambda *_: 2)

@@ -61,7 +61,7 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
         assert recipe.stage(stage).warmup < recipe.stage(stage).steps
     for data in recipe.data.values():
         if data.instruction or data.document_instruction:
-            assert all(find_prompt(Design.parse(one).prompt).takes_instruction for one in recipe.designs)
+            assert all(find_prompt(prompt).takes_instruction for one in recipe.designs for prompt in Design.parse(one).prompts)
     again = Recipe.model_validate_json(recipe.model_dump_json(by_alias=True))
     assert again == recipe, "the run folder keeps the recipe as JSON"
 
