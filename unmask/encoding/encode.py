@@ -99,9 +99,11 @@ def encode_tokenized(
     number of cores; with few texts, some cores have nothing to do. not_finite: takes the places of texts with a vector that is not finite,
     and no error is raised.
     """
+    sparse = any(design.is_sparse for design in fits)
     same: dict[tuple[object, ...], list[int]] = {}
     for place, text in enumerate(texts):
-        same.setdefault((text.ids, text.start, text.spans, text.parts, text.kept), []).append(place)
+        # different texts may have the same tokens, but a lexical vector depends on the text itself
+        same.setdefault((text.ids, text.start, text.spans, text.parts, text.kept if sparse else ""), []).append(place)
     copies = list(same.values())
     unique = [texts[places[0]] for places in copies]
     if tally is not None:
