@@ -34,13 +34,14 @@ def _aim(yardstick: Yardstick, rows: Sequence[Row]) -> Iterator[str]:
     tests = {row.name: test for row in rows if (test := row.tests.get(yardstick)) is not None}
     better = [name for name, test in tests.items() if told_apart(test) and test.difference > 0]
     worse = [name for name, test in tests.items() if told_apart(test) and test.difference < 0]
-    open_ = [name for name in tests if name not in (*better, *worse)]
+    open_ = len(tests) - len(better) - len(worse)
     for names, word in ((better, "better"), (worse, "worse")):
         if names:
             listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {reference_of(name)})" for name in names)
             yield f"{_AIMS[yardstick]}: {word} than the reference: {listed}."
     if open_:
-        yield f"{_AIMS[yardstick]}: no difference was shown, though there may be one: {', '.join(open_)}."
+        what = "other configuration" if better or worse else "configuration"
+        yield f"{_AIMS[yardstick]}: no difference was shown for {counted(open_, what)}. There may be one."
 
 
 def _embeddings(found: Mapping[str, RankCorrelation]) -> Iterator[str]:

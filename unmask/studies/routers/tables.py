@@ -31,8 +31,8 @@ def routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
         for name, row in rows.items()
     )
     note = (
-        "I(D;E): how much the first expert of a response token tells about its domain, from 0 (nothing) to 1 (all that so many domains "
-        "and experts allow), without chance; the mean over routing points and seeds. Best point: the same at the routing point where it is "
+        "I(D;E): how much the first expert of a response token tells about its domain, without chance. 0 is nothing, 1 is all that so many "
+        "domains and experts allow. It is the mean over routing points and seeds. Best point: the same at the routing point where it is "
         "highest. Strength: mean sum of the gates of a token. Gain: "
         f"nats per token of held-out responses below the base model; other domains have other gains. {_COMPARED}"
     )
