@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,9 @@ from unmask.cli.lesson_options import showing
 from unmask.cli.options import ModelOptions, with_model_options
 from unmask.cli.outputs import Command, Group
 from unmask.cli.train import Data, Settings, root_of
+
+if TYPE_CHECKING:
+    from unmask.studies.sheet import Sheet
 
 reproduce = typer.Typer(
     cls=Group, help="Measure a paper's tables and figures anew, and questions that papers left open.", no_args_is_help=True
@@ -39,30 +43,21 @@ def self_moe(
     options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
 ) -> None:
     """Self-MoE: main table, ablations, routing by domain, number of experts and of lessons, overhead (arXiv 2406.12034)."""
-    from unmask.io.files import inside
-    from unmask.io.terminal import console
     from unmask.studies.self_moe.plan import load_plan
     from unmask.studies.self_moe.report import write_report
-    from unmask.studies.self_moe.run import study
+    from unmask.studies.self_moe.run import Findings, study
     from unmask.studies.self_moe.tables import sheets
 
     plan = load_plan(scale, settings or [])
-    for name in model or plan.models:
-        folder = inside(output.expanduser(), _called(name))
 
-        with showing() as callbacks:
-            findings = study(
-                plan,
-                options.source(name),
-                root_of(data),
-                folder,
-                lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
-                callbacks,
-                _command("self-moe", scale, name, settings, data, options.dtype),
-            )
-        for sheet in sheets(findings):
-            console().print(sheet.rich())
-        print(f"Report: {folder / 'report.md'}")
+    def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
+        def write(findings: Findings, place: Path) -> None:
+            write_report(findings, place, name, plan)
+
+        command = _command("self-moe", scale, name, settings, data, options.dtype)
+        return sheets(study(plan, options.source(name), root_of(data), folder, write, callbacks, command))
+
+    _each(model or plan.models, output, run)
 
 
 @reproduce.command(
@@ -80,9 +75,8 @@ def routers(
 ) -> None:
     """Router configurations: which give distinct routing, which predict better, which make better embeddings (docs/routers.md)."""
     from unmask.errors import require_package
-    from unmask.io.files import inside
-    from unmask.io.terminal import console
     from unmask.studies.plans import tasks_of
+    from unmask.studies.routers.findings import Findings
     from unmask.studies.routers.plan import load_plan
     from unmask.studies.routers.report import sheets, write_report
     from unmask.studies.routers.run import study
@@ -90,22 +84,16 @@ def routers(
     require_package("mteb")
     plan, root = load_plan(scale, settings or []), root_of(data)
     tasks = tasks_of(plan.tasks, root)
-    for name in model or plan.models:
-        folder = inside(output.expanduser(), _called(name))
-        with showing() as callbacks:
-            findings = study(
-                plan,
-                replace(options.source(name), attn_implementation=plan.attn_implementation),
-                root,
-                tasks,
-                folder,
-                lambda findings, place, name=name: write_report(findings, place, name, plan),  # type: ignore[misc]
-                callbacks,
-                _command("routers", scale, name, settings, data, options.dtype),
-            )
-        for sheet in sheets(findings):
-            console().print(sheet.rich())
-        print(f"Report: {folder / 'report.md'}")
+
+    def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
+        def write(findings: Findings, place: Path) -> None:
+            write_report(findings, place, name, plan)
+
+        source = replace(options.source(name), attn_implementation=plan.attn_implementation)
+        command = _command("routers", scale, name, settings, data, options.dtype)
+        return sheets(study(plan, source, root, tasks, folder, write, callbacks, command))
+
+    _each(model or plan.models, output, run)
 
 
 def _of_embedders(study_name: str, about: str) -> None:
@@ -126,22 +114,18 @@ def _of_embedders(study_name: str, about: str) -> None:
         options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
     ) -> None:
         from unmask.errors import require_package
-        from unmask.io.files import inside
-        from unmask.io.terminal import console
         from unmask.studies.embedders.plan import load_plan
         from unmask.studies.embedders.report import sheets, write_report
         from unmask.studies.embedders.run import study
 
         require_package("mteb")
         plan = load_plan(study_name, scale, settings or [])
-        for name in model or plan.models:
-            folder = inside(output.expanduser(), _called(name))
-            with showing() as callbacks:
-                command = _command(study_name, scale, name, settings, data, options.dtype)
-                findings = study(plan, scale, options.source(name), root_of(data), folder, write_report, callbacks, command)
-            for sheet in sheets(findings):
-                console().print(sheet.rich())
-            print(f"Report: {folder / 'report.md'}")
+
+        def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
+            command = _command(study_name, scale, name, settings, data, options.dtype)
+            return sheets(study(plan, scale, options.source(name), root_of(data), folder, write_report, callbacks, command))
+
+        _each(model or plan.models, output, run)
 
 
 for _study, _about in (
@@ -156,6 +140,20 @@ for _study, _about in (
     ),
 ):
     _of_embedders(_study, _about)
+
+
+def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[Any]], Iterable[Sheet]]) -> None:
+    """Run a study on each base model, in a folder of its own, and print its tables."""
+    from unmask.io.files import inside
+    from unmask.io.terminal import console
+
+    for name in models:
+        folder = inside(output.expanduser(), _called(name))
+        with showing() as callbacks:
+            tables = run(name, folder, callbacks)
+        for sheet in tables:
+            console().print(sheet.rich())
+        print(f"Report: {folder / 'report.md'}")
 
 
 def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
