@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[Path
 def aged(file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that was written long ago, by our clock."""
     later = time.time() + 100
-    monkeypatch.setattr("unmask.models.digests.time.time", lambda: later)
+    monkeypatch.setattr("unmask.models.digests.time", SimpleNamespace(time=lambda: later))
     return file
 
 

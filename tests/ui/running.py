@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import http.client
 import json
 import threading
@@ -95,4 +96,6 @@ def running(
         finally:
             server.stop()
             thread.join(30)
+            if thread.is_alive():
+                faulthandler.dump_traceback()  # shows what every thread waits for
             assert not thread.is_alive(), "the page does not stop"

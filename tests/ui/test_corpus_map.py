@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import tracemalloc
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,7 @@ def test_pages_with_different_designs_take_turns(corpus_map: CorpusMap, monkeypa
 
 def test_a_design_that_no_page_asks_for_makes_way(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
     slow, now = Slow(corpus_map, monkeypatch), [100.0]
-    monkeypatch.setattr("unmask.ui.corpus_map.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("unmask.ui.corpus_map.time", SimpleNamespace(monotonic=lambda: now[0]))
     assert corpus_map.get("mean") == {"ready": False, "design": "causal/plain/mean", "done": 0, "total": 24}
     corpus_map.get("last")
     corpus_map.get("echo")

@@ -78,7 +78,7 @@ class Worker:
 
     def close(self) -> None:
         """End all work at its next step."""
-        for stop in self._open:
+        for stop in list(self._open):  # a copy: the thread of the page may add and remove meanwhile
             stop.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
