@@ -42,7 +42,11 @@ def recipe(model: Path, *stages: str, **settings: Any) -> Recipe:
         "dtype": "float32",
         "stages": stages,
         "lora": {"r": 4, "alpha": 16},
-        "data": {"text": {"path": "starter:reference"}, "pairs": {"path": "starter:pairs"}},
+        "data": {
+            "text": {"path": "starter:reference"},
+            "pairs": {"path": "starter:pairs"},
+            "labels": {"path": "starter:labels"},
+        },
     }
     return Recipe.model_validate(given | tables | settings)
 

@@ -90,8 +90,8 @@ def test_columns_are_renamed_and_the_new_names_win(write: Write, pairs: Callable
         UnmaskError, match=r"rows.jsonl, line 1: column 'no' is missing; there is question, context, answer, wrong"
     ):
         pairs(path, columns={"positive": "no"})
-    with pytest.raises(ValidationError, match="'label' is none of text, anchor"):
-        DataSource(path=path, columns={"label": "wrong"})
+    with pytest.raises(ValidationError, match="'labels' is none of text, label, anchor"):
+        DataSource(path=path, columns={"labels": "wrong"})
 
 
 def test_columns_that_are_no_pair_are_refused_with_what_was_found(write: Write, pairs: Callable[..., DataSet]) -> None:

@@ -34,6 +34,8 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
         ("contrastive", {}),
         ("contrastive", {"cache_tokens": 16}),
         ("contrastive", {"cache_tokens": 60}),
+        ("contrastive", {"data": ["labels"]}),
+        ("contrastive", {"data": ["labels"], "cache_tokens": 16}),
     ],
     ids=str,
 )

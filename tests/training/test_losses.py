@@ -172,6 +172,34 @@ def test_false_negatives_are_left_out(margin: float | None, kept: list[list[int]
     assert float(loss) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_candidates_of_the_class_of_an_anchor_are_left_out(tokenizer: Any, budget: int, cache_tokens: int) -> None:
+    """Against the sum written out, anchor by anchor; a triple whose classes all differ has the loss of one without classes."""
+    texts, classes = texts_of(3, rows=4), torch.tensor([[0, 1, 0, 2], [0, 1, 0, 2], [1, 0, 3, 0]])
+    model, batch = Toy(), batch_of(tokenizer, texts, budget)
+    loss = RankingLoss(model, 0.5, cache_tokens)
+    found = result(model, loss(batch["chunks"], batch["order"], classes))
+    one = batch_of(tokenizer, texts, 1 << 20)
+    vectors = torch.cat([model(dict(chunk))["sentence_embedding"] for chunk in one["chunks"]])[one["order"]]
+    candidates, of_class = torch.cat([vectors[1], vectors[2]]), classes[1:].flatten()
+    losses = []
+    for row in range(4):
+        others = [place for place in range(8) if place != row and of_class[place] != classes[0, row]]
+        cosines = cosine_similarity(vectors[0][row].unsqueeze(0), candidates[[row, *others]]) / 0.5
+        losses.append(-cosines.log_softmax(0)[0])
+    assert_same(found, result(model, torch.stack(losses).mean()))
+    plain = result(model, loss(batch["chunks"], batch["order"]))
+    assert abs(found[0] - plain[0]) > 1e-3, "classes of one batch are not those of the next"
+    differing = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]])
+    assert_same(result(model, loss(batch["chunks"], batch["order"], differing)), plain)
+
+
+def test_an_anchor_without_negatives_learns_nothing() -> None:
+    everything = torch.ones(2, 2, dtype=torch.bool)
+    assert float(info_nce(angles(0, 90), angles(60, 80), 0, 0.5, None, everything)) == pytest.approx(0.0, abs=1e-6)
+
+
 def test_a_margin_that_leaves_all_others_out_leaves_the_positive() -> None:
     loss = info_nce(angles(0, 90), angles(60, 80, 10, 20), 0, 0.5, -2.0)
     assert float(loss) == pytest.approx(0.0, abs=1e-6)

@@ -164,7 +164,7 @@ def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: 
         (["train=lorra"], "train: Input should be 'lora', 'full' or 'head', or Input should be a valid tuple."),
         (["train=[]"], "train: Input should be 'lora', 'full' or 'head', or Tuple should have at least 1 item"),
         (["model.x=1"], "model: Input should be a valid string."),
-        (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, anchor, positive"),
+        (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, label, anchor, positive"),
     ],
 )
 def test_a_value_that_cannot_be_says_where_and_why(file: Path, settings: list[str], said: str) -> None:

@@ -25,6 +25,7 @@ from unmask.training import loop
         ("simcse", {}),
         ("simcse", {"where": "attention", "cache_tokens": 16}),
         ("contrastive", {}),
+        ("contrastive", {"data": ["labels"]}),
     ],
     ids=str,
 )

@@ -24,7 +24,8 @@ class PairCollator:
     """Texts of a contrastive batch as chunks of similar length.
 
     All columns are tokenized as in inference, each under its instruction, sorted by length together, and cut into chunks of at most
-    `budget` tokens. `order[c, b]` is the row, in the chunks' outputs one after the other, of column c of example b.
+    `budget` tokens. `order[c, b]` is the row, in the chunks' outputs one after the other, of column c of example b. `classes[c, b]` is
+    the class of that text, in a data set with labels.
     """
 
     def __init__(self, tokenizer: PromptTokenizer, budget: int) -> None:
@@ -39,11 +40,13 @@ class PairCollator:
         places = torch.empty(len(texts), dtype=torch.long)
         places[torch.tensor([index for batch in batches for index in batch])] = torch.arange(len(texts))
         chunks = [collate([texts[index] for index in batch], self.tokenizer.pad_id) for batch in batches]
+        classes = torch.tensor([row.example.classes for row in rows])
         return {
             "chunks": [
                 {"input_ids": chunk.ids, "attention_mask": chunk.real.long(), "embed_mask": chunk.embed} for chunk in chunks
             ],
             "order": places.reshape(-1, len(rows)),
+            **({"classes": classes.T} if classes.numel() else {}),
             "rows": [row.id for row in rows],
         }
 

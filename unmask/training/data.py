@@ -24,15 +24,16 @@ PARTNERS: Final[dict[str, tuple[str, ...]]] = {
     "sentence1": ("positive", "sentence2"),
     "premise": ("positive", "hypothesis"),
 }
-_ROLES: Final = ("text", "anchor", "positive", "negative", "negatives")
+_ROLES: Final = ("text", "label", "anchor", "positive", "negative", "negatives")
 
 
 class DataSource(BaseModel):
     """One [data.NAME] table of a recipe: where rows come from, which rows to use, and what their columns mean.
 
-    path: a file (jsonl, parquet, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG], starter:reference or
-    starter:pairs. columns: from our name of a column to that of the file. split: of the hub, or of a folder's judgements. where: use only
-    rows with these values. negatives: most negatives of an example; if not given, all columns, or one of a list.
+    path: a file (jsonl, parquet, csv, tsv, txt), a folder of queries and documents, hub:REPO[:CONFIG], starter:reference,
+    starter:pairs or starter:labels. columns: from our name of a column to that of the file. split: of the hub, or of a folder's
+    judgements. where: use only rows with these values. negatives: most negatives of an example; if not given, all columns, or one of a
+    list or of other labels.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,20 +53,27 @@ class DataSource(BaseModel):
         for role in columns:
             if role not in _ROLES and not role.startswith("negative_"):
                 raise ValueError(f"'{role}' is none of {', '.join(_ROLES)}, negative_1, negative_2 and so on")
+        others = columns.keys() - {"text", "label"}
+        if "label" in columns and others:
+            raise ValueError(f"a label goes with a text, and not with {', '.join(sorted(others))}: name text and label only")
         return columns
 
 
 @dataclass(frozen=True)
 class Example:
-    """One sentence (1 text) or one pair (anchor, positive, negatives); row: its line in the file."""
+    """One sentence (1 text) or one pair (anchor, positive, negatives).
+
+    row: its line in the file. classes: the class of each text, by its number; empty if there are no labels.
+    """
 
     row: int
     texts: tuple[str, ...]
+    classes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """Examples of one source, checked. revision: hash of their texts; skipped: reason -> rows left out."""
+    """Examples of one source, checked. revision: hash of their texts and classes; skipped: reason -> rows left out."""
 
     name: str
     kind: Literal["sentences", "pairs"]
@@ -91,7 +99,7 @@ def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> Data
 
     Empty and repeated texts are left out and counted. Raises UnmaskError with file and line for a row without text.
     """
-    file, table = _read_table(source, root)
+    file, table = read_table(source, root)
     columns = _text_columns(file, source, table[0][1])
     skipped: Counter[str] = Counter()
     seen: dict[str, Example] = {}
@@ -104,7 +112,7 @@ def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> Data
                     skipped["repeated"] += 1
                 else:
                     seen[text] = Example(line, (text,))
-    return _data_set(name, "sentences", ("text",), list(seen.values()), source, seed, skipped, file)
+    return data_set(name, "sentences", ("text",), list(seen.values()), source, seed, skipped, file)
 
 
 def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
@@ -113,8 +121,13 @@ def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     Left out and counted: anchors equal to their positive, repeated rows, and rows without a positive or with too few negatives. Raises
     UnmaskError with file and line for a text that is missing, empty or not a string, and for a negative equal to its positive.
     """
-    file, table = _read_table(source, root)
-    roles = _pair_roles(file, source, table[0][1])
+    file, table = read_table(source, root)
+    return pairs_of(name, source, file, table, seed)
+
+
+def pairs_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int) -> DataSet:
+    """As `read_pairs`, of rows that are read."""
+    roles = _pair_roles(file, table[0][1])
     wanted = _wanted(source, roles)
     skipped: Counter[str] = Counter()
     seen: dict[tuple[str, ...], Example] = {}
@@ -127,17 +140,17 @@ def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
             else:
                 seen[texts] = Example(line, texts)
     named = ["negative"] if wanted == 1 else [f"negative_{number}" for number in range(1, wanted + 1)]
-    return _data_set(name, "pairs", ("anchor", "positive", *named), list(seen.values()), source, seed, skipped, file)
+    return data_set(name, "pairs", ("anchor", "positive", *named), list(seen.values()), source, seed, skipped, file)
 
 
 def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """The pairs of a source, or its sentences if it has a text column."""
-    file, table = _read_table(source, root)
+    file, table = read_table(source, root)
     kind = read_sentences if _text_columns(file, source, table[0][1]) == ("text",) else read_pairs
     return kind(name, source, root, seed)
 
 
-def _data_set(
+def data_set(
     name: str,
     kind: Literal["sentences", "pairs"],
     columns: tuple[str, ...],
@@ -158,12 +171,13 @@ def _data_set(
 
 
 def content_hash(columns: tuple[str, ...], examples: Sequence[Example]) -> str:
-    """A hash of the data, 16 hex digits: the columns and all texts in their order."""
-    used = (columns, [example.texts for example in examples])
+    """A hash of the data, 16 hex digits: the columns and all texts in their order, with their classes if they have some."""
+    classes = [example.classes for example in examples if example.classes]
+    used = (columns, [example.texts for example in examples], *([classes] if classes else []))
     return hashlib.sha256(repr(used).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _read_table(source: DataSource, root: Path) -> tuple[Path, list[tuple[int, Row]]]:
+def read_table(source: DataSource, root: Path) -> tuple[Path, list[tuple[int, Row]]]:
     """The rows that `where` keeps, with columns under our names."""
     file, rows = open_source(source.path, source.split, root)
     table = [(line, row) for line, row in rows if row]
@@ -203,19 +217,25 @@ def _text_columns(file: Path, source: DataSource, row: Row) -> tuple[str, ...]:
     paired = {"anchor", "positive"} <= set(source.columns)
     if "text" in row and not paired:
         return ("text",)
-    roles = _pair_roles(file, source, row)
+    roles = _pair_roles(file, row)
     return (roles.anchor, roles.positive, *roles.negatives)
 
 
-def _pair_roles(file: Path, source: DataSource, row: Row) -> _Roles:
-    """The columns of a pair by their names. Raises UnmaskError that says how to name them if there are none."""
+def pair_columns(row: Row) -> tuple[str, str] | None:
+    """The columns of anchor and positive by their names; None if a row has none that are known."""
     pairs = ((anchor, partner) for anchor, partners in PARTNERS.items() for partner in partners)
-    columns_of_pair = next(((anchor, partner) for anchor, partner in pairs if anchor in row and partner in row), None)
+    return next(((anchor, partner) for anchor, partner in pairs if anchor in row and partner in row), None)
+
+
+def _pair_roles(file: Path, row: Row) -> _Roles:
+    """The columns of a pair by their names. Raises UnmaskError that says how to name them if there are none."""
+    columns_of_pair = pair_columns(row)
     if columns_of_pair is None:
         allowed = "; ".join(f"{anchor} with {' or '.join(partners)}" for anchor, partners in PARTNERS.items())
         raise UnmaskError(
             f"{file} has the columns {', '.join(row)}, and none of these pairs of columns is among them: {allowed}. "
-            'Name the columns: columns = {anchor = "...", positive = "..."}, or {text = "..."} for sentences.'
+            'Name the columns: columns = {anchor = "...", positive = "..."}, {text = "...", label = "..."} for texts with labels, '
+            'or {text = "..."} for sentences.'
         )
     for column in ("negatives", "negative"):
         if isinstance(row.get(column), list):
@@ -237,7 +257,7 @@ def _row_examples(
     file: Path, line: int, row: Row, roles: _Roles, wanted: int, generator: random.Random, skipped: Counter[str]
 ) -> Iterator[tuple[str, ...]]:
     """The examples of a row: one for each positive, with its negatives."""
-    anchor = _text(file, line, row, roles.anchor)
+    anchor = text_of(file, line, row, roles.anchor)
     positives = _strings(file, line, row, roles.positive, empty=False)
     columns = roles.negatives if roles.listed else roles.negatives[:wanted]
     pool = [text for column in columns for text in _strings(file, line, row, column, empty=False)]
@@ -269,7 +289,8 @@ def _strings(file: Path, line: int, row: Row, column: str, empty: bool = True) -
     return texts
 
 
-def _text(file: Path, line: int, row: Row, column: str) -> str:
+def text_of(file: Path, line: int, row: Row, column: str) -> str:
+    """A text that is not empty. Raises UnmaskError with file and line."""
     text = str(field(file, line, row, column))
     if not text.strip():
         raise UnmaskError(f"{file}, line {line}, column '{column}' is empty.")

@@ -104,7 +104,18 @@ def _starter_pairs() -> Rows:
             yield line, row
 
 
-STARTERS: Final[dict[str, Callable[[], Rows]]] = {"reference": _starter_sentences, "pairs": _starter_pairs}
+def _starter_labels() -> Rows:
+    from unmask.starter import starter_folders
+
+    folder = next(folder for folder in starter_folders() if folder.name == "clustering")
+    yield from read_rows(folder / "all.jsonl")
+
+
+STARTERS: Final[dict[str, Callable[[], Rows]]] = {
+    "reference": _starter_sentences,
+    "pairs": _starter_pairs,
+    "labels": _starter_labels,
+}
 FOLDERS: Final[dict[tuple[str, str], Callable[[Path, str], Rows]]] = {
     ("corpus.jsonl", "queries.jsonl"): _judged,
     ("passages.jsonl", "queries.jsonl"): _passages,

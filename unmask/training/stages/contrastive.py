@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from unmask.training.data import DataSet, DataSource, read_pairs
+from unmask.training.data import DataSet, DataSource
+from unmask.training.labels import read_related
 from unmask.training.stages.stage import Options, Prepared, StageOptions, TrainableModel, TrainingStage
 
 
@@ -42,14 +43,14 @@ class PoolingStage(TrainingStage[Options]):
 
 
 class Contrastive(PoolingStage[ContrastiveOptions]):
-    """Pairs and triples, with in-batch negatives."""
+    """Pairs, triples and texts with labels, with in-batch negatives."""
 
     name = "contrastive"
     options = ContrastiveOptions
 
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
-        """Pairs or triples."""
-        return read_pairs(name, source, root, seed)
+        """Pairs, triples, or texts with labels."""
+        return read_related(name, source, root, seed)
 
     def prepare(self, options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
         """Batches that each come from one data set."""
@@ -76,7 +77,7 @@ def prepare_pairs(options: ContrastiveOptions, model: TrainableModel, sets: Sequ
 
     def objective(wrapped: nn.Module, inputs: dict[str, Any], _: Any) -> Tensor:
         loss.model = wrapped  # as the loop has wrapped it
-        return loss(inputs["chunks"], inputs["order"])  # type: ignore[no-any-return]
+        return loss(inputs["chunks"], inputs["order"], inputs.get("classes"))  # type: ignore[no-any-return]
 
     rows = contrastive_schedule(sets, options.steps, options.batch, seed)
     collate = PairCollator(tokenizer, options.cache_tokens)

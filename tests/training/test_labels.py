@@ -1,0 +1,181 @@
+"""Texts with labels as pairs: partners share the label, negatives do not, and neither order nor other data sets change what is drawn."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from tests.training.running import recipe, run, same, weights
+from unmask.errors import UnmaskError
+from unmask.training.collate import PairCollator
+from unmask.training.data import DataSet, DataSource
+from unmask.training.labels import read_related
+from unmask.training.leakage import find_leaks, without_leaks
+from unmask.training.schedule import ScheduledExample, contrastive_schedule
+
+ROWS = [{"text": f"text {number}", "label": f"label {number % 5}"} for number in range(60)]
+Read = Callable[..., DataSet]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Write rows and read them as the stage does."""
+
+    def make(rows: list[dict[str, Any]], seed: int = 0, name: str = "set", **options: Any) -> DataSet:
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        return read_related(name, DataSource(path="rows.jsonl", **options), tmp_path, seed)
+
+    return make
+
+
+def drawn(found: DataSet) -> set[tuple[str, ...]]:
+    return {example.texts for example in found.examples}
+
+
+@pytest.mark.parametrize("negatives", [None, 0, 1, 7])
+def test_partners_share_the_label_and_negatives_do_not(read: Read, negatives: int | None) -> None:
+    found = read(ROWS, negatives=negatives)
+    label_of = {row["text"]: row["label"] for row in ROWS}
+    assert len(found.examples) == len(ROWS) and found.skipped == {} and found.kind == "pairs"
+    for example in found.examples:
+        assert len(set(example.texts)) == len(example.texts) == 2 + (1 if negatives is None else negatives)
+        anchor, positive, *others = (label_of[text] for text in example.texts)
+        assert anchor == positive and anchor not in others
+        numbers = {label: number for number, label in enumerate(sorted(set(label_of.values())))}
+        assert example.classes == tuple(numbers[label_of[text]] for text in example.texts)
+    assert [example.row for example in found.examples] == list(range(1, 61))
+    assert len(found.columns) == len(found.examples[0].texts)
+
+
+def test_every_other_text_of_a_label_can_be_the_partner(read: Read) -> None:
+    partners = Counter(
+        example.texts[1] for seed in range(200) for example in read(ROWS[:15], seed).examples if example.row == 1
+    )
+    assert set(partners) == {"text 5", "text 10"} and min(partners.values()) > 60
+    others = {example.texts[2] for seed in range(200) for example in read(ROWS[:15], seed).examples if example.row == 1}
+    assert others == {row["text"] for row in ROWS[:15] if row["label"] != "label 0"}
+
+
+def test_what_is_drawn_follows_from_the_seed_and_not_from_the_order(read: Read) -> None:
+    found = read(ROWS, 1, negatives=3)
+    shuffled = random.Random(0).sample(ROWS, len(ROWS))
+    assert drawn(read(shuffled, 1, negatives=3)) == drawn(found) == drawn(read(ROWS, 1, negatives=3))
+    assert drawn(read(ROWS, 2, negatives=3)) != drawn(found) != drawn(read(ROWS, 1, name="other", negatives=3))
+    in_order = {example.texts: example.classes for example in found.examples}
+    assert in_order == {example.texts: example.classes for example in read(shuffled, 1, negatives=3).examples}
+
+
+def test_what_cannot_be_used_is_left_out_and_counted(read: Read) -> None:
+    rows = [
+        *ROWS[:10],
+        {"text": "alone", "label": "rare"},
+        {"text": " text 0 ", "label": "label 0"},
+        {"text": "unclear", "label": "label 1"},
+        {"text": "unclear", "label": "label 2"},
+        {"text": "unclear", "label": "label 1"},
+    ]
+    found = read(rows)
+    assert found.skipped == {"repeated": 1, "with two labels": 3, "the only text of its label": 1}
+    assert [example.row for example in found.examples] == list(range(1, 11))
+    assert not {"unclear"} & {text for example in found.examples for text in example.texts}
+    two = [{"text": f"{label}{number}", "label": label} for label, size in (("a", 5), ("b", 2)) for number in range(size)]
+    assert read(two, negatives=3).skipped == {"too few negatives": 5}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"text": "a", "label": "x"}, {"text": "b", "label": "x"}], "all texts have the label 'x'. Training on labels needs texts of two"),
+        ([{"text": "a", "label": "x"}, {"text": "b", "label": "y"}], "all rows of .*rows.jsonl were left out: 2 the only text of its"),
+        ([*ROWS, {"text": "a", "label": None}], "line 61, column 'label': expected str or int"),
+        ([*ROWS, {"text": "a"}], "line 61: column 'label' .str or int. is missing"),
+        ([*ROWS, {"text": "a", "label": " "}], "line 61, column 'label' is empty"),
+        ([*ROWS, {"text": " ", "label": "x"}], "line 61, column 'text' is empty"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_are_refused_in_words(read: Read, rows: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(UnmaskError, match=said):
+        read(rows)
+
+
+def test_labels_are_known_by_their_columns_or_named(read: Read) -> None:
+    numbered = [{"sentence": row["text"], "intent": int(row["label"][-1]), "text": "other"} for row in ROWS]
+    named = read(numbered, columns={"text": "sentence", "label": "intent"})
+    assert drawn(named) == drawn(read(ROWS))
+    pairs = read([{"query": "q", "answer": "a", "text": "t", "label": 1}])
+    assert drawn(pairs) == {("q", "a")} and not pairs.examples[0].classes, "columns of a pair come first"
+    with pytest.raises(UnmaskError, match=r'\{text = "...", label = "..."\} for texts with labels'):
+        read([{"text": "a", "intent": "x"}])
+    with pytest.raises(ValidationError, match="a label goes with a text, and not with anchor, negative_1"):
+        DataSource(path="x", columns={"label": "a", "anchor": "b", "negative_1": "c"})
+
+
+def test_labels_are_part_of_the_revision(read: Read) -> None:
+    two = [{"text": f"text {number}", "label": number // 2} for number in range(4)]
+    other = [{**row, "label": 1 - row["label"]} for row in two]
+    one, swapped = read(two, negatives=0), read(other, negatives=0)
+    assert drawn(one) == drawn(swapped) and one.revision != swapped.revision
+    assert read(two, negatives=0).revision == one.revision
+
+
+def test_leaks_are_left_out_and_classes_stay(read: Read) -> None:
+    found = read(ROWS)
+    rest = without_leaks(found, find_leaks(found, {"task": ["Text 7."]}))
+    assert not any("text 7" in example.texts for example in rest.examples)
+    assert rest.skipped["in a task"] >= 1 and all(example in found.examples and example.classes for example in rest.examples)
+
+
+@pytest.mark.parametrize("labels", [2, 5, 30])
+def test_a_batch_has_no_text_twice_and_every_false_negative_is_known(read: Read, tokenizer: Any, labels: int) -> None:
+    """Whatever the number of labels: a batch of 8 from 2 labels is full of texts of one label, and the classes say which."""
+    from unmask.encoding.tokenization import PromptTokenizer
+
+    rows = [{"text": f"text {number}", "label": str(number % labels)} for number in range(60)]
+    label_of = {row["text"]: row["label"] for row in rows}
+    schedule = contrastive_schedule([read(rows)], 12, 8, 0)
+    collator = PairCollator(PromptTokenizer(tokenizer, "plain", 16), 1 << 20)
+    for start in range(0, len(schedule), 8):
+        batch = schedule[start : start + 8]
+        texts = [[row.example.texts[column] for row in batch] for column in range(3)]
+        assert len({text for column in texts for text in column}) == 24
+        classes = collator(batch)["classes"]
+        assert classes.shape == (3, 8)
+        alike = classes[0].unsqueeze(1) == classes[1:].flatten()
+        expected = [[label_of[anchor] == label_of[other] for column in texts[1:] for other in column] for anchor in texts[0]]
+        assert alike.tolist() == expected
+
+
+def test_a_batch_without_labels_has_no_classes(tokenizer: Any) -> None:
+    from unmask.encoding.tokenization import PromptTokenizer
+
+    pairs = read_related("pairs", DataSource(path="starter:pairs"), Path(), 0)
+    rows = [ScheduledExample(pairs, example) for example in pairs.examples[:4]]
+    assert "classes" not in PairCollator(PromptTokenizer(tokenizer, "plain", 16), 40)(rows)
+
+
+def test_the_stage_leaves_texts_of_one_label_out(model: Path, tmp_path: Path) -> None:
+    """The same examples as plain triples, without labels, teach something else."""
+    found = read_related("pairs", DataSource(path="starter:labels"), Path(), 0)
+    triples = tmp_path / "triples.jsonl"
+    rows = [dict(zip(found.columns, example.texts, strict=True)) for example in found.examples]
+    triples.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    for name, path in (("labels", "starter:labels"), ("again", "starter:labels"), ("plain", str(triples))):
+        run(recipe(model, "contrastive", data={"pairs": {"path": path}}), tmp_path / name)
+    learned = weights(tmp_path / "labels")
+    assert same(learned, weights(tmp_path / "again")) and not same(learned, weights(tmp_path / "plain"))
+    assert all(bool(torch.isfinite(weight).all()) for weight in learned.values())
+
+
+def test_real_labels_are_read(data: Path) -> None:
+    found = read_related("intents", DataSource(path="hwu64/train.jsonl"), data, 0)
+    assert len(found.examples) == 10893 - sum(found.skipped.values()) and len(found.examples) > 10_000
+    assert len({example.classes[0] for example in found.examples}) == 64
+    assert all(example.classes[0] == example.classes[1] != example.classes[2] for example in found.examples)
