@@ -7,14 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from unmask.cli import app
+from unmask.designs.design import Design
+from unmask.designs.prompts import find_prompt
+from unmask.encoding.heads import HeadOptions, build_head, count_parameters
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.studies.embedders.contrast import Scored, contrast
 from unmask.studies.embedders.plan import STUDIES, load_plan, scales
+from unmask.training.recipe import Recipe, load_recipe
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -22,6 +27,60 @@ def test_every_scale_has_a_plan(study: str) -> None:
     for scale in scales(study):
         plan = load_plan(study, scale)
         assert {reading.model for reading in plan.embedders.values()} <= {"base", *plan.made}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_what_a_plan_trains_is_read_as_it_was_trained(study: str) -> None:
+    """A wrong key in the settings of a model would show only when its turn comes, hours after the start."""
+    for scale in scales(study):
+        plan = load_plan(study, scale)
+        for name, making in plan.made.items():
+            if making.recipe is None:
+                continue
+            design = [] if making.design is None else [f"designs={json.dumps([making.design])}"]
+            recipe = load_recipe(making.recipe, scale, [*making.settings, *design])
+            if making.design is not None and Design.parse(making.design).needs_head:
+                assert {reading.design for reading in plan.embedders.values() if reading.model == name} == {making.design}
+            takes = [find_prompt(prompt).takes_instruction for one in recipe.designs for prompt in Design.parse(one).prompts]
+            used = [recipe.data[data] for stage in recipe.stages for data in recipe.stage(stage).data]
+            assert all(takes) or not any(data.instruction or data.document_instruction for data in used)
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_controls_without_a_head_have_its_parameters_in_their_lora(scale: str) -> None:
+    """By arithmetic on the sizes of SmolLM2-135M and Mistral-7B: rank x (inputs + outputs) of every linear map, and the parts of a head."""
+    hidden, keys, mlp, layers = {"small": (576, 192, 1536, 30), "paper": (4096, 1024, 14336, 32)}[scale]
+    of_rank = layers * (4 * hidden + 2 * (hidden + keys) + 3 * (hidden + mlp))
+    made = load_plan("pooling-and-attention", scale).made
+
+    def recipe_of(name: str) -> Recipe:
+        making = made[name]
+        return load_recipe(str(making.recipe), scale, [*making.settings, f"designs={json.dumps([making.design])}"])
+
+    for name, control in (
+        ("2", "1-matched"),
+        ("2", "causal-mean-matched"),
+        ("5", "1-matched"),
+        ("5", "bidirectional-mean-matched"),
+    ):
+        plain, larger = recipe_of(name), recipe_of(control)
+        with torch.device("meta"):
+            kind = Design.parse(plain.designs[0]).pooling
+            head = count_parameters(build_head(kind, hidden, layers, plain.head or HeadOptions()))["total"]
+        assert (larger.lora.r - plain.lora.r) * of_rank == pytest.approx(head, rel=0.05)
+        assert larger.lora.alpha / larger.lora.r == plain.lora.alpha / plain.lora.r
+        assert larger.contrastive == plain.contrastive and larger.data == plain.data
+
+
+def test_a_base_model_may_have_a_part_of_the_plan() -> None:
+    whole, part = (load_plan("pooling-and-attention", "small", model=model) for model in ("smollm2", "gemma3-270m"))
+    assert set(whole.measured) == set(whole.embedders) and len(whole.seeds) == 5
+    assert set(part.measured) < set(part.embedders) and len(part.seeds) == 3
+    assert {"design 1", "design 5"} <= set(part.measured)
+    chosen = load_plan("pooling-and-attention", "small", ["seeds=[7]", 'only=["design 2"]'], "gemma3-270m")
+    assert (chosen.seeds, chosen.only) == ((7,), ("design 2",)), "what a user sets stands over it"
+    with pytest.raises(UnmaskError, match="desing 1"):
+        load_plan("pooling-and-attention", "small", ['on.gemma3-270m.only=["desing 1"]'])
 
 
 @pytest.mark.parametrize(

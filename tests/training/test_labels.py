@@ -120,7 +120,7 @@ def test_labels_are_known_by_their_columns_or_named(read: Read) -> None:
 
 def test_labels_are_part_of_the_revision(read: Read) -> None:
     two = [{"text": f"text {number}", "label": number // 2} for number in range(4)]
-    other = [{**row, "label": 1 - row["label"]} for row in two]
+    other = [{"text": f"text {number}", "label": 1 - number // 2} for number in range(4)]
     one, swapped = read(two, negatives=0), read(other, negatives=0)
     assert drawn(one) == drawn(swapped) and one.revision != swapped.revision
     assert read(two, negatives=0).revision == one.revision

@@ -123,7 +123,8 @@ def _of_embedders(study_name: str, about: str) -> None:
 
         def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
             command = _command(study_name, scale, name, settings, data, options.dtype)
-            return sheets(study(plan, scale, options.source(name), root_of(data), folder, write_report, callbacks, command))
+            part, source = load_plan(study_name, scale, settings or [], _called(name)), options.source(name)
+            return sheets(study(part, scale, source, root_of(data), folder, write_report, callbacks, command))
 
         _each(model or plan.models, output, run)
 
@@ -136,7 +137,7 @@ for _study, _about in (
     ),
     (
         "pooling-and-attention",
-        "Pooling and Attention: five designs and three controls, trained with several seeds (arXiv 2409.02727).",
+        "Pooling and Attention: five designs, controls, parts of the head left out or enlarged, data with labels (arXiv 2409.02727).",
     ),
 ):
     _of_embedders(_study, _about)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -48,12 +49,20 @@ class Reading(PlanTable):
         return design
 
 
+class Part(PlanTable):
+    """What a plan measures on one base model, where that is less than on others: seeds, and embedders by name."""
+
+    seeds: tuple[int, ...] = Field(min_length=1)
+    only: tuple[str, ...] = Field(min_length=1)
+
+
 class EmbeddersPlan(PlanTable):
     """The settings of a study at one scale.
 
     study: its name. paper: what is studied. models: base models. made: models by name. embedders: what is compared. tasks: folders below
     the data folder, or `starter:NAME`. max_length: most tokens of a text. seeds: of each training. only: the embedders to
-    measure; none means all. claims: what the paper says. Those of embedders that are left out stay unmeasured.
+    measure; none means all. on: by base model, the part that is measured there. claims: what the paper says. Those of embedders that
+    are left out stay unmeasured.
     """
 
     study: str
@@ -65,6 +74,7 @@ class EmbeddersPlan(PlanTable):
     max_length: int = Field(ge=16)
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     only: tuple[str, ...] = ()
+    on: dict[str, Part] = Field(default={})
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     @property
@@ -83,16 +93,23 @@ def scales(study: str) -> list[str]:
     return scales_of(file_of(study))
 
 
-def load_plan(study: str, scale: str, settings: Iterable[str] = ()) -> EmbeddersPlan:
-    """The plan of a study at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
+def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str | None = None) -> EmbeddersPlan:
+    """The plan of a study at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key.
+
+    model: a base model; the plan is then the part that is measured on it. Settings stand over that part.
+    """
+    settings = list(settings)
     plan = read_plan(file_of(study), EmbeddersPlan, scale, settings)
+    if model in plan.on:
+        part = [f"{key}={json.dumps(value)}" for key, value in plan.on[model].model_dump(mode="json").items()]
+        plan = read_plan(file_of(study), EmbeddersPlan, scale, [*part, *settings])
     known = [BASE, *plan.made]
     for needed in _models_of(plan):
         if needed not in known:
             raise unknown(f"model of the study '{study}'", needed, known)
     for reading in plan.embedders.values():
         _ = reading.parsed
-    for name in plan.only:
+    for name in (*plan.only, *(name for part in plan.on.values() for name in part.only)):
         if name not in plan.embedders:
             raise unknown("embedder", name, plan.embedders)
     require_names_of_their_own(plan.claims)
