@@ -647,7 +647,7 @@ def test_a_reference_row_is_computed_once(
 ) -> None:
     first = compare_reference(str(saved), tasks, ResultStore(tmp_path / "report"))
     assert len(first) == len(tasks)
-    monkeypatch.setattr(reference_rows, "_sentence_transformer", no_load)
+    monkeypatch.setattr(reference_rows, "load_reference", no_load)
     assert compare_reference(str(saved), tasks, ResultStore(tmp_path / "report")) == first
 
 

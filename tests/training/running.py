@@ -25,6 +25,7 @@ STAGES: dict[str, dict[str, Any]] = {
     "mntp": {"data": ["text"], "batch": 4, "max_length": 16},
     "simcse": {"data": ["text"], "batch": 4, "max_length": 16},
     "contrastive": {"data": ["pairs"], "batch": 4, "max_length": 16},
+    "distill": {"data": ["pairs", "text"], "batch": 4, "max_length": 16},
 }
 TEXTS = ["A man plays a guitar.", "The stock market fell.", "x"]
 ROOT = Path(__file__).parent

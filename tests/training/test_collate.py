@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,14 @@ from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
 from unmask.models.decoder import body_of
 from unmask.starter import reference_texts
-from unmask.training.collate import MaskingCollator, NextTokenCollator, PairCollator, TwiceCollator, chunk_tokens
+from unmask.training.collate import (
+    MaskingCollator,
+    NextTokenCollator,
+    PairCollator,
+    TeacherCollator,
+    TwiceCollator,
+    chunk_tokens,
+)
 from unmask.training.data import DataSet, DataSource, Example
 from unmask.training.recipe import Recipe
 from unmask.training.schedule import ScheduledExample
@@ -95,6 +103,38 @@ def test_both_views_of_a_sentence_are_alike(tokenizer: Any) -> None:
     assert batch["order"].shape == (2, 8)
     for one, other in batch["order"].T.tolist():
         assert one != other and found[one] == found[other]
+
+
+@pytest.mark.parametrize("budget", [1, 40, 1 << 20])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_a_teachers_vectors_stand_beside_the_texts_that_they_are_of(tokenizer: Any, budget: int, columns: int) -> None:
+    """Here the teacher's vector of a text is the sum of its tokens, and their number, which the collator sorts by."""
+    texts = [[text_of(LENGTHS[(row + 3 * column) % 8], row + 9 * column) for column in range(columns)] for row in range(7)]
+    asked: list[list[str]] = []
+
+    def teacher(given: list[str]) -> torch.Tensor:
+        asked.append(given)
+        tokens = [tokenizer(text)["input_ids"] for text in given]
+        return torch.tensor([[sum(ids), len(ids)] for ids in tokens])
+
+    batch = TeacherCollator(PromptTokenizer(tokenizer, "plain", 200), budget, teacher)(rows_of(texts))
+    assert asked == [[row[column] for column in range(columns) for row in texts]], "all of them, once"
+    tokens = [ids for ids, _ in tokens_in(batch)]
+    assert batch["teacher"].tolist() == [[sum(ids), len(ids)] for ids in tokens]
+    assert batch["teacher"].tolist() != teacher(asked[0]).tolist(), "the order of the chunks has to be another one"
+    assert batch["rows"] == [f"rows:{line}" for line in range(1, 8)]
+
+
+def test_a_teacher_reads_no_instructions(tokenizer: Any) -> None:
+    asked: list[str] = []
+
+    def teacher(given: list[str]) -> torch.Tensor:
+        asked.extend(given)
+        return torch.zeros(len(given), 1)
+
+    rows = rows_of([["one", "two"]], instruction="Find it", document_instruction="A passage")
+    TeacherCollator(PromptTokenizer(tokenizer, "instruction", 200), 1 << 20, teacher)(rows)
+    assert asked == ["one", "two"]
 
 
 def test_a_text_that_is_too_long_is_cut_as_in_inference(tokenizer: Any) -> None:
@@ -324,18 +364,19 @@ def test_a_mask_that_the_tokenizer_lacks_is_refused() -> None:
 
 def test_stages_attend_as_their_objective_needs() -> None:
     attention = {name: stage.attention for name, stage in STAGES.items()}
-    assert attention == {"mntp": "bidirectional", "next-token": "causal", "simcse": None, "contrastive": None}
+    assert attention == {"mntp": "bidirectional", "next-token": "causal", "simcse": None, "contrastive": None, "distill": None}
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_every_stage_is_made_ready_and_has_a_gradient(name: str, tokenizer: Any) -> None:
+def test_every_stage_is_made_ready_and_has_a_gradient(name: str, tokenizer: Any, teacher: Path) -> None:
     stage = STAGES[name]
     trainee = trainee_of("olmoe", tokenizer)
     trainee.backbone.set_attention(stage.attention or "bidirectional")
     texts = reference_texts()
     rows = [[one, other] for one, other in zip(texts[:20], texts[20:40], strict=True)]
     data = sets_of(rows if name == "contrastive" else [[text] for text in texts[:40]])
-    ready = stage.prepare(stage.options.model_validate(STAGE), trainee, [data], 0)
+    needed = {"teacher": str(teacher)} if name == "distill" else {}
+    ready = stage.prepare(stage.options.model_validate(STAGE | needed), trainee, [data], 0)
     assert len(ready.rows) == 8
     with ready.around():
         ready.module.train()

@@ -36,16 +36,21 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
         ("contrastive", {"cache_tokens": 60}),
         ("contrastive", {"data": ["labels"]}),
         ("contrastive", {"data": ["labels"], "cache_tokens": 16}),
+        ("distill", {}),
+        ("distill", {"cache_tokens": 60}),
     ],
     ids=str,
 )
-def test_two_processes_are_one_with_the_whole_batch(stage: str, settings: dict[str, Any], model: Path, tmp_path: Path) -> None:
-    made = recipe(model, stage, **{stage: LARGE | settings})
+def test_two_processes_are_one_with_the_whole_batch(
+    stage: str, settings: dict[str, Any], model: Path, teacher: Path, tmp_path: Path
+) -> None:
+    needed = {"teacher": str(teacher)} if stage == "distill" else {}
+    made = recipe(model, stage, **{stage: LARGE | settings | needed})
     run(made, tmp_path / "one")
     together(lambda: run(made, tmp_path / "two"))
     assert losses(tmp_path / "two", f"1-{stage}") == pytest.approx(losses(tmp_path / "one", f"1-{stage}"), rel=1e-4)
     assert close(weights(tmp_path / "two"), weights(tmp_path / "one"))
-    untrained = weights(run(recipe(model, stage, **{stage: {"steps": 1, "lr": 1e-9}}), tmp_path / "none").folder)
+    untrained = weights(run(recipe(model, stage, **{stage: {"steps": 1, "lr": 1e-9} | needed}), tmp_path / "none").folder)
     assert not close(weights(tmp_path / "two"), untrained)
 
 

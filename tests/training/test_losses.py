@@ -1,10 +1,11 @@
-"""The loss is sentence-transformers' own, in value and gradients, however a batch was cut; what is added is computed by hand."""
+"""InfoNCE is sentence-transformers' own, in value and gradients, however a batch was cut; all other losses are computed by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
@@ -19,7 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.st_module import UnmaskModule
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import layer_dropout
-from unmask.training.losses import RankingLoss, info_nce
+from unmask.training.losses import NeighbourLoss, RankingLoss, info_nce, neighbour_divergence
 
 BUDGETS = [1, 40, 150, 1 << 20]
 
@@ -226,3 +227,88 @@ def test_dimensions_that_a_vector_lacks_are_refused(tokenizer: Any) -> None:
     batch = batch_of(tokenizer, texts_of(2), 1 << 20)
     with pytest.raises(UnmaskError, match="matryoshka asks for 32 dimensions, and a vector has 16"):
         RankingLoss(Toy(), 0.05, 1 << 20, matryoshka=(32,))(batch["chunks"], batch["order"])
+
+
+# neighbours
+
+
+def points(rows: int, dim: int, seed: int) -> Tensor:
+    return torch.randn(rows, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def divergence(student: Tensor, teacher: Tensor, temperature: float = 0.1) -> Tensor:
+    return neighbour_divergence(student, student, teacher, teacher, 0, temperature)
+
+
+def neighbours_of(vectors: Tensor, row: int, temperature: float) -> list[float]:
+    """The probabilities that a text gives all others, one by one."""
+    rows = vectors.double().numpy()
+    cosines = [
+        float(rows[row] @ other / np.linalg.norm(rows[row]) / np.linalg.norm(other))
+        for place, other in enumerate(rows)
+        if place != row
+    ]
+    weights = [np.exp(cosine / temperature) for cosine in cosines]
+    return [weight / sum(weights) for weight in weights]
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.3, 2.0])
+@pytest.mark.parametrize("rows", [3, 9])
+def test_the_divergence_of_neighbours_by_hand(rows: int, temperature: float) -> None:
+    student, teacher = points(rows, 6, 1) * 5, points(rows, 11, 2) * 0.2
+    expected = 0.0
+    for row in range(rows):
+        of_student, of_teacher = neighbours_of(student, row, temperature), neighbours_of(teacher, row, temperature)
+        expected += sum(p * np.log(p / q) for p, q in zip(of_teacher, of_student, strict=True)) / rows
+    assert float(divergence(student, teacher, temperature)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_equal_cosines_have_no_divergence_and_no_gradient() -> None:
+    """The student has the teacher's cosines in more dimensions, turned and stretched text by text."""
+    teacher = points(8, 5, 0)
+    turn = torch.linalg.qr(points(9, 9, 1))[0][:5]
+    student = (teacher @ turn * torch.arange(1, 9).unsqueeze(1)).requires_grad_()
+    loss = divergence(student, teacher)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(0.0, abs=1e-6)
+    assert student.grad is not None and float(student.grad.abs().max()) < 1e-5
+    other = student.detach() + 0.1 * points(8, 9, 3)
+    assert float(divergence(other, teacher)) > 1e-3, "any other cosines diverge"
+
+
+@pytest.mark.parametrize("side", ["student", "teacher"])
+def test_turning_or_stretching_either_side_changes_nothing(side: str) -> None:
+    student, teacher = points(7, 6, 1), points(7, 4, 2)
+    vectors = student if side == "student" else teacher
+    moved = 3 * vectors @ torch.linalg.qr(points(vectors.shape[1], vectors.shape[1], 3))[0]
+    other = divergence(moved, teacher) if side == "student" else divergence(student, moved)
+    assert float(other) == pytest.approx(float(divergence(student, teacher)), rel=1e-5)
+
+
+def test_the_order_of_texts_changes_nothing() -> None:
+    student, teacher, order = points(7, 6, 1), points(7, 4, 2), torch.tensor([3, 0, 6, 2, 5, 1, 4])
+    assert float(divergence(student[order], teacher[order])) == pytest.approx(float(divergence(student, teacher)), rel=1e-5)
+
+
+def test_texts_of_other_processes_are_neighbours_too() -> None:
+    """The mean over processes is the divergence of all their texts."""
+    student, teacher = points(8, 6, 1), points(8, 4, 2)
+    parts = [neighbour_divergence(student[at : at + 4], student, teacher[at : at + 4], teacher, at, 0.1) for at in (0, 4)]
+    assert float(sum(parts)) / 2 == pytest.approx(float(divergence(student, teacher)), rel=1e-5)
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_neighbours_are_cached_as_they_are_plain(tokenizer: Any, budget: int) -> None:
+    """However the batch was cut, and under dropout: the value and the gradients are those of the uncut batch."""
+    texts = texts_of(2)
+    batch, whole = batch_of(tokenizer, texts, budget), batch_of(tokenizer, texts, 1 << 20)
+    teacher = points(12, 4, 0)
+
+    def of(batch: dict[str, Any], cache_tokens: int, rate: float = 0.0) -> tuple[float, list[Tensor]]:
+        model = Toy(rate).train()
+        torch.manual_seed(0)
+        labels = teacher[batch["order"].flatten().argsort()]
+        return result(model, NeighbourLoss(model, 0.1, cache_tokens)(batch["chunks"], labels))
+
+    assert_same(of(batch, 0), of(whole, 1 << 20))
+    assert_same(of(batch, 0, 0.3), of(batch, 1 << 20, 0.3))

@@ -149,7 +149,7 @@ def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: 
         (["simcse.dropout=1.0"], "simcse.dropout: Input should be less than 1."),
         (["simcse.matryoshka=[64, 0]"], "simcse.matryoshka.1: Input should be greater than or equal to 1."),
         (["simcse.batch=10", "simcse.accumulate=4"], "simcse: batch 10 cannot be split into 4 equal parts (accumulate)."),
-        (["simcse.accumulate=4"], "simcse: a batch in parts has fewer negatives: leave accumulate out"),
+        (["simcse.accumulate=4"], "simcse: a batch in parts compares fewer texts: leave accumulate out"),
         (["simcse.data=[]"], "simcse.data: Tuple should have at least 1 item"),
         (['simcse.data=["texts"]'], "Unknown data set of stage simcse 'texts'. Did you mean 'text'? Allowed: text."),
         (['stages=["mntp", "simcse"]'], "stage 'mntp' is to be run, but there is no [mntp]."),

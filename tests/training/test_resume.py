@@ -26,11 +26,16 @@ from unmask.training import loop
         ("simcse", {"where": "attention", "cache_tokens": 16}),
         ("contrastive", {}),
         ("contrastive", {"data": ["labels"]}),
+        ("distill", {}),
+        ("distill", {"cache_tokens": 16}),
     ],
     ids=str,
 )
-def test_a_killed_run_goes_on_as_if_it_had_not_been(stage: str, settings: dict[str, Any], model: Path, tmp_path: Path) -> None:
-    made = recipe(model, stage, lora={"r": 4, "dropout": 0.1}, **{stage: settings})
+def test_a_killed_run_goes_on_as_if_it_had_not_been(
+    stage: str, settings: dict[str, Any], model: Path, teacher: Path, tmp_path: Path
+) -> None:
+    needed = {"teacher": str(teacher)} if stage == "distill" else {}
+    made = recipe(model, stage, lora={"r": 4, "dropout": 0.1}, **{stage: settings | needed})
     run(made, tmp_path / "whole")
     killed(lambda: run(made, tmp_path / "cut", None, At(f"1-{stage}", 4, die)))
     with heard() as said:

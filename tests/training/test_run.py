@@ -111,8 +111,8 @@ def test_a_wrong_row_is_found_before_a_model_is_loaded(model: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("names", "settings", "message"),
     [
-        (("contrastive",), {"contrastive": {"accumulate": 2}}, "a batch in parts has fewer negatives"),
-        (("simcse",), {"simcse": {"accumulate": 2}}, "a batch in parts has fewer negatives"),
+        (("contrastive",), {"contrastive": {"accumulate": 2}}, "a batch in parts compares fewer texts"),
+        (("simcse",), {"simcse": {"accumulate": 2}}, "a batch in parts compares fewer texts"),
         (("mntp", "simcse"), {"merge": False}, "merge = false keeps one adapter, and 2 stages make as many"),
         (("simcse",), {"merge": False, "train": "full"}, 'merge = false keeps an adapter, and train = "full" trains none'),
         (("simcse",), {"merge": False, "train": ["v_proj"]}, r'keeps an adapter, and train = \["v_proj"\] trains none'),

@@ -44,13 +44,15 @@ def norms(folder: Path, stage: str) -> list[float]:
         ("contrastive", {"max_length": 64, "cache_tokens": 60}),  # 7 chunks and 6 in the first step
         ("contrastive", {"max_length": 64, "cache_tokens": 340}),  # only one process would take GradCache
         ("mntp", {}),
+        ("distill", {"max_length": 64, "cache_tokens": 60}),
     ],
-    ids=["contrastive", "cached", "one-cached", "mntp"],
+    ids=["contrastive", "cached", "one-cached", "mntp", "distill"],
 )
 def test_shards_learn_what_the_whole_learns(
-    stage: str, settings: dict[str, Any], train: str, model: Path, tmp_path: Path
+    stage: str, settings: dict[str, Any], train: str, model: Path, teacher: Path, tmp_path: Path
 ) -> None:
-    given = {stage: LARGE | settings}
+    needed = {"teacher": str(teacher)} if stage == "distill" else {}
+    given = {stage: LARGE | settings | needed}
     run(recipe(model, stage, train=train, **given), tmp_path / "one")
     made = recipe(model, stage, train=train, shard=True, **given)
     together(lambda: run(made, tmp_path / "two", None, Shares(stage, 0, lambda: None)))

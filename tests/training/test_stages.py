@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
 from tests.families import FAMILIES
-from tests.training.running import ROOT, recipe
+from tests.training.running import ROOT, recipe, run
+from tests.training.test_collate import sets_of, text_of
 from unmask.designs.design import Design
+from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.starter import reference_texts
+from unmask.training.data import DataSource
+from unmask.training.losses import neighbour_divergence
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.stages import STAGES
+from unmask.training.stages.distill import DistillOptions
 from unmask.training.trainee import Trainee
 
 NEXT = {"data": ["text"], "batch": 4, "max_length": 16, "steps": 2, "lr": 1e-3}
@@ -35,6 +43,11 @@ def next_token(model: Path, **stage: Any) -> Recipe:
     common = recipe(model, "contrastive").model_dump(by_alias=True, exclude={"contrastive"})
     settings = common | {"stages": ["next-token"], "train": "full", "next-token": NEXT | stage}
     return Recipe.model_validate(settings | {"designs": ["causal/plain/mean"]})
+
+
+def distill(model: Path, taught_by: Path, *designs: str, **stage: Any) -> Recipe:
+    settings = {"designs": designs} if designs else {}
+    return recipe(model, "distill", distill={"teacher": str(taught_by), **stage}, **settings)
 
 
 def loss_of(made: Recipe, name: str) -> float:
@@ -87,6 +100,87 @@ def test_an_instruction_that_the_prompt_does_not_take_is_refused_before_training
     made = recipe(model, "contrastive", data=data)
     with pytest.raises(UnmaskError, match=r"has no \{instruction\}"):
         loss_of(made, "contrastive")
+
+
+# distillation
+
+
+def distance(embedder: Embedder, teacher: Path) -> float:
+    """How far the neighbours of texts that no recipe here trains on are from the teacher's."""
+    texts = reference_texts()[-60:]
+    vectors = SentenceTransformer(str(teacher), device="cpu").encode(texts, convert_to_tensor=True)
+    mine = torch.from_numpy(embedder.encode(texts))
+    return float(neighbour_divergence(mine, mine, vectors.clone(), vectors.clone(), 0, 0.05))
+
+
+@pytest.mark.parametrize("design", ["bidirectional/plain/mean", "causal/plain/last", "causal/eos/cross-attention"])
+def test_a_student_comes_nearer_to_its_teacher_on_other_texts(design: str, model: Path, teacher: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(reference_texts()[:-60]))
+    for name, steps, lr in (("before", 1, 1e-9), ("after", 40, 3e-3)):
+        made = distill(model, teacher, design, data=["text"], batch=16, steps=steps, lr=lr, save_every=100, max_length=64)
+        run(made.model_copy(update={"data": {"text": DataSource(path=str(texts))}}), tmp_path / name)
+    before, after = (
+        distance(Embedder.from_pretrained(tmp_path / name / "model", device="cpu"), teacher) for name in ("before", "after")
+    )
+    assert after < 0.8 * before
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_loss_of_distillation_does_not_depend_on_padding_or_company(
+    family: str, pico: Callable[..., Embedder], teacher: Path
+) -> None:
+    """Each family: in chunks of one text each, without padding, and in large chunks, with it."""
+    embedder = pico("causal/plain/mean", family)
+    sets = [sets_of([[text_of(length, seed=length), text_of(length + 2, seed=length)] for length in (1, 9, 4, 20)])]
+    losses = []
+    for cache_tokens in (1, 1 << 20):
+        options = DistillOptions(data=("rows",), steps=1, batch=4, lr=1.0, teacher=str(teacher), cache_tokens=cache_tokens)
+        ready = STAGES["distill"].prepare(options, Trainee(distill(Path("pico"), teacher), embedder, None), sets, 0)
+        batch = ready.collate(ready.rows)
+        padded = [not chunk["attention_mask"].all() for chunk in batch["chunks"]]
+        assert any(padded) if cache_tokens > 1 else len(padded) == 8
+        with torch.no_grad():
+            losses.append(float(ready.objective(ready.module, batch, None)))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0] > 0.01
+
+
+def test_pairs_stay_together_and_single_texts_are_taken(model: Path, teacher: Path, tmp_path: Path) -> None:
+    """A batch comes from one data set: of 4 pairs it holds 8 texts, of 4 single texts 4."""
+    made = distill(model, teacher)
+    trainee = Trainee.load(made, Design.parse(made.designs[0]), 0)
+    stage = made.stage("distill")
+    sets = read_sets(made, "distill", ROOT, 0)
+    assert {data.name: data.kind for data in sets} == {"pairs": "pairs", "text": "sentences"}
+    ready = STAGES["distill"].prepare(stage, trainee, sets, 0)
+    seen = set()
+    for at in range(0, len(ready.rows), stage.batch):
+        batch = ready.collate(ready.rows[at : at + stage.batch])
+        (name,) = {row.partition(":")[0] for row in batch["rows"]}
+        assert batch["teacher"].shape == (8 if name == "pairs" else 4, 16) and not batch["teacher"].requires_grad
+        seen.add(name)
+    assert seen == {"pairs", "text"}
+    assert not any("teacher" in name for name, _ in ready.module.named_modules()), "a checkpoint holds the student alone"
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ({"teacher": "nowhere"}, "nowhere"),
+        ({"teacher": "no/such-model"}, "'no/such-model' could not be loaded by sentence-transformers: "),
+        (
+            {"batch": 2, "data": ["text"]},
+            "A batch of 2 from data set 'text' holds 2 texts, and .* takes 3: raise distill.batch",
+        ),
+        ({"batch": 1, "data": ["pairs"]}, "A batch of 1 from data set 'pairs' holds 2 texts"),
+    ],
+)
+def test_a_teacher_that_is_not_there_or_a_batch_too_small_is_refused(
+    stage: dict[str, Any], said: str, model: Path, teacher: Path
+) -> None:
+    with pytest.raises(UnmaskError, match=said):
+        loss_of(distill(model, teacher, **stage), "distill")
+    assert loss_of(distill(model, teacher, batch=2, data=["pairs"]), "distill") > 0
 
 
 def test_every_stage_has_a_table_in_a_recipe() -> None:

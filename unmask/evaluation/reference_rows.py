@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unmask.encoding.encode import Tally, Vectors
 from unmask.errors import UnmaskError
@@ -17,6 +17,10 @@ from unmask.models.provenance import hardware, versions
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task
+
+if TYPE_CHECKING:
+    import torch
+    from sentence_transformers import SentenceTransformer
 
 
 def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result]:
@@ -40,7 +44,7 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> l
             continue
         if store.get(conditions) is None:
             say(f"{name} on {task.name}")
-            loaded = loaded or [_sentence_transformer(name)]
+            loaded = loaded or [load_reference(name)]
 
             def give_up(error: Exception, conditions: Conditions = conditions, task: Task = task) -> None:
                 store.fail(failed(conditions, name, task, error))
@@ -71,11 +75,15 @@ def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Item
     return made_result(conditions, conditions.model, task, outcome, widths[0], tally, proof)
 
 
-def _sentence_transformer(name: str) -> Any:
+def load_reference(name: str, device: torch.device | None = None) -> SentenceTransformer:
+    """A sentence-transformers model: bundled name, folder or hub id. device: where it computes; by default its library chooses.
+
+    Raises UnmaskError if it cannot be loaded.
+    """
     from sentence_transformers import SentenceTransformer
 
     try:
-        return SentenceTransformer(resolve(name))
+        return SentenceTransformer(resolve(name), device=None if device is None else str(device))
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise UnmaskError(f"'{name}' could not be loaded by sentence-transformers: {first}") from error

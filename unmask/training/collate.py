@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,6 +65,20 @@ class TwiceCollator(PairCollator):
     def instruction(self, row: ScheduledExample, column: int) -> str | None:
         """The instruction of the data set for both views, which must differ by dropout alone."""
         return row.data.source.instruction
+
+
+class TeacherCollator(PairCollator):
+    """Texts of a batch with the vectors that a teacher gives them. `teacher[k]` is of the text in row k of the chunks' outputs."""
+
+    def __init__(self, tokenizer: PromptTokenizer, budget: int, teacher: Callable[[list[str]], Tensor]) -> None:
+        super().__init__(tokenizer, budget)
+        self.teacher = teacher
+
+    def __call__(self, rows: Sequence[ScheduledExample]) -> dict[str, Any]:
+        """Chunks, the teacher's vectors and the rows' names of a batch from one data set."""
+        batch = super().__call__(rows)
+        texts = [text for column in zip(*(row.example.texts for row in rows), strict=True) for text in column]
+        return {**batch, "teacher": self.teacher(texts)[batch["order"].flatten().argsort()]}
 
 
 def chunk_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, blocks: bool) -> list[list[int]]:

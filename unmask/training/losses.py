@@ -1,22 +1,27 @@
-"""InfoNCE over one batch, computed at once or in parts by GradCache, with sentence-transformers' machinery for both.
+"""Losses of the vectors of one batch, computed at once or in parts by GradCache, with sentence-transformers' machinery for both.
 
-What is added to sentence-transformers' MultipleNegativesRankingLoss, to which it is otherwise equal: negatives that look like
+What InfoNCE adds to sentence-transformers' MultipleNegativesRankingLoss, to which it is otherwise equal: negatives that look like
 positives can be left out, those of the anchor's class are left out, and the chunks of a batch need not be its columns, so that texts of
 similar length go together.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.util import all_gather, all_gather_with_grad, get_rank
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy, kl_div, normalize
 
 from unmask.errors import UnmaskError
+
+Agree: TypeAlias = Callable[[Sequence[dict[str, Tensor]], bool], tuple[list[dict[str, Tensor]], bool]]
+"""Makes the chunks, and whether GradCache computes them, the same in all processes (sharding.py)."""
 
 
 def info_nce(
@@ -43,16 +48,76 @@ def info_nce(
     return cross_entropy(cosines / temperature, target)
 
 
-class RankingLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
-    """InfoNCE of a chunked batch (see PairCollator): call it with the chunks, their order and the classes of the texts, if known.
+def neighbour_divergence(
+    texts: Float[Tensor, "text dim"],
+    others: Float[Tensor, "other dim"],
+    teacher: Float[Tensor, "text width"],
+    teacher_others: Float[Tensor, "other width"],
+    first: int,
+    temperature: float,
+) -> Float[Tensor, ""]:
+    """How far the neighbours that a student gives each text are from those of its teacher, in nats, averaged over texts.
+
+    The neighbours of text i are a probability of every other text j: the softmax over j of cosine(i, j) / temperature, without i
+    itself, which is row first + i of the others. The divergence is KL(teacher, student). It is zero if all cosines are the
+    teacher's. Formula: stages/distill.py.
+    """
+    mine = _log_neighbours(texts, others, first, temperature)
+    of_teacher = _log_neighbours(teacher, teacher_others, first, temperature)
+    return kl_div(mine, of_teacher, reduction="batchmean", log_target=True)
+
+
+def _log_neighbours(
+    texts: Float[Tensor, "text dim"], others: Float[Tensor, "other dim"], first: int, temperature: float
+) -> Float[Tensor, "text neighbour"]:
+    cosines = normalize(texts, dim=1) @ normalize(others, dim=1).T
+    place = torch.arange(len(others), device=texts.device)
+    not_itself = place != place[first : first + len(texts)].unsqueeze(1)
+    return (cosines[not_itself].reshape(len(texts), -1) / temperature).log_softmax(dim=1)
+
+
+class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
+    """A loss of all vectors of a chunked batch (see PairCollator): call it with the chunks and what `of` needs beside their vectors.
 
     model: features -> {"sentence_embedding"}; cache_tokens: with more padded tokens than this in a batch, GradCache computes chunk by
-    chunk, for one more forward pass; matryoshka: the loss is the mean over these leading dimensions and all of them (arXiv 2205.13147);
-    across processes, every anchor sees the candidates of all of them. agree: makes the chunks, and whether GradCache computes them,
-    the same in all processes, where they must make equally many passes (sharding.py).
+    chunk, for one more forward pass. agree: see Agree; processes that share the weights must make equally many passes.
     """
 
     mini_batch_size = 1 << 30  # a chunk is never split: the collator made it of the right size
+
+    def __init__(self, model: nn.Module, temperature: float, cache_tokens: int, agree: Agree | None = None) -> None:
+        super().__init__()
+        self.model, self.temperature, self.cache_tokens, self.agree = model, temperature, cache_tokens, agree
+
+    @abstractmethod
+    def of(self, vectors: Float[Tensor, "text dim"], labels: Any) -> Float[Tensor, ""]:
+        """The loss of the vectors of a batch, which come in the order of the chunks."""
+
+    def forward(self, chunks: Iterable[dict[str, Tensor]], labels: Any) -> Tensor:
+        """The loss of one batch, whose backward pass reaches the model either way."""
+        chunks = list(chunks)
+        cached = sum(chunk["input_ids"].numel() for chunk in chunks) > self.cache_tokens
+        if self.agree is not None:
+            chunks, cached = self.agree(chunks, cached)
+        if cached and torch.is_grad_enabled():
+            return self.forward_cached(chunks, labels)
+        return self.calculate_loss([[self.model(dict(chunk))["sentence_embedding"]] for chunk in chunks], labels)
+
+    def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:
+        """The loss from the chunks' vectors."""
+        loss = self.of(torch.cat([part for chunk in reps for part in chunk]), labels)
+        if with_backward:
+            loss.backward()
+            return loss.detach()
+        return loss
+
+
+class RankingLoss(ChunkedLoss):
+    """InfoNCE of a chunked batch: call it with the chunks, their order and the classes of the texts, if known.
+
+    matryoshka: the loss is the mean over these leading dimensions and all of them (arXiv 2205.13147). Across processes, every anchor
+    sees the candidates of all of them.
+    """
 
     def __init__(
         self,
@@ -61,33 +126,24 @@ class RankingLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
         cache_tokens: int,
         false_negative_margin: float | None = None,
         matryoshka: tuple[int, ...] = (),
-        agree: Callable[[Sequence[dict[str, Tensor]], bool], tuple[list[dict[str, Tensor]], bool]] | None = None,
+        agree: Agree | None = None,
     ) -> None:
-        super().__init__()
-        self.model, self.temperature, self.cache_tokens = model, temperature, cache_tokens
-        self.false_negative_margin, self.matryoshka, self.agree = false_negative_margin, matryoshka, agree
-        self.classes: Tensor | None = None
+        super().__init__(model, temperature, cache_tokens, agree)
+        self.false_negative_margin, self.matryoshka = false_negative_margin, matryoshka
 
     def forward(self, chunks: Iterable[dict[str, Tensor]], order: Tensor, classes: Tensor | None = None) -> Tensor:
         """The loss of one batch, whose backward pass reaches the model either way."""
-        chunks, self.classes = list(chunks), classes  # kept here: the machinery of GradCache hands on the order alone
-        cached = sum(chunk["input_ids"].numel() for chunk in chunks) > self.cache_tokens
-        if self.agree is not None:
-            chunks, cached = self.agree(chunks, cached)
-        if cached and torch.is_grad_enabled():
-            return self.forward_cached(chunks, order)
-        return self.calculate_loss([[self.model(dict(chunk))["sentence_embedding"]] for chunk in chunks], order)
+        return super().forward(chunks, (order, classes))
 
-    def calculate_loss(self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False) -> Tensor:
-        """The loss from the chunks' vectors; `labels` is their order."""
-        assert labels is not None
-        vectors = torch.cat([part for chunk in reps for part in chunk])
-        anchors, *candidates = vectors[labels].unbind(0)
+    def of(self, vectors: Float[Tensor, "text dim"], labels: tuple[Tensor, Tensor | None]) -> Float[Tensor, ""]:
+        """The loss of vectors, by the order and the classes of their texts."""
+        order, classes = labels
+        anchors, *candidates = vectors[order].unbind(0)
         first = 0
         if torch.distributed.is_initialized():
             candidates = [all_gather_with_grad(column) for column in candidates]
             first = get_rank() * len(anchors)
-        together, positives = torch.cat(candidates), self._positives()
+        together, positives = torch.cat(candidates), None if classes is None else _of_one_class(classes)
         sizes = {*self.matryoshka, anchors.shape[1]}
         if max(sizes) > anchors.shape[1]:
             raise UnmaskError(f"matryoshka asks for {max(sizes)} dimensions, and a vector has {anchors.shape[1]}.")
@@ -95,17 +151,27 @@ class RankingLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]
             info_nce(anchors[:, :size], together[:, :size], first, self.temperature, self.false_negative_margin, positives)
             for size in sorted(sizes)
         ]
-        loss = torch.stack(losses).mean()
-        if with_backward:
-            loss.backward()
-            return loss.detach()
-        return loss
+        return torch.stack(losses).mean()
 
-    def _positives(self) -> Bool[Tensor, "anchor candidate"] | None:
-        """Which candidates have the class of an anchor; None without classes."""
-        if self.classes is None:
-            return None
-        anchors, *candidates = self.classes.unbind(0)
+
+def _of_one_class(classes: Tensor) -> Bool[Tensor, "anchor candidate"]:
+    """Which candidates have the class of an anchor, those of other processes included."""
+    anchors, *candidates = classes.unbind(0)
+    if torch.distributed.is_initialized():
+        candidates = [all_gather(column.contiguous()) for column in candidates]
+    return anchors.unsqueeze(1) == torch.cat(candidates)
+
+
+class NeighbourLoss(ChunkedLoss):
+    """Divergence of a chunked batch's neighbours from those of a teacher: call it with the chunks and the teacher's vectors.
+
+    Across processes, every text has the texts of all of them as neighbours.
+    """
+
+    def of(self, vectors: Float[Tensor, "text dim"], labels: Float[Tensor, "text width"]) -> Float[Tensor, ""]:
+        """The loss of vectors, beside the teacher's of the same texts in the same order."""
+        others, teacher_others, first = vectors, labels, 0
         if torch.distributed.is_initialized():
-            candidates = [all_gather(column.contiguous()) for column in candidates]
-        return anchors.unsqueeze(1) == torch.cat(candidates)
+            others, teacher_others = all_gather_with_grad(vectors), all_gather(labels)
+            first = get_rank() * len(vectors)
+        return neighbour_divergence(vectors, others, labels, teacher_others, first, self.temperature)

@@ -21,6 +21,7 @@ from unmask.training.data import DataSet, DataSource
 from unmask.training.lora import LoraOptions
 from unmask.training.stages import STAGES
 from unmask.training.stages.contrastive import ContrastiveOptions
+from unmask.training.stages.distill import DistillOptions
 from unmask.training.stages.mntp import MntpOptions
 from unmask.training.stages.next_token import NextTokenOptions
 from unmask.training.stages.simcse import SimcseOptions
@@ -69,6 +70,7 @@ class Recipe(Table):
     mntp: MntpOptions | None = None
     simcse: SimcseOptions | None = None
     contrastive: ContrastiveOptions | None = None
+    distill: DistillOptions | None = None
 
     @model_validator(mode="after")
     def _coherent(self) -> Recipe:

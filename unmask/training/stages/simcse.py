@@ -11,7 +11,8 @@ import torch
 from pydantic import Field
 
 from unmask.training.data import DataSet
-from unmask.training.stages.contrastive import ContrastiveOptions, PoolingStage, prepare_pairs
+from unmask.training.stages.contrastive import ContrastiveOptions, prepare_pairs
+from unmask.training.stages.pooling import PoolingStage
 from unmask.training.stages.stage import Prepared, TrainableModel
 
 

@@ -1,0 +1,91 @@
+"""Distillation: a decoder learns which texts are near each other from an embedding model, its teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from unmask.errors import UnmaskError
+from unmask.training.data import DataSet, DataSource, read_any
+from unmask.training.stages.pooling import PoolingOptions, PoolingStage, prepare_chunks
+from unmask.training.stages.stage import Prepared, TrainableModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FEWEST = 3  # with two texts each is the other's only neighbour, whatever its vector
+
+
+class DistillOptions(PoolingOptions):
+    """Relational distillation: in each batch, the neighbours of a text are to be those that the teacher gives it.
+
+    teacher: any sentence-transformers model: `minilm`, a folder, or a hub id. It reads texts without the instructions of the data.
+
+    With cosines s of the student, t of the teacher, and temperature T, the loss of a batch is the mean over its texts i of
+
+        KL(softmax_j(t[i, j] / T), softmax_j(s[i, j] / T)), over all other texts j.
+
+    It compares cosines with cosines, so both may have any number of dimensions, and turning either's vectors changes nothing
+    (relational knowledge distillation, arXiv 1904.05068; this loss, over a queue of images: SEED, arXiv 2101.04731). Multilingual
+    distillation (arXiv 2004.09813) copies the vectors themselves, which needs equal dimensions or one more layer; TAS-B (arXiv
+    2104.06967) copies margins of labelled triples; CRD (arXiv 1910.10699) contrasts with a memory of vectors.
+
+    Why not the mean squared error of the cosines: nearly all pairs of a batch are far ones, and they decide it. A softmax gives near
+    texts more weight, the more so the lower T is. It does not see if all cosines are larger than the teacher's by the same amount, and
+    no ranking depends on that. In a pilot (docs/log.md) T = 0.2 was best: for rankings of near texts better than the squared error,
+    the sum of both, and T = 0.05, and for scores of pairs better or equal.
+    """
+
+    teacher: str = Field(default="minilm", min_length=1)
+    temperature: float = Field(default=0.2, gt=0)
+
+
+class Distill(PoolingStage[DistillOptions]):
+    """Texts, alone or in pairs: both texts of a pair are in the batch, so that it holds near texts as well as far ones."""
+
+    name = "distill"
+    options = DistillOptions
+
+    def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
+        """Pairs or triples, or single texts where there is a text column."""
+        return read_any(name, source, root, seed)
+
+    def prepare(self, options: DistillOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
+        """Batches that each come from one data set, with the vectors of the teacher, which are computed batch by batch.
+
+        Raises UnmaskError for a batch of fewer than three texts, and for a teacher that cannot be loaded.
+        """
+        from unmask.evaluation.reference_rows import load_reference
+        from unmask.training.collate import TeacherCollator
+        from unmask.training.losses import NeighbourLoss
+
+        for data in sets:
+            require_neighbours(data, options.batch)
+        teacher = load_reference(options.teacher, model.embedder.backbone.device)
+
+        def vectors(texts: list[str]) -> Tensor:
+            found: Tensor = teacher.encode(texts, convert_to_tensor=True, show_progress_bar=False)
+            return found.float().clone()  # what inference mode returns cannot take part in a backward pass
+
+        return prepare_chunks(
+            options,
+            model,
+            sets,
+            seed,
+            lambda module, agree: NeighbourLoss(module, options.temperature, options.cache_tokens, agree),
+            lambda tokenizer: TeacherCollator(tokenizer, options.cache_tokens, vectors),
+            ("teacher",),
+        )
+
+
+def require_neighbours(data: DataSet, batch: int) -> None:
+    """Raise UnmaskError if a batch of a data set has too few texts to say which of them are near each other."""
+    each = len(data.examples[0].texts)
+    if batch * each < _FEWEST:
+        raise UnmaskError(
+            f"A batch of {batch} from data set '{data.name}' holds {batch * each} texts, and to say which texts are near each other "
+            f"takes {_FEWEST}: raise distill.batch."
+        )
