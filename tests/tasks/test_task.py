@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.tiny import FILES, labelled, pairs, write_rows, write_task
 from unmask.errors import UnmaskError
 from unmask.starter import starter_folders
-from unmask.tasks.find import find_task, recognised_kind, resolve_tasks
+from unmask.tasks.find import find_task, item_file, recognised_kind, resolve_tasks, specs_below
 from unmask.tasks.folder import TaskFile, open_folder
 from unmask.tasks.kinds import KINDS
 from unmask.tasks.task import LocalTask
@@ -554,6 +555,34 @@ def test_a_task_of_mteb_that_embeds_no_text_is_refused() -> None:
 
 def test_starter_stands_for_all_starter_tasks() -> None:
     assert [task.name for task in resolve_tasks(["starter"])] == [f"starter-{folder.name}" for folder in starter_folders()]
+
+
+def test_names_below_a_folder_are_paths_in_it_and_other_specs_stay(tmp_path: Path) -> None:
+    write_task(tmp_path / "sets" / "mine", "classification")
+    starter = {folder.name: str(folder) for folder in starter_folders()}
+    names = ["mine", "mine#10", "mine/test.jsonl", "mine:classification#10", "nothing/here", "STSBenchmark", "starter:sts#9"]
+    below = str(tmp_path / "sets")
+    assert specs_below(tmp_path / "sets", names) == [
+        *(f"{below}/{name}" for name in names[:5]),
+        "STSBenchmark",
+        f"{starter['sts']}#9",
+    ]
+    assert specs_below(tmp_path, ["starter"]) == list(starter.values())
+    assert specs_below(tmp_path, [below]) == [below], "an absolute path"
+    with pytest.raises(UnmaskError, match=r"Unknown starter task 'stss'\. Did you mean 'sts'\?"):
+        specs_below(tmp_path, ["starter:stss"])
+
+
+def test_all_specs_of_one_set_of_items_have_one_file(tmp_path: Path) -> None:
+    folder = str(write_task(tmp_path / "mine", "classification"))
+    shutil.copyfile(tmp_path / "mine" / "test.jsonl", tmp_path / "mine" / "dev.jsonl")
+    test, dev = str(tmp_path / "mine" / "test.jsonl"), str(tmp_path / "mine" / "dev.jsonl")
+    for spec in (folder, f"{folder}#5", f"{folder}:clustering#5", f"{folder}/../mine", test, f"{test}#7"):
+        assert item_file(spec) == test
+    assert item_file(dev) == item_file(f"{dev}#9") == dev
+    documents = str(write_task(tmp_path / "search", "retrieval"))
+    assert item_file(documents) == item_file(f"{documents}#3") == documents
+    assert item_file("STSBenchmark") == "STSBenchmark"
 
 
 def test_tasks_of_one_name_are_refused(tmp_path: Path) -> None:

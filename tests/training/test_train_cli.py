@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny import write_task
 from unmask.cli import app, main
 from unmask.errors import UnmaskError
+from unmask.evaluation import training_gain
+from unmask.starter import starter_folders
 from unmask.training.recipe import load_recipe, shipped
+from unmask.training.records import DataRecord, RunRecord
 from unmask.training.trainee import Trainee
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -72,8 +76,6 @@ def test_train_says_what_it_does_and_resumes(cli: Cli, file: Path, tmp_path: Pat
 
 
 def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: Path) -> None:
-    from unmask.starter import starter_folders
-
     task = next(folder for folder in starter_folders() if folder.name == "sts")
     setting = ("--set", f'evaluation.tasks=["{task}"]', "--set", 'stages=["contrastive"]')
     code, _, said = cli("train", file, "-o", "run", *setting)
@@ -83,6 +85,77 @@ def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: 
     assert "step 2: " in said.replace("step 2/3  ", "step 2: ") and "score" in said
     record = json.loads((tmp_path / "kept" / "run.json").read_text())
     assert 0 < record["scores"]["score"] <= 1
+
+
+def test_the_result_is_compared_with_its_untrained_base(
+    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_gain, "REFERENCE", "./none")
+    setting = (
+        "--set",
+        'stages=["contrastive"]',
+        "--set",
+        'evaluation.compared=["starter:classification", "starter:retrieval"]',
+    )
+    code, out, said = cli("train", file, "-o", "run", *setting)
+    assert (code, out) == (0, ""), said
+    gain = RunRecord.read(tmp_path / "run" / "run.json").gain  # type: ignore[union-attr]
+    assert gain is not None and list(gain.scores) == ["trained", "prompteol-z"]
+    assert list(gain.kinds.values()) == ["classification", "retrieval"]
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    for text in (said, card):
+        assert gain.sentence in text
+        assert all(cell in text for row in gain.table[1:] for cell in row)
+    assert f"| trained | {' | '.join(gain.table[1][1:])} |" in card and "They chose no checkpoint." in card
+    leaks = DataRecord.read(tmp_path / "run" / "data.json").stages["contrastive"]["pairs"].leaks  # type: ignore[union-attr]
+    assert set(leaks) == {"starter-classification", "starter-retrieval"}, "rows of these tasks are left out"
+    monkeypatch.setattr(training_gain, "compare", lambda *_: pytest.fail("scored twice"))
+    code, _, said = cli("train", file, "-o", "run", *setting)
+    assert code == 0 and "done before" in said and gain.sentence in said
+
+
+def test_a_comparison_that_was_stopped_goes_on_without_training(
+    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_gain, "REFERENCE", "./none")
+    setting = (
+        "--set",
+        'stages=["contrastive"]',
+        "--set",
+        'evaluation.compared=["starter:classification", "starter:retrieval"]',
+    )
+    cli("train", file, "-o", "whole", *setting)
+    whole = RunRecord.read(tmp_path / "whole" / "run.json").gain  # type: ignore[union-attr]
+    with monkeypatch.context() as broken:
+        broken.setattr(training_gain, "_untrained", lambda *_: _stop())
+        assert cli("train", file, "-o", "run", *setting)[0] == 2
+    assert RunRecord.read(tmp_path / "run" / "run.json").gain is None  # type: ignore[union-attr]
+    assert (tmp_path / "run" / "model" / "README.md").is_file()
+    code, _, said = cli("train", file, "-o", "run", *setting)
+    assert code == 0 and "done before" in said and "step" not in said
+    assert RunRecord.read(tmp_path / "run" / "run.json").gain == whole  # type: ignore[union-attr]
+
+
+def _stop() -> None:
+    raise UnmaskError("Stopped.")
+
+
+@pytest.mark.parametrize("chosen", ["starter", "starter:sts#20", "{sts}/test.jsonl"])
+def test_tasks_that_choose_the_checkpoint_are_not_compared_on(
+    chosen: str, cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainee, "load", lambda *_: pytest.fail("a model was loaded"))
+    chosen = chosen.format(sts=next(folder for folder in starter_folders() if folder.name == "sts"))
+    setting = ("--set", f'evaluation.tasks=["{chosen}"]', "--set", 'evaluation.compared=["starter:retrieval", "starter:sts"]')
+    code, _, said = cli("train", file, "-o", "run", *setting)
+    named = "starter:retrieval" if chosen == "starter" else "starter:sts"
+    assert code == 2 and f"evaluation.compared names '{named}', and evaluation.tasks chooses the checkpoint" in said
+
+
+def test_a_word_level_task_is_not_compared_on(cli: Cli, file: Path, tmp_path: Path) -> None:
+    words = write_task(tmp_path / "words", "word-level")
+    code, _, said = cli("train", file, "-o", "run", "--set", f'evaluation.compared=["{words}"]')
+    assert code == 2 and "'words' is a word-level task" in said
 
 
 def test_a_bar_on_a_terminal_goes_even_if_the_run_fails(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

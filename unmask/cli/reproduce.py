@@ -75,15 +75,15 @@ def routers(
 ) -> None:
     """Router configurations: which give distinct routing, which predict better, which make better embeddings (docs/routers.md)."""
     from unmask.errors import require_package
-    from unmask.studies.plans import tasks_of
     from unmask.studies.routers.findings import Findings
     from unmask.studies.routers.plan import load_plan
     from unmask.studies.routers.report import sheets, write_report
     from unmask.studies.routers.run import study
+    from unmask.tasks.find import resolve_tasks, specs_below
 
     require_package("mteb")
     plan, root = load_plan(scale, settings or []), root_of(data)
-    tasks = tasks_of(plan.tasks, root)
+    tasks = resolve_tasks(specs_below(root, plan.tasks))
 
     def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
         def write(findings: Findings, place: Path) -> None:

@@ -19,6 +19,7 @@ from unmask.io.terminal import say
 if TYPE_CHECKING:
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
+    from unmask.training.run import Run
 
 Name = Annotated[str, typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")]
 Scale = Annotated[str | None, typer.Option(help="smoke (seconds), small (a laptop) or paper (published hyper-parameters).")]
@@ -60,7 +61,21 @@ def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
     with showing() as callbacks:
         done = run_recipe(recipe, output, root, Listener(_covered, callbacks), keep_leaks=keep_leaks)
     for run in done if _first_process() else []:
+        _show_gain(run)
         say(f"trained embedder in {run.result}; its README.md says how")
+
+
+def _show_gain(run: Run) -> None:
+    """Whether training was worth it, if the recipe names tasks to compare on."""
+    from unmask.io.terminal import console as open_console
+    from unmask.reporting.tables import gain_table
+    from unmask.training.records import RUN, RunRecord
+
+    record = RunRecord.read(run.folder / RUN)
+    if record is not None and record.gain is not None:
+        console = open_console(stderr=True)
+        console.print(gain_table(record.gain, f"{run.design.name}, seed {run.seed}"))
+        console.print(record.gain.sentence, soft_wrap=True)
 
 
 def _covered(stage: str, kinds: Sequence[Coverage]) -> None:

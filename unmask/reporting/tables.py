@@ -21,6 +21,7 @@ from unmask.tasks.kinds import KINDS
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from unmask.evaluation.training_gain import TrainingGain
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
 
@@ -206,6 +207,17 @@ def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:
         table.add_row(kind.kind, f"{kind.adapted}/{kind.present}", f"{kind.parameters:,}", f"{kind.trainable:,}", style=style)
     total = sum(kind.trainable for kind in kinds)
     table.add_row("total", "", f"{sum(kind.parameters for kind in kinds):,}", f"{total:,}", style="bold")
+    return table
+
+
+def gain_table(gain: TrainingGain, title: str) -> Table:
+    """A trained embedder beside its untrained base and a reference encoder: mean scores of each kind of task."""
+    header, *rows = gain.table
+    table = empty_table(f"{title}: main score x 100, means over the tasks of a kind and over all")
+    for column in header:
+        table.add_column(_heading(column), justify="right" if column else "left", no_wrap=not column)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

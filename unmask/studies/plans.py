@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.errors import UnmaskError, first_problem, unknown
-from unmask.tasks.find import resolve_tasks
-from unmask.tasks.task import Task
 from unmask.training.recipe import merged, parse_setting
 
 
@@ -42,18 +40,3 @@ def read_plan(file: Path, kind: type[Plan], scale: str, settings: Iterable[str] 
         return kind.model_validate(tables)
     except ValidationError as error:
         raise UnmaskError(f"{file.stem.replace('_', '-')}: {first_problem(error)}.") from error
-
-
-def tasks_of(names: Sequence[str], root: Path) -> list[Task]:
-    """Tasks by their folders below the data folder, by `starter:NAME`, or by mteb's names. Raises UnmaskError for a missing folder."""
-    from unmask.starter import starter_folders
-
-    starter = {folder.name: folder for folder in starter_folders()}
-    specs = []
-    for name in names:
-        kind, mark, rest = name.partition(":")
-        if mark and kind == "starter":
-            specs.append(str(starter[rest]))
-        else:  # a name that is no folder below the data is one of mteb's tasks or sets
-            specs.append(str(root / name) if (root / name.partition("#")[0]).exists() or "/" in name else name)
-    return resolve_tasks(specs)

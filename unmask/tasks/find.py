@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +26,7 @@ def find_task(spec: str) -> Task:
     query; a word-level task keeps five training sentences for each item. The limit becomes part of the task's name.
     Raises UnmaskError if there is no such task, and for bad rows.
     """
-    spec, limit = without_limit(spec)
-    path, mark, kind = spec.rpartition(":")
-    if mark and kind not in KINDS and Path(path).expanduser().is_dir() and not Path(spec).expanduser().is_dir():
-        raise unknown("kind of task", kind, KINDS)
-    path, kind = (path, kind) if mark and kind in KINDS else (spec, "")
+    path, kind, limit = _parsed(spec)
     folder = Path(path).expanduser()
     if folder.is_dir():
         return _read_folder(open_folder(folder), kind, limit)
@@ -38,9 +35,31 @@ def find_task(spec: str) -> Task:
         if (read := opened.file(folder.stem)) not in (folder, None):
             raise UnmaskError(f"'{folder}' would not be read, because '{read}' is read instead: keep one of the two.")
         return _read_folder(opened, kind, limit)
-    if spec.startswith((".", "/", "~")) or kind:
+    if path.startswith((".", "/", "~")) or kind:
         raise UnmaskError(f"There is no task folder '{path}'.")
-    return _mteb_task(spec, limit)
+    return _mteb_task(path, limit)
+
+
+def _parsed(spec: str) -> tuple[str, str, int | None]:
+    """The path (or mteb name), the kind (or "") and the limit of a spec."""
+    spec, limit = without_limit(spec)
+    path, mark, kind = spec.rpartition(":")
+    if mark and kind not in KINDS and Path(path).expanduser().is_dir() and not Path(spec).expanduser().is_dir():
+        raise unknown("kind of task", kind, KINDS)
+    return (path, kind, limit) if mark and kind in KINDS else (spec, "", limit)
+
+
+def item_file(spec: str) -> str:
+    """The file of the items that a spec scores, whatever sample it takes; the folder of a retrieval task; the name of an mteb task."""
+    path, _, _ = _parsed(spec)
+    place = Path(path).expanduser()
+    if place.is_file():
+        return str(place.resolve())
+    if not place.is_dir():
+        return path
+    with suppress(UnmaskError):
+        place = open_folder(place).main_file
+    return str(place.resolve())
 
 
 def without_limit(spec: str) -> tuple[str, int | None]:
@@ -101,6 +120,30 @@ def recognised_kind(folder: TaskFolder) -> TaskKind:
         f"'{folder.path}' is no task: {folder.main_file.name} has the columns {', '.join(sorted(folder.columns)) or '(none)'}, "
         f"and no kind of task has these (kinds: {', '.join(KINDS)}; `unmask tasks` shows their columns)."
     )
+
+
+def specs_below(root: Path, names: Sequence[str]) -> list[str]:
+    """The specs of tasks that a recipe or a plan names: a path below `root`, `starter`, `starter:NAME`, or any other spec.
+
+    Raises UnmaskError for an unknown starter task.
+    """
+    from unmask.starter import starter_folders
+
+    starter = {folder.name: str(folder) for folder in starter_folders()}
+    specs: list[str] = []
+    for name in names:
+        if name == "starter":
+            specs += starter.values()
+        elif name.startswith("starter:"):
+            task, mark, limit = name.removeprefix("starter:").partition("#")
+            if task not in starter:
+                raise unknown("starter task", task, starter)
+            specs.append(f"{starter[task]}{mark}{limit}")
+        else:
+            path = _parsed(name)[0]
+            below = (root / path).exists() or ("/" in path and not Path(path).expanduser().exists())
+            specs.append(str(root / name) if below else name)
+    return specs
 
 
 def resolve_tasks(specs: Sequence[str]) -> list[Task]:

@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from unmask.evaluation.training_gain import TrainingGain
 from unmask.io.files import atomic
 from unmask.training.recipe import Recipe
 from unmask.training.records import RUN, RunRecord, StageData
@@ -57,6 +58,7 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         "## Scores\n" if record.scores else "",
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
         "These tasks chose the best checkpoint, so they flatter it.\n" if record.scores else "",
+        _gain(record.gain) if record.gain else "",
         "## Data\n",
         "\n".join(_data(stage, sets) for stage, sets in record.data.items()),
         "\n## Training\n![loss](training.png)\n",
@@ -69,6 +71,20 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         + ".\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _gain(gain: TrainingGain) -> str:
+    header, *rows = (f"| {' | '.join(row)} |" for row in gain.table)
+    rule = "|---" + "|--:" * (len(gain.table[0]) - 1) + "|"
+    return "\n".join(
+        [
+            "## Was training worth it?",
+            f"{gain.sentence}\n",
+            "Main scores x 100, means over the tasks of a kind and over all tasks:\n",
+            *(header, rule, *rows),
+            f"\nTasks: {', '.join(gain.kinds)}. They chose no checkpoint.\n",
+        ]
+    )
 
 
 def _data(stage: str, sets: StageData) -> str:

@@ -32,11 +32,13 @@ class Evaluation(Table):
     """Tasks, named as in `unmask compare`. Training rows with texts of these tasks are left out and reported.
 
     tasks: scored during training. The best checkpoint is chosen by their mean, so do not claim results on them. held_out: the tasks
-    on which results will be claimed. They are never scored here.
+    on which results will be claimed. They are never scored here. compared: the trained embedder, its untrained base and a reference
+    encoder are compared on these tasks, after the last stage. They cannot be among `tasks`.
     """
 
     tasks: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
 
 
 class Recipe(Table):

@@ -1,4 +1,6 @@
-"""A recipe as `unmask train` runs it: rows of its tasks are left out, its tasks choose the checkpoint, and a card tells how it was made."""
+"""A recipe as `unmask train` runs it: rows of its tasks are left out, its tasks choose the checkpoint, the result is compared with its
+untrained base, and a card tells how it was made.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unmask.errors import UnmaskError, require_package
 from unmask.evaluation.embedder_scores import scorable, score
-from unmask.tasks.find import resolve_tasks
+from unmask.evaluation.training_gain import training_gain
+from unmask.io.terminal import say
+from unmask.models.source import Source
+from unmask.tasks.find import item_file, resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
 from unmask.training import processes
 from unmask.training.card import write_card
-from unmask.training.recipe import Recipe
+from unmask.training.recipe import Evaluation, Recipe
+from unmask.training.records import COMPARED, RUN, RunRecord
 from unmask.training.run import SILENT, Listener, Run, Scored, train
 
 if TYPE_CHECKING:
@@ -31,8 +38,12 @@ def run_recipe(
 
     keep_leaks: leave nothing out. Raises UnmaskError.
     """
-    tasks = scorable(_tasks(recipe.evaluation.tasks, root))
-    left_out = {} if keep_leaks else _texts([*tasks, *_tasks(recipe.evaluation.held_out, root), *held_out])
+    asked = recipe.evaluation
+    _require_untouched(asked, root)
+    tasks, compared = (scorable(_tasks(names, root)) for names in (asked.tasks, asked.compared))
+    if compared:
+        require_package("mteb")
+    left_out = {} if keep_leaks else _texts([*tasks, *compared, *_tasks(asked.held_out, root), *held_out])
 
     def scored(embedder: Embedder) -> dict[str, float]:
         return score(embedder, tasks)
@@ -41,14 +52,37 @@ def run_recipe(
     if processes.is_first():
         for run in done:
             write_card(recipe, run)
+            if compared and _compare(recipe, run, compared, folder):
+                write_card(recipe, run)
     return done
+
+
+def _compare(recipe: Recipe, run: Run, tasks: Sequence[Task], folder: Path) -> bool:
+    """Compare a trained embedder with its untrained base, and record it. Whether that was still to be done."""
+    record = RunRecord.read(run.folder / RUN)
+    if record is None or record.gain is not None:
+        return False
+    say(f"{run.design.name}, seed {run.seed}: comparing with the untrained base")
+    base = Source(recipe.model, dtype=recipe.dtype)
+    gain = training_gain(Source(str(run.result)), run.design, base, tasks, recipe.max_length, folder / COMPARED)
+    record.model_copy(update={"gain": gain}).write(run.folder / RUN)
+    return True
+
+
+def _require_untouched(asked: Evaluation, root: Path) -> None:
+    """Raise UnmaskError if a task to compare on has the data of a task that chooses the checkpoint, even if it is another sample."""
+    chosen_by = {item_file(spec) for spec in specs_below(root, asked.tasks)}
+    for name in asked.compared:
+        if any(item_file(spec) in chosen_by for spec in specs_below(root, [name])):
+            raise UnmaskError(
+                f"evaluation.compared names '{name}', and evaluation.tasks chooses the checkpoint by the same data, so the comparison "
+                "would flatter the trained model: name it in one of the two only."
+            )
 
 
 def _tasks(names: Sequence[str], root: Path) -> list[Task]:
     """Tasks by name. The folder of a task may lie where the data lie."""
-    if not names:
-        return []
-    return resolve_tasks([str(root / name) if (root / name.partition("#")[0]).exists() else name for name in names])
+    return resolve_tasks(specs_below(root, names)) if names else []
 
 
 def _texts(tasks: Sequence[Task]) -> Mapping[str, Scored]:

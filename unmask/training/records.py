@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from pydantic import AliasChoices, ConfigDict, Field
 
+from unmask.evaluation.training_gain import TrainingGain
 from unmask.io.records import Record
 from unmask.io.seals import write_record
 
@@ -14,6 +15,7 @@ DATA: Final = "data.json"
 RUN: Final = "run.json"
 RECIPE: Final = "recipe.json"
 BASE: Final = "base.json"
+COMPARED: Final = "compared"  # a folder of results
 
 
 class LeakCounts(Record):
@@ -71,7 +73,11 @@ class BaseRecord(Record):
 
 
 class RunRecord(Record):
-    """What came of a run. trains: parameters that trained, by stage and kind. scores: of the tasks that were watched."""
+    """What came of a run.
+
+    trains: parameters that trained, by stage and kind. scores: of the tasks that were watched. gain: the comparison with the untrained
+    base model, if the recipe names tasks for it and they have been scored.
+    """
 
     design: str
     seed: int
@@ -81,3 +87,4 @@ class RunRecord(Record):
     hardware: str
     versions: dict[str, str]
     scores: dict[str, float]
+    gain: TrainingGain | None = None

@@ -64,7 +64,8 @@ class Builder:
 
     def _trained(self, making: Making, name: str, of: Source, folder: Path) -> Iterator[Path]:
         """The model of each seed. A seed has a folder of its own, so that seeds can be added later."""
-        settings = [*making.settings, f"model={json.dumps(of.model)}"]
+        # the study itself scores its embedders
+        settings = [*making.settings, f"model={json.dumps(of.model)}", "evaluation.compared=[]"]
         if making.design is not None:
             settings.append(f"designs={json.dumps([making.design])}")
         for seed in making.seeds or self.plan.seeds:

@@ -24,7 +24,7 @@ from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.embedders.builder import Builder
 from unmask.studies.embedders.contrast import Scored, contrast
 from unmask.studies.embedders.plan import EmbeddersPlan, Making
-from unmask.studies.plans import tasks_of
+from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import Task
 
 
@@ -88,7 +88,7 @@ def study(
     """Run a plan on one base model. A stopped study continues. command: what started the run, for the results. Raises UnmaskError."""
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
-        tasks = tasks_of(plan.tasks, root)
+        tasks = resolve_tasks(specs_below(root, plan.tasks))
         weights = identity_of(source).revision
         record = EmbeddersRecord(
             model=lasting_name(source.model), base_weights=weights, study=plan.study, scale=scale, made=plan.made

@@ -1,0 +1,194 @@
+"""A training gain is what `compare` measures of the trained embedder, of its untrained base, and of the reference; once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.messages import heard
+from tests.tiny import write_task
+from unmask.designs.design import Design
+from unmask.embedder import Embedder
+from unmask.errors import UnmaskError
+from unmask.evaluation import compare as comparing
+from unmask.evaluation import training_gain
+from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, ResultStore
+from unmask.evaluation.training_gain import GainTest, TrainingGain
+from unmask.evaluation.verdict import comparisons
+from unmask.models.loading import Source
+from unmask.starter import reference_texts
+from unmask.tasks.find import find_task
+from unmask.tasks.task import Task
+
+KINDS = ["sts", "clustering", "retrieval"]
+DESIGN = Design.parse("mean")
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
+    folder = tmp_path_factory.mktemp("tasks")
+    return [find_task(str(write_task(folder / kind, kind))) for kind in KINDS]
+
+
+@pytest.fixture
+def base(pico_folder: Callable[[str], Path]) -> Source:
+    return Source(str(pico_folder("llama")), dtype="float32", device="cpu")
+
+
+@pytest.fixture
+def trained(pico_folder: Callable[[str], Path], tmp_path: Path) -> Source:
+    """Another model, saved as an embedder: what stands for a trained one."""
+    Embedder.from_pretrained(pico_folder("qwen3"), design=DESIGN, device="cpu").save_pretrained(tmp_path / "trained")
+    return Source(str(tmp_path / "trained"), device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No reference encoder, unless a test puts one back."""
+    monkeypatch.setattr(training_gain, "REFERENCE", "./no-such-encoder")
+
+
+def gain_of(trained: Source, base: Source, tasks: list[Task], folder: Path, max_length: int = 64) -> TrainingGain:
+    return training_gain.training_gain(trained, DESIGN, base, tasks, max_length, folder)
+
+
+def test_the_scores_and_the_test_are_those_of_compare(trained: Source, base: Source, tasks: list[Task], tmp_path: Path) -> None:
+    gain = gain_of(trained, base, tasks, tmp_path / "gain")
+    store = ResultStore(tmp_path / "compared")
+    designs = {"trained": (trained, DESIGN), "prompteol-z": (base, Design.parse("prompteol-z"))}
+    results = [
+        result
+        for label, (source, design) in designs.items()
+        for result in compare(ComparisonPlan(source, {label: design}, tasks, 64, reference_texts()), store)
+    ]
+    expected = {label: {r.task: r.main_score for r in results if r.label == label} for label in designs}
+    assert gain.scores == expected and list(gain.scores) == ["trained", "prompteol-z"]
+    assert gain.kinds == dict(zip(KINDS, KINDS, strict=True)) and gain.untrained == "prompteol-z"
+    [test] = comparisons(results, store)
+    assert gain.test is not None
+    assert (gain.test.difference, gain.test.p, gain.test.interval) == (
+        test.outcome.difference,
+        test.outcome.p_holm,
+        test.outcome.interval,
+    )
+    assert gain.test.told_apart == (test.better is not None) and gain.test.test == test.outcome.test
+    differences = [expected["trained"][kind] - expected["prompteol-z"][kind] for kind in KINDS]
+    assert gain.test.difference == pytest.approx(np.mean(differences), abs=1e-4)  # main scores are rounded by mteb
+    assert TrainingGain.model_validate_json(gain.model_dump_json()) == gain
+
+
+def test_nothing_is_scored_twice_and_the_base_counts_for_every_run(
+    trained: Source, base: Source, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    load = comparing.load_checked
+
+    def counted(plan: ComparisonPlan) -> Any:
+        loaded.append(plan.source.model)
+        return load(plan)
+
+    monkeypatch.setattr(comparing, "load_checked", counted)
+    first = gain_of(trained, base, tasks, tmp_path / "gain")
+    assert loaded == [trained.model, base.model]
+    assert gain_of(trained, base, tasks, tmp_path / "gain") == first
+    assert loaded == [trained.model, base.model]
+    Embedder.from_pretrained(base.model, design=DESIGN, device="cpu").save_pretrained(tmp_path / "second")
+    gain_of(Source(str(tmp_path / "second"), device="cpu"), base, tasks, tmp_path / "gain")
+    assert loaded[2:] == [str(tmp_path / "second")]
+
+
+def test_a_base_that_cannot_serve_a_design_is_read_by_the_next(
+    trained: Source, base: Source, tasks: list[Task], tmp_path: Path
+) -> None:
+    with heard() as messages:
+        gain = gain_of(trained, base, tasks, tmp_path / "gain", max_length=12)  # no room for the prompt of PromptEOL
+    assert gain.untrained == "causal/plain/mean/zscore" and list(gain.scores) == ["trained", gain.untrained]
+    assert "the untrained `causal/plain/mean/zscore` of its base" in gain.sentence
+    assert any("cannot be read as prompteol-z: " in message for message in messages)
+
+
+def test_a_base_that_serves_no_design_is_an_error(
+    trained: Source, base: Source, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_gain, "UNTRAINED", ("causal/eol/last@99",))
+    with pytest.raises(UnmaskError, match="99"):
+        gain_of(trained, base, tasks, tmp_path / "gain")
+
+
+def test_the_reference_stands_in_the_table_and_not_in_the_test(
+    trained: Source, base: Source, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with heard() as messages:
+        without = gain_of(trained, base, tasks, tmp_path / "gain")
+    assert any("compared without ./no-such-encoder: " in message for message in messages)
+    reference = tmp_path / "reference"
+    Embedder.from_pretrained(base.model, design="last", device="cpu").save_pretrained(reference)
+    monkeypatch.setattr(training_gain, "REFERENCE", str(reference))
+    gain = gain_of(trained, base, tasks, tmp_path / "gain")
+    assert list(gain.scores) == ["trained", "prompteol-z", str(reference)]
+    assert (gain.test, gain.sentence) == (without.test, without.sentence)
+    assert [row[1:] for row in gain.table[:3]] == [row[1:] for row in without.table]
+    assert SENTENCE_TRANSFORMERS in {result.design for result in ResultStore(tmp_path / "gain").results}
+
+
+def told(difference: float, apart: bool, unit: str = "tasks") -> GainTest:
+    return GainTest(
+        test="Wilcoxon signed-rank (two-sided, exact)",
+        n=3,
+        unit=unit,
+        difference=difference,
+        p=0.0312,
+        effect=1.0,
+        effect_name="matched rank-biserial correlation",
+        interval=(difference - 0.01, difference + 0.01),
+        level=0.95,
+        told_apart=apart,
+    )
+
+
+@pytest.mark.parametrize(
+    ("test", "verdict"),
+    [
+        (told(0.05, True), "better than"),
+        (told(-0.05, True), "worse than"),
+        (told(0.05, False), "not told apart from"),
+        (told(-0.05, False), "not told apart from"),
+    ],
+)
+def test_the_sentence_says_what_follows(test: GainTest, verdict: str) -> None:
+    gain = made(test)
+    start = f"Over 3 tasks of 2 kinds this model is {verdict} the untrained `prompteol-z` of its base ("
+    assert gain.sentence.startswith(start)
+    assert f"difference {100 * test.difference:.1f}, 95 % interval [" in gain.sentence
+    assert gain.sentence.endswith("p = 0.031; Wilcoxon signed-rank (two-sided, exact), 3 tasks).")
+
+
+def test_tasks_that_were_not_tested_do_not_count_and_a_missing_test_is_told() -> None:
+    gain = made(told(0.05, True)).model_copy(update={"left_out": {"c": "no items behind its score"}})
+    assert gain.sentence.startswith("Over 2 tasks of 1 kind this model is better than")
+    assert made(None).sentence.startswith("This model was not tested against the untrained `prompteol-z` of its base: ")
+
+
+def test_the_table_has_the_means_of_each_kind_and_of_all_tasks() -> None:
+    assert made(None).table == [
+        ["", "sts", "retrieval", "mean"],
+        ["trained", "30.0", "90.0", "50.0"],
+        ["untrained prompteol-z", "25.0", "10.0", "20.0"],
+        ["minilm", "60.0", "60.0", "60.0"],
+    ]
+
+
+def made(test: GainTest | None) -> TrainingGain:
+    scores = {"trained": (0.2, 0.4, 0.9), "prompteol-z": (0.2, 0.3, 0.1), "minilm": (0.5, 0.7, 0.6)}
+    return TrainingGain(
+        kinds={"a": "sts", "b": "sts", "c": "retrieval"},
+        untrained="prompteol-z",
+        scores={system: dict(zip("abc", values, strict=True)) for system, values in scores.items()},
+        test=test,
+        left_out={},
+    )
