@@ -66,6 +66,41 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
     assert again == recipe, "the run folder keeps the recipe as JSON"
 
 
+@pytest.mark.parametrize("name", [name for name, scale in SHIPPED if scale == "paper"])
+def test_the_scale_of_the_paper_says_where_it_is_not_the_paper(name: str) -> None:
+    differences = load_recipe(name, "paper").differences
+    assert differences, "no scale here is the paper in everything: its data alone are not on the hub as one set"
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    for row in differences:
+        assert f"| `{name}` | {row.what} | {row.paper} | {row.here} | {row.why} |" in page
+    assert page.count(f"| `{name}` | ") == len(differences) + 1, "a row of the page that the recipe does not have"
+    for scale in scales(name):
+        assert scale == "paper" or not load_recipe(name, scale).differences
+
+
+PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
+    ("llm2vec", "lora", {"r": 16, "alpha": 32, "dropout": 0.05}),
+    (
+        "llm2vec",
+        "mntp",
+        {"steps": 1000, "batch": 32, "lr": 5e-5, "schedule": "linear", "max_length": 512, "p": 0.2, "masking": "bert"},
+    ),
+    ("llm2vec", "simcse", {"steps": 1000, "batch": 128, "lr": 3e-5, "max_length": 128, "temperature": 0.05, "dropout": 0.3}),
+    ("llm2vec", "contrastive", {"steps": 1000, "batch": 512, "lr": 2e-4, "warmup": 300, "temperature": 0.02}),
+    ("pooling-and-attention", "lora", {"r": 16, "alpha": 32}),
+    ("pooling-and-attention", "head", {"latents": 768, "heads": 32, "layer_matrix": True, "conditioned": False}),
+    ("pooling-and-attention", "contrastive", {"steps": 1000, "batch": 2048, "lr": 1e-5, "temperature": 0.05}),
+    ("nv-embed", "head", {"latents": 512, "heads": 8}),
+]
+
+
+@pytest.mark.parametrize(("name", "table", "values"), PUBLISHED, ids=lambda value: value if isinstance(value, str) else "")
+def test_the_scale_of_the_paper_has_the_numbers_of_the_paper(name: str, table: str, values: dict[str, Any]) -> None:
+    """LLM2Vec, sections 2 and 3; Pooling and Attention, table 1 and its code (768 latents); NV-Embed, section 3.2."""
+    found = getattr(load_recipe(name, "paper"), table).model_dump()
+    assert {key: found[key] for key in values} == values
+
+
 def test_there_are_recipes_and_each_has_a_scale_to_try_it_at() -> None:
     assert {"llm2vec"} <= shipped().keys()
     assert all("smoke" in scales(name) for name in shipped())
@@ -129,6 +164,10 @@ def test_settings_stand_over_the_scale_and_the_last_one_counts(file: Path) -> No
         ("lora.target=all", "unknown key 'lora.target'. Did you mean 'targets'?"),
         ("head.latent=1", "unknown key 'head.latent'. Did you mean 'latents'?"),
         ("data.text.split_=x", "unknown key 'data.text.split_'. Did you mean 'split'?"),
+        (
+            'differences=[{what="x", paper="x", here="x", why="x", wy="x"}]',
+            "unknown key 'differences.0.wy'. Did you mean 'why'?",
+        ),
         ("evaluation.task=[]", "unknown key 'evaluation.task'. Did you mean 'tasks'?"),
         ("next_token.steps=1", "unknown key 'next_token'. Did you mean 'next-token'?"),
         ("simcse.mask=_", "unknown key 'simcse.mask'."),  # an option of another stage

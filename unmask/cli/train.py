@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from unmask.training.run import Run
 
 Name = Annotated[str, typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")]
-Scale = Annotated[str | None, typer.Option(help="smoke (seconds), small (a laptop) or paper (published hyper-parameters).")]
+Scale = Annotated[
+    str | None,
+    typer.Option(help="smoke (seconds), small (a laptop) or paper (as published; `unmask recipes show` says where not)."),
+]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="key=value over the recipe's, such as simcse.steps=100.")]
 Data = Annotated[
     Path | None, typer.Option(help="Folder that the recipe's data paths start from; UNMASK_DATA or here if not given.")

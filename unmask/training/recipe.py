@@ -41,6 +41,15 @@ class Evaluation(Table):
     compared: tuple[str, ...] = ()
 
 
+class Difference(Table):
+    """A row of what the scale `paper` does in another way than the paper. what: the setting; paper, here: its values; why: the reason."""
+
+    what: str = Field(min_length=1)
+    paper: str = Field(min_length=1)
+    here: str = Field(min_length=1)
+    why: str = Field(min_length=1)
+
+
 class Recipe(Table):
     """A checked recipe at one scale.
 
@@ -48,12 +57,14 @@ class Recipe(Table):
     all weights, or "head" for the head alone, or a list of kinds of weight that train as they are, such as ["gate_proj", "router"];
     the coverage table names the kinds. head_parameters: make every head as near to this size as its kind allows, so that
     designs are compared at one size. merge: the result holds merged weights, not an adapter beside its base model. shard: split the
-    weights over the processes (FSDP2), for models that do not fit one device; a stage that was stopped then starts anew.
+    weights over the processes (FSDP2), for models that do not fit one device; a stage that was stopped then starts anew. differences: from
+    the paper, at the scale `paper`.
     """
 
     name: str
     about: str = ""
     source: str = ""
+    differences: tuple[Difference, ...] = ()
     model: str
     designs: tuple[str, ...] = Field(min_length=1)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(default=(0,), min_length=1)
@@ -219,6 +230,7 @@ def _fields(path: tuple[int | str, ...]) -> list[str]:
         "lora": LoraOptions,
         "head": HeadOptions,
         "evaluation": Evaluation,
+        "differences": Difference,
         "data": DataSource,
     }
     model = tables[str(path[0])] if path and str(path[0]) in tables else Recipe
