@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.studies.claims.made import made
 from tools import claims
 from unmask.studies.claims.claim import Finding
 from unmask.studies.embedders.plan import load_plan
+from unmask.studies.results import StudyResults
 
 
 def test_the_page_is_what_results_and_plans_give() -> None:
@@ -40,24 +42,24 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
     monkeypatch.setattr(claims, "RESULTS", tmp_path / "measured")
     monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
     found = [Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json") for claim in claims.planned("moee")]
-    content = {
-        "study": "moee",
-        "model": "some/where/mixture",
-        "command": "unmask reproduce moee",
-        "claims": found,
-        "cells": {"a": 1},
-        "plan": {"a": 1},
-    }
+    of_run = made(model="some/where/mixture", command="unmask reproduce moee", claims=found, versions={"torch": "2"})
+    content = {**of_run, "cells": {"a": 1}, "plan": {"a": 1}}
     file = tmp_path / "results.json"
-    file.write_text(json.dumps({**content, "versions": {"torch": "2"}, "hardware": "cpu"}))
+    file.write_text(json.dumps(content))
     (tmp_path / "report.md").write_text("# Tables\n")
     claims.main([str(file)])
     kept = json.loads((tmp_path / "measured" / "moee-mixture.json").read_text())
     assert kept["model"] == "mixture" and "cells" not in kept
+    assert StudyResults.model_validate(kept) == StudyResults.model_validate({**of_run, "model": "mixture"}), (
+        "`unmask report` reads it"
+    )
     page = (tmp_path / "claims.md").read_text()
     assert (tmp_path / "measured" / "moee-mixture.md").read_text() == "# Tables\n"
     assert "On mixture, torch 2; [all tables](measured/moee-mixture.md)." in page and "unmask reproduce moee" in page
     assert all(claim.says in page for claim in claims.planned("llm2vec")), "claims without a result are listed too"
     file.write_text(json.dumps({**content, "command": "unmask reproduce moee --scale smoke"}))
     with pytest.raises(SystemExit, match="smoke scale"):
+        claims.main([str(file)])
+    file.write_text(json.dumps({**content, "finished": False}))
+    with pytest.raises(SystemExit, match="not finished"):
         claims.main([str(file)])

@@ -54,6 +54,7 @@ def test_its_commands_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for model in pictures.LAYERS:
         pictures.compare(model, tmp_path)
         pictures.grow_mixture(model, tmp_path)
+    pictures.show_claims(tmp_path)
     for words in (*ran, (*pictures.UI, "pico")):
         parse(words)
     assert {words[0] for words in ran} == {"compare", "report", "expert", "mix", "probe"}

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from unmask.studies.claims.claim import VERDICTS, Claim, Finding
-from unmask.studies.claims.page import claims_sheet, summary
+from unmask.studies.claims.claim import Claim, Finding
+from unmask.studies.claims.page import claims_sheet, counts, summary
 from unmask.studies.embedders.plan import STUDIES, load_plan
+from unmask.studies.results import StudyResults
 from unmask.studies.routers.plan import load_plan as load_routers
 from unmask.studies.self_moe.plan import load_plan as load_self_moe
 
@@ -31,17 +32,12 @@ PAPERS: Final = {
     "routers": "Router configurations",
 }
 _KEPT: Final = (
-    "study",
-    "model",
-    "command",
     "scores",
     "configurations",
     "correlations",
     "contest",
     "conclusion",
-    "claims",
-    "versions",
-    "hardware",
+    *StudyResults.model_fields,
 )
 
 HEAD: Final = """# Claims
@@ -51,8 +47,9 @@ ours; they say so. **This page is generated.** The claims are in
 the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
 page. A test fails if the page does not follow from plans and results.
 
-To measure a paper again, run its command. `DATA` is a folder with public sets in the layouts of `unmask tasks`. A verdict is about the
-model of the command, at this scale. [Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
+To measure a paper again, run its command. `DATA` is a folder with public sets in the layouts of `unmask tasks`. `unmask report` then
+makes [a page with a plot of each claim](report.md#the-claims-of-a-study). A verdict is about the model of the command, at this scale.
+[Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
 """
 
 
@@ -100,9 +97,7 @@ def page() -> str:
 def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     """How many claims there are of each verdict. A claim counts with the first result of its study."""
     every = [finding for study in PAPERS for finding in _first(study, known[study])]
-    counts = {verdict: sum(finding.verdict == verdict for finding in every) for verdict in VERDICTS}
-    said = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
-    yield f"**Of {len(every)} claims: {said}.** For each paper, what was refuted or stays open comes first.\n"
+    yield f"**{counts(every)}** For each paper, what was refuted or stays open comes first.\n"
 
 
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
@@ -134,14 +129,17 @@ def _where(claim: Claim) -> str:
 def take(file: Path) -> None:
     """Keep what the page needs of a result. The smoke scale shows nothing of a claim, so it is refused."""
     content = json.loads(file.read_text(encoding="utf-8"))
-    if "--scale smoke" in content["command"]:
+    result = StudyResults.of(content, file)
+    if result.smoke:
         sys.exit(f"'{file}' is of the smoke scale, which says nothing of a claim.")
-    model = Path(content["model"]).name
+    if not result.finished:
+        sys.exit(f"'{file}' is of a study that is not finished: {result.command}")
+    model = Path(result.model).name
     RESULTS.mkdir(exist_ok=True)
     kept = {key: content[key] for key in _KEPT if key in content}
     kept["model"] = model
     kept["plan"] = {name: part for name, part in content["plan"].items() if name != "claims"}
-    place = RESULTS / f"{content['study']}-{model}.json"
+    place = RESULTS / f"{result.study}-{model}.json"
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     place.with_suffix(".md").write_text((file.parent / "report.md").read_text(encoding="utf-8"), encoding="utf-8")
 

@@ -1,8 +1,8 @@
 """Make the pictures of the docs from real runs: `python -m tools.pictures`. It takes about ten minutes on two cores.
 
 Every picture comes from a command that a reader can run, on the starter tasks. The runs stay in `build/pictures`, and a second call
-computes only what is missing. SVG files carry a light and a dark set of colours. The report's heat map and the page of `unmask ui` are
-pairs of screenshots.
+computes only what is missing. The claims are those of a study whose results are kept with the docs. SVG files carry a light and a dark
+set of colours. The report's heat map, the atlas, a claim and the page of `unmask ui` are pairs of screenshots.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def main() -> None:
     given.output.mkdir(parents=True, exist_ok=True)
     compare(given.model, given.runs)
     grow_mixture(given.model, given.runs)
+    show_claims(given.runs)
     picture = given.output
     write(picture / "cost.svg", (given.runs / "report/report/figures/cost.svg").read_text("utf-8"), "Score against cost")
     with drawing():
@@ -67,6 +68,8 @@ def main() -> None:
         photograph(report.resolve().as_uri(), picture, "report", "#heat", "width: max-content")
         atlas = given.runs / "routing" / "report" / "atlas.html"
         photograph(atlas.resolve().as_uri(), picture, "atlas", "#heat .pane", "")
+        claims = given.runs / "routers" / "report" / "claims.html"
+        photograph(claims.resolve().as_uri(), picture, "claims", "main > section:first-child > article:first-of-type", "")
         with page_of(given.model) as address:
             photograph(address, picture, "ui", "#compare .pair:has(table)", "")
 
@@ -104,6 +107,13 @@ def grow_mixture(model: str, runs: Path) -> None:
     heldout = [part for domain in DOMAINS for part in ("-t", f"{domain}-test.jsonl")]
     unmask(runs, "probe", "routing", "-m", "mixture", *heldout, "--column", "output", "-o", "routing")
     unmask(runs, "report", "routing")
+
+
+def show_claims(runs: Path) -> None:
+    """The page of a study that took a night: its results are kept with the docs."""
+    (runs / "routers").mkdir(exist_ok=True)
+    shutil.copyfile(ROOT / "docs" / "measured" / "routers-smollm2.json", runs / "routers" / "results.json")
+    unmask(runs, "report", "routers")
 
 
 def layer_curves(runs: Path) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,15 @@ import pytest
 from pydantic import ValidationError
 
 from unmask.statistics.paired import PairedTest, wilcoxon
-from unmask.studies.claims.claim import Claim, Finding, detectable, findings
+from unmask.studies.claims.claim import Claim, Finding, detectable
+from unmask.studies.claims.claim import findings as findings_in
 from unmask.studies.claims.page import claims_sheet, short_sheet, summary
 from unmask.studies.embedders.plan import STUDIES, load_plan
 from unmask.studies.routers.plan import load_plan as load_routers
+
+
+def findings(claims: Sequence[Claim], tests: Mapping[tuple[str, str], PairedTest]) -> list[Finding]:
+    return findings_in(claims, tests, lambda _: "points")
 
 
 def measured(difference: float, noise: float = 0.1, tasks: int = 12) -> PairedTest:

@@ -19,6 +19,7 @@ from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.studies.embedders.contrast import Scored, contrast
 from unmask.studies.embedders.plan import STUDIES, load_plan, scales
+from unmask.studies.results import read_results
 from unmask.training.recipe import Recipe, load_recipe
 
 
@@ -199,6 +200,13 @@ def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[st
     assert all(len(of_tasks) == len(plan.tasks) for of_tasks in content["scores"].values())
     report = (folder / "pico" / "report.md").read_text()
     assert all(claim.says in report for claim in plan.claims)
+    said = read_results(folder / "pico")
+    assert (
+        said.finished and said.smoke and (said.study, said.paper) == (study, plan.paper) and len(said.data) == len(plan.tasks)
+    )
+    [scores] = said.tables
+    assert [row[0] for row in scores.rows] == list(plan.embedders) and scores.markdown() in report
+    assert {test.measured_in for one in said.claims for test in one.tests} == {"points"}
     before = {file: file.stat().st_mtime_ns for file in (folder / "pico").rglob("*.npz")}
     assert before
     results = (folder / "pico" / "results.json").read_bytes()

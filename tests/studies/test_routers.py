@@ -24,6 +24,7 @@ from unmask.io.arrays import load_arrays
 from unmask.models.bundled import resolve
 from unmask.models.loading import Source
 from unmask.probing.routing.record import read_record
+from unmask.studies.results import read_results
 from unmask.studies.routers import anchor as anchoring
 from unmask.studies.routers import builder as building
 from unmask.studies.routers.analysis import best_information, distinct_and_good, information, rows_of
@@ -242,6 +243,12 @@ def test_a_run_says_everything(whole: Path) -> None:
     assert content["anchor"]["layer"] == 1
     report = (whole / "report.md").read_text()
     assert "## Conclusion" in report and "| anchored |" in report and "10 of 10 cells" in report
+    said = read_results(whole)
+    assert said.finished and said.smoke and all(table.markdown() in report for table in said.tables)
+    assert [table.title for table in said.tables][:2] == ["Distinct routing, and prediction", "Embeddings"]
+    assert len(said.data) > len(plan.tasks) and said.data["far, knowledge learned"].startswith(f"{plan.number} lessons")
+    units = {one.claim.kinds: test.measured_in for one in said.claims for test in one.tests}
+    assert units and units.items() <= {("gain",): "nats per token", ("information",): "I(D;E)"}.items()
 
 
 def test_a_finished_study_measures_nothing_again_and_grows(whole: Path, tmp_path: Path) -> None:

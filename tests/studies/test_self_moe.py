@@ -21,10 +21,11 @@ from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.claims.claim import Claim
+from unmask.studies.results import read_results
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import MIXSE, VARIANTS, StudyPlan, load_plan, scales
-from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, rows_of, study
+from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, is_complete, rows_of, study
 from unmask.studies.self_moe.tables import sheets
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
@@ -34,7 +35,7 @@ ABLATIONS = 'ablations=["layer routers", "shared expert", "joint top-2"]'
 
 def run(plan: StudyPlan, folder: Path, *callbacks: Any) -> Findings:
     source = Source("pico", dtype="float32")
-    return study(plan, source, Path(), folder, lambda *_: None, callbacks)
+    return study(plan, source, Path(), folder, lambda *_: [], callbacks)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,7 @@ def asked(plan: list[str], folder: Path, data: Path) -> tuple[Findings, list[str
     """What a study found, and what it said that it measures."""
     settings = [*LITTLE, ABLATIONS, *plan]
     with heard() as said:
-        findings = study(load_plan("smoke", settings), Source("pico", dtype="float32"), data, folder, lambda *_: None)
+        findings = study(load_plan("smoke", settings), Source("pico", dtype="float32"), data, folder, lambda *_: [])
     measuring = "pico: measuring "
     return findings, [message.removeprefix(measuring) for message in said if message.startswith(measuring)]
 
@@ -327,8 +328,22 @@ def test_claims_are_decided_by_the_rows_of_the_tables() -> None:
     assert test.difference == pytest.approx(1, abs=0.05) and (test.n, test.unit) == (24, "items")
 
 
+def test_a_run_says_that_it_is_finished_and_keeps_its_tables(whole: Path) -> None:
+    said = read_results(whole)
+    report = (whole / "report.md").read_text()
+    assert said.finished and said.smoke and said.tables and all(table.markdown() in report for table in said.tables)
+    assert sorted(said.data) == sorted(f"{name}, {part}" for name in DOMAINS for part in ("learned", "held out"))
+    assert {test.measured_in for one in said.claims for test in one.tests} == {"nats per token"}
+
+
 def test_a_run_decides_the_claims_whose_rows_it_has(whole: Path) -> None:
     found = {one["claim"]["id"]: one for one in json.loads((whole / "results.json").read_text())["claims"]}
     assert list(found) == [claim.id for claim in load_plan("small").claims]
     assert found["mixse-beats-base"]["tests"] and found["one-beats-all"]["tests"]
     assert found["self-written"]["verdict"] == "not testable here"
+
+
+def test_a_study_is_complete_with_its_last_table() -> None:
+    plan = load_plan("smoke")
+    assert not is_complete(Findings(sizes={size: {} for size in plan.sizes}), plan)
+    assert is_complete(Findings(sizes={plan.number: {}}), plan)

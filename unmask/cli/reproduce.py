@@ -51,8 +51,8 @@ def self_moe(
     plan = load_plan(scale, settings or [])
 
     def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
-        def write(findings: Findings, place: Path) -> None:
-            write_report(findings, place, name, plan)
+        def write(findings: Findings, place: Path) -> list[Sheet]:
+            return write_report(findings, place, name, plan)
 
         command = _command("self-moe", scale, name, settings, data, options.dtype)
         return sheets(study(plan, options.source(name), root_of(data), folder, write, callbacks, command))
@@ -86,8 +86,8 @@ def routers(
     tasks = resolve_tasks(specs_below(root, plan.tasks))
 
     def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
-        def write(findings: Findings, place: Path) -> None:
-            write_report(findings, place, name, plan)
+        def write(findings: Findings, place: Path) -> list[Sheet]:
+            return write_report(findings, place, name, plan)
 
         source = replace(options.source(name), attn_implementation=plan.attn_implementation)
         command = _command("routers", scale, name, settings, data, options.dtype)

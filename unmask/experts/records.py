@@ -36,6 +36,11 @@ class LessonsRecord(Record):
             digest.update(repr((lesson.instruction, lesson.input, lesson.output)).encode())
         return cls(number=len(lessons), content=digest.hexdigest()[:16])
 
+    @property
+    def words(self) -> str:
+        """The record in words."""
+        return f"{self.number} lessons, {self.content}"
+
 
 class RunRecord(Record):
     """What a run was started with. A subclass adds its settings.

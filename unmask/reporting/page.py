@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +15,11 @@ from unmask.evaluation.leader import cheapest_sentence
 from unmask.evaluation.leader import points as points_of
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.verdict import System
-from unmask.io.terminal import visible
 from unmask.reporting.figures import front, main_price, priced
 from unmask.reporting.grid import DesignCost, Grid
 from unmask.reporting.summary import Mark, Summary, candidates
 from unmask.reporting.tables import METRIC_NAMES
+from unmask.reporting.template import STYLE, fill, part
 from unmask.statistics.intervals import Bounds
 from unmask.tasks.kinds import KINDS
 
@@ -62,33 +59,12 @@ class Cell:
 
 def render(grid: Grid, summary: Summary, charts: Mapping[str, str], data: Sequence[Path]) -> str:
     """The page: charts are SVG elements by name, data the files beside the page that it links to."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    page = Environment(
-        loader=PackageLoader("unmask.reporting", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        lstrip_blocks=True,
-    )
-    page.filters |= {
-        "points": points,
-        "bounds": bounds,
-        "amount": amount,
-        "p": p_value,
-        "listed": listed,
-        "breakable": breakable,
-    }
-    script = _own("report.js")
-    html = page.get_template("report.html").render(
-        style=Markup(_own("colours.css") + _own("report.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        charts={name: Markup(chart) for name, chart in charts.items()},
-        data=[file.name for file in data],
-        **_content(grid, summary),
-    )
-    return visible(html, keep="\n\r\t")
+    filters = {"points": points, "bounds": bounds, "amount": amount, "p": p_value, "listed": listed, "breakable": breakable}
+    shown = {"charts": {name: Markup(chart) for name, chart in charts.items()}, "data": [file.name for file in data]}
+    own = "unmask.reporting"
+    return fill((own, "report.html"), STYLE, part(own, "report.js"), filters, shown | _content(grid, summary))
 
 
 def points(score: float | None) -> str:
@@ -127,10 +103,6 @@ def breakable(name: str) -> str:
 
     parts = re.split(r"(?<=[-_/.:])(?=[^\W\d])|(?<=[a-z])(?=[A-Z])|(?<=\w)(?=@)", name)
     return Markup("<wbr>").join(escape(part) for part in parts)
-
-
-def _own(name: str) -> str:
-    return (files("unmask.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
 def _content(grid: Grid, summary: Summary) -> dict[str, Any]:

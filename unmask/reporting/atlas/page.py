@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import secrets
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, check_output, refuse_foreign
-from unmask.io.terminal import visible
 from unmask.probing.routing.record import RECORD, RoutingRecord, read_record
 from unmask.reporting.atlas.aggregate import FLOWS, MAPPED, SHOWN, aggregate
 from unmask.reporting.atlas.experts import SEEN
 from unmask.reporting.atlas.measures import grouped, read_measures, strongest
 from unmask.reporting.atlas.packing import as_script
 from unmask.reporting.page import amount, breakable
+from unmask.reporting.template import STYLE, fill, part
 
 NAME = "atlas.html"
 SCRIPTS = ("core.js", "heat.js", "tokens.js", "cards.js", "flow.js", "maps.js", "main.js")
+_OWN = "unmask.reporting.atlas"
 _MARK = "<title>unmask atlas"
 _MOST = 2
 
@@ -49,23 +47,11 @@ def write_atlas(folders: Sequence[Path], output: Path) -> Path:
 
 def render(records: Sequence[RoutingRecord]) -> str:
     """The page of one record or two."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    page = Environment(
-        loader=PackageLoader("unmask.reporting.atlas", "page"), autoescape=True, undefined=StrictUndefined, lstrip_blocks=True
-    )
-    page.filters |= {"amount": amount, "breakable": breakable, "number": number}
-    script = "(function () {\n'use strict';\n" + "".join(_own(name) for name in SCRIPTS) + "})();"
+    script = "(function () {\n'use strict';\n" + "".join(part(_OWN, name) for name in SCRIPTS) + "})();"
     place = secrets.token_hex(16)  # of the data: no name in the page can be the same
-    html = page.get_template("atlas.html").render(
-        style=Markup("".join(_shared(name) for name in ("colours.css", "report.css")) + _own("atlas.css")),
-        script=Markup(script),
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=place,
-        **_content(records),
-    )
-    before, _, after = visible(html, keep="\n\r\t").partition(place)
+    filters = {"amount": amount, "breakable": breakable, "number": number}
+    html = fill((_OWN, "atlas.html"), (*STYLE, (_OWN, "atlas.css")), script, filters, {"data": place, **_content(records)})
+    before, _, after = html.partition(place)
     return before + as_script([aggregate(record) for record in records]) + after
 
 
@@ -73,15 +59,6 @@ def number(value: float | None) -> str:
     """A measure with two decimals, and a minus sign."""
     text = "\u2013" if value is None else f"{value:.2f}"
     return "0.00" if text == "-0.00" else text.replace("-", "\u2212")
-
-
-def _own(name: str) -> str:
-    return (files("unmask.reporting.atlas") / "page" / name).read_text(encoding="utf-8")
-
-
-def _shared(name: str) -> str:
-    """A file of the comparison's report, which the atlas looks like."""
-    return (files("unmask.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
 def _content(records: Sequence[RoutingRecord]) -> dict[str, Any]:

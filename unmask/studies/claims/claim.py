@@ -14,7 +14,7 @@ the whole interval is outside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 from typing import Final, Literal, get_args
 
@@ -62,12 +62,13 @@ class Claim(_Fixed):
 class Measured(_Fixed):
     """The test of a claim against one other thing.
 
-    difference: in percent, or in the unit of the yardstick; positive if the claim is right. detectable: a true difference of this size is
-    found in 80 % of studies like this one, at the corrected level.
+    difference: positive if the claim is right. measured_in: its unit, such as points of a score in percent. n, unit: how many items or
+    tasks. detectable: a true difference of this size is found in 80 % of studies like this one, at the corrected level.
     """
 
     than: str
     difference: float
+    measured_in: str
     interval: tuple[float, float]
     level: float
     p: float
@@ -104,17 +105,24 @@ def require_names_of_their_own(claims: Sequence[Claim]) -> None:
         seen.add(claim.id)
 
 
-def findings(claims: Sequence[Claim], tests: Mapping[tuple[str, str], PairedTest]) -> list[Finding]:
-    """The verdict on each claim. tests: of a claim (id) against another thing (name), positive if the claim is right."""
+def findings(
+    claims: Sequence[Claim], tests: Mapping[tuple[str, str], PairedTest], measured_in: Callable[[Claim], str]
+) -> list[Finding]:
+    """The verdict on each claim. tests: of a claim (id) against another thing (name), positive if the claim is right.
+
+    measured_in: the unit of the differences of a claim.
+    """
     corrected = dict(zip(tests, with_holm(list(tests.values())), strict=True))
     return [
-        _finding(claim, {than: corrected[claim.id, than] for than in claim.than if (claim.id, than) in tests})
+        _finding(
+            claim, {than: corrected[claim.id, than] for than in claim.than if (claim.id, than) in tests}, measured_in(claim)
+        )
         for claim in claims
     ]
 
 
-def _finding(claim: Claim, tests: Mapping[str, PairedTest]) -> Finding:
-    measured = tuple(_measured(than, test) for than, test in tests.items())
+def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Finding:
+    measured = tuple(_measured(than, test, unit) for than, test in tests.items())
     sides = [_sides(test, claim) for test in tests.values()]
     return Finding(claim=claim, tests=measured, verdict=_verdict(claim, sides), decided_by=_deciding(measured, sides))
 
@@ -151,10 +159,11 @@ def _sides(test: PairedTest, claim: Claim) -> Sides:
     return shown and test.difference > 0, shown and test.difference < 0
 
 
-def _measured(than: str, test: PairedTest) -> Measured:
+def _measured(than: str, test: PairedTest, measured_in: str) -> Measured:
     return Measured(
         than=than,
         difference=test.difference,
+        measured_in=measured_in,
         interval=test.interval,
         level=test.level,
         p=test.p,

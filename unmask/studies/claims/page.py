@@ -1,4 +1,4 @@
-"""Claims in tables and sentences, and the page that is generated from the results of several studies."""
+"""Claims in tables and sentences, for every report and page."""
 
 from __future__ import annotations
 
@@ -10,25 +10,33 @@ from unmask.reporting.page import p_value
 from unmask.studies.claims.claim import VERDICTS, Finding, Measured, Verdict
 from unmask.studies.sheet import Sheet
 
-_NOTE: Final = (
+NOTE: Final = (
     "A difference is positive if the claim is right. Its interval has the correction of p (Holm, over all claims of the study). Where a "
     "claim names several rivals, the one that decided is shown. Detectable: a true difference of this size is found in 80 % of studies "
     "like this one."
 )
+MEANINGS: Final[dict[Verdict, str]] = {
+    "refuted": "A test shows the opposite, against one rival at least.",
+    "undecided": "The tests do not decide. A true difference may be smaller than what could be detected.",
+    "confirmed": "The tests show it against every rival that the claim names.",
+    "not measured": "This run left out what the claim is about.",
+    "not testable here": "The study cannot carry the claim.",
+}
+"""What each verdict means. What does not hold comes first."""
 
 
 def summary(found: Sequence[Finding]) -> str:
-    """Sentences: how many claims there are of each verdict, and which were refuted or are open."""
-    groups = {verdict: [one.claim.says for one in found if one.verdict == verdict] for verdict in VERDICTS}
-    counts = ", ".join(f"{len(said)} {verdict}" for verdict, said in groups.items() if said)
-    lines = [f"{counted(len(found), 'claim')}: {counts}."]
-    lines += [f"- {_HEADS[verdict]}: {said}" for verdict in _HEADS for said in groups[verdict]]
-    return "\n".join(lines)
+    """Sentences: how many claims there are of each verdict, and which of them are not confirmed."""
+    open_ones = [verdict for verdict in MEANINGS if verdict != "confirmed"]
+    lines = [f"- {verdict.capitalize()}: {one.claim.says}" for verdict in open_ones for one in found if one.verdict == verdict]
+    return "\n".join([counts(found), *lines])
 
 
-_HEADS: Final[dict[Verdict, str]] = {
-    "refuted": "Refuted", "undecided": "Undecided", "not measured": "Not measured", "not testable here": "Not testable here",
-}  # fmt: skip
+def counts(found: Sequence[Finding]) -> str:
+    """A sentence: how many claims there are of each verdict."""
+    numbers = {verdict: sum(one.verdict == verdict for one in found) for verdict in VERDICTS}
+    said = ", ".join(f"{number} {verdict}" for verdict, number in numbers.items() if number)
+    return f"{counted(len(found), 'claim')}: {said}." if found else "No claim is tested."
 
 
 def claims_sheet(found: Sequence[Finding]) -> Sheet:
@@ -37,26 +45,27 @@ def claims_sheet(found: Sequence[Finding]) -> Sheet:
         (
             one.claim.says,
             one.claim.where,
-            _compared(one),
+            compared(one),
             _effect(one),
             _p(one.deciding),
-            _size(one.deciding),
-            _detectable(one),
+            size(one.deciding) if one.deciding else "",
+            f"{one.deciding.detectable:.3g}" if one.deciding and one.verdict == "undecided" else "",
             one.verdict,
         )
         for one in found
     )
     columns = ("claim", "where", "compared here", "difference", "p", "n", "detectable", "verdict")
-    return Sheet("Claims", columns, lines, _NOTE)
+    return Sheet("Claims", columns, lines, NOTE)
 
 
 def short_sheet(found: Sequence[Finding]) -> Sheet:
     """The same for a terminal: claims by their ids."""
     lines = tuple((one.claim.id, _effect(one), _p(one.deciding), one.verdict) for one in found)
-    return Sheet("Claims", ("", "difference", "p", "verdict"), lines, _NOTE)
+    return Sheet("Claims", ("", "difference", "p", "verdict"), lines, NOTE)
 
 
-def _compared(one: Finding) -> str:
+def compared(one: Finding) -> str:
+    """What is compared with what, or why nothing is."""
     claim = one.claim
     if claim.untestable:
         return claim.untestable
@@ -69,22 +78,19 @@ def _compared(one: Finding) -> str:
 
 
 def _effect(one: Finding) -> str:
-    deciding = one.deciding
-    if deciding is None:
-        return ""
-    low, high = deciding.interval
-    return f"{deciding.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
+    return f"{difference(one.deciding)} {one.deciding.measured_in}" if one.deciding else ""
+
+
+def difference(test: Measured) -> str:
+    """A difference with its interval."""
+    low, high = test.interval
+    return f"{test.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
 
 
 def _p(test: Measured | None) -> str:
     return p_value(test.p_holm) if test else ""
 
 
-def _size(test: Measured | None) -> str:
-    if test is None:
-        return ""
+def size(test: Measured) -> str:
+    """How much was measured: items or tasks, and seeds."""
     return f"{test.n} {test.unit}{', several seeds' if 'seeds' in test.test else ''}"
-
-
-def _detectable(one: Finding) -> str:
-    return f"{one.deciding.detectable:.3g}" if one.deciding and one.verdict == "undecided" else ""

@@ -17,15 +17,17 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
     yield short_sheet(findings.claims)
 
 
-def write_report(findings: Findings, folder: Path) -> None:
-    """Write the report."""
+def write_report(findings: Findings, folder: Path) -> list[Sheet]:
+    """Write the report; its tables, without the one of claims."""
     named = "\n".join(
         f"- **{name}**: `{reading.design}` of {reading.model}" for name, reading in findings.plan.measured.items()
     )
     head = f"# {findings.plan.paper} on {findings.model}\n\n{summary(findings.claims)}\n"
-    tables = [sheet.markdown() for sheet in (claims_sheet(findings.claims), _scores(findings))]
+    tables = [_scores(findings)]
+    shown = [sheet.markdown() for sheet in (claims_sheet(findings.claims), *tables)]
     with atomic(folder / "report.md") as scratch:
-        scratch.write_text("\n".join([head, *tables, "## What the embedders are", named, ""]), encoding="utf-8")
+        scratch.write_text("\n".join([head, *shown, "## What the embedders are", named, ""]), encoding="utf-8")
+    return tables
 
 
 def _scores(findings: Findings) -> Sheet:

@@ -13,10 +13,9 @@ from pydantic import Field
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import ResultStore
 from unmask.experts.records import RunRecord, write_or_check
-from unmask.io.files import only_run_in, write_json
+from unmask.io.files import only_run_in
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device
-from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
 from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest
@@ -24,6 +23,9 @@ from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.embedders.builder import Builder
 from unmask.studies.embedders.contrast import Scored, contrast
 from unmask.studies.embedders.plan import EmbeddersPlan, Making
+from unmask.studies.results import RECORD
+from unmask.studies.results_file import ResultsFile
+from unmask.studies.sheet import Sheet
 from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import Task
 
@@ -64,14 +66,13 @@ class Findings:
         return list(dict.fromkeys(result.kind for scored in self.scored.values() for result in scored.runs[0].values()))
 
     def as_json(self) -> dict[str, Any]:
-        """Every score and every claim."""
+        """Every score, and the plan."""
         return {
-            "paper": self.plan.paper,
             "scores": {
                 name: {task: [run[task].main_score for run in scored.runs] for task in scored.runs[0]}
                 for name, scored in self.scored.items()
             },
-            "claims": [finding.model_dump(mode="json") for finding in self.claims],
+            "plan": self.plan.model_dump(mode="json"),
         }
 
 
@@ -81,11 +82,14 @@ def study(
     source: Source,
     root: Path,
     folder: Path,
-    write: Callable[[Findings, Path], None],
+    write: Callable[[Findings, Path], Sequence[Sheet]],
     callbacks: Sequence[Any] = (),
     command: str = "",
 ) -> Findings:
-    """Run a plan on one base model. A stopped study continues. command: what started the run, for the results. Raises UnmaskError."""
+    """Run a plan on one base model. A stopped study continues. Raises UnmaskError.
+
+    write: writes the report, and gives its tables. command: what started the run, for the results.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
         tasks = resolve_tasks(specs_below(root, plan.tasks))
@@ -93,20 +97,18 @@ def study(
         record = EmbeddersRecord(
             model=lasting_name(source.model), base_weights=weights, study=plan.study, scale=scale, made=plan.made
         )
-        write_or_check(folder / "study.json", record)
+        write_or_check(folder / RECORD, record)
         builder = Builder(plan, scale, source, root, folder, tasks, callbacks)
         store = ResultStore(folder / "scores")
         scored = _scored(plan, builder, tasks, store)
-        found = Findings(plan, source.model, scored, findings(plan.claims, _tests(plan.claims, scored, store)))
-        write(found, folder)
-        facts = {
-            "study": plan.study,
-            "command": command,
-            "versions": versions(),
-            "hardware": hardware(pick_device(source.device)),
-        }
-        settings = {"plan": plan.model_dump(mode="json"), "tasks": [f"{task.name} {task.revision}" for task in tasks]}
-        write_json(folder / "results.json", {**record.as_json(), **found.as_json(), **settings, **facts})
+        found = Findings(
+            plan, source.model, scored, findings(plan.claims, _tests(plan.claims, scored, store), lambda _: "points")
+        )
+        results = ResultsFile(
+            folder, record, pick_device(source.device), study=plan.study, paper=plan.paper, command=command,
+            data={task.name: task.revision for task in tasks},
+        )  # fmt: skip
+        results.write(found.as_json(), found.claims, write(found, folder))
         return found
 
 

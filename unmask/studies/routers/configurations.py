@@ -8,6 +8,7 @@ while the router learns, the best one acts afterwards, no loss for balance, expe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -17,6 +18,7 @@ from unmask.mixture.gating import Routing
 
 Yardstick = Literal["information", "gain", "routing"]
 """I(D;E); nats per token less than the base model; score of routing weights as embeddings."""
+UNITS: Final[Mapping[Yardstick, str]] = {"information": "I(D;E)", "gain": "nats per token", "routing": "points"}
 STANDARD: Final = "standard"
 OWN: Final = "anchored"
 """Our own structure."""

@@ -61,7 +61,6 @@ class Findings:
             "base": {name: {"scores": cell.scores} for name, cell in measured.bases.items()},
             "configurations": [{**vars(row), "tests": tests_as_json(row.tests)} for row in self.rows.values()],
             "correlations": {name: value.as_json() for name, value in self.correlations.items()},
-            "claims": [finding.model_dump(mode="json") for finding in self.papers],
             "contest": measured.contest and measured.contest.as_json(),
             "conclusion": self.conclusion,
             "cells": {

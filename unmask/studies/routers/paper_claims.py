@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.routers.analysis import Bases, Cells, differences
+from unmask.studies.routers.configurations import UNITS
 
 
 def verdicts(claims: Sequence[Claim], cells: Cells, bases: Bases) -> list[Finding]:
@@ -19,4 +20,5 @@ def verdicts(claims: Sequence[Claim], cells: Cells, bases: Bases) -> list[Findin
         for than in claim.than
         if claim.better in cells and than in cells
     }
-    return findings(claims, {names: test for names, test in compared.items() if test is not None})
+    measured = {names: test for names, test in compared.items() if test is not None}
+    return findings(claims, measured, lambda claim: UNITS[claim.kinds[0]])  # type: ignore[index]

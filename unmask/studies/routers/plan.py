@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Final, Literal, get_args
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import PlanTable, read_plan, scales_of
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, Yardstick, reference_of
 
+PAPER: Final = "Router configurations"
 _FILE = Path(__file__).with_name("routers.toml")
 
 

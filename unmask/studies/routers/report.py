@@ -9,30 +9,33 @@ from unmask.io.files import atomic
 from unmask.studies.claims.page import claims_sheet
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD
 from unmask.studies.routers.findings import Findings
-from unmask.studies.routers.plan import RoutersPlan
+from unmask.studies.routers.plan import PAPER, RoutersPlan
 from unmask.studies.routers.tables import correlations, embeddings, legend, routing_and_prediction
 from unmask.studies.sheet import Sheet
 
 
-def sheets(findings: Findings) -> Iterator[Sheet]:
+def sheets(findings: Findings) -> list[Sheet]:
     """Every table that has findings."""
+    return [*_tables(findings), *([claims_sheet(findings.papers)] if findings.papers else [])]
+
+
+def _tables(findings: Findings) -> Iterator[Sheet]:
+    """The tables without the one of claims."""
     yield routing_and_prediction(findings.rows)
     if any(row.scores for row in findings.rows.values()):
         yield embeddings(findings.rows, findings.measured.base_score)
     if findings.correlations:
         yield correlations(findings.correlations)
-    if findings.papers:
-        yield claims_sheet(findings.papers)
 
 
-def write_report(findings: Findings, folder: Path, model: str, plan: RoutersPlan) -> None:
-    """Write the report of what was measured so far."""
+def write_report(findings: Findings, folder: Path, model: str, plan: RoutersPlan) -> list[Sheet]:
+    """Write the report of what was measured so far; its tables, without the one of claims."""
     anchor = findings.measured.anchor
     cells = sum(len(seeds) for seeds in findings.measured.cells.values())
     domains = ", ".join(plan.domains[CONFIGURATIONS[STANDARD].domains])
     accuracy = anchor.accuracies[anchor.layer - 1]
     head = (
-        f"# Router configurations on {model}\n\n"
+        f"# {PAPER} on {model}\n\n"
         f"- {cells} of {len(plan.configurations) * len(plan.seeds)} cells are measured (configurations x {len(plan.seeds)} seeds).\n"
         f"- Domains of the standard configuration: {domains}. For each: {plan.number} lessons to learn, {plan.held_out} held out.\n"
         f"- Experts: LoRA of rank {plan.lora.r}, {plan.expert.steps} steps of {plan.batch} lessons. Routers: {plan.router.steps} steps.\n"
@@ -44,3 +47,4 @@ def write_report(findings: Findings, folder: Path, model: str, plan: RoutersPlan
     with atomic(folder / "report.md") as scratch:
         tables = [sheet.markdown() for sheet in sheets(findings)]
         scratch.write_text("\n".join([head, *found, "", *tables, legend()]), encoding="utf-8")
+    return list(_tables(findings))

@@ -10,12 +10,13 @@ from pydantic import Field
 
 from unmask.experts.lessons.lessons import tokenize_lessons
 from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
-from unmask.io.files import only_run_in, write_json
+from unmask.io.files import only_run_in
 from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model, pick_device
-from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
+from unmask.studies.results import RECORD
+from unmask.studies.results_file import ResultsFile
 from unmask.studies.routers.anchor import find_anchor
 from unmask.studies.routers.builder import Builder
 from unmask.studies.routers.cell import Cell, Measuring
@@ -23,10 +24,9 @@ from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD
 from unmask.studies.routers.contest import Contest, decide, most_distinct
 from unmask.studies.routers.findings import Findings, Measured, findings_of
 from unmask.studies.routers.lesson_sets import LessonSet, draw
-from unmask.studies.routers.plan import RoutersPlan
+from unmask.studies.routers.plan import PAPER, RoutersPlan
+from unmask.studies.sheet import Sheet
 from unmask.tasks.task import Task
-
-RECORD = "study.json"
 
 
 class RoutersRecord(RunRecord):
@@ -57,13 +57,13 @@ def study(
     root: Path,
     tasks: Sequence[Task],
     folder: Path,
-    write: Callable[[Findings, Path], None],
+    write: Callable[[Findings, Path], Sequence[Sheet]],
     callbacks: Sequence[Any] = (),
     command: str = "",
 ) -> Findings:
     """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError.
 
-    command: what started the run, for the results.
+    write: writes the report, and gives its tables. command: what started the run, for the results.
     """
     with only_run_in(folder):
         model, tokenizer = load_language_model(source)
@@ -72,6 +72,9 @@ def study(
         if (before := RoutersRecord.read(folder / RECORD)) is not None:
             record = record.with_sets_of(before)
         write_or_check(folder / RECORD, record)
+        results = ResultsFile(
+            folder, record, pick_device(source.device), study="routers", paper=PAPER, command=command, data=_data(record, tasks)
+        )
         layers = len(find_layers(body_of(model)))
         first = CONFIGURATIONS[STANDARD].domains
         measured = Measured(find_anchor(model, tokenizer, sets[first].learned, plan.max_length))
@@ -85,10 +88,10 @@ def study(
                 cell = _cell(name, seed, builder, measuring)
                 measured.cells.setdefault(name, {})[seed] = cell
                 if STANDARD in measured.cells and cell.fresh:
-                    _write(findings_of(measured, plan.claims), record, source, folder, write, command)
+                    _write(findings_of(measured, plan.claims), results, folder, write, finished=False)
         measured.contest = _contest(plan, measured, builder, measuring)
         findings = findings_of(measured, plan.claims)
-        _write(findings, record, source, folder, write, command)
+        _write(findings, results, folder, write, finished=True)
         return findings
 
 
@@ -110,15 +113,19 @@ def _contest(plan: RoutersPlan, measured: Measured, builder: Builder, measuring:
 
 def _write(
     findings: Findings,
-    record: RoutersRecord,
-    source: Source,
+    results: ResultsFile,
     folder: Path,
-    write: Callable[[Findings, Path], None],
-    command: str,
+    write: Callable[[Findings, Path], Sequence[Sheet]],
+    *,
+    finished: bool,
 ) -> None:
-    write(findings, folder)
-    facts = {"study": "routers", "command": command, "versions": versions(), "hardware": hardware(pick_device(source.device))}
-    write_json(folder / "results.json", {**record.as_json(), **findings.as_json(), **facts})
+    results.write(findings.as_json(), findings.papers, write(findings, folder), finished=finished)
+
+
+def _data(record: RoutersRecord, tasks: Sequence[Task]) -> dict[str, str]:
+    """What the study measures on: lessons of each set of domains, and tasks."""
+    lessons = {f"{name}, {part}": said.words for name, parts in record.lessons.items() for part, said in parts.items()}
+    return {**lessons, **{task.name: task.revision for task in tasks}}
 
 
 def _record(plan: RoutersPlan, source: Source, tasks: Sequence[Task], sets: Mapping[str, LessonSet]) -> RoutersRecord:

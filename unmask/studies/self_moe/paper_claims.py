@@ -23,7 +23,7 @@ def verdicts(claims: Sequence[Claim], rows: Rows) -> list[Finding]:
         (claim.id, than): _test(rows[claim.better], rows[than], claim.kinds, max(2000, 100 * len(pairs)))
         for claim, than in pairs
     }
-    return findings(claims, {names: test for names, test in tests.items() if test is not None})
+    return findings(claims, {names: test for names, test in tests.items() if test is not None}, lambda _: "nats per token")
 
 
 def _test(better: Values, than: Values, domains: Sequence[str], resamples: int) -> PairedTest | None:

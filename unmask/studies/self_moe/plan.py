@@ -19,6 +19,7 @@ from unmask.studies.claims.claim import Claim, require_names_of_their_own
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import read_plan, scales_of
 
+PAPER: Final = "Self-MoE (arXiv 2406.12034)"
 _FILE = Path(__file__).with_name("self_moe.toml")
 
 

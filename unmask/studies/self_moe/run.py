@@ -10,19 +10,21 @@ from typing import Any
 from pydantic import Field
 
 from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
-from unmask.io.files import only_run_in, write_json
+from unmask.io.files import only_run_in
 from unmask.io.seals import read_record, write_record
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device
-from unmask.models.provenance import hardware, versions
 from unmask.models.source import lasting_name
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain
+from unmask.studies.results import RECORD
+from unmask.studies.results_file import ResultsFile
 from unmask.studies.self_moe.builder import Builder
 from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.paper_claims import verdicts
-from unmask.studies.self_moe.plan import CHOICES, MIXSE, RENORMALISED, VARIANTS, StudyPlan
+from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, StudyPlan
 from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw
+from unmask.studies.sheet import Sheet
 
 _MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # these may change when a finished study is extended
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
@@ -35,6 +37,12 @@ class StudyRecord(RunRecord):
     plan: dict[str, Any]
     learned: dict[str, LessonsRecord]
     held_out: dict[str, LessonsRecord]
+
+    @property
+    def data(self) -> dict[str, str]:
+        """What the study measures on."""
+        parts = {"learned": self.learned, "held out": self.held_out}
+        return {f"{domain}, {part}": lessons.words for part, of in parts.items() for domain, lessons in of.items()}
 
 
 @dataclass
@@ -72,6 +80,11 @@ class Findings:
         }
 
 
+def is_complete(findings: Findings, plan: StudyPlan) -> bool:
+    """Whether all tables are there: the last one ends with the full number of lessons."""
+    return plan.number in findings.sizes
+
+
 def rows_of(findings: Findings, values: dict[str, Values], against: str = BASE) -> list[ModelScores]:
     """The rows of a table, in its order. Each is compared with one row of the main table."""
     compared = {row.model: row for row in compare_by_domain({against: findings.main[against]} | values, against)}
@@ -83,11 +96,14 @@ def study(
     source: Source,
     root: Path,
     folder: Path,
-    write: Callable[[Findings, Path], None],
+    write: Callable[[Findings, Path], Sequence[Sheet]],
     callbacks: Sequence[Any] = (),
     command: str = "",
 ) -> Findings:
-    """Run the plan on one base model. A stopped study continues. command: what started the run, for the results. Raises UnmaskError."""
+    """Run the plan on one base model. A stopped study continues. Raises UnmaskError.
+
+    write: writes the report, and gives its tables. command: what started the run, for the results.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
         check_tests(plan, root)
@@ -99,25 +115,17 @@ def study(
             learned={name: LessonsRecord.of(lessons) for name, lessons in data.learned.items()},
             held_out={name: LessonsRecord.of(lessons) for name, lessons in data.held_out.items()},
         )
-        write_or_check(folder / "study.json", record)
+        write_or_check(folder / RECORD, record)
+        results = ResultsFile(
+            folder, record, pick_device(source.device), study="self-moe", paper=PAPER, command=command, data=record.data
+        )
         builder = Builder(plan, source, data, folder, callbacks)
         measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
         findings = Findings()
         for _ in _tables(plan, builder, measurements, findings):
             findings.abilities = measurements.abilities()
-            write(findings, folder)
-            write_json(
-                folder / "results.json",
-                {
-                    **record.as_json(),
-                    **findings.as_json(),
-                    "claims": [one.model_dump(mode="json") for one in verdicts(plan.claims, findings.rows)],
-                    "study": "self-moe",
-                    "command": command,
-                    "versions": versions(),
-                    "hardware": hardware(pick_device(source.device)),
-                },
-            )
+            claims = verdicts(plan.claims, findings.rows)
+            results.write(findings.as_json(), claims, write(findings, folder), finished=is_complete(findings, plan))
         return findings
 
 

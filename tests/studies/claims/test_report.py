@@ -1,0 +1,323 @@
+"""The page of a study says what the results say, what does not hold first; it trusts no name and asks nothing of a network."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.chromium import CHROMIUM, CONTRAST
+from tests.reporting.synthetic import SCRIPT, SPECIAL
+from tests.reporting.test_page import Parsed
+from tests.studies.claims.made import VERDICTS, made, made_findings
+from unmask.cli import app
+from unmask.errors import UnmaskError
+from unmask.io.terminal import visible
+from unmask.studies.claims.page import MEANINGS, NOTE, compared, counts, difference, size
+from unmask.studies.claims.report import minus, write_claims
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
+
+
+def written(folder: Path, **changed: Any) -> Path:
+    """The page of results with these changes."""
+    folder.mkdir(exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(made(**changed)), encoding="utf-8")
+    return write_claims(folder, folder / "report")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def page(file: Path) -> Parsed:
+    return Parsed(file.read_text(encoding="utf-8"))
+
+
+def articles(file: Path) -> dict[str, Parsed]:
+    """The part of the page about each claim, in its order."""
+    parts = re.findall(r'<article class="claim" data-claim="([^"]*)">(.*?)</article>', file.read_text("utf-8"), flags=re.DOTALL)
+    return {name: Parsed(part) for name, part in parts}
+
+
+def read(part: Parsed) -> dict[str, str]:
+    """What the list of a claim says, by its terms."""
+    return dict(zip([text for _, text in part.all("dt")], [text for _, text in part.all("dd")], strict=True))
+
+
+def test_what_does_not_hold_comes_first_and_the_first_paragraph_counts(page: Parsed, file: Path) -> None:
+    heads = [text for _, text in page.all("h2")]
+    assert heads[:5] == ["Refuted", "Undecided", "Confirmed", "Not measured", "Not testable here"]
+    lead = "7 claims: 3 confirmed, 1 refuted, 1 undecided, 1 not measured, 1 not testable here."
+    assert page.all("p")[1][1] == counts(made_findings()) == lead
+    assert list(articles(file)) == list(VERDICTS)
+    assert [text for _, text in page.all("p", class_="intro")] == list(MEANINGS.values())
+
+
+def test_each_claim_says_what_the_results_say(file: Path) -> None:
+    found = {one.claim.id: one for one in made_findings()}
+    for name, part in articles(file).items():
+        one = found[name]
+        texts = [text for _, text in part.all("p")]
+        assert part.all("h3")[0][1] == one.claim.says
+        assert texts[:3] == [VERDICTS[name], one.claim.where, compared(one)]
+        assert part.all("svg")[0][0]["class"].startswith("mark"), "a shape stands by the word"
+        test = one.deciding
+        if test is None:
+            assert texts[3] == "Nothing is compared." and not part.all("dl")
+            continue
+        assert texts[3] == f"{minus(difference(test))} {test.measured_in}"
+        said = read(part)
+        assert said["n"] == size(test) and said["test"] == test.test
+        assert float(said["detectable"]) == pytest.approx(test.detectable, rel=0.006)
+        assert float(said["interval"].split()[0]) == pytest.approx(100 * test.level, rel=0.006)
+        corrected, alone = re.findall(r"[\d.]+", said["p"])
+        assert float(corrected) == pytest.approx(test.p_holm, abs=0.001) and float(alone) == pytest.approx(test.p, abs=0.001)
+
+
+def test_numbers_can_be_read_back_from_the_plots(file: Path) -> None:
+    found = {one.claim.id: one for one in made_findings()}
+    drawn = {name: part.all("svg", role="img") for name, part in articles(file).items()}
+    for name, plots in drawn.items():
+        test = found[name].deciding
+        assert len(plots) == (test is not None)
+        if test:
+            label = plots[0][0]["aria-label"].replace("\u2212", "-")
+            numbers = [float(number) for number in re.findall(r"[+-][\d.]+(?:e[+-]\d+)?", label)]
+            assert numbers == pytest.approx([test.difference, *test.interval], rel=0.006, abs=1e-3)
+
+
+def test_all_rivals_are_shown_and_the_one_that_decided_is_marked(file: Path) -> None:
+    best = articles(file)["best"]
+    one = next(one for one in made_findings() if one.claim.id == "best")
+    assert one.deciding and one.deciding.than == SPECIAL
+    rows = [text for attributes, text in best.all("th", scope="row")]
+    assert rows == ["b", f"{SPECIAL}decided", "c"]
+    cells = [text for _, text in best.all("td")]
+    assert cells[0::3] == [minus(difference(test)) for test in one.tests]
+    assert "Not compared with f." in [text for _, text in articles(file)["left out"].all("p")]
+
+
+def test_the_tables_are_those_of_the_results(page: Parsed) -> None:
+    [table] = made()["tables"]
+    assert "Scores" in [text for _, text in page.all("h2")]
+    heads = [text for _, text in page.all("th", scope="row")]
+    assert heads[-4:-2] == [row[0] for row in table["rows"]]
+    cells = [text for _, text in page.all("td")]
+    assert cells[-6:-2] == ["3", "\u22120.5", "1", "\\u202e7"], "a character that turns the text round is written out"
+    assert table["note"] in [text for _, text in page.all("p", class_="note")]
+
+
+def test_it_says_where_the_numbers_come_from(page: Parsed) -> None:
+    said = " ".join(text for _, text in page.all("section", id="sources"))
+    content = made()
+    words = [content[name] for name in ("command", "model", "date", "hardware")]
+    for word in (*words, "unmask 0.1.0, torch 2.13.0", "stsb2053f6dbb8996e90"):
+        assert word in said
+    assert page.all("h1")[0][1] == f"{content['paper']} on base & model", "a folder is called by its last part"
+    assert any(NOTE in text for _, text in page.all("p", class_="note"))
+
+
+def test_names_are_text(file: Path, page: Parsed) -> None:
+    html = file.read_text(encoding="utf-8")
+    assert SCRIPT not in html and "<script" not in html and "\u202e" not in html
+    assert page.all("h3")[0][1] == f"{SCRIPT} is the best."
+
+
+@pytest.mark.parametrize("name", ["</style>", "\0a\x1b[31m", "{{ style }}", "</title><b>", "--> <b>"])
+def test_no_name_breaks_the_page(name: str, tmp_path: Path) -> None:
+    changed = dict.fromkeys(("paper", "model", "command", "hardware", "date"), name)
+    page = Parsed(written(tmp_path, **changed, data={name: name}, versions={name: name}).read_text("utf-8"))
+    assert page.all("title")[0][1] == " ".join(f"unmask claims: {visible(name)} on {visible(name)}".split())
+    assert not page.all("b") and len(page.all("style")) == 1
+
+
+def test_it_is_one_file_that_runs_nothing_and_refers_to_nothing_outside(page: Parsed) -> None:
+    [policy] = [attributes["content"] for attributes, _ in page.all("meta") if "http-equiv" in attributes]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+    names = {name for _, attributes, _ in page.elements for name in attributes}
+    assert not {"src", "srcset", "action", "style"} & names and not any(name.startswith("on") for name in names)
+    assert not page.all("link") and not re.search(r"@import|url\(", "".join(text for _, text in page.all("style")))
+    identifiers = Counter(attributes["id"] for _, attributes, _ in page.elements if "id" in attributes)
+    assert max(identifiers.values()) == 1
+    links = [attributes["href"] for attributes, _ in page.all("a")]
+    assert len(links) == 7 and all(link[0] == "#" and link[1:] in identifiers for link in links)
+    referred = {attributes["aria-labelledby"] for _, attributes, _ in page.elements if "aria-labelledby" in attributes}
+    assert referred <= set(identifiers)
+    style = "".join(text for _, text in page.all("style"))
+    assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= set(re.findall(r"(--[\w-]+):", style))
+
+
+def test_headings_stand_in_order(page: Parsed) -> None:
+    levels = [int(name[1]) for name, _, _ in page.elements if re.fullmatch("h[1-6]", name)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert page.all("html", lang="en")
+
+
+def test_a_study_without_claims_shows_its_tables(tmp_path: Path) -> None:
+    page = Parsed(written(tmp_path, claims=[]).read_text("utf-8"))
+    assert page.all("p")[1][1] == "No claim is tested."
+    assert [text for _, text in page.all("h2")] == ["Scores", "Where the numbers come from"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"command": "unmask reproduce moee --scale smoke -o moee"}, "This is a smoke run."),
+        ({"finished": False}, "This study is not finished."),
+    ],
+)
+def test_what_weakens_the_results_is_said(changed: dict[str, Any], said: str, tmp_path: Path, file: Path) -> None:
+    warned = [text for _, text in Parsed(written(tmp_path, **changed).read_text("utf-8")).all("strong")]
+    assert warned[0] == said
+    assert said not in file.read_text("utf-8")
+
+
+def test_the_same_results_make_the_same_page(tmp_path: Path, file: Path) -> None:
+    assert written(tmp_path).read_bytes() == file.read_bytes()
+
+
+def test_a_file_of_somebody_else_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "claims.html").write_text("mine")
+    with pytest.raises(UnmaskError, match="not written by unmask"):
+        written(tmp_path)
+    assert (tmp_path / "report" / "claims.html").read_text() == "mine"
+
+
+def test_the_command_says_where_it_wrote(tmp_path: Path) -> None:
+    written(tmp_path / "pico").unlink()
+    ran = CliRunner().invoke(app, ["report", str(tmp_path / "pico")])
+    assert ran.exit_code == 0 and str(tmp_path / "pico" / "report" / "claims.html") in ran.output.replace("\n", "")
+    assert (tmp_path / "pico" / "report" / "claims.html").is_file()
+    above = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert isinstance(above.exception, UnmaskError) and str(tmp_path / "pico") in str(above.exception)
+
+
+def test_a_study_without_results_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("{}")
+    ran = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert isinstance(ran.exception, UnmaskError) and "no results yet" in str(ran.exception)
+    assert not (tmp_path / "report").exists()
+
+
+def test_reporting_needs_no_model(tmp_path: Path) -> None:
+    written(tmp_path)
+    check = (
+        "import sys; from pathlib import Path; from unmask.studies.claims.report import write_claims; "
+        "write_claims(Path(sys.argv[1]), Path(sys.argv[1]) / 'out'); "
+        "print([name for name in ('torch', 'transformers', 'mteb', 'sklearn', 'matplotlib') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", check, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def look(browser: Browser, file: Path) -> Iterator[Any]:
+    """Open the page in a context of its own. Nothing may go wrong, and nothing but the file may be asked for."""
+    contexts: list[BrowserContext] = []
+    problems: list[str] = []
+    asked: list[str] = []
+
+    def at(width: int = 1280, **options: Any) -> Page:
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(file.as_uri())
+        return page
+
+    yield at
+    assert problems == [] and asked == [file.as_uri()] * len(contexts)
+    for context in contexts:
+        context.close()
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+def test_all_text_can_be_read_and_the_page_fits(width: int, scheme: str, look: Any) -> None:
+    page = look(width, color_scheme=scheme)
+    assert page.evaluate(CONTRAST) >= 4.5
+    assert page.evaluate("() => document.documentElement.scrollWidth") == width
+    clipped = page.locator("svg.forest text").evaluate_all(
+        "all => all.filter((one) => { const box = one.getBoundingClientRect(); return box.left < 0 || box.right > innerWidth; }).length"
+    )
+    assert clipped == 0
+    overlapping = page.locator("svg.forest > svg").evaluate_all(
+        """all => all.filter((one) => {
+            const boxes = [...one.querySelectorAll("text")].map((text) => text.getBoundingClientRect());
+            return boxes.some((box, at) => at && box.left < boxes[at - 1].right);
+        }).length"""
+    )
+    assert overlapping == 0
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 360])
+def test_marks_stand_where_the_numbers_are(width: int, look: Any) -> None:
+    """The zero lines of one unit are under each other, and a point right of its line is a difference above 0."""
+    page = look(width)
+    places = page.locator("article:has(svg.forest)").evaluate_all(
+        """all => all.map((one) => {
+            const middle = (what) => { const box = one.querySelector(what).getBoundingClientRect(); return (box.left + box.right) / 2; };
+            return [one.dataset.claim, middle(".zero"), middle(".forest .solid, .forest .hollow, .forest .stroke")];
+        })"""
+    )
+    found = {one.claim.id: one.deciding for one in made_findings()}
+    points = [zero for name, zero, _ in places if name != "holds"]
+    assert len(places) == 6 and max(points) - min(points) < 1
+    for name, zero, point in places:
+        test = found[name]
+        assert test and (point > zero + 0.5) == (test.difference > 1e-6) and (point < zero - 0.5) == (test.difference < -1e-6)
+
+
+@needs_chromium
+def test_the_keyboard_reaches_every_control(look: Any) -> None:
+    page = look(360)
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement === document.body"):
+            break
+        page.evaluate("() => { document.activeElement.dataset.reached = 1; }")
+        assert page.evaluate("() => getComputedStyle(document.activeElement).outlineStyle") in ("solid", "auto")
+    missed = page.locator("a[href]:not([data-reached]), [tabindex='0']:not([data-reached])").count()
+    assert missed == 0 and page.locator("[data-reached]").count() > 8
+
+
+@needs_chromium
+def test_verdicts_differ_in_shape_not_in_colour_alone(look: Any) -> None:
+    page = look()
+    shapes = page.locator("h2 svg.mark").evaluate_all(
+        """all => all.map(({ firstElementChild: shape }) => {
+            const hollow = getComputedStyle(shape).fill === getComputedStyle(document.body).backgroundColor;
+            return [shape.tagName, shape.getAttribute("d"), hollow];
+        })"""
+    )
+    assert len({json.dumps(shape) for shape in shapes}) == 5
+
+
+@needs_chromium
+def test_on_paper_nothing_is_hidden_but_the_links(look: Any) -> None:
+    page = look()
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.locator("article:visible").count() == 7 and page.locator("nav:visible").count() == 0
+    assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(254, 254, 254)"
+    page.set_viewport_size({"width": 1032, "height": 700})
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 1032

@@ -1,0 +1,88 @@
+"""The results of a study on one base model, in `results.json`: what every study says of itself there, and how it is read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unmask.errors import UnmaskError, first_problem
+from unmask.studies.claims.claim import Finding
+from unmask.studies.sheet import Sheet
+
+RESULTS: Final = "results.json"
+RECORD: Final = "study.json"
+
+
+class StudyResults(BaseModel):
+    """What every study says of itself. Each study adds numbers of its own to the file; they are ignored here.
+
+    paper: what is studied. model: the base model. command: what started the run. finished: whether all of the plan was measured. claims:
+    with their verdicts. tables: those of the report, without the one of claims. data: what was measured on, each with its revision.
+    date: when these results were first written, as YYYY-MM-DD.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    study: str
+    paper: str
+    model: str
+    command: str
+    finished: bool
+    claims: tuple[Finding, ...]
+    tables: tuple[Sheet, ...]
+    data: dict[str, str]
+    versions: dict[str, str]
+    hardware: str
+    date: str
+
+    @property
+    def name(self) -> str:
+        """The base model's name. Of a folder, the last part."""
+        return Path(self.model).name if Path(self.model).is_absolute() else self.model
+
+    @property
+    def smoke(self) -> bool:
+        """Whether the run was of the smoke scale, which says nothing of a claim."""
+        return "--scale smoke" in self.command
+
+    @classmethod
+    def of(cls, content: Any, file: Path) -> StudyResults:
+        """The results that have this content. Raises UnmaskError, which names the file, for another content."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise UnmaskError(
+                f"'{file}' is not what this version of unmask writes ({first_problem(error)}). Run the command of the study again: it "
+                "measures nothing twice, and writes the file anew."
+            ) from error
+
+
+def is_study(folder: Path) -> bool:
+    """Whether a folder holds a study on one base model, finished or not."""
+    return any((folder / name).is_file() for name in (RESULTS, RECORD))
+
+
+def refuse_several(folder: Path) -> None:
+    """Raise UnmaskError for the folder of a whole study, with a folder for each base model below it."""
+    models = sorted(below for below in folder.glob("*") if is_study(below))
+    if models:
+        raise UnmaskError(
+            f"'{folder}' holds a study, with a folder for each base model. Give one of them: {', '.join(map(str, models))}."
+        )
+
+
+def read_results(folder: Path) -> StudyResults:
+    """The results of a study. Raises UnmaskError if there are none yet, or if the file is damaged."""
+    file = folder / RESULTS
+    if not file.is_file():
+        raise UnmaskError(
+            f"The study in '{folder}' has no results yet. Run its command again: it goes on where it was stopped."
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnmaskError(f"'{file}' is damaged: {error}. Run the command of the study again.") from error
+    return StudyResults.of(content, file)

@@ -1,0 +1,67 @@
+"""Writes `results.json`: the numbers of a study, and after them what every study says of itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.experts.records import RunRecord
+from unmask.io.files import write_json
+from unmask.models.provenance import hardware, versions
+from unmask.studies.claims.claim import Finding
+from unmask.studies.results import RESULTS
+from unmask.studies.sheet import Sheet
+
+
+class ResultsFile:
+    """The results of a study while it runs. What an earlier run left is kept in mind: the same results keep their date.
+
+    study: its name. paper: what is studied. command: what started the run. data: what is measured on, each with its revision.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        record: RunRecord,
+        device: torch.device,
+        *,
+        study: str,
+        paper: str,
+        command: str,
+        data: Mapping[str, str],
+    ) -> None:
+        self._file = folder / RESULTS
+        self._settings = record.as_json()
+        self._about = {"study": study, "paper": paper, "command": command, "data": dict(data)}
+        self._computed = {"versions": versions(), "hardware": hardware(device)}
+        self._before = _read(self._file)
+
+    def write(
+        self, numbers: Mapping[str, Any], claims: Sequence[Finding], tables: Sequence[Sheet], *, finished: bool = True
+    ) -> None:
+        """Write what was found so far. numbers: of this study. tables: of its report, without the one of claims."""
+        content = {
+            **self._settings,
+            **numbers,
+            "claims": [finding.model_dump(mode="json") for finding in claims],
+            "tables": [vars(table) for table in tables],
+            "finished": finished,
+            **self._about,
+            **self._computed,
+        }
+        same = json.dumps(content) == json.dumps({key: value for key, value in self._before.items() if key != "date"})
+        write_json(self._file, {**content, "date": self._before["date"] if same else f"{datetime.now(UTC):%Y-%m-%d}"})
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What a file holds; nothing if it is missing or damaged."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and "date" in content else {}
