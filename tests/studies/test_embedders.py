@@ -142,6 +142,17 @@ def test_many_tasks_are_tested_over_tasks(tmp_path: Path) -> None:
     assert found is not None and found.unit == "tasks" and found.n == 8 and found.difference == pytest.approx(10, abs=1)
 
 
+@pytest.mark.parametrize("tasks", [2, 8])
+def test_sides_may_have_other_numbers_of_seeds(tmp_path: Path, tasks: int) -> None:
+    """Parts of a head have three seeds, the design that they are compared with has five."""
+    store = ResultStore(tmp_path)
+    five, three = scored(store, "a", 0.1, 5, tasks), scored(store, "b", 0.0, 3, tasks)
+    found, other_way = contrast(five, three, [], store, 1), contrast(three, five, [], store, 1)
+    assert found is not None and other_way is not None and "seeds" in found.test
+    assert found.difference == pytest.approx(10, abs=1) and found.p < 0.01
+    assert other_way.difference == pytest.approx(-found.difference) and other_way.p == pytest.approx(found.p)
+
+
 def test_a_family_that_no_number_of_such_tasks_could_satisfy_is_tested_over_items(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     a, b = scored(store, "a", 0.1, 1, 8), scored(store, "b", 0.0, 1, 8)

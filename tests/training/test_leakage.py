@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from unmask.cli import app
 from unmask.errors import UnmaskError
+from unmask.training import leakage
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_any
 from unmask.training.leakage import SHINGLE, TaskLeaks, find_leaks, fold, without_leaks
 
@@ -196,3 +198,26 @@ def test_real_leaks_into_sts12(data: Path, path: str, both: int) -> None:
     dataset = read_any("real", DataSource(path=path), data, 0)
     found = find_leaks(dataset, {"sts12": texts}, pairs={"sts12": compared}).tasks[0]
     assert len(found.both) == both
+
+
+def test_the_same_rows_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many models of a study are trained on the same rows. Other rows, other tasks and another threshold are compared anew."""
+    calls: list[int] = []
+    ranked = leakage._ranked
+
+    def counted(sides: Sequence[Sequence[str]]) -> Any:
+        calls.append(1)
+        return ranked(sides)
+
+    monkeypatch.setattr(leakage, "_ranked", counted)
+    leakage._matches.cache_clear()
+    rows, tasks = (
+        data_set((LONG, "a dog runs"), ("x y z", "a b c")),
+        {"one": [LONG.replace("old", "odd")], "two": ["a dog runs"]},
+    )
+    first = find_leaks(rows, tasks)
+    assert first.tasks[0].near == first.tasks[1].exact == 1
+    assert find_leaks(rows, tasks) == first and len(calls) == 1
+    assert find_leaks(rows, tasks, 0.99).tasks[0].near == 0 and len(calls) == 2
+    assert find_leaks(data_set(("x y z", "a b c")), tasks).tasks[1].exact == 0 and len(calls) == 3
+    assert find_leaks(rows, {"two": ["a b c"]}).tasks[0].exact == 1 and len(calls) == 4

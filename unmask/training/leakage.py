@@ -8,6 +8,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
 from typing import Final
 
@@ -16,7 +17,7 @@ from unmask.training.data import DataSet, content_hash
 
 SHINGLE: Final = 5  # letters: a changed word touches few of them, and two texts on one subject share few
 _DROPPED: Final = ("P", "Z", "C", "Sk")  # punctuation, spaces, controls, and the backtick of tokenised quotes
-_Matches = dict[str, dict[str, float]]
+_Matches = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,9 @@ def find_leaks(
     if not 0 < threshold <= 1:
         raise UnmaskError(f"The threshold of near duplicates is above 0 and at most 1, not {threshold}.")
     keys = [[fold(text) for text in example.texts] for example in dataset.examples]
-    trained = list(dict.fromkeys(key for row in keys for key in row if key))
+    trained = tuple(dict.fromkeys(key for row in keys for key in row if key))
     places = {task: _places(texts) for task, texts in evaluation.items()}
-    scored = list(dict.fromkeys(key for place in places.values() for key in place))
+    scored = tuple(dict.fromkeys(key for place in places.values() for key in place))
     matches = _matches(trained, scored, threshold)
     tasks = tuple(
         _task_leaks(dataset, keys, matches, task, texts, places[task], (pairs or {}).get(task, ()))
@@ -165,13 +166,14 @@ def _task_leaks(
     return TaskLeaks(task, len(places), len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
 
 
-def _matches(trained: list[str], scored: list[str], threshold: float) -> _Matches:
+@lru_cache(maxsize=4)  # a study trains many models on the same rows, and this takes as long as a short training
+def _matches(trained: tuple[str, ...], scored: tuple[str, ...], threshold: float) -> _Matches:
     """Training text -> {scored text: Jaccard of their shingles}, for all that reach the threshold; 1 stands for equal texts only.
 
     Exact, and fast by prefixes (Bayardo et al. 2007): two sets with a Jaccard of t share one of the rarest n - ceil(t n) + 1
     elements of each, so only texts with a rare shingle in common are compared.
     """
-    matches: _Matches = defaultdict(dict)
+    matches: dict[str, dict[str, float]] = defaultdict(dict)
     of_trained, of_scored = _ranked([trained, scored])
     index: dict[int, list[int]] = defaultdict(list)
     for place, shingles in enumerate(of_scored):
