@@ -195,6 +195,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp(request.param)
     done = CliRunner().invoke(app, command(request.param, folder), catch_exceptions=False)
     assert done.exit_code == 0 and "verdict" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"Look at it next: unmask report {folder / 'pico'}"
     return request.param, folder
 
 

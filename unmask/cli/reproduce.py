@@ -155,6 +155,7 @@ def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[An
         for sheet in tables:
             console().print(sheet.rich())
         print(f"Report: {folder / 'report.md'}")
+        print(f"Look at it next: unmask report {shlex.quote(str(folder))}")
 
 
 def _command(study: str, scale: str, model: str, settings: list[str] | None, data: Path | None, dtype: str) -> str:
