@@ -97,6 +97,46 @@ def test_other_sets_do_not_change_the_order_within_a_set() -> None:
     assert [row.id for row in alone] == [row.id for row in beside[: 5 * BATCH]]
 
 
+TOPICS = ["guitar drum choir", "goal race medal", "court judge law", "flour oven bread"]
+
+
+def by_topic(size: int) -> DataSet:
+    """Texts of four topics in turn: those of one topic share three words, those of two topics share none."""
+    return data_set("a", [(f"{TOPICS[n % 4]} w{n}", f"answer {n}") for n in range(size)])
+
+
+def topics(rows: Sequence[ScheduledExample]) -> list[int]:
+    return [(row.example.row - 1) % 4 for row in rows]
+
+
+@pytest.mark.parametrize("group", [2, 4, 8])
+def test_similar_examples_come_in_groups(group: int) -> None:
+    rows = contrastive_schedule([by_topic(64)], 8, BATCH, 0, group)
+    for at in range(0, 64, group):
+        assert len(set(topics(rows[at : at + group]))) == 1
+    assert len({tuple(topics(rows)[at : at + group]) for at in range(0, 64, group)}) == 4, "groups come in a random order"
+    assert sorted(row.example.row for row in rows) == list(range(1, 65)), "each example once in a pass"
+    alone = contrastive_schedule([by_topic(64)], 8, BATCH, 0)
+    assert max(Counter(topics(alone[:BATCH])).values()) < BATCH, "without groups a batch has several topics"
+
+
+def test_groups_of_one_are_examples_at_random() -> None:
+    sets = [distinct("a", 30), distinct("b", 50)]
+    assert contrastive_schedule(sets, 9, BATCH, 1, 1) == contrastive_schedule(sets, 9, BATCH, 1)
+
+
+def test_texts_without_a_word_in_common_are_still_used_once() -> None:
+    data = data_set("a", [(f"w{n}", f"answer {n}") for n in range(24)])
+    rows = contrastive_schedule([data], 3, BATCH, 0, 4)
+    assert sorted(row.example.row for row in rows) == list(range(1, 25))
+
+
+@pytest.mark.parametrize("steps", [1, 7, 20])
+def test_a_longer_schedule_of_groups_begins_with_the_shorter_one(steps: int) -> None:
+    longer = contrastive_schedule([by_topic(64), distinct("b", 50)], 40, BATCH, 3, 4)
+    assert contrastive_schedule([by_topic(64), distinct("b", 50)], steps, BATCH, 3, 4) == longer[: steps * BATCH]
+
+
 def test_a_row_says_where_it_was_read() -> None:
     data = distinct("quora", 3)
     assert ScheduledExample(data, data.examples[2]).id == "quora:3"

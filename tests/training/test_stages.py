@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from sentence_transformers import SentenceTransformer
 
 from tests.families import FAMILIES
@@ -20,6 +21,7 @@ from unmask.starter import reference_texts
 from unmask.training.data import DataSource
 from unmask.training.losses import neighbour_divergence
 from unmask.training.recipe import Recipe, read_sets
+from unmask.training.schedule import contrastive_schedule
 from unmask.training.stages import STAGES
 from unmask.training.stages.distill import DistillOptions
 from unmask.training.trainee import Trainee
@@ -181,6 +183,43 @@ def test_a_teacher_that_is_not_there_or_a_batch_too_small_is_refused(
     with pytest.raises(UnmaskError, match=said):
         loss_of(distill(model, teacher, **stage), "distill")
     assert loss_of(distill(model, teacher, batch=2, data=["pairs"]), "distill") > 0
+
+
+def rows_of_simcse(model: Path, **options: Any) -> tuple[list[Any], dict[str, Any]]:
+    made = recipe(model, "simcse", simcse=options)
+    trainee = Trainee.load(made, Design.parse(made.designs[0]), 0)
+    trainee.begin("simcse", 0)
+    ready = STAGES["simcse"].prepare(made.stage("simcse"), trainee, read_sets(made, "simcse", ROOT, 0), 0)
+    return list(ready.rows), ready.collate(ready.rows[:4])
+
+
+def test_simcse_brings_together_a_sentence_and_itself_with_repeated_words(model: Path) -> None:
+    plain, _ = rows_of_simcse(model)
+    rows, batch = rows_of_simcse(model, repeat=0.5)
+    assert all(row.example.texts == row.example.texts[:1] * 2 for row in plain)
+    assert [row.id for row in rows] == [row.id for row in plain], "the same sentences in the same order"
+    assert [row.example.texts[0] for row in rows] == [row.example.texts[0] for row in plain]
+    longer = [len(row.example.texts[1].split()) - len(row.example.texts[0].split()) for row in rows]
+    assert min(longer) >= 0 and sum(more > 0 for more in longer) > len(rows) / 2
+    assert batch["order"].shape == (2, 4)
+
+
+@pytest.mark.parametrize("stage", ["simcse", "contrastive", "distill"])
+def test_similar_texts_share_a_batch_if_asked(stage: str, model: Path, teacher: Path) -> None:
+    options = {"teacher": str(teacher)} if stage == "distill" else {}
+    made = recipe(model, stage, **{stage: {"similar": 2, **options}})
+    trainee = Trainee.load(made, Design.parse(made.designs[0]), 0)
+    trainee.begin(stage, 0)
+    sets, stage_options = read_sets(made, stage, ROOT, 0), made.stage(stage)
+    rows = STAGES[stage].prepare(stage_options, trainee, sets, 0).rows
+    expected = contrastive_schedule(sets, stage_options.steps, stage_options.batch, 0, 2)
+    assert [row.id for row in rows] == [row.id for row in expected]
+    assert expected != contrastive_schedule(sets, stage_options.steps, stage_options.batch, 0)
+
+
+def test_a_batch_is_made_of_whole_groups(model: Path) -> None:
+    with pytest.raises(ValidationError, match=r"a batch of 4 is not made of whole groups of 3 \(similar\)"):
+        recipe(model, "simcse", simcse={"similar": 3})
 
 
 def test_every_stage_has_a_table_in_a_recipe() -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from unmask.encoding.batching import collate, plan
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
-from unmask.training.data import Example
 from unmask.training.schedule import ScheduledExample
 from unmask.training.targets import IGNORED
 
@@ -55,15 +54,11 @@ class PairCollator:
         return row.data.source.document_instruction if column else row.data.source.instruction
 
 
-class TwiceCollator(PairCollator):
-    """Sentences as pairs of themselves, for SimCSE: dropout makes the two views differ."""
-
-    def __call__(self, rows: Sequence[ScheduledExample]) -> dict[str, Any]:
-        """Chunks, order and the rows' names of a batch whose two columns are the same."""
-        return super().__call__([ScheduledExample(row.data, Example(row.example.row, row.example.texts * 2)) for row in rows])
+class ViewCollator(PairCollator):
+    """Pairs of views of one sentence, for SimCSE."""
 
     def instruction(self, row: ScheduledExample, column: int) -> str | None:
-        """The instruction of the data set for both views, which must differ by dropout alone."""
+        """The instruction of the data set for both views, which an instruction must not tell apart."""
         return row.data.source.instruction
 
 

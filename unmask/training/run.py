@@ -369,6 +369,7 @@ def _loop(
     from transformers.integrations import TensorBoardCallback
     from transformers.trainer_callback import PrinterCallback
 
+    from unmask.training.ease import EaseWatch
     from unmask.training.loop import Loop, arguments, resumable
 
     same = trainee.backbone.attention == trainee.embedder.design.attention
@@ -384,7 +385,7 @@ def _loop(
         ready.collate,
         ready.objective,
         (lambda: score(trainee.embedder)) if score and same else None,
-        [*curves, *listener.callbacks],
+        [*curves, EaseWatch(STAGES[name].too_easy), *listener.callbacks],
     )
     loop.remove_callback(PrinterCallback)
     checkpoint = resumable(folder)

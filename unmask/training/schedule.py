@@ -11,8 +11,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, Example
+from unmask.training.neighbours import Neighbours
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,17 @@ class ScheduledExample:
         return f"{self.data.name}:{self.example.row}"
 
 
-def contrastive_schedule(sets: Sequence[DataSet], steps: int, batch: int, seed: int) -> list[ScheduledExample]:
+def contrastive_schedule(
+    sets: Sequence[DataSet], steps: int, batch: int, seed: int, similar: int = 1
+) -> list[ScheduledExample]:
     """Batches that each come from one data set. Sets are drawn in proportion to their sizes, and no example comes twice in a pass.
 
     No text occurs twice in a batch, because it would be a negative of itself: an example that repeats a text waits for the next batch
-    of its set. A longer schedule begins with the shorter one. Raises UnmaskError for a set that cannot fill a batch.
+    of its set. A longer schedule begins with the shorter one. similar: examples come in groups of this size, one at random and those
+    whose first texts share the most words with it. Raises UnmaskError for a set that cannot fill a batch.
     """
     generator = random.Random(f"{seed}:schedule")
-    streams = [_Stream(data, batch, random.Random(f"{seed}:{data.name}")) for data in sets]
+    streams = [_Stream(data, batch, random.Random(f"{seed}:{data.name}"), similar) for data in sets]
     sizes = [len(data.examples) for data in sets]
     rows: list[ScheduledExample] = []
     for _ in range(steps):
@@ -47,8 +53,8 @@ def contrastive_schedule(sets: Sequence[DataSet], steps: int, batch: int, seed: 
 class _Stream:
     """Batches of one data set without repeated texts, pass after pass."""
 
-    def __init__(self, data: DataSet, batch: int, generator: random.Random) -> None:
-        self.data, self.batch, self.generator = data, batch, generator
+    def __init__(self, data: DataSet, batch: int, generator: random.Random, similar: int) -> None:
+        self.data, self.batch, self.generator, self.similar = data, batch, generator, similar
         self.waiting: deque[Example] = deque()
         self.order = self._passes()
         if len(data.examples) < batch:
@@ -57,8 +63,11 @@ class _Stream:
             )
 
     def _passes(self) -> Iterator[Example]:
+        neighbours = Neighbours([example.texts[0] for example in self.data.examples]) if self.similar > 1 else None
         while True:
-            yield from self.generator.sample(self.data.examples, len(self.data.examples))
+            order = self.generator.sample(range(len(self.data.examples)), len(self.data.examples))
+            for place in _in_groups(order, self.similar, neighbours) if neighbours else order:
+                yield self.data.examples[place]
 
     def take(self) -> list[Example]:
         taken: list[Example] = []
@@ -77,6 +86,18 @@ class _Stream:
         raise UnmaskError(
             f"Data set '{self.data.name}' cannot fill a batch of {self.batch} without repeating a text: lower the batch."
         )
+
+
+def _in_groups(order: Sequence[int], size: int, neighbours: Neighbours) -> Iterator[int]:
+    """The same places: each that is still free, in this order, is followed by its nearest free neighbours, as a group of this size."""
+    free = np.ones(len(order), dtype=np.bool_)
+    for first in order:
+        if not free[first]:
+            continue
+        free[first] = False
+        group = neighbours.nearest(first, size - 1, free)
+        free[group] = False
+        yield from (first, *group)
 
 
 def language_schedule(lengths: Sequence[int], steps: int, batch: int, seed: int) -> list[int]:

@@ -30,6 +30,10 @@ class Contrastive(PoolingStage[ContrastiveOptions]):
 
     name = "contrastive"
     options = ContrastiveOptions
+    too_easy = (
+        "Mine hard negatives with `unmask mine`, raise contrastive.batch, or put similar examples into one batch with "
+        "contrastive.similar = 8. Or train fewer steps."
+    )
 
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
         """Pairs, triples, or texts with labels."""

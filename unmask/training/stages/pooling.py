@@ -21,11 +21,14 @@ class PoolingOptions(StageOptions):
     """Options of stages on vectors of texts.
 
     temperature: divides the cosines. cache_tokens: a step with more tokens than this is computed in parts of this size by GradCache,
-    which bounds memory whatever the batch.
+    which bounds memory whatever the batch. similar: a batch is made of groups of this many examples whose first texts share telling
+    words, and which are harder to tell apart than examples at random (1: at random). Source: topic-aware sampling (TAS-B, arXiv
+    2104.06967), which groups by vectors of a model; here TF-IDF is enough.
     """
 
     temperature: float = Field(default=0.05, gt=0)
     cache_tokens: int = Field(default=2048, ge=1)
+    similar: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _whole(self) -> PoolingOptions:
@@ -33,6 +36,8 @@ class PoolingOptions(StageOptions):
             raise ValueError(
                 "a batch in parts compares fewer texts: leave accumulate out, cache_tokens already limits the memory"
             )
+        if self.batch % self.similar:
+            raise ValueError(f"a batch of {self.batch} is not made of whole groups of {self.similar} (similar)")
         return self
 
 
@@ -71,7 +76,7 @@ def prepare_chunks(
         loss.model = wrapped  # as the loop has wrapped it
         return loss(inputs["chunks"], *(inputs.get(name) for name in labels))  # type: ignore[no-any-return]
 
-    rows = contrastive_schedule(sets, options.steps, options.batch, seed)
+    rows = contrastive_schedule(sets, options.steps, options.batch, seed, options.similar)
     collate = collator(tokenizer)
     for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
         collate([ScheduledExample(data, data.examples[0])])

@@ -1,4 +1,4 @@
-"""SimCSE: two dropout masks give two views of one text, which are a positive pair."""
+"""SimCSE: two dropout masks, and words that one view repeats, give two views of one text, which are a positive pair."""
 
 from __future__ import annotations
 
@@ -20,39 +20,48 @@ class SimcseOptions(ContrastiveOptions):
     """Unsupervised SimCSE: a sentence and itself under another dropout are the positive pair (LLM2Vec, section 3).
 
     dropout: its rate. where: on the "attention" probabilities as in the paper, or on what each "layer" adds to the residual stream.
+    repeat: up to this share of the words of one view stand twice, so that length does not betray the pair (0: none; ESimCSE, arXiv
+    2109.04380, section 3.1, uses 0.32).
     """
 
     dropout: float = Field(default=0.1, gt=0, lt=1)
     where: Literal["layer", "attention"] = "layer"
+    repeat: float = Field(default=0.0, ge=0, lt=1)
 
 
 class Simcse(PoolingStage[SimcseOptions]):
-    """Sentences as pairs of themselves."""
+    """Sentences as pairs of two views."""
 
     name = "simcse"
     options = SimcseOptions
+    too_easy = (
+        "Make it harder: simcse.similar = 8 puts similar sentences into one batch, simcse.repeat = 0.32 repeats words in one view, and a "
+        "larger simcse.dropout makes the views differ more. Or train fewer steps."
+    )
 
     def unshardable(self, options: SimcseOptions) -> str | None:
         """Hooks on layers do not reach shards."""
         return "stage 'simcse', whose dropout acts inside the layers"
 
     def prepare(self, options: SimcseOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
-        """Pairs of equal sentences, with dropout around training. Training raises UnmaskError if the two views are equal."""
-        from unmask.training.collate import TwiceCollator
+        """Two views of each sentence, with dropout around training. Training raises UnmaskError if dropout does not act."""
+        from unmask.training.collate import ViewCollator
         from unmask.training.dropout import DROPOUTS, require_two_views
+        from unmask.training.views import two_views
 
         pairs = prepare_pairs(options, model, sets, seed)
         collator: Any = pairs.collate
-        twice = TwiceCollator(collator.tokenizer, options.cache_tokens)
+        collate = ViewCollator(collator.tokenizer, options.cache_tokens)
+        rows = two_views(pairs.rows, options.repeat, seed)
         backbone = model.embedder.backbone
 
         @contextmanager
         def dropping() -> Iterator[None]:
             with DROPOUTS[options.where](backbone.model, backbone.layers, options.dropout) as acted:
                 pairs.module.train()
-                chunk = twice(pairs.rows[:2])["chunks"][0]
+                chunk = collate(rows[:2])["chunks"][0]
                 with torch.no_grad(), torch.random.fork_rng():
                     require_two_views(lambda: pairs.module(dict(chunk))["sentence_embedding"], acted)
                 yield
 
-        return replace(pairs, collate=twice, around=dropping)
+        return replace(pairs, rows=rows, collate=collate, around=dropping)

@@ -94,6 +94,7 @@ class TrainingStage(ABC, Generic[Options]):
 
     name: the table of its options in a recipe. options: the model of that table. attention: what it trains with; None means the
     attention of the design. pools: it trains vectors of texts, so a head trains too. predicts_tokens: it needs the language model.
+    too_easy: what to change when the loss is almost zero; None for a stage whose loss never is.
     """
 
     name: ClassVar[str]
@@ -101,6 +102,7 @@ class TrainingStage(ABC, Generic[Options]):
     attention: ClassVar[Attention | None] = None
     pools: ClassVar[bool] = False
     predicts_tokens: ClassVar[bool] = False
+    too_easy: ClassVar[str | None] = None
 
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
         """A data set of the recipe, checked row by row. Raises UnmaskError with file, line and reason."""

@@ -1,0 +1,32 @@
+"""Neighbours are the texts with the largest cosine of TF-IDF vectors, among those that are free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from unmask.starter import reference_texts
+from unmask.training.neighbours import Neighbours
+
+TEXTS = reference_texts()[:60]
+
+
+@pytest.mark.parametrize("place", [0, 7, 59])
+def test_they_are_the_nearest_by_the_plain_formula(place: int) -> None:
+    vectors = TfidfVectorizer(token_pattern=r"(?u)\w+|[^\w\s]", sublinear_tf=True).fit_transform(TEXTS).toarray()
+    cosines = vectors @ vectors[place]
+    free = np.ones(len(TEXTS), dtype=np.bool_)
+    free[[place, 3, 20]] = False
+    found = Neighbours(TEXTS).nearest(place, 5, free)
+    expected = sorted((other for other in np.flatnonzero(free) if cosines[other] > 0), key=lambda other: -cosines[other])[:5]
+    assert [cosines[other] for other in found] == pytest.approx([cosines[other] for other in expected], abs=1e-6)
+    assert not {place, 3, 20} & set(found) and len(set(found)) == 5
+
+
+def test_a_text_that_shares_no_word_is_no_neighbour() -> None:
+    neighbours = Neighbours(["guitar", "drum", "...", "Guitar!"])
+    free = np.ones(4, dtype=np.bool_)
+    assert neighbours.nearest(1, 3, free & (np.arange(4) != 1)) == []
+    assert neighbours.nearest(0, 3, free & (np.arange(4) != 0)) == [3]
+    assert neighbours.nearest(2, 0, free) == []
