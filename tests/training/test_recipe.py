@@ -91,12 +91,24 @@ PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
     ("pooling-and-attention", "head", {"latents": 768, "heads": 32, "layer_matrix": True, "conditioned": False}),
     ("pooling-and-attention", "contrastive", {"steps": 1000, "batch": 2048, "lr": 1e-5, "temperature": 0.05}),
     ("nv-embed", "head", {"latents": 512, "heads": 8}),
+    ("e5", "lora", {"r": 16}),
+    (
+        "e5",
+        "contrastive",
+        {"steps": 1000, "batch": 2048, "lr": 1e-4, "weight_decay": 0.1, "max_length": 512, "temperature": 0.02},
+    ),
+    ("gritlm", "contrastive", {"steps": 1253, "batch": 2048, "lr": 2e-5, "warmup": 38, "temperature": 0.02}),
+    ("prompteol", "lora", {"r": 64, "alpha": 16, "dropout": 0.05}),
+    ("prompteol", "contrastive", {"steps": 275_601 // 256, "batch": 256, "lr": 5e-4}),
+    ("repllama", "contrastive", {"batch": 128, "lr": 1e-4, "warmup": 100, "max_length": 196}),
 ]
 
 
 @pytest.mark.parametrize(("name", "table", "values"), PUBLISHED, ids=lambda value: value if isinstance(value, str) else "")
 def test_the_scale_of_the_paper_has_the_numbers_of_the_paper(name: str, table: str, values: dict[str, Any]) -> None:
-    """LLM2Vec, sections 2 and 3; Pooling and Attention, table 1 and its code (768 latents); NV-Embed, section 3.2."""
+    """Sources: LLM2Vec, sections 2 and 3; Pooling and Attention, table 1 and its code (768 latents); NV-Embed, section 3.2; E5-Mistral,
+    section 4.2; of GritLM, PromptEOL and RepLLaMA the scripts that were published with them.
+    """
     found = getattr(load_recipe(name, "paper"), table).model_dump()
     assert {key: found[key] for key in values} == values
 
