@@ -15,7 +15,7 @@ from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.training import leakage
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_any
-from unmask.training.leakage import SHINGLE, TaskLeaks, find_leaks, fold, without_leaks
+from unmask.training.leakage import SHINGLE, TaskLeaks, find_all_leaks, find_leaks, fold, without_leaks
 
 LONG = "the committee decided on tuesday that the old bridge will be closed until spring"
 
@@ -110,6 +110,19 @@ def test_every_task_is_told_apart() -> None:
         ("three", 0, ()),
     ]
     assert (report.texts, report.examples, report.data) == (3, 3, "set")
+
+
+def test_leaks_of_several_sets_are_those_of_each() -> None:
+    """Also where two sets share a text, or where one set leaks alone."""
+    sets = [data_set(("a one", "b two"), ("p", "q")), data_set(("p", "b two", "x")), data_set(("none",))]
+    evaluation, pairs = {"one": ["a one", "b two", "z"], "two": ["p", "X"]}, {"one": [(0, 1)], "two": [(0, 1)]}
+    together = find_all_leaks(sets, evaluation, pairs=pairs)
+    assert together == [find_leaks(dataset, evaluation, pairs=pairs) for dataset in sets]
+    assert [[(task.both, task.one) for task in report.tasks] for report in together] == [
+        [((0,), ()), ((), (1,))],
+        [((), (0,)), ((0,), ())],
+        [((), ()), ((), ())],
+    ]
 
 
 def test_without_leaks_drops_the_examples_and_is_other_data() -> None:

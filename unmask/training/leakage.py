@@ -81,18 +81,29 @@ def find_leaks(
     evaluation: texts by task. pairs: the positions in those texts of the pairs that the task scores; without them no leak is called
     one of both texts. Raises UnmaskError for a threshold outside (0, 1].
     """
+    return find_all_leaks([dataset], evaluation, threshold, pairs)[0]
+
+
+def find_all_leaks(
+    datasets: Sequence[DataSet],
+    evaluation: Mapping[str, Sequence[str]],
+    threshold: float = 0.8,
+    pairs: Mapping[str, Iterable[tuple[int, int]]] | None = None,
+) -> list[LeakReport]:
+    """As `find_leaks`, of several data sets. The texts of the tasks, which may be many, are prepared once for all sets."""
     if not 0 < threshold <= 1:
         raise UnmaskError(f"The threshold of near duplicates is above 0 and at most 1, not {threshold}.")
-    keys = [[fold(text) for text in example.texts] for example in dataset.examples]
-    trained = tuple(dict.fromkeys(key for row in keys for key in row if key))
-    places = {task: _places(texts) for task, texts in evaluation.items()}
-    scored = tuple(dict.fromkeys(key for place in places.values() for key in place))
-    matches = _matches(trained, scored, threshold)
-    tasks = tuple(
-        _task_leaks(dataset, keys, matches, task, texts, places[task], (pairs or {}).get(task, ()))
-        for task, texts in evaluation.items()
-    )
-    return LeakReport(dataset.name, dataset.revision, len(trained), len(keys), threshold, tasks)
+    keys = [[[fold(text) for text in example.texts] for example in dataset.examples] for dataset in datasets]
+    trained = [list(dict.fromkeys(key for row in rows for key in row if key)) for rows in keys]
+    tasks = [_task(name, texts, (pairs or {}).get(name, ())) for name, texts in evaluation.items()]
+    scored = tuple(dict.fromkeys(key for task in tasks for key in task.places))
+    matches = _matches(tuple(dict.fromkeys(key for of_set in trained for key in of_set)), scored, threshold)
+    reports = []
+    for dataset, rows, of_set in zip(datasets, keys, trained, strict=True):
+        mine = {key: matches[key] for key in of_set if key in matches}
+        leaks = tuple(_task_leaks(dataset, rows, mine, task) for task in tasks)
+        reports.append(LeakReport(dataset.name, dataset.revision, len(of_set), len(rows), threshold, leaks))
+    return reports
 
 
 def without_leaks(dataset: DataSet, report: LeakReport, pairs_only: bool = False) -> DataSet:
@@ -126,27 +137,28 @@ def fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold().translate(_FOLD)
 
 
-def _places(texts: Sequence[str]) -> dict[str, int]:
-    """Folded text -> where it stands first."""
+@dataclass(frozen=True)
+class _Task:
+    """A task as training texts are compared with it. places: folded text -> where it stands first. pairs: folded texts that it scores."""
+
+    name: str
+    texts: Sequence[str]
+    places: dict[str, int]
+    pairs: set[frozenset[str]]
+
+
+def _task(name: str, texts: Sequence[str], pairs: Iterable[tuple[int, int]]) -> _Task:
+    keys = [fold(text) for text in texts]
     places: dict[str, int] = {}
-    for place, text in enumerate(texts):
-        if key := fold(text):
+    for place, key in enumerate(keys):
+        if key:
             places.setdefault(key, place)
-    return places
+    return _Task(name, texts, places, {frozenset((keys[first], keys[second])) for first, second in pairs})
 
 
-def _task_leaks(
-    dataset: DataSet,
-    keys: list[list[str]],
-    matches: _Matches,
-    task: str,
-    texts: Sequence[str],
-    places: dict[str, int],
-    pairs: Iterable[tuple[int, int]],
-) -> TaskLeaks:
-    scored = {frozenset((fold(texts[first]), fold(texts[second]))) for first, second in pairs}
+def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task: _Task) -> TaskLeaks:
     here = {
-        key: {key_in_task: like for key_in_task, like in likes.items() if key_in_task in places}
+        key: {key_in_task: like for key_in_task, like in likes.items() if key_in_task in task.places}
         for key, likes in matches.items()
     }
     here = {key: likes for key, likes in here.items() if likes}
@@ -157,13 +169,14 @@ def _task_leaks(
         for column, key, text in zip(dataset.columns, row, example.texts, strict=True):
             if key in here and key not in leaks:
                 key_in_task, like = max(here[key].items(), key=lambda match: match[1])
-                leaks[key] = Leak(example.row, column, text, places[key_in_task], texts[places[key_in_task]], like)
-        if any(frozenset((x, y)) in scored for a, b in combinations(leaking, 2) for x in here[a] for y in here[b]):
+                place_in_task = task.places[key_in_task]
+                leaks[key] = Leak(example.row, column, text, place_in_task, task.texts[place_in_task], like)
+        if any(frozenset((x, y)) in task.pairs for a, b in combinations(leaking, 2) for x in here[a] for y in here[b]):
             both.append(place)
         elif leaking:
             one_text.append(place)
     seen = {key_in_task for likes in here.values() for key_in_task in likes}
-    return TaskLeaks(task, len(places), len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
+    return TaskLeaks(task.name, len(task.places), len(seen), tuple(leaks.values()), tuple(both), tuple(one_text))
 
 
 @lru_cache(maxsize=4)  # a study trains many models on the same rows, and this takes as long as a short training

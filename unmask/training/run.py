@@ -23,7 +23,7 @@ from unmask.models.provenance import hardware, versions
 from unmask.models.source import Source, lasting_name
 from unmask.training import processes
 from unmask.training.data import DataSet
-from unmask.training.leakage import find_leaks, without_leaks
+from unmask.training.leakage import find_all_leaks, without_leaks
 from unmask.training.lora import Coverage
 from unmask.training.recipe import Recipe, read_sets
 from unmask.training.records import (
@@ -280,9 +280,9 @@ def _require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:
 def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored]) -> tuple[list[DataSet], StageData]:
     """Data sets without the rows that occur in held-out tasks, and a record of each."""
     kept, seen = [], {}
-    for data in sets:
-        texts = {task: of_task for task, (of_task, _) in held_out.items()}
-        report = find_leaks(data, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
+    texts = {task: of_task for task, (of_task, _) in held_out.items()}
+    reports = find_all_leaks(sets, texts, pairs={task: pairs for task, (_, pairs) in held_out.items()})
+    for data, report in zip(sets, reports, strict=True):
         rest = without_leaks(data, report)
         leaks = {task.task: LeakCounts(exact=task.exact, near=task.near, pairs=len(task.both)) for task in report.tasks}
         say(
