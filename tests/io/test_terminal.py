@@ -19,6 +19,7 @@ from tests.messages import heard
 from tests.reporting.synthetic import Folder
 from unmask.evaluation.leader import KindLeader
 from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.training_gain import TrainingGain
 from unmask.evaluation.verdict import comparisons
 from unmask.io import terminal
 from unmask.io.terminal import progress_bar
@@ -72,6 +73,7 @@ TABLES: dict[str, Callable[[str, Found], RenderableType]] = {
     "advice": lambda name, found: tables.advice([KindLeader("sts", found[0][0].system, 0.5, (f"beats {name}",))], found[0]),
     "shared_readings": lambda name, _: tables.shared_readings({name: [name]}),
     "coverage_table": lambda name, _: tables.coverage_table(name, [coverage(name)]),  # type: ignore[list-item]
+    "gain_table": lambda name, _: tables.gain_table(gain(name), name),
     "recipe_table": lambda name, _: tables.recipe_table([(recipe(name), [name])]),  # type: ignore[list-item]
     "sheet of a study": lambda name, _: Sheet(name, (name, name), ((name, name),), name).rich(),
     "a table": lambda name, _: two(name),
@@ -81,6 +83,10 @@ TABLES: dict[str, Callable[[str, Found], RenderableType]] = {
 
 def coverage(name: str) -> SimpleNamespace:
     return SimpleNamespace(kind=name, adapted=1, present=2, parameters=3, trainable=4)
+
+
+def gain(name: str) -> TrainingGain:
+    return TrainingGain(kinds={name: "sts"}, untrained=name, scores={name: {name: 0.5}}, test=None, left_out={})
 
 
 def recipe(name: str) -> SimpleNamespace:
