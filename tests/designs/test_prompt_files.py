@@ -36,6 +36,23 @@ def test_the_standardised_library_has_the_same_prompts() -> None:
     assert standardised == {f"{name}-z": replace(design, zscore=True) for name, design in plain.items()}
 
 
+@pytest.mark.parametrize("library", ["prompts", "prompts-z"])
+def test_a_prompt_of_the_library_is_a_design_by_its_name(library: str) -> None:
+    for name, design in parse_designs(library).items():
+        assert Design.parse(name) == design and parse_designs(name) == {name: design}
+
+
+def test_a_prompt_of_a_file_goes_before_one_of_the_library(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        """
+        [topic]
+        template = 'Mine: "{text}":"'
+        """,
+    )
+    assert parse_designs(f"{file},subject")["topic"].prompt == 'Mine: "{text}":"'
+
+
 def test_a_file_stands_for_its_designs_under_their_names(tmp_path: Path) -> None:
     file = written(
         tmp_path,

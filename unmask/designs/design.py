@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from unmask.designs.presets import PRESETS, SETS
+from unmask.designs.presets import PRESETS, SETS, design_named
 from unmask.designs.prompt_files import members
 from unmask.designs.prompt_names import Prompts, averaged, name_of, prompts_of, split
 from unmask.designs.prompts import find_prompt
@@ -210,8 +210,11 @@ class Design:
 
     @classmethod
     def parse(cls, name: str) -> Design:
-        """The design with this readable name, or this preset (`prompteol`, `echo`, ...). Raises UnmaskError for any other name."""
-        name = PRESETS[name].design if name in PRESETS else name
+        """The design with this readable name, this preset (`echo`), or this prompt of the library (`topic-z`).
+
+        Raises UnmaskError for any other name.
+        """
+        name = design_named(name)
         parts = split(name, "/")
         if len(parts) == 1:
             raise unknown("design", name, PRESETS)

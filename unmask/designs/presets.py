@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from unmask.designs.prompt_files import LIBRARY, members
 
@@ -141,3 +142,16 @@ SETS: dict[str, DesignSet] = {
         standardised=True,
     ),
 }
+
+
+def design_named(name: str) -> str:
+    """The readable name of the design of a preset, or of a prompt of the sets `prompts` and `prompts-z`. Any other name is its own."""
+    if name in PRESETS:
+        return PRESETS[name].design
+    return name if "/" in name else _prompts_of_sets().get(name, name)
+
+
+@cache
+def _prompts_of_sets() -> dict[str, str]:
+    members = (member.partition("=") for name in ("prompts", "prompts-z") for member in SETS[name].designs)
+    return {label: design for label, _, design in members}
