@@ -27,12 +27,13 @@ from unmask.probing.routing.record import read_record
 from unmask.studies.results import read_results
 from unmask.studies.routers import anchor as anchoring
 from unmask.studies.routers import builder as building
-from unmask.studies.routers.analysis import best_information, distinct_and_good, information, rows_of
+from unmask.studies.routers.analysis import best_information, distinct_and_good, information, noise_of, rows_of
 from unmask.studies.routers.anchor import prototype_accuracy
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.conclusion import conclusion
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
 from unmask.studies.routers.contest import decide, most_distinct
+from unmask.studies.routers.contrast import Contrast, of_items, seed_noise
 from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
 from unmask.studies.routers.paper_claims import verdicts
 from unmask.studies.routers.plan import LessonSource, load_plan, scales
@@ -175,6 +176,34 @@ def test_a_seed_that_differs_widens_the_interval() -> None:
     assert np.ptp(unsteady.interval) > 2 * np.ptp(steady.interval) and unsteady.p > steady.p
 
 
+def test_three_seeds_find_hardly_more_false_differences_than_they_should() -> None:
+    """Equal configurations whose seeds differ far more than their items: a test that trusts three seeds finds 2 % at 0.0025."""
+    random, pairs = np.random.default_rng(0), 20
+    found = alone = 0
+    for _ in range(200):
+        tables = [random.normal(0, 1, (3, 1)) + random.normal(0, 1, 80) for _ in range(pairs)]
+        contrasts = [of_items(table, "responses") for table in tables]
+        pooled = seed_noise({"gain": contrast} for contrast in contrasts if contrast)["gain"]
+        found += sum(contrast.test(pooled).p < 0.0025 for contrast in contrasts if contrast)
+        alone += sum(contrast.test(contrast.seeds).p < 0.0025 for contrast in contrasts if contrast)
+    assert found / (200 * pairs) < 0.005 < 0.01 < alone / (200 * pairs)
+
+
+def test_a_difference_within_each_seed_is_found_though_seeds_differ() -> None:
+    random = np.random.default_rng(0)
+    seeds = random.normal(0, 1, (3, 1))  # what a seed does to both configurations
+    a, b = (seeds + random.normal(0, 0.02, (3, 80)) + better for better in (0.1, 0.0))
+    contrast = of_items(a - b, "responses")
+    assert contrast is not None and contrast.test(contrast.seeds).p < 1e-3
+    assert of_items(a[:, :5] - b[:, :5], "tasks") is None
+
+
+def test_the_seed_noise_is_pooled_by_degrees_of_freedom() -> None:
+    two, four = Contrast((0.0, 2.0), 0.1, 9, "x"), Contrast((0.0, 0.0, 0.0, 4.0), 0.1, 9, "x")
+    assert seed_noise([{"gain": two}, {"gain": four}])["gain"] == pytest.approx(((2 * 1 + 4 * 3) / 4, 4))
+    assert two.test((8.0, 4)).p > two.test(two.seeds).p == two.test((0.1, 4)).p
+
+
 def test_distinct_routing_is_correlated_over_configurations() -> None:
     names = ["balance pass 1", "balance step 1", "from prototypes", "layer routers", "final router", "by text so far"]
     values = {name: (0.1 * place, 0.2, 0.3 + 0.02 * place) for place, name in enumerate([STANDARD, *names])}
@@ -212,7 +241,8 @@ def test_the_contest_is_with_the_most_distinct_rival_and_says_who_is_better() ->
         STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.6, 0.2, 0.4), "soft": (0.4, 0.2, 0.4), OWN: (0.9, 0.2, 0.4),
     })  # fmt: skip
     assert most_distinct(rows_of(cells, bases)) == "layer routers"
-    contest = decide("layer routers", {name: cells[name] for name in (OWN, "layer routers")}, bases)
+    fresh = {name: cells[name] for name in (OWN, "layer routers")}
+    contest = decide("layer routers", fresh, bases, noise_of(cells, bases))
     assert contest.seeds == 3 and contest.tests["information"].difference > 0.2
     words = " ".join(conclusion({row.name: row for row in rows_of(cells, bases)}, {}, contest))
     assert "Distinct routing: our own structure is better" in words

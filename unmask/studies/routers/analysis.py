@@ -15,14 +15,13 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from unmask.statistics.paired import PairedTest, holm, wilcoxon, with_holm
+from unmask.statistics.paired import PairedTest, holm, with_holm
 from unmask.statistics.rank_correlation import FEWEST, RankCorrelation, rank_correlation
 from unmask.statistics.routing.information import joint_of_texts, normalised_information
 from unmask.statistics.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
-from unmask.statistics.training_seeds import seed_test
-from unmask.statistics.variance_sources import t_of_sources
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.configurations import CONFIGURATIONS, OTHERS_ROUTER, STANDARD, Yardstick, reference_of
+from unmask.studies.routers.contrast import Contrast, SeedNoise, of_items, seed_noise
 
 RESAMPLES = 1000
 Shares = Float[NDArray[Any], "text point expert"]
@@ -56,16 +55,32 @@ class Row:
 
 def rows_of(cells: Cells, bases: Bases) -> list[Row]:
     """The rows of all configurations that were measured. The tests of a yardstick are one family."""
-    tests = {
-        name: differences(name, reference, cells, bases)
-        for name in cells
-        if (reference := reference_of(name)) in cells and reference != name
-    }
+    contrasts = _contrasts_of_all(cells, bases)
+    noise = seed_noise(contrasts.values())
+    tests = {name: _tested(own, noise) for name, own in contrasts.items()}
     for yardstick in get_args(Yardstick):
         family = [name for name in tests if yardstick in tests[name]]
         for name, test in zip(family, with_holm([tests[name][yardstick] for name in family]), strict=True):
             tests[name][yardstick] = test
     return [_row(name, cells, bases, tests.get(name, {})) for name in cells]
+
+
+def noise_of(cells: Cells, bases: Bases) -> SeedNoise:
+    """How much differences change from seed to seed, over all configurations of a study."""
+    return seed_noise(_contrasts_of_all(cells, bases).values())
+
+
+def _contrasts_of_all(cells: Cells, bases: Bases) -> dict[str, dict[Yardstick, Contrast]]:
+    """Each configuration against its reference."""
+    return {
+        name: contrasts(name, reference, cells, bases)
+        for name in cells
+        if (reference := reference_of(name)) in cells and reference != name
+    }
+
+
+def _tested(contrasts: Mapping[Yardstick, Contrast], noise: SeedNoise) -> dict[Yardstick, PairedTest]:
+    return {yardstick: contrast.test(noise.get(yardstick, contrast.seeds)) for yardstick, contrast in contrasts.items()}
 
 
 def _row(name: str, cells: Cells, bases: Bases, tests: dict[Yardstick, PairedTest]) -> Row:
@@ -82,24 +97,29 @@ def _row(name: str, cells: Cells, bases: Bases, tests: dict[Yardstick, PairedTes
     return Row(name, len(own), distinct, best, points, strength, gain, scores, tests)
 
 
-def differences(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Yardstick, PairedTest]:
-    """Tests of one configuration against another, by yardstick, not corrected. Only what both have, on the same texts, is compared.
+def differences(name: str, reference: str, cells: Cells, bases: Bases, noise: SeedNoise) -> dict[Yardstick, PairedTest]:
+    """Tests of one configuration against another, by yardstick, not corrected. noise: of the study, see `noise_of`."""
+    return _tested(contrasts(name, reference, cells, bases), noise)
 
-    I(D;E) is compared on other texts too.
+
+def contrasts(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Yardstick, Contrast]:
+    """How one configuration differs from another, by yardstick. Only what both have, on the same texts and seeds, is compared.
+
+    I(D;E) is compared on other texts too. With one seed nothing is compared.
     """
     pairs = [(cells[name][seed], cells[reference][seed]) for seed in cells[name] if seed in cells[reference]]
     domains = CONFIGURATIONS[name].domains
     same_texts = CONFIGURATIONS[reference].domains == domains
-    tests: dict[Yardstick, PairedTest | None] = {}
+    found: dict[Yardstick, Contrast | None] = {}
     if len(pairs) < _SEEDS:
         return {}
     if all(cell.shares is not None for pair in pairs for cell in pair):
-        tests["information"] = _information_test(pairs, same_texts)
-        tests["routing"] = _paired([(_scores(a, "routing"), _scores(b, "routing")) for a, b in pairs])
+        found["information"] = _information_contrast(pairs, same_texts)
+        found["routing"] = of_items(np.stack([_scores(a, "routing") - _scores(b, "routing") for a, b in pairs]), "tasks")
     if same_texts:
-        gain = _paired([(_gain(a, bases[domains]), _gain(b, bases[domains])) for a, b in pairs])
-        tests["gain"] = replace(gain, unit="items") if gain else None
-    return {yardstick: test for yardstick, test in tests.items() if test is not None}
+        gains = [_gain(a, bases[domains]) - _gain(b, bases[domains]) for a, b in pairs]
+        found["gain"] = of_items(np.stack(gains), "responses")
+    return {yardstick: contrast for yardstick, contrast in found.items() if contrast is not None}
 
 
 def _gain(cell: Cell, base: Cell) -> NDArray[np.float64]:
@@ -109,18 +129,6 @@ def _gain(cell: Cell, base: Cell) -> NDArray[np.float64]:
 
 def _scores(cell: Cell, design: str) -> NDArray[np.float64]:
     return 100 * np.array([cell.scores[design][task] for task in sorted(cell.scores[design])])
-
-
-def _paired(pairs: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> PairedTest | None:
-    """The test of `seed_test`, where seeds differ; else Wilcoxon's on the units. None for fewer units than a test needs."""
-    a, b = (_collapsed(np.stack(side)) for side in zip(*pairs, strict=True))
-    if a.shape[-1] < 6:
-        return None
-    return wilcoxon(a, b) if a.ndim == b.ndim == 1 else seed_test(a, b).test
-
-
-def _collapsed(table: Float[NDArray[np.float64], "seed unit"]) -> NDArray[np.float64]:
-    return table[0] if len(table) == 1 or bool((table == table[0]).all()) else table
 
 
 @lru_cache(maxsize=4096)
@@ -161,18 +169,15 @@ def _by_point(
     return np.asarray(normalised_information(joint_of_texts(shares, labels, weights)) / most)
 
 
-def _information_test(pairs: Sequence[tuple[Cell, Cell]], same_texts: bool) -> PairedTest:
-    """t of the mean difference. Its variance is that over texts (bootstrap, the same texts for both) plus that over seeds."""
+def _information_contrast(pairs: Sequence[tuple[Cell, Cell]], same_texts: bool) -> Contrast:
+    """The variance over texts is that of a bootstrap, with the same texts for both."""
     samples, values = [], []
     for pair in pairs:
         sides = [_side(cell, 0 if same_texts else side) for side, cell in enumerate(pair)]
         samples.append(sides[0][0] - sides[1][0])
         values.append(sides[0][1] - sides[1][1])
     over_texts = float(np.mean(samples, axis=0).var(ddof=1))
-    texts, seeds = len(pairs[0][0].labels), len(values)
-    over_seeds = float(np.var(values, ddof=1)) / seeds if seeds > 1 else 0.0
-    sources = [(over_texts, texts - 1), (over_seeds, max(1, seeds - 1))]
-    return t_of_sources(float(np.mean(values)), sources, texts, "texts (bootstrap) and seeds")
+    return Contrast(tuple(values), over_texts, len(pairs[0][0].labels), "texts (bootstrap)")
 
 
 @lru_cache(maxsize=4096)

@@ -10,6 +10,7 @@ from unmask.statistics.paired import PairedTest, with_holm
 from unmask.studies.routers.analysis import Bases, Row, differences, tests_as_json
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, Yardstick
+from unmask.studies.routers.contrast import SeedNoise
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ def most_distinct(rows: Iterable[Row]) -> str | None:
     return max(rivals, key=lambda row: row.information or 0.0).name if rivals else None
 
 
-def decide(best: str, fresh: Mapping[str, Mapping[int, Cell]], bases: Bases) -> Contest:
-    """The contest, from cells of both on fresh seeds."""
-    tests = differences(OWN, best, fresh, bases)
+def decide(best: str, fresh: Mapping[str, Mapping[int, Cell]], bases: Bases, noise: SeedNoise) -> Contest:
+    """The contest, from cells of both on fresh seeds. noise: of the study, since two configurations say little of it."""
+    tests = differences(OWN, best, fresh, bases, noise)
     corrected = dict(zip(tests, with_holm(list(tests.values())), strict=True))
     return Contest(best, len(fresh[OWN]), corrected)

@@ -17,6 +17,7 @@ from unmask.models.loading import Source, load_language_model, pick_device
 from unmask.models.source import lasting_name
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
+from unmask.studies.routers.analysis import noise_of
 from unmask.studies.routers.anchor import find_anchor
 from unmask.studies.routers.builder import Builder
 from unmask.studies.routers.cell import Cell, Measuring
@@ -108,7 +109,7 @@ def _contest(plan: RoutersPlan, measured: Measured, builder: Builder, measuring:
     if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
         return None
     fresh = {name: {seed: _cell(name, seed, builder, measuring) for seed in plan.fresh_seeds} for name in (OWN, best)}
-    return decide(best, fresh, measured.bases)
+    return decide(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))
 
 
 def _write(
