@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,40 @@ def test_what_cannot_be_used_is_left_out_and_counted(read: Read) -> None:
     assert read(two, negatives=3).skipped == {"too few negatives": 5}
 
 
+def test_every_negative_is_drawn_equally_often(read: Read) -> None:
+    """Also where nearly all texts have the label of the anchor, and in the middle of the sorted labels."""
+    sizes = {"a": 2, "b": 40, "c": 3}
+    rows = [{"text": f"{label}{number}", "label": label} for label, size in sizes.items() for number in range(size)]
+    found = Counter(
+        example.texts[2] for seed in range(50) for example in read(rows, seed).examples if example.texts[0][0] == "b"
+    )
+    assert set(found) == {"a0", "a1", "c0", "c1", "c2"} and min(found.values()) > 300 and max(found.values()) < 500
+
+
+def test_a_rare_label_costs_no_time(read: Read) -> None:
+    """Draws that fall on the anchor's own label would be repeated thousands of times for each text."""
+    rows = [{"text": f"text {number}", "label": "rare" if number < 3 else "usual"} for number in range(10_000)]
+    begun = time.process_time()
+    assert len(read(rows, negatives=3).examples) == 10_000
+    assert time.process_time() - begun < 20
+
+
+def test_half_a_character_is_a_text_like_any_other(read: Read) -> None:
+    found = read([*ROWS, {"text": "half a \ud83d character", "label": "label 0"}])
+    assert "half a \ud83d character" in {example.texts[0] for example in found.examples}
+    assert found.revision != read(ROWS).revision
+
+
+def test_few_texts_of_a_label_fill_a_batch_without_negatives(read: Read) -> None:
+    rows = [{"text": f"text {number}", "label": "spam" if number < 40 else "ham"} for number in range(1000)]
+    with pytest.raises(UnmaskError, match=r"lower the batch, or set data.set.negatives = 0, because labels with few texts"):
+        contrastive_schedule([read(rows)], 30, 64, 0)
+    assert len(contrastive_schedule([read(rows, negatives=0)], 30, 64, 0)) == 30 * 64
+    pairs = [{"anchor": f"a {number}", "positive": "the same"} for number in range(64)]
+    with pytest.raises(UnmaskError, match=r"without repeating a text: lower the batch\.$"):
+        contrastive_schedule([read(pairs)], 1, 64, 0)
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
@@ -116,6 +151,18 @@ def test_labels_are_known_by_their_columns_or_named(read: Read) -> None:
         read([{"text": "a", "intent": "x"}])
     with pytest.raises(ValidationError, match="a label goes with a text, and not with anchor, negative_1"):
         DataSource(path="x", columns={"label": "a", "anchor": "b", "negative_1": "c"})
+
+
+def test_labels_of_a_pair_are_no_classes(read: Read) -> None:
+    """The first column of a pair, named as the text, must not turn entailment into a class."""
+    inference = [{"premise": row["text"], "hypothesis": "b", "label": row["label"]} for row in ROWS]
+    with pytest.raises(UnmaskError, match=r'not that of labels.*columns = \{text = "premise", label = "label"\}'):
+        read(inference, columns={"text": "premise"})
+    assert read(inference, columns={"text": "premise", "label": "label"}).examples[0].classes
+    assert not read(inference).examples[0].classes
+    both = [{"text": "t", **row} for row in inference]
+    with pytest.raises(UnmaskError, match="none of these pairs of columns"):
+        read(both, columns={"negative": "hypothesis"})
 
 
 def test_labels_are_part_of_the_revision(read: Read) -> None:

@@ -7,9 +7,9 @@ loss leaves out every candidate of the anchor's class.
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,16 +31,27 @@ class _Labelled:
 def read_related(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """The pairs or triples of a source; or pairs that are made of its texts with labels. Raises UnmaskError with file and line.
 
-    A source has labels if the recipe names a column `label`, or if there are columns `text` and `label` and none of a pair.
+    A source has labels if the recipe names a column `label`, or if there are columns `text` and `label` and none of a pair, and it names no
+    other column for the texts.
     """
     file, table = read_table(source, root)
-    if _has_labels(source, table[0][1]):
+    if _has_labels(source, file, table[0][1]):
         return _labelled_pairs(name, source, file, table, seed)
     return pairs_of(name, source, file, table, seed)
 
 
-def _has_labels(source: DataSource, row: Row) -> bool:
-    return "label" in source.columns or ({"text", "label"} <= row.keys() and pair_columns(row) is None)
+def _has_labels(source: DataSource, file: Path, row: Row) -> bool:
+    if "label" in source.columns:
+        return True
+    if not {"text", "label"} <= row.keys() or pair_columns(row) is not None:
+        return False
+    if "text" in source.columns:  # the label beside it may be one of a pair, such as entailment
+        text = source.columns["text"]
+        raise UnmaskError(
+            f"{file}: the recipe names the column of texts and not that of labels. If '{text}' belongs to a class in the column 'label', "
+            f'name both: columns = {{text = "{text}", label = "label"}}.'
+        )
+    return pair_columns(dict.fromkeys(source.columns.get(column, column) for column in row)) is None
 
 
 def _labelled_pairs(name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int) -> DataSet:
@@ -77,35 +88,32 @@ def _distinct(file: Path, table: Sequence[tuple[int, Row]], skipped: Counter[str
 
 
 def _examples(name: str, rows: Sequence[_Labelled], wanted: int, seed: int, skipped: Counter[str]) -> Iterator[Example]:
-    label_of = {row.text: row.label for row in sorted(rows, key=lambda row: row.text)}
-    texts = list(label_of)
-    by_label: dict[str, list[str]] = defaultdict(list)
-    for text, label in label_of.items():
-        by_label[label].append(text)
-    numbers = {label: number for number, label in enumerate(sorted(by_label))}
+    ordered = sorted(rows, key=lambda row: (row.label, row.text))
+    texts = [row.text for row in ordered]
+    labels = [row.label for row in ordered]
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    groups = {label: range(bisect_left(labels, label), bisect_right(labels, label)) for label in numbers}
     for row in rows:
-        same = by_label[row.label]
-        if len(same) == 1:
+        group = groups[row.label]
+        if len(group) == 1:
             skipped["the only text of its label"] += 1
-        elif len(texts) - len(same) < wanted:
+        elif len(texts) - len(group) < wanted:
             skipped["too few negatives"] += 1
         else:
-            generator = random.Random(f"{seed}:{name}:{row.text}")
-            drawn = (_another(same, row.text, generator), *_others(texts, label_of, row.label, wanted, generator))
-            yield Example(row.row, (row.text, *drawn), tuple(numbers[label_of[text]] for text in (row.text, *drawn)))
+            # of bytes, because a text of a file may hold half a surrogate pair, which has no UTF-8
+            generator = random.Random(f"{seed}:{name}:{row.text}".encode("utf-8", "surrogatepass"))
+            own = bisect_left(texts, row.text, group.start, group.stop)
+            places = own, _inside(group, own, generator), *_outside(group, len(texts), wanted, generator)
+            yield Example(row.row, tuple(texts[place] for place in places), tuple(numbers[labels[place]] for place in places))
 
 
-def _another(texts: Sequence[str], text: str, generator: random.Random) -> str:
-    """One of some sorted texts, but not this one."""
-    place = generator.randrange(len(texts) - 1)
-    return texts[place + (place >= bisect_left(texts, text))]
+def _inside(group: range, own: int, generator: random.Random) -> int:
+    """A place of a group, but not this one."""
+    place = group.start + generator.randrange(len(group) - 1)
+    return place + (place >= own)
 
 
-def _others(texts: Sequence[str], label_of: Mapping[str, str], label: str, wanted: int, generator: random.Random) -> list[str]:
-    """Texts of other labels, no text twice."""
-    drawn: dict[str, None] = {}
-    while len(drawn) < wanted:
-        text = generator.choice(texts)
-        if label_of[text] != label:
-            drawn[text] = None
-    return list(drawn)
+def _outside(group: range, count: int, wanted: int, generator: random.Random) -> list[int]:
+    """Different places of a list of `count` that are not in a group of it."""
+    drawn = generator.sample(range(count - len(group)), wanted)
+    return [place + len(group) * (place >= group.start) for place in drawn]

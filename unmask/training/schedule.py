@@ -83,9 +83,17 @@ class _Stream:
             if len(taken) == self.batch:
                 self.waiting.extendleft(reversed(again))
                 return taken
+        few = f", or set data.{self.data.name}.negatives = 0, because labels with few texts repeat them as negatives"
         raise UnmaskError(
-            f"Data set '{self.data.name}' cannot fill a batch of {self.batch} without repeating a text: lower the batch."
+            f"Data set '{self.data.name}' cannot fill a batch of {self.batch} without repeating a text: lower the batch"
+            + (few if _draws_negatives(self.data) else "")
+            + "."
         )
+
+
+def _draws_negatives(data: DataSet) -> bool:
+    """Whether negatives were drawn from texts with labels."""
+    return bool(data.examples[0].classes) and len(data.columns) > 2
 
 
 def _in_groups(order: Sequence[int], size: int, neighbours: Neighbours) -> Iterator[int]:
