@@ -18,7 +18,8 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.studies.embedders.contrast import Scored, contrast
-from unmask.studies.embedders.plan import STUDIES, load_plan, scales
+from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
+from unmask.studies.embedders.run import EmbeddersRecord
 from unmask.studies.results import read_results
 from unmask.training.recipe import Recipe, load_recipe
 
@@ -249,5 +250,22 @@ def test_another_study_needs_another_folder(whole: tuple[str, Path]) -> None:
 def test_models_that_are_made_in_another_way_need_another_folder(whole: tuple[str, Path]) -> None:
     study, folder = whole
     [name, *_] = load_plan(study, "smoke").made
-    done = CliRunner().invoke(app, command(study, folder, "--set", f"made.{name}.seeds=[9]"))
+    done = CliRunner().invoke(app, command(study, folder, "--set", f'made.{name}.settings=["evaluation.compared=[1]"]'))
     assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_seeds_of_a_model_can_be_added_and_its_recipe_stays(study: str, tmp_path: Path) -> None:
+    """A seed has a model of its own, so another number of seeds is the same study."""
+    made = load_plan(study, "smoke").made
+
+    def record(made: dict[str, Making], scale: str = "smoke") -> EmbeddersRecord:
+        return EmbeddersRecord(model="pico", study=study, scale=scale, made=made)
+
+    [name, making] = next(iter(made.items()))
+    changes = ({"seeds": (0, 1, 2)}, {"settings": ("head.queries=1",)}, {"design": "causal/plain/mean"}, {"of": "other"})
+    more, *others = ({**made, name: making.model_copy(update=change)} for change in changes)
+    before = record(made)
+    assert record(more).is_same(before, tmp_path) and before.is_same(record(more), tmp_path)
+    assert not any(record(other).is_same(before, tmp_path) for other in others)
+    assert not record(made, "small").is_same(before, tmp_path)

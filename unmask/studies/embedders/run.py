@@ -31,7 +31,7 @@ from unmask.tasks.task import Task
 
 
 class EmbeddersRecord(RunRecord):
-    """The content of `study.json`: the base model, and how the models of the study are made. Models may be added later."""
+    """The content of `study.json`: the base model, and how the models of the study are made. Models and seeds may be added later."""
 
     base: str = Field(alias="model")
     study: str = ""
@@ -39,9 +39,14 @@ class EmbeddersRecord(RunRecord):
     made: dict[str, Making]
 
     def is_same(self, before: RunRecord, folder: Path) -> bool:
-        """Whether an earlier run had the same base model and scale, and made the models that both have in the same way."""
+        """Whether an earlier run had the same base model and scale, and made the models that both have in the same way.
+
+        Seeds may differ: each has a model of its own.
+        """
         assert isinstance(before, EmbeddersRecord)
-        common = {name: before.made.get(name, making) for name, making in self.made.items()}
+        common = {
+            name: before.made.get(name, making).model_copy(update={"seeds": making.seeds}) for name, making in self.made.items()
+        }
         return super().is_same(before.model_copy(update={"made": common}), folder)
 
 
