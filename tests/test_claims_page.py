@@ -38,18 +38,38 @@ def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyP
     assert claims.stale("moee", result) == [first.id]
 
 
+@pytest.mark.parametrize(
+    ("measured", "counted", "said"),
+    [({"gemma3-270m": 2, "smollm2": 1}, "smollm2", "1 confirmed, "), ({"a": 1, "b": 2}, "b", "2 confirmed, ")],
+)
+def test_one_result_of_a_study_is_counted(
+    measured: dict[str, int], counted: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the first model of the plan, whatever it is called and how much it measured; else the one that measured most."""
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    planned = claims.planned("pooling-and-attention")
+    for model, number in measured.items():
+        found = [Finding(claim=claim, tests=(), verdict="confirmed") for claim in planned[:number]]
+        found += [Finding(claim=claim, tests=(), verdict="not measured") for claim in planned[number:]]
+        content = made(study="pooling-and-attention", model=model, claims=[one.model_dump(mode="json") for one in found])
+        (tmp_path / f"pooling-and-attention-{model}.json").write_text(json.dumps(content))
+    [headline] = [line for line in claims.page().splitlines() if line.startswith("**")]
+    assert said in headline and headline.endswith(f"one result is counted: Pooling and Attention on {counted}.")
+
+
 def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "RESULTS", tmp_path / "measured")
     monkeypatch.setattr(claims, "PAGE", tmp_path / "claims.md")
     found = [Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json") for claim in claims.planned("moee")]
     of_run = made(model="some/where/mixture", command="unmask reproduce moee", claims=found, versions={"torch": "2"})
-    content = {**of_run, "cells": {"a": 1}, "plan": {"a": 1}}
+    content = {**of_run, "cells": {"a": 1}, "plan": {"a": 1}, "base_weights": "c2eb", "dtype": "bfloat16"}
     file = tmp_path / "results.json"
     file.write_text(json.dumps(content))
     (tmp_path / "report.md").write_text("# Tables\n")
     claims.main([str(file)])
     kept = json.loads((tmp_path / "measured" / "moee-mixture.json").read_text())
     assert kept["model"] == "mixture" and "cells" not in kept
+    assert (kept["base_weights"], kept["dtype"], kept["scale"]) == ("c2eb", "bfloat16", "small")
     assert StudyResults.model_validate(kept) == StudyResults.model_validate({**of_run, "model": "mixture"}), (
         "`unmask report` reads it"
     )
@@ -57,7 +77,7 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
     assert (tmp_path / "measured" / "moee-mixture.md").read_text() == "# Tables\n"
     assert "On mixture, torch 2; [all tables](measured/moee-mixture.md)." in page and "unmask reproduce moee" in page
     assert all(claim.says in page for claim in claims.planned("llm2vec")), "claims without a result are listed too"
-    file.write_text(json.dumps({**content, "command": "unmask reproduce moee --scale smoke"}))
+    file.write_text(json.dumps({**content, "scale": "smoke"}))
     with pytest.raises(SystemExit, match="smoke scale"):
         claims.main([str(file)])
     file.write_text(json.dumps({**content, "finished": False}))

@@ -11,14 +11,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from unmask.studies.claims.claim import Claim, Finding
 from unmask.studies.claims.page import claims_sheet, counts, summary
-from unmask.studies.embedders.plan import STUDIES, load_plan
+from unmask.studies.embedders.plan import STUDIES, EmbeddersPlan, load_plan
 from unmask.studies.results import StudyResults
+from unmask.studies.routers.plan import RoutersPlan
 from unmask.studies.routers.plan import load_plan as load_routers
+from unmask.studies.self_moe.plan import StudyPlan
 from unmask.studies.self_moe.plan import load_plan as load_self_moe
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
@@ -32,6 +35,8 @@ PAPERS: Final = {
     "routers": "Router configurations",
 }
 _KEPT: Final = (
+    "base_weights",
+    "dtype",
     "scores",
     "configurations",
     "correlations",
@@ -53,20 +58,31 @@ makes [a page with a plot of each claim](report.md#the-claims-of-a-study). A ver
 """
 
 
+def plan_of(study: str) -> EmbeddersPlan | RoutersPlan | StudyPlan:
+    """The plan of a study, as it is now."""
+    if study == "routers":
+        return load_routers("small")
+    return load_self_moe("small") if study == "self-moe" else load_plan(study, "small")
+
+
 def planned(study: str) -> Sequence[Claim]:
     """The claims of a study, as its plan has them now."""
-    if study == "routers":
-        return load_routers("small").claims
-    return load_self_moe("small").claims if study == "self-moe" else load_plan(study, "small").claims
+    return plan_of(study).claims
 
 
 def results() -> dict[str, list[dict[str, Any]]]:
-    """The results of each study, by the name of the file."""
+    """The results of each study. The one that counts is the first: that of the first model of the plan, else the one that measured most."""
     known: dict[str, list[dict[str, Any]]] = {study: [] for study in PAPERS}
     for file in sorted(RESULTS.glob("*.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
         known[content["study"]].append(content)
-    return known
+    return {study: sorted(of_study, key=partial(_rank, study)) for study, of_study in known.items()}
+
+
+def _rank(study: str, result: dict[str, Any]) -> tuple[bool, int]:
+    """Less for a result that counts more."""
+    measured = sum(finding.verdict not in ("not measured", "not testable here") for finding in findings(result))
+    return result["model"] != Path(plan_of(study).models[0]).name, -measured
 
 
 def findings(result: dict[str, Any]) -> list[Finding]:
@@ -95,9 +111,11 @@ def page() -> str:
 
 
 def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    """How many claims there are of each verdict. A claim counts with the first result of its study."""
+    """How many claims there are of each verdict. A claim counts with one result of its study, the first."""
     every = [finding for study in PAPERS for finding in _first(study, known[study])]
-    yield f"**{counts(every)}** For each paper, what was refuted or stays open comes first.\n"
+    models = ", ".join(f"{title} on {known[study][0]['model']}" for study, title in PAPERS.items() if known[study])
+    yield f"**{counts(every)}** Of each paper, one result is counted: {models or 'there is none yet'}.\n"
+    yield "For each paper, what was refuted or stays open comes first.\n"
 
 
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:

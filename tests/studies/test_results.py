@@ -22,8 +22,9 @@ TABLE = Sheet("Scores", ("", "sts"), (("a", "1.0"),), "A note.")
 def results_of(folder: Path) -> ResultsFile:
     record = RunRecord(base="pico", base_weights="1")
     return ResultsFile(
-        folder, record, torch.device("cpu"), study="moee", paper="MoEE", command="unmask reproduce moee", data={"sts": "1"}
-    )
+        folder, record, torch.device("cpu"), study="moee", paper="MoEE", command="unmask reproduce moee", scale="small",
+        data={"sts": "1"},
+    )  # fmt: skip
 
 
 def write(folder: Path, numbers: dict[str, object], finished: bool = True) -> dict[str, object]:
@@ -38,7 +39,8 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     read = read_results(tmp_path)
     assert list(read.claims) == made_findings() and read.tables == (TABLE,)
     assert (read.study, read.paper, read.model, read.data) == ("moee", "MoEE", "pico", {"sts": "1"})
-    assert not read.finished and not read.smoke and read.hardware.startswith("cpu") and "torch" in read.versions
+    assert not read.finished and not read.smoke and read.scale == "small"
+    assert read.hardware.startswith("cpu") and "torch" in read.versions
     assert set(StudyResults.model_fields) <= set(content)
 
 

@@ -55,7 +55,7 @@ def self_moe(
             return write_report(findings, place, name, plan)
 
         command = _command("self-moe", scale, name, settings, data, options.dtype)
-        return sheets(study(plan, options.source(name), root_of(data), folder, write, callbacks, command))
+        return sheets(study(plan, options.source(name), root_of(data), folder, write, callbacks, command, scale))
 
     _each(model or plan.models, output, run)
 
@@ -91,7 +91,7 @@ def routers(
 
         source = replace(options.source(name), attn_implementation=plan.attn_implementation)
         command = _command("routers", scale, name, settings, data, options.dtype)
-        return sheets(study(plan, source, root, tasks, folder, write, callbacks, command))
+        return sheets(study(plan, source, root, tasks, folder, write, callbacks, command, scale))
 
     _each(model or plan.models, output, run)
 

@@ -19,9 +19,9 @@ RECORD: Final = "study.json"
 class StudyResults(BaseModel):
     """What every study says of itself. Each study adds numbers of its own to the file; they are ignored here.
 
-    paper: what is studied. model: the base model. command: what started the run. finished: whether all of the plan was measured. claims:
-    with their verdicts. tables: those of the report, without the one of claims. data: what was measured on, each with its revision.
-    date: when these results were first written, as YYYY-MM-DD.
+    paper: what is studied. model: the base model. command: what started the run. scale: of its plan. finished: whether all of the plan
+    was measured. claims: with their verdicts. tables: those of the report, without the one of claims. data: what was measured on, each
+    with its revision. date: when these results were first written, as YYYY-MM-DD.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -30,6 +30,7 @@ class StudyResults(BaseModel):
     paper: str
     model: str
     command: str
+    scale: str
     finished: bool
     claims: tuple[Finding, ...]
     tables: tuple[Sheet, ...]
@@ -46,7 +47,7 @@ class StudyResults(BaseModel):
     @property
     def smoke(self) -> bool:
         """Whether the run was of the smoke scale, which says nothing of a claim."""
-        return "--scale smoke" in self.command
+        return self.scale == "smoke"
 
     @classmethod
     def of(cls, content: Any, file: Path) -> StudyResults:

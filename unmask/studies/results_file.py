@@ -21,7 +21,8 @@ from unmask.studies.sheet import Sheet
 class ResultsFile:
     """The results of a study while it runs. What an earlier run left is kept in mind: the same results keep their date.
 
-    study: its name. paper: what is studied. command: what started the run. data: what is measured on, each with its revision.
+    study: its name. paper: what is studied. command: what started the run. scale: of its plan. data: what is measured on, each with its
+    revision.
     """
 
     def __init__(
@@ -33,11 +34,12 @@ class ResultsFile:
         study: str,
         paper: str,
         command: str,
+        scale: str,
         data: Mapping[str, str],
     ) -> None:
         self._file = folder / RESULTS
         self._settings = record.as_json()
-        self._about = {"study": study, "paper": paper, "command": command, "data": dict(data)}
+        self._about = {"study": study, "paper": paper, "command": command, "scale": scale, "data": dict(data)}
         self._computed = {"versions": versions(), "hardware": hardware(device)}
         self._before = _read(self._file)
 

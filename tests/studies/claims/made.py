@@ -59,6 +59,7 @@ def made(**changed: Any) -> dict[str, Any]:
         "paper": f"A paper {SCRIPT}",
         "model": "/somewhere/base & model",
         "command": "unmask reproduce moee --scale small -m 'base & model' -o moee",
+        "scale": "small",
         "finished": True,
         "claims": [one.model_dump(mode="json") for one in made_findings()],
         "tables": [

@@ -178,7 +178,7 @@ def test_a_study_without_claims_shows_its_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"command": "unmask reproduce moee --scale smoke -o moee"}, "This is a smoke run."),
+        ({"scale": "smoke"}, "This is a smoke run."),
         ({"finished": False}, "This study is not finished."),
     ],
 )

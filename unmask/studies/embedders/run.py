@@ -110,7 +110,7 @@ def study(
             plan, source.model, scored, findings(plan.claims, _tests(plan.claims, scored, store), lambda _: "points")
         )
         results = ResultsFile(
-            folder, record, pick_device(source.device), study=plan.study, paper=plan.paper, command=command,
+            folder, record, pick_device(source.device), study=plan.study, paper=plan.paper, command=command, scale=scale,
             data={task.name: task.revision for task in tasks},
         )  # fmt: skip
         results.write(found.as_json(), found.claims, write(found, folder))

@@ -61,10 +61,11 @@ def study(
     write: Callable[[Findings, Path], Sequence[Sheet]],
     callbacks: Sequence[Any] = (),
     command: str = "",
+    scale: str = "",
 ) -> Findings:
     """Run the plan on one base model. A stopped study continues, and configurations and seeds can be added. Raises UnmaskError.
 
-    write: writes the report, and gives its tables. command: what started the run, for the results.
+    write: writes the report, and gives its tables. command, scale: what started the run, for the results.
     """
     with only_run_in(folder):
         model, tokenizer = load_language_model(source)
@@ -74,8 +75,9 @@ def study(
             record = record.with_sets_of(before)
         write_or_check(folder / RECORD, record)
         results = ResultsFile(
-            folder, record, pick_device(source.device), study="routers", paper=PAPER, command=command, data=_data(record, tasks)
-        )
+            folder, record, pick_device(source.device), study="routers", paper=PAPER, command=command, scale=scale,
+            data=_data(record, tasks),
+        )  # fmt: skip
         layers = len(find_layers(body_of(model)))
         first = CONFIGURATIONS[STANDARD].domains
         measured = Measured(find_anchor(model, tokenizer, sets[first].learned, plan.max_length))

@@ -99,10 +99,11 @@ def study(
     write: Callable[[Findings, Path], Sequence[Sheet]],
     callbacks: Sequence[Any] = (),
     command: str = "",
+    scale: str = "",
 ) -> Findings:
     """Run the plan on one base model. A stopped study continues. Raises UnmaskError.
 
-    write: writes the report, and gives its tables. command: what started the run, for the results.
+    write: writes the report, and gives its tables. command, scale: what started the run, for the results.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
@@ -117,8 +118,9 @@ def study(
         )
         write_or_check(folder / RECORD, record)
         results = ResultsFile(
-            folder, record, pick_device(source.device), study="self-moe", paper=PAPER, command=command, data=record.data
-        )
+            folder, record, pick_device(source.device), study="self-moe", paper=PAPER, command=command, scale=scale,
+            data=record.data,
+        )  # fmt: skip
         builder = Builder(plan, source, data, folder, callbacks)
         measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
         findings = Findings()
