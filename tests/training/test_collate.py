@@ -119,7 +119,7 @@ def test_a_teachers_vectors_stand_beside_the_texts_that_they_are_of(tokenizer: A
         tokens = [tokenizer(text)["input_ids"] for text in given]
         return torch.tensor([[sum(ids), len(ids)] for ids in tokens])
 
-    batch = TeacherCollator(PromptTokenizer(tokenizer, "plain", 200), budget, teacher)(rows_of(texts))
+    batch = TeacherCollator(PairCollator(PromptTokenizer(tokenizer, "plain", 200), budget), teacher)(rows_of(texts))
     assert asked == [[row[column] for column in range(columns) for row in texts]], "all of them, once"
     tokens = [ids for ids, _ in tokens_in(batch)]
     assert batch["teacher"].tolist() == [[sum(ids), len(ids)] for ids in tokens]
@@ -135,7 +135,7 @@ def test_a_teacher_reads_no_instructions(tokenizer: Any) -> None:
         return torch.zeros(len(given), 1)
 
     rows = rows_of([["one", "two"]], instruction="Find it", document_instruction="A passage")
-    TeacherCollator(PromptTokenizer(tokenizer, "instruction", 200), 1 << 20, teacher)(rows)
+    TeacherCollator(PairCollator(PromptTokenizer(tokenizer, "instruction", 200), 1 << 20), teacher)(rows)
     assert asked == ["one", "two"]
 
 

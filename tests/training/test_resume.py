@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from tests.messages import heard
 from tests.training.running import At, die, killed, losses, recipe, run, same, weights
 from unmask.errors import UnmaskError
+from unmask.models.identity import identity_of
+from unmask.models.source import Source
 from unmask.training import loop
+from unmask.training.card import write_card
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,39 @@ def test_a_run_on_a_base_that_was_retrained_is_refused(model: Path, tmp_path: Pa
     save_file(tensors, base / "model.safetensors", {"format": "pt"})
     run(made, tmp_path / "cut")
     assert json.loads((tmp_path / "cut" / "run.json").read_text())["base"]["model"] == str(base)
+
+
+def test_a_run_whose_teacher_was_replaced_is_refused(model: Path, teacher: Path, tmp_path: Path) -> None:
+    taught_by = Path(shutil.copytree(teacher, tmp_path / "teacher"))
+    made = recipe(model, "distill", distill={"teacher": str(taught_by)})
+    killed(lambda: run(made, tmp_path / "cut", None, At("1-distill", 4, die)))
+    file = taught_by / "model.safetensors"
+    whole, tensors = file.read_bytes(), load_file(file)
+    save_file({name: -one * torch.arange(16) for name, one in tensors.items()}, file, {"format": "pt"})
+    with pytest.raises(
+        UnmaskError, match=rf"The teacher '{taught_by}' has changed .* were \w+ .* Bring the old teacher back, or"
+    ):
+        run(made, tmp_path / "cut")
+    file.write_bytes(whole)
+    done = run(made, tmp_path / "cut")
+    recorded = json.loads((done.folder / "run.json").read_text())["base"]["teacher"]
+    assert recorded == {"model": str(taught_by), "weights": identity_of(Source(str(taught_by))).revision}
+    write_card(made, done)
+    assert f"Teacher: `{taught_by}`, weights {recorded['weights']}.\n" in (done.result / "README.md").read_text()
+
+
+def test_a_finished_stage_does_not_need_its_teacher_again(model: Path, teacher: Path, tmp_path: Path) -> None:
+    taught_by = Path(shutil.copytree(teacher, tmp_path / "teacher"))
+    made = recipe(model, "distill", "simcse", distill={"teacher": str(taught_by)})
+    run(made, tmp_path / "whole")
+    killed(lambda: run(made, tmp_path / "cut", None, At("2-simcse", 2, die)))
+    shutil.rmtree(taught_by)
+    run(made, tmp_path / "cut")
+    assert same(weights(tmp_path / "cut"), weights(tmp_path / "whole"))
+    records = [json.loads((tmp_path / folder / "run.json").read_text())["base"] for folder in ("cut", "whole")]
+    assert records[0] == records[1] and records[0]["teacher"]["weights"]
+    with pytest.raises(UnmaskError, match="teacher"):
+        run(made, tmp_path / "other")
 
 
 @pytest.mark.parametrize("moment", ["optimizer", "state", "end"])

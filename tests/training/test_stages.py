@@ -185,6 +185,13 @@ def test_a_teacher_that_is_not_there_or_a_batch_too_small_is_refused(
     assert loss_of(distill(model, teacher, batch=2, data=["pairs"]), "distill") > 0
 
 
+def test_half_a_character_can_be_distilled(model: Path, teacher: Path, tmp_path: Path) -> None:
+    (tmp_path / "half.jsonl").write_text("".join(f'{{"text": "{n} \\ud83d words"}}\n' for n in range(8)))
+    data = {"text": {"path": str(tmp_path / "half.jsonl")}}
+    made = recipe(model, "distill", distill={"teacher": str(teacher), "data": ["text"]}, data=data)
+    assert loss_of(made, "distill") > 0
+
+
 def rows_of_simcse(model: Path, **options: Any) -> tuple[list[Any], dict[str, Any]]:
     made = recipe(model, "simcse", simcse=options)
     trainee = Trainee.load(made, Design.parse(made.designs[0]), 0)

@@ -10,7 +10,7 @@ from typing import Any
 from unmask.evaluation.training_gain import TrainingGain
 from unmask.io.files import atomic
 from unmask.training.recipe import Recipe
-from unmask.training.records import RUN, RunRecord, StageData
+from unmask.training.records import RUN, ModelRecord, RunRecord, StageData
 from unmask.training.run import Run
 
 _ROWS = 12  # of a curve
@@ -59,6 +59,7 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
         "These tasks chose the best checkpoint, so they flatter it.\n" if record.scores else "",
         _gain(record.gain) if record.gain else "",
+        f"Teacher: {_model(record.base.teacher)}.\n" if record.base and record.base.teacher else "",
         "## Data\n",
         "\n".join(_data(stage, sets) for stage, sets in record.data.items()),
         "\n## Training\n![loss](training.png)\n",
@@ -71,6 +72,10 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         + ".\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _model(model: ModelRecord) -> str:
+    return f"`{model.model}`, weights {model.weights}"
 
 
 def _gain(gain: TrainingGain) -> str:

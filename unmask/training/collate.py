@@ -62,16 +62,18 @@ class ViewCollator(PairCollator):
         return row.data.source.instruction
 
 
-class TeacherCollator(PairCollator):
-    """Texts of a batch with the vectors that a teacher gives them. `teacher[k]` is of the text in row k of the chunks' outputs."""
+class TeacherCollator:
+    """Batches of a PairCollator with the vectors that a teacher gives their texts.
 
-    def __init__(self, tokenizer: PromptTokenizer, budget: int, teacher: Callable[[list[str]], Tensor]) -> None:
-        super().__init__(tokenizer, budget)
-        self.teacher = teacher
+    `teacher[k]` is of the text in row k of the chunks' outputs.
+    """
+
+    def __init__(self, pairs: Callable[[Sequence[Any]], dict[str, Any]], teacher: Callable[[list[str]], Tensor]) -> None:
+        self.pairs, self.teacher = pairs, teacher
 
     def __call__(self, rows: Sequence[ScheduledExample]) -> dict[str, Any]:
         """Chunks, the teacher's vectors and the rows' names of a batch from one data set."""
-        batch = super().__call__(rows)
+        batch = self.pairs(rows)
         texts = [text for column in zip(*(row.example.texts for row in rows), strict=True) for text in column]
         return {**batch, "teacher": self.teacher(texts)[batch["order"].flatten().argsort()]}
 

@@ -65,11 +65,17 @@ class _FlatDataRecord(Record):
     recipe: str | None = None
 
 
-class BaseRecord(Record):
-    """The base model of a run: its name and a hash of its weights."""
+class ModelRecord(Record):
+    """A model: its name and a hash of its weights."""
 
     model: str
     weights: str
+
+
+class BaseRecord(ModelRecord):
+    """The base model of a run, and the teacher of its stage `distill`, if it has one."""
+
+    teacher: ModelRecord | None = None
 
 
 class RunRecord(Record):

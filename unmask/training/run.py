@@ -35,6 +35,7 @@ from unmask.training.records import (
     DataRecord,
     DataSetRecord,
     LeakCounts,
+    ModelRecord,
     RunRecord,
     StageData,
 )
@@ -212,7 +213,7 @@ def _through_stages(
     trainee = Trainee.load(recipe, run.design, run.seed)
     trains = {}
     for number, name in enumerate(recipe.stages, start=1):
-        place = run.folder / "stages" / f"{number}-{name}"
+        place = _place(run.folder, number, name)
         anew = not _is_finished(place) and recipe.shard
         covered = run_stage(name, recipe.stage(name), trainee, sets[name], place, run.seed, score, listener)
         if anew:  # shards cannot be merged: a trainee without them takes over what this stage left
@@ -262,19 +263,40 @@ def _require_same_data(folder: Path, seen: dict[str, StageData], recipe: Recipe)
 
 
 def _require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:
-    """The base model of a run by the content of its weights. Raises UnmaskError if they have changed since the run began."""
+    """The base model and the teacher of a run by their content. Raises UnmaskError if one has changed since the run began."""
     file = folder / BASE
-    base = BaseRecord(model=lasting_name(recipe.model), weights=identity_of(Source(recipe.model)).revision)
-    before = (BaseRecord.read(file) if _is_begun(folder) else None) or base
-    if before.weights != base.weights:
-        raise UnmaskError(
-            f"The base model '{recipe.model}' has changed since the run in '{folder}' began: its weights were {before.weights} "
-            f"and are {base.weights} now. Bring the old base back, or give another folder."
-        )
+    before = BaseRecord.read(file) if _is_begun(folder) else None
+    base = _unchanged("base model", recipe.model, before, folder)
+    record = BaseRecord(model=base.model, weights=base.weights, teacher=_teacher(recipe, folder, before and before.teacher))
     processes.wait()
     if processes.is_first():
-        base.write(file)
-    return base
+        record.write(file)
+    return record
+
+
+def _teacher(recipe: Recipe, folder: Path, before: ModelRecord | None) -> ModelRecord | None:
+    """The teacher of a run. It is not asked for again when the stage that learns from it is done."""
+    for number, name in enumerate(recipe.stages, start=1):
+        teacher = STAGES[name].teacher(recipe.stage(name))
+        if teacher is not None:
+            return before if _is_finished(_place(folder, number, name)) else _unchanged("teacher", teacher, before, folder)
+    return None
+
+
+def _unchanged(what: str, model: str, before: ModelRecord | None, folder: Path) -> ModelRecord:
+    """A model as it is now. Raises UnmaskError if it was another one when the run began."""
+    now = ModelRecord(model=lasting_name(model), weights=identity_of(Source(model)).revision)
+    if before is not None and before.weights != now.weights:
+        raise UnmaskError(
+            f"The {what} '{model}' has changed since the run in '{folder}' began: its weights were {before.weights} "
+            f"and are {now.weights} now. Bring the old {what.removesuffix(' model')} back, or give another folder."
+        )
+    return now
+
+
+def _place(folder: Path, number: int, stage: str) -> Path:
+    """The folder of a stage, counted from one."""
+    return folder / "stages" / f"{number}-{stage}"
 
 
 def clean(sets: Sequence[DataSet], held_out: Mapping[str, Scored]) -> tuple[list[DataSet], StageData]:

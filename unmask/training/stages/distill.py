@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,7 @@ from unmask.training.stages.pooling import PoolingOptions, PoolingStage, prepare
 from unmask.training.stages.stage import Prepared, TrainableModel
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
     from torch import Tensor
 
 _FEWEST = 3  # with two texts each is the other's only neighbour, whatever its vector
@@ -49,6 +53,10 @@ class Distill(PoolingStage[DistillOptions]):
     name = "distill"
     options = DistillOptions
 
+    def teacher(self, options: DistillOptions) -> str | None:
+        """The model that texts are compared by."""
+        return options.teacher
+
     def read(self, name: str, source: DataSource, root: Path, seed: int) -> DataSet:
         """Pairs or triples, or single texts where there is a text column."""
         return read_any(name, source, root, seed)
@@ -56,29 +64,41 @@ class Distill(PoolingStage[DistillOptions]):
     def prepare(self, options: DistillOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
         """Batches that each come from one data set, with the vectors of the teacher, which are computed batch by batch.
 
-        Raises UnmaskError for a batch of fewer than three texts, and for a teacher that cannot be loaded.
+        The teacher is loaded when training begins, so a stage that is done does not need it. Raises UnmaskError for a batch of fewer
+        than three texts; loading the teacher raises it too.
         """
+        from unmask.encoding.chunking import without_surrogates
         from unmask.evaluation.reference_rows import load_reference
-        from unmask.training.collate import TeacherCollator
+        from unmask.training.collate import PairCollator, TeacherCollator
         from unmask.training.losses import NeighbourLoss
 
         for data in sets:
             require_neighbours(data, options.batch)
-        teacher = load_reference(options.teacher, model.embedder.backbone.device)
+
+        @cache
+        def teacher() -> SentenceTransformer:
+            return load_reference(options.teacher, model.embedder.backbone.device)
 
         def vectors(texts: list[str]) -> Tensor:
-            found: Tensor = teacher.encode(texts, convert_to_tensor=True, show_progress_bar=False)
+            readable = [without_surrogates(text) for text in texts]
+            found: Tensor = teacher().encode(readable, convert_to_tensor=True, show_progress_bar=False)
             return found.float().clone()  # what inference mode returns cannot take part in a backward pass
 
-        return prepare_chunks(
+        @contextmanager
+        def taught() -> Iterator[None]:
+            teacher()  # before the first step, whose random numbers loading must not use up
+            yield
+
+        pairs = prepare_chunks(
             options,
             model,
             sets,
             seed,
             lambda module, agree: NeighbourLoss(module, options.temperature, options.cache_tokens, agree),
-            lambda tokenizer: TeacherCollator(tokenizer, options.cache_tokens, vectors),
+            lambda tokenizer: PairCollator(tokenizer, options.cache_tokens),
             ("teacher",),
         )
+        return replace(pairs, collate=TeacherCollator(pairs.collate, vectors), around=taught)
 
 
 def require_neighbours(data: DataSet, batch: int) -> None:

@@ -108,6 +108,10 @@ class TrainingStage(ABC, Generic[Options]):
         """A data set of the recipe, checked row by row. Raises UnmaskError with file, line and reason."""
         return read_sentences(name, source, root, seed)
 
+    def teacher(self, options: Options) -> str | None:
+        """Another model that the stage learns from; None if it needs none."""
+        return None
+
     def unshardable(self, options: Options) -> str | None:
         """What does not work with weights that are split over processes; None if all does."""
         return None
