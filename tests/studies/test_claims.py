@@ -15,6 +15,13 @@ from unmask.studies.claims.claim import findings as findings_in
 from unmask.studies.claims.page import claims_sheet, short_sheet, summary
 from unmask.studies.embedders.plan import STUDIES, load_plan
 from unmask.studies.routers.plan import load_plan as load_routers
+from unmask.studies.self_moe.plan import load_plan as load_self_moe
+
+SHIPPED = (
+    *(claim for study in STUDIES for claim in load_plan(study, "small").claims),
+    *load_routers("small").claims,
+    *load_self_moe("small").claims,
+)
 
 
 def findings(claims: Sequence[Claim], tests: Mapping[tuple[str, str], PairedTest]) -> list[Finding]:
@@ -124,7 +131,13 @@ def test_a_table_has_a_line_for_each_claim_and_the_summary_says_what_does_not_ho
 
 
 def test_every_shipped_claim_can_be_read_and_there_are_enough() -> None:
-    shipped = [claim for study in STUDIES for claim in load_plan(study, "small").claims]
-    shipped += load_routers("small").claims
-    assert len(shipped) >= 45
-    assert all(claim.says.endswith((".", ")")) for claim in shipped)
+    assert len(SHIPPED) >= 45
+    assert all(claim.says.endswith((".", ")")) for claim in SHIPPED)
+
+
+def test_a_claim_with_a_margin_says_so() -> None:
+    """ "No better" is more than a test with a margin can show, and "as good" has two sides."""
+    for claim in SHIPPED:
+        says = claim.says.replace("points", "point")
+        assert (f"by more than {claim.costs:g} point" in says) if claim.costs else "by more than" not in says
+        assert bool(claim.within) == ("as good" in says), claim.id

@@ -80,7 +80,7 @@ class Measured(_Fixed):
 
 
 class Finding(_Fixed):
-    """A claim with its tests, corrected for all tests of the study (Holm), and its verdict.
+    """A claim with its tests, corrected for all tests that were measured (Holm), and its verdict.
 
     decided_by: the place of the test that decided.
     """

@@ -11,9 +11,9 @@ from unmask.studies.claims.claim import VERDICTS, Finding, Measured, Verdict
 from unmask.studies.sheet import Sheet
 
 NOTE: Final = (
-    "A difference is positive if the claim is right. Its interval has the correction of p (Holm, over all claims of the study). Where a "
-    "claim names several rivals, the one that decided is shown. Detectable: a true difference of this size is found in 80 % of studies "
-    "like this one."
+    "A difference is positive if the claim is right. Its interval has the correction of p (Holm, over all tests that were measured). "
+    "Where a claim names several rivals, the one that decided is shown. Detectable: a true difference of this size is found in 80 % of "
+    "studies like this one."
 )
 MEANINGS: Final[dict[Verdict, str]] = {
     "refuted": "A test shows the opposite, against one rival at least.",
