@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from unmask.errors import UnmaskError
 from unmask.statistics.paired import PairedTest, wilcoxon
-from unmask.studies.claims.claim import Claim, Finding, detectable
+from unmask.studies.claims.claim import Claim, Finding, check_names, detectable
 from unmask.studies.claims.claim import findings as findings_in
 from unmask.studies.claims.page import claims_sheet, short_sheet, summary
 from unmask.studies.embedders.plan import STUDIES, load_plan
@@ -74,6 +75,43 @@ def test_a_cost_may_also_be_a_gain() -> None:
     assert verdict(claim(costs=2.0), -1.0) == "confirmed"
     assert verdict(claim(costs=0.5), -1.0) == "refuted"
     assert verdict(claim(costs=0.05), 0.0) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(1.0, "confirmed"), (0.0, "undecided"), (-1.0, "undecided"), (None, "undecided")]
+)
+def test_what_a_claim_needs_has_to_be_confirmed(first: float | None, second: str) -> None:
+    claims = [
+        claim("learns", says="a learns."),
+        claim("wins", needs=("learns",)),
+        claim("lost", needs=("wins",)),
+        claim("rest"),
+    ]
+    tests = {("wins", "b"): measured(1.0), ("lost", "b"): measured(-1.0), ("rest", "b"): measured(1.0)}
+    found = findings(claims, tests if first is None else {("learns", "b"): measured(first), **tests})
+    assert [one.verdict for one in found[1:]] == [second, "refuted" if second == "confirmed" else "undecided", "confirmed"]
+    said = "this is not confirmed: a learns."
+    assert (said in claims_sheet(found).rows[1][2]) == (second != "confirmed"), "the reason stands in the table"
+    assert found[3].because == "" and len(found[1].tests) == 1, "what was measured is kept"
+
+
+def test_a_claim_without_tests_stays_not_measured_whatever_it_needs() -> None:
+    found = findings([claim("learns"), claim("wins", needs=("learns",))], {("learns", "b"): measured(0.0)})
+    assert [(one.verdict, one.because) for one in found] == [("undecided", ""), ("not measured", "")]
+
+
+def test_a_claim_needs_claims_that_stand_before_it() -> None:
+    check_names([claim("learns"), claim("wins", needs=("learns",))])
+    for wrong in ([claim("wins", needs=("learns",)), claim("learns")], [claim("learns"), claim("wins", needs=("lerns",))]):
+        with pytest.raises(UnmaskError, match="'wins'"):
+            check_names(wrong)
+
+
+def test_comparisons_with_design_1_need_that_it_has_learned() -> None:
+    first, *others = load_plan("pooling-and-attention", "small").claims
+    assert first.id == "1-has-learned"
+    for one in others:
+        assert ("1-has-learned" in one.needs) == ("design 1" in (one.better, *one.than)), one.id
 
 
 def test_ranks_and_mean_have_to_agree() -> None:

@@ -10,6 +10,9 @@ A claim says that one thing is better than another, or than several others. The 
 Two forms of claim have a margin. `within` says that two things are about as good: the whole interval has to be inside of the margin.
 `costs` says that something is lost, but not more than so much: the whole interval has to be above minus the margin. Both are refuted if
 the whole interval is outside.
+
+A claim may need others, without which its tests say nothing. If one of them is not confirmed, the claim is undecided, whatever its own
+tests say, and the finding says why.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, unknown
 from unmask.statistics.paired import SIGNIFICANT, PairedTest, told_apart, with_holm
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
@@ -37,8 +40,8 @@ class Claim(_Fixed):
 
     id: unique in its study. where: section or table of the paper. says: the claim, in our words. how: how it is tested here, if the
     comparison does not say it. better, than: what is compared. kinds: kinds of task, or the yardstick of a study that has several; none
-    means all of them. within, costs: the margins of the two other forms of claim. untestable: why this study cannot carry the claim; then
-    nothing is compared.
+    means all of them. within, costs: the margins of the two other forms of claim. needs: ids of claims that stand before this one, without
+    which its tests say nothing. untestable: why this study cannot carry the claim; then nothing is compared.
     """
 
     id: str
@@ -50,6 +53,7 @@ class Claim(_Fixed):
     kinds: tuple[str, ...] = ()
     within: float | None = Field(default=None, gt=0)
     costs: float | None = Field(default=None, gt=0)
+    needs: tuple[str, ...] = ()
     untestable: str = ""
 
     @model_validator(mode="after")
@@ -82,13 +86,14 @@ class Measured(_Fixed):
 class Finding(_Fixed):
     """A claim with its tests, corrected for all tests that were measured (Holm), and its verdict.
 
-    decided_by: the place of the test that decided.
+    decided_by: the place of the test that decided. because: why the tests do not count, if they do not.
     """
 
     claim: Claim
     tests: tuple[Measured, ...]
     verdict: Verdict
     decided_by: int = 0
+    because: str = ""
 
     @property
     def deciding(self) -> Measured | None:
@@ -96,13 +101,16 @@ class Finding(_Fixed):
         return self.tests[self.decided_by] if self.tests else None
 
 
-def require_names_of_their_own(claims: Sequence[Claim]) -> None:
-    """Raise UnmaskError if two claims of a study have one id."""
-    seen: set[str] = set()
+def check_names(claims: Sequence[Claim]) -> None:
+    """Raise UnmaskError if two claims of a study have one id, and if a claim needs one that does not stand before it."""
+    seen: list[str] = []
     for claim in claims:
         if claim.id in seen:
             raise UnmaskError(f"Two claims are called '{claim.id}'. Give each a name of its own.")
-        seen.add(claim.id)
+        for needed in claim.needs:
+            if needed not in seen:
+                raise unknown(f"claim before '{claim.id}', which needs it", needed, seen)
+        seen.append(claim.id)
 
 
 def findings(
@@ -113,12 +121,19 @@ def findings(
     measured_in: the unit of the differences of a claim.
     """
     corrected = dict(zip(tests, with_holm(list(tests.values())), strict=True))
-    return [
-        _finding(
-            claim, {than: corrected[claim.id, than] for than in claim.than if (claim.id, than) in tests}, measured_in(claim)
-        )
-        for claim in claims
-    ]
+    found: dict[str, Finding] = {}
+    for claim in claims:
+        own = {than: corrected[claim.id, than] for than in claim.than if (claim.id, than) in tests}
+        found[claim.id] = _with_what_it_needs(_finding(claim, own, measured_in(claim)), found)
+    return list(found.values())
+
+
+def _with_what_it_needs(one: Finding, before: Mapping[str, Finding]) -> Finding:
+    missing = [before[name].claim.says for name in one.claim.needs if before[name].verdict != "confirmed"]
+    if not missing or not one.tests:
+        return one
+    because = f"Its tests say nothing, because this is not confirmed: {' '.join(missing)}"
+    return one.model_copy(update={"verdict": "undecided", "because": because})
 
 
 def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Finding:

@@ -17,7 +17,7 @@ NOTE: Final = (
 )
 MEANINGS: Final[dict[Verdict, str]] = {
     "refuted": "A test shows the opposite, against one rival at least.",
-    "undecided": "The tests do not decide. A true difference may be smaller than what could be detected.",
+    "undecided": "The tests do not decide: a true difference may be smaller than what could be detected, or what they rest on is not confirmed.",
     "confirmed": "The tests show it against every rival that the claim names.",
     "not measured": "This run left out what the claim is about.",
     "not testable here": "The study cannot carry the claim.",
@@ -73,7 +73,7 @@ def compared(one: Finding) -> str:
     than = deciding.than if deciding else ", ".join(claim.than)
     kinds = f" on {', '.join(claim.kinds)}" if claim.kinds else ""
     margin = f", within {claim.within:g}" if claim.within else f", at a cost of {claim.costs:g} at most" if claim.costs else ""
-    more = f" {claim.how}" if claim.how else ""
+    more = "".join(f" {sentence}" for sentence in (claim.how, one.because) if sentence)
     return f"{claim.better} against {than}{kinds}{margin}.{more}"
 
 

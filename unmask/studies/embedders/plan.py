@@ -11,7 +11,7 @@ from pydantic import Field
 
 from unmask.designs.design import Design, parse_designs
 from unmask.errors import unknown
-from unmask.studies.claims.claim import Claim, require_names_of_their_own
+from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.plans import PlanTable, read_plan, scales_of
 
 BASE: Final = "base"
@@ -112,7 +112,7 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
     for name in (*plan.only, *(name for part in plan.on.values() for name in part.only)):
         if name not in plan.embedders:
             raise unknown("embedder", name, plan.embedders)
-    require_names_of_their_own(plan.claims)
+    check_names(plan.claims)
     for claim in plan.claims:
         for name in (claim.better, *claim.than) if claim.better else ():
             if name not in plan.embedders:

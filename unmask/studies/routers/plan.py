@@ -10,7 +10,7 @@ from pydantic import Field
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside
-from unmask.studies.claims.claim import Claim, require_names_of_their_own
+from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import PlanTable, read_plan, scales_of
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, Yardstick, reference_of
@@ -66,7 +66,7 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> RoutersPlan:
 
 
 def _check(plan: RoutersPlan) -> None:
-    require_names_of_their_own(plan.claims)
+    check_names(plan.claims)
     for claim in plan.claims:
         for name in (claim.better, *claim.than):
             if name not in CONFIGURATIONS:

@@ -15,7 +15,7 @@ from unmask.experts.names import Average
 from unmask.experts.router import RouterOptions
 from unmask.io.files import inside
 from unmask.mixture.gating import Routing
-from unmask.studies.claims.claim import Claim, require_names_of_their_own
+from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import read_plan, scales_of
 
@@ -103,7 +103,7 @@ def scales() -> list[str]:
 def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
     plan = read_plan(_FILE, StudyPlan, scale, settings)
-    require_names_of_their_own(plan.claims)
+    check_names(plan.claims)
     for name in plan.seeds:
         inside(Path(), name)  # the name of a domain is used for folders
         if name == INSTANCE:
