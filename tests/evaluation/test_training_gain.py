@@ -15,7 +15,7 @@ from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as comparing
-from unmask.evaluation import training_gain
+from unmask.evaluation import reference_rows, training_gain
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, ResultStore
 from unmask.evaluation.training_gain import GainTest, TrainingGain
@@ -134,6 +134,75 @@ def test_the_reference_stands_in_the_table_and_not_in_the_test(
     assert (gain.test, gain.sentence) == (without.test, without.sentence)
     assert [row[1:] for row in gain.table[:3]] == [row[1:] for row in without.table]
     assert SENTENCE_TRANSFORMERS in {result.design for result in ResultStore(tmp_path / "gain").results}
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, failed: str, on: set[str]) -> None:
+    """A design runs out of memory on some tasks."""
+    attempt = comparing.PlannedResults.attempt
+
+    def tried(self: Any, label: str, task: Task, work: Any) -> None:
+        if label == failed and task.name in on:
+            self.give_up([label], task, RuntimeError("out of memory"))
+        else:
+            attempt(self, label, task, work)
+
+    monkeypatch.setattr(comparing.PlannedResults, "attempt", tried)
+
+
+@pytest.mark.parametrize("failed", ["trained", "prompteol-z"])
+def test_a_task_that_failed_is_left_out_with_its_reason_and_tried_again(
+    failed: str, trained: Source, base: Source, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        failing(broken, failed, {"sts"})
+        gain = gain_of(trained, base, tasks, tmp_path / "gain")
+    assert gain.left_out == {"sts": f"not scored for {failed}, RuntimeError: out of memory"} and not gain.complete
+    assert list(gain.kinds) == ["clustering", "retrieval"] == list(gain.scores["trained"]) == list(gain.scores["prompteol-z"])
+    assert gain.untrained == "prompteol-z" and gain.sentence.startswith("Over 2 tasks of 2 kinds ")
+    said = f"The test leaves out sts: not scored for {failed}, RuntimeError: out of memory."
+    assert gain.notes == [said, "The same command tries again what failed."]
+    assert gain_of(trained, base, tasks, tmp_path / "gain") == gain_of(trained, base, tasks, tmp_path / "whole")
+
+
+def test_a_base_that_runs_out_of_memory_is_not_read_by_another_design(
+    trained: Source, base: Source, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, "prompteol-z", set(KINDS))
+    with pytest.raises(UnmaskError, match="has no score on any task to compare on: RuntimeError: out of memory"):
+        gain_of(trained, base, tasks, tmp_path / "gain")
+
+
+@pytest.mark.parametrize("on", [{"sts"}, set(KINDS)])
+def test_what_the_reference_fails_on_is_blank_and_changes_no_test(
+    on: set[str], trained: Source, base: Source, tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = gain_of(trained, base, tasks, tmp_path / "gain")
+    reference = str(tmp_path / "reference")
+    Embedder.from_pretrained(base.model, design="last", device="cpu").save_pretrained(reference)
+    monkeypatch.setattr(training_gain, "REFERENCE", reference)
+    score = reference_rows._score
+
+    def tried(model: Any, conditions: Any, task: Task) -> Any:
+        if task.name in on:
+            raise RuntimeError("out of memory")
+        return score(model, conditions, task)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(reference_rows, "_score", tried)
+        gain = gain_of(trained, base, tasks, tmp_path / "gain")
+    assert (gain.test, gain.left_out, gain.kinds, gain.table[:3]) == (whole.test, {}, whole.kinds, whole.table)
+    assert gain.blank == dict.fromkeys(on, f"not scored for {reference}, RuntimeError: out of memory") and not gain.complete
+    places = [0, 3] if len(on) == 1 else [0, 1, 2, 3]
+    assert [place for place, cell in enumerate(gain.table[3][1:]) if cell == "\u2013"] == places
+    again = gain_of(trained, base, tasks, tmp_path / "gain")
+    assert again.complete and not again.blank and not again.notes and "\u2013" not in again.table[3]
+
+
+def test_a_reader_is_told_what_was_not_searched_for() -> None:
+    gain = made(None).model_copy(update={"unsearched": ("b", "c")})
+    assert gain.notes == ["The texts of b, c were not searched for in the training data."]
+    kept = gain.model_copy(update={"kept_leaks": True})
+    assert kept.notes == ["Texts of these tasks stayed in the training data."] and made(None).notes == []
 
 
 def told(difference: float, apart: bool, unit: str = "tasks") -> GainTest:

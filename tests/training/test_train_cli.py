@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from tests.evaluation.test_training_gain import failing
 from tests.tiny import write_task
 from unmask.cli import app, main
 from unmask.errors import UnmaskError
 from unmask.evaluation import training_gain
 from unmask.starter import starter_folders
+from unmask.training import recipe_run
 from unmask.training.recipe import load_recipe, shipped
 from unmask.training.records import DataRecord, RunRecord
 from unmask.training.trainee import Trainee
@@ -134,6 +139,49 @@ def test_a_comparison_that_was_stopped_goes_on_without_training(
     code, _, said = cli("train", file, "-o", "run", *setting)
     assert code == 0 and "done before" in said and "step" not in said
     assert RunRecord.read(tmp_path / "run" / "run.json").gain == whole  # type: ignore[union-attr]
+
+
+def test_a_gain_with_failures_is_tried_again_and_shown_with_them(
+    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_gain, "REFERENCE", "./none")
+    tasks = ("--set", 'stages=["contrastive"]', "--set", 'evaluation.compared=["starter:retrieval", "starter:classification"]')
+    setting = (*tasks, "--keep-leaks")
+    with monkeypatch.context() as broken:
+        failing(broken, "prompteol-z", {"starter-retrieval"})
+        code, _, said = cli("train", file, "-o", "run", *setting)
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    for text in (said, card):
+        assert code == 0 and "leaves out starter-retrieval: not scored for prompteol-z, RuntimeError: out of memory." in text
+        assert "Texts of these tasks stayed in the training data." in text and "The same command tries again" in text
+    assert "Texts of the recipe's tasks stayed in the training data." in card
+    code, _, said = cli("train", file, "-o", "run", *setting)
+    record = RunRecord.read(tmp_path / "run" / "run.json")
+    assert code == 0 and "leaves out" not in said and record is not None and record.kept_leaks
+    assert record.gain is not None and record.gain.complete and record.gain.kept_leaks and len(record.gain.kinds) == 2
+
+
+def test_a_base_that_changed_is_not_compared_with(
+    cli: Cli, file: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Path(shutil.copytree(model, tmp_path / "base"))
+    file.write_text(file.read_text().replace(str(model), str(base)))
+    setting = ("--set", 'stages=["contrastive"]', "--set", 'evaluation.compared=["starter:retrieval"]')
+    with monkeypatch.context() as broken:
+        broken.setattr(training_gain, "_untrained", lambda *_: _stop())
+        assert cli("train", file, "-o", "run", *setting)[0] == 2
+    tensors = load_file(base / "model.safetensors")
+    save_file({name: one + 0.05 for name, one in tensors.items()}, base / "model.safetensors", {"format": "pt"})
+    code, _, said = cli("train", file, "-o", "run", *setting)
+    assert code == 2 and re.search(
+        r"The base model '.*base' has changed since the run in '.*run' began: its weights were \w+", said
+    )
+
+
+def test_a_task_of_mteb_is_not_held_out(cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipe_run, "resolve_tasks", lambda names: [SimpleNamespace(name=name) for name in names])
+    code, _, said = cli("train", file, "-o", "run", "--set", 'evaluation.held_out=["STS12"]')
+    assert code == 2 and "'STS12', which evaluation.held_out names, is a task of mteb" in " ".join(said.split())
 
 
 def _stop() -> None:

@@ -78,7 +78,8 @@ def _show_gain(run: Run) -> None:
     if record is not None and record.gain is not None:
         console = open_console(stderr=True)
         console.print(gain_table(record.gain, f"{run.design.name}, seed {run.seed}"))
-        console.print(record.gain.sentence, soft_wrap=True)
+        for sentence in (record.gain.sentence, *record.gain.notes):
+            console.print(sentence, soft_wrap=True, markup=False)
 
 
 def _covered(stage: str, kinds: Sequence[Coverage]) -> None:

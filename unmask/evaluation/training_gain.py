@@ -11,12 +11,14 @@ from math import isfinite
 from pathlib import Path
 from statistics import mean
 
+from pydantic import Field
+
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.leader import points
 from unmask.evaluation.reference_rows import compare_reference
-from unmask.evaluation.results import Result, ResultStore
+from unmask.evaluation.results import Failure, Result, ResultStore
 from unmask.evaluation.verdict import comparisons, counted
 from unmask.io.files import only_run_in
 from unmask.io.records import Record
@@ -32,6 +34,7 @@ UNTRAINED = ("prompteol-z", "causal/plain/mean/zscore", "bidirectional/plain/mea
 
 REFERENCE = "minilm"
 TRAINED = "trained"
+BLANK = "\u2013"  # where a mean has no score of some task
 
 
 class GainTest(Record):
@@ -55,9 +58,12 @@ class GainTest(Record):
 class TrainingGain(Record):
     """What a training brought.
 
-    kinds: the kind of each task that all systems were scored on. untrained: the design of the base model. scores: main scores (0 to 1) of
-    each system by task; the trained embedder comes first, then the untrained design, then the reference encoder if it is installed. test:
-    None if no task has scores of its single items and there are too few tasks. left_out: tasks that the test does not use, and why.
+    kinds: the kind of each task that the trained embedder and its untrained base were scored on. untrained: the design of the base model.
+    scores: main scores (0 to 1) of each system by task; the trained embedder comes first, then the untrained design, then the reference
+    encoder if it is installed. test: None if no task has scores of its single items and there are too few tasks. left_out: tasks that the
+    test does not use, and why. blank: tasks of `kinds` that the reference encoder has no score on, and why. complete: nothing failed; if
+    not, another try may score more. unsearched: tasks whose texts were not searched for in the training data. kept_leaks: those of all
+    tasks stayed there.
     """
 
     kinds: dict[str, str]
@@ -65,20 +71,41 @@ class TrainingGain(Record):
     scores: dict[str, dict[str, float]]
     test: GainTest | None
     left_out: dict[str, str]
+    blank: dict[str, str] = Field(default_factory=dict)
+    complete: bool = True
+    unsearched: tuple[str, ...] = ()
+    kept_leaks: bool = False
 
     @property
     def table(self) -> list[list[str]]:
-        """A header and a row for each system: mean main scores x 100 over the tasks of each kind, and over all tasks."""
+        """A header and a row for each system: mean main scores x 100 over the tasks of each kind, and over all tasks.
+
+        A mean that lacks the score of a task is blank, because it could not be set beside the others.
+        """
         kinds = list(dict.fromkeys(self.kinds.values()))
         names = {self.untrained: f"untrained {self.untrained}"}
         rows = [
-            [names.get(system, system), *(_mean(self._of(scores, kind)) for kind in kinds), _mean(list(scores.values()))]
+            [names.get(system, system), *(self._mean(scores, kind) for kind in kinds), self._mean(scores)]
             for system, scores in self.scores.items()
         ]
         return [["", *kinds, "mean"], *rows]
 
-    def _of(self, scores: dict[str, float], kind: str) -> list[float]:
-        return [score for task, score in scores.items() if self.kinds[task] == kind]
+    def _mean(self, scores: dict[str, float], kind: str | None = None) -> str:
+        tasks = [task for task, its_kind in self.kinds.items() if kind in (None, its_kind)]
+        return points(mean(scores[task] for task in tasks)) if scores.keys() >= set(tasks) else BLANK
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader has to know beside the sentence and the table, a sentence each."""
+        notes = [f"The test leaves out {task}: {_ended(reason)}" for task, reason in self.left_out.items()]
+        notes += [f"{REFERENCE} has no score on {task}: {_ended(reason)}" for task, reason in self.blank.items()]
+        if not self.complete:
+            notes.append("The same command tries again what failed.")
+        if self.kept_leaks:
+            notes.append("Texts of these tasks stayed in the training data.")
+        elif self.unsearched:
+            notes.append(f"The texts of {', '.join(self.unsearched)} were not searched for in the training data.")
+        return notes
 
     @property
     def sentence(self) -> str:
@@ -103,14 +130,14 @@ def training_gain(
     """Score a trained embedder, the best untrained design of its base model, and the reference encoder.
 
     folder: keeps the results, so that nothing is scored twice. max_length: most tokens of a text, for both models. A reference encoder
-    that is not installed is left out. Raises UnmaskError if the trained embedder or its base has no score.
+    that is not installed is left out. Raises UnmaskError if there is no task that both the trained embedder and its base were scored on.
     """
     with only_run_in(folder):
         store = ResultStore(folder)
         own = compare(ComparisonPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
         untrained = _untrained(base, tasks, max_length, store)
-        rows = [_scored(own, trained.model, store), untrained, _reference(tasks, store)]
-        return _gain([row for row in rows if row], store)
+        ours = _scored(own, trained.model, store)
+        return _gain(tasks, ours, untrained, _reference(tasks, store), store)
 
 
 def _untrained(base: Source, tasks: Sequence[Task], max_length: int, store: ResultStore) -> list[Result]:
@@ -118,10 +145,12 @@ def _untrained(base: Source, tasks: Sequence[Task], max_length: int, store: Resu
     for name in UNTRAINED:
         plan = ComparisonPlan(base, {name: Design.parse(name)}, tasks, max_length, reference_texts())
         try:
-            return _scored(compare(plan, store), base.model, store)
-        except UnmaskError as error:
+            results = compare(plan, store)
+        except UnmaskError as error:  # refused before anything was computed; what fails later is no fault of the design
             reason = error
             say(f"{base.model} cannot be read as {name}: {error}")
+        else:
+            return _scored(results, base.model, store)
     raise reason
 
 
@@ -133,29 +162,64 @@ def _scored(results: list[Result], model: str, store: ResultStore) -> list[Resul
     return results
 
 
-def _reference(tasks: Sequence[Task], store: ResultStore) -> list[Result]:
+def _reference(tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
+    """Results of the reference encoder; None if it is not installed."""
     try:
         resolve(REFERENCE)
     except UnmaskError as error:
         say(f"compared without {REFERENCE}: {error}")
-        return []
+        return None
     return compare_reference(REFERENCE, tasks, store)
 
 
-def _gain(rows: Sequence[Sequence[Result]], store: ResultStore) -> TrainingGain:
-    """The gain from the results of each system, on the tasks that all of them were scored on. Raises UnmaskError without such a task."""
-    shared = [result.task for result in rows[0] if all(result.task in {other.task for other in row} for row in rows)]
+def _gain(
+    tasks: Sequence[Task],
+    ours: Sequence[Result],
+    theirs: Sequence[Result],
+    reference: Sequence[Result] | None,
+    store: ResultStore,
+) -> TrainingGain:
+    """The gain from the results of each system, tested on the tasks that the first two were scored on. Raises UnmaskError without one."""
+    systems = [(ours[0].model, ours[0].label), (theirs[0].model, theirs[0].label), (REFERENCE, REFERENCE)]
+    rows = [{result.task: result for result in row} for row in (ours, theirs, reference or ())]
+    missing = [
+        {task.name: _failure(*system, task.name, store) for task in tasks if task.name not in row}
+        for system, row in zip(systems, rows, strict=True)
+    ][: 2 if reference is None else 3]
+    shared = [result for result in ours if result.task in rows[1]]
     if not shared:
-        raise UnmaskError("No task to compare on was scored for all: the trained embedder, its base and the reference.")
-    ours, theirs, *_ = common = [[result for result in row if result.task in shared] for row in rows]
+        reasons = "; ".join(
+            f"{task}: {failure.error}" for of_system in missing[:2] for task, failure in of_system.items() if failure
+        )
+        raise UnmaskError(f"No task to compare on was scored for both, the trained embedder and its base: {reasons}")
     tests = comparisons([*ours, *theirs], store)
+    lacking = {
+        task: _why(label, failure)
+        for (_, label), row in zip(systems[:2], missing, strict=False)
+        for task, failure in row.items()
+    }
     return TrainingGain(
-        kinds={result.task: result.kind for result in ours},
+        kinds={result.task: result.kind for result in shared},
         untrained=theirs[0].label,
-        scores={row[0].label: {result.task: result.main_score for result in row} for row in common},
+        scores={
+            label: {result.task: row[result.task].main_score for result in shared if result.task in row}
+            for (_, label), row, _ in zip(systems, rows, missing, strict=False)
+        },
         test=_recorded(tests[0].outcome) if tests else None,
-        left_out=tests[0].left_out if tests else {},
+        left_out=(tests[0].left_out if tests else {}) | lacking,
+        blank={task: _why(REFERENCE, failure) for row in missing[2:] for task, failure in row.items() if task not in lacking},
+        complete=not any(failure and failure.applies for row in missing for failure in row.values()),
     )
+
+
+def _failure(model: str, label: str, task: str, store: ResultStore) -> Failure | None:
+    """The last reason why a system has no score on a task."""
+    own = (failure for failure in reversed(store.failures) if (failure.model, failure.label) == (model, label))
+    return next((failure for failure in own if failure.task == task), None)
+
+
+def _why(label: str, failure: Failure | None) -> str:
+    return f"not scored for {label}" + (f", {failure.error}" if failure else "")
 
 
 def _recorded(test: PairedTest) -> GainTest:
@@ -168,5 +232,5 @@ def _recorded(test: PairedTest) -> GainTest:
     return GainTest.model_validate(fields | changes)
 
 
-def _mean(scores: Sequence[float]) -> str:
-    return points(mean(scores))
+def _ended(reason: str) -> str:
+    return " ".join(reason.split()).rstrip(".") + "."

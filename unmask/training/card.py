@@ -62,6 +62,7 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         f"Teacher: {_model(record.base.teacher)}.\n" if record.base and record.base.teacher else "",
         "## Data\n",
         "\n".join(_data(stage, sets) for stage, sets in record.data.items()),
+        "\nTexts of the recipe's tasks stayed in the training data.\n" if record.kept_leaks else "",
         "\n## Training\n![loss](training.png)\n",
         *(_curve(name, log) for name, log in curves.items()),
         "## Trainable parameters\n",
@@ -88,6 +89,7 @@ def _gain(gain: TrainingGain) -> str:
             "Main scores x 100, means over the tasks of a kind and over all tasks:\n",
             *(header, rule, *rows),
             f"\nTasks: {', '.join(gain.kinds)}. They chose no checkpoint.\n",
+            *(f"{note}\n" for note in gain.notes),
         ]
     )
 

@@ -19,7 +19,7 @@ from unmask.training import processes
 from unmask.training.card import write_card
 from unmask.training.recipe import Evaluation, Recipe
 from unmask.training.records import COMPARED, RUN, RunRecord
-from unmask.training.run import SILENT, Listener, Run, Scored, train
+from unmask.training.run import SILENT, Listener, Run, Scored, require_unchanged, train
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
@@ -43,7 +43,8 @@ def run_recipe(
     tasks, compared = (scorable(_tasks(names, root)) for names in (asked.tasks, asked.compared))
     if compared:
         require_package("mteb")
-    left_out = {} if keep_leaks else _texts([*tasks, *compared, *_tasks(asked.held_out, root), *held_out])
+    searched = _texts([*tasks, *compared, *_searchable(_tasks(asked.held_out, root)), *held_out])
+    left_out = {} if keep_leaks else searched
 
     def scored(embedder: Embedder) -> dict[str, float]:
         return score(embedder, tasks)
@@ -51,6 +52,8 @@ def run_recipe(
     done = train(recipe, folder, root, scored if tasks else None, listener, left_out)
     if processes.is_first():
         for run in done:
+            if keep_leaks and searched:
+                _note_leaks(run)
             write_card(recipe, run)
             if compared and _compare(recipe, run, compared, folder):
                 write_card(recipe, run)
@@ -60,13 +63,23 @@ def run_recipe(
 def _compare(recipe: Recipe, run: Run, tasks: Sequence[Task], folder: Path) -> bool:
     """Compare a trained embedder with its untrained base, and record it. Whether that was still to be done."""
     record = RunRecord.read(run.folder / RUN)
-    if record is None or record.gain is not None:
+    if record is None or (record.gain is not None and record.gain.complete):
         return False
+    require_unchanged("base model", recipe.model, record.base, run.folder)
     say(f"{run.design.name}, seed {run.seed}: comparing with the untrained base")
     base = Source(recipe.model, dtype=recipe.dtype)
     gain = training_gain(Source(str(run.result)), run.design, base, tasks, recipe.max_length, folder / COMPARED)
+    unsearched = tuple(task.name for task in tasks if not isinstance(task, LocalTask))
+    gain = gain.model_copy(update={"unsearched": unsearched, "kept_leaks": record.kept_leaks})
     record.model_copy(update={"gain": gain}).write(run.folder / RUN)
     return True
+
+
+def _note_leaks(run: Run) -> None:
+    """Record that rows with texts of tasks were not left out."""
+    record = RunRecord.read(run.folder / RUN)
+    if record is not None:
+        record.model_copy(update={"kept_leaks": True}).write(run.folder / RUN)
 
 
 def _require_untouched(asked: Evaluation, root: Path) -> None:
@@ -83,6 +96,16 @@ def _require_untouched(asked: Evaluation, root: Path) -> None:
 def _tasks(names: Sequence[str], root: Path) -> list[Task]:
     """Tasks by name. The folder of a task may lie where the data lie."""
     return resolve_tasks(specs_below(root, names)) if names else []
+
+
+def _searchable(tasks: Sequence[Task]) -> list[Task]:
+    """The same tasks. Raises UnmaskError for one whose texts cannot be searched for, because nothing would be held out."""
+    for task in tasks:
+        if not isinstance(task, LocalTask):
+            raise UnmaskError(
+                f"Leaks are looked for in task folders, and '{task.name}', which evaluation.held_out names, is a task of mteb."
+            )
+    return list(tasks)
 
 
 def _texts(tasks: Sequence[Task]) -> Mapping[str, Scored]:

@@ -82,7 +82,8 @@ class RunRecord(Record):
     """What came of a run.
 
     trains: parameters that trained, by stage and kind. scores: of the tasks that were watched. gain: the comparison with the untrained
-    base model, if the recipe names tasks for it and they have been scored.
+    base model, if the recipe names tasks for it and they have been scored. kept_leaks: rows with texts of the recipe's tasks were not
+    left out.
     """
 
     design: str
@@ -94,3 +95,4 @@ class RunRecord(Record):
     versions: dict[str, str]
     scores: dict[str, float]
     gain: TrainingGain | None = None
+    kept_leaks: bool = False

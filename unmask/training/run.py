@@ -266,7 +266,7 @@ def _require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:
     """The base model and the teacher of a run by their content. Raises UnmaskError if one has changed since the run began."""
     file = folder / BASE
     before = BaseRecord.read(file) if _is_begun(folder) else None
-    base = _unchanged("base model", recipe.model, before, folder)
+    base = require_unchanged("base model", recipe.model, before, folder)
     record = BaseRecord(model=base.model, weights=base.weights, teacher=_teacher(recipe, folder, before and before.teacher))
     processes.wait()
     if processes.is_first():
@@ -279,11 +279,13 @@ def _teacher(recipe: Recipe, folder: Path, before: ModelRecord | None) -> ModelR
     for number, name in enumerate(recipe.stages, start=1):
         teacher = STAGES[name].teacher(recipe.stage(name))
         if teacher is not None:
-            return before if _is_finished(_place(folder, number, name)) else _unchanged("teacher", teacher, before, folder)
+            return (
+                before if _is_finished(_place(folder, number, name)) else require_unchanged("teacher", teacher, before, folder)
+            )
     return None
 
 
-def _unchanged(what: str, model: str, before: ModelRecord | None, folder: Path) -> ModelRecord:
+def require_unchanged(what: str, model: str, before: ModelRecord | None, folder: Path) -> ModelRecord:
     """A model as it is now. Raises UnmaskError if it was another one when the run began."""
     now = ModelRecord(model=lasting_name(model), weights=identity_of(Source(model)).revision)
     if before is not None and before.weights != now.weights:
