@@ -17,7 +17,9 @@ NOTE: Final = (
 )
 MEANINGS: Final[dict[Verdict, str]] = {
     "refuted": "A test shows the opposite, against one rival at least.",
-    "undecided": "The tests do not decide: a true difference may be smaller than what could be detected, or what they rest on is not confirmed.",
+    "undecided": (
+        "The tests do not decide: a true difference may be smaller than what could be detected, or what they rest on is not confirmed."
+    ),
     "confirmed": "The tests show it against every rival that the claim names.",
     "not measured": "This run left out what the claim is about.",
     "not testable here": "The study cannot carry the claim.",

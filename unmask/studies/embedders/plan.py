@@ -61,8 +61,8 @@ class EmbeddersPlan(PlanTable):
 
     study: its name. paper: what is studied. models: base models. made: models by name. embedders: what is compared. tasks: folders below
     the data folder, or `starter:NAME`. max_length: most tokens of a text. seeds: of each training. only: the embedders to
-    measure; none means all. on: by base model, the part that is measured there. claims: what the paper says. Those of embedders that
-    are left out stay unmeasured.
+    measure; none means all. on: by base model, the part that is measured there. how: what every claim says of how it is tested.
+    claims: what the paper says. Those of embedders that are left out stay unmeasured.
     """
 
     study: str
@@ -75,6 +75,7 @@ class EmbeddersPlan(PlanTable):
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     only: tuple[str, ...] = ()
     on: dict[str, Part] = Field(default={})
+    how: str = ""
     claims: tuple[Claim, ...] = Field(min_length=1)
 
     @property
@@ -117,7 +118,14 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
         for name in (claim.better, *claim.than) if claim.better else ():
             if name not in plan.embedders:
                 raise unknown(f"embedder of claim '{claim.id}'", name, plan.embedders)
-    return plan
+    return plan.model_copy(update={"claims": tuple(_with_how(claim, plan.how) for claim in plan.claims)})
+
+
+def _with_how(claim: Claim, of_all: str) -> Claim:
+    """A claim that says how it is tested, with what is said of all claims of the study."""
+    if claim.untestable:
+        return claim
+    return claim.model_copy(update={"how": " ".join(sentence for sentence in (claim.how, of_all) if sentence)})
 
 
 def _models_of(plan: EmbeddersPlan) -> Iterator[str]:
