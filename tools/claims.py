@@ -159,7 +159,8 @@ def take(file: Path) -> None:
     kept["plan"] = {name: part for name, part in content["plan"].items() if name != "claims"}
     place = RESULTS / f"{result.study}-{model}.json"
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    place.with_suffix(".md").write_text((file.parent / "report.md").read_text(encoding="utf-8"), encoding="utf-8")
+    report = (file.parent / "report.md").read_text(encoding="utf-8")
+    place.with_suffix(".md").write_text(report.replace(result.model, model), encoding="utf-8")  # no path of a machine
 
 
 def main(files: Sequence[str]) -> None:
