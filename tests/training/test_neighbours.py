@@ -30,3 +30,21 @@ def test_a_text_that_shares_no_word_is_no_neighbour() -> None:
     assert neighbours.nearest(1, 3, free & (np.arange(4) != 1)) == []
     assert neighbours.nearest(0, 3, free & (np.arange(4) != 0)) == [3]
     assert neighbours.nearest(2, 0, free) == []
+
+
+def test_a_word_of_many_texts_makes_no_neighbours() -> None:
+    """Here "the" is in all of 3000 texts, and each number in 150, a twentieth."""
+    texts = [f"the {number % 20}" for number in range(3000)]
+    free = np.ones(3000, dtype=np.bool_)
+    found = Neighbours(texts).nearest(5, 3000, free)
+    assert found == [place for place in range(3000) if place % 20 == 5]
+    same = Neighbours(["the same"] * 3000)
+    assert same.nearest(0, 5, free) == [], "no word tells two of them apart"
+
+
+def test_vectors_are_as_if_the_left_out_words_were_not_there() -> None:
+    base = [f"{TEXTS[place % 60]} {place}" for place in range(150)]
+    free = np.ones(150, dtype=np.bool_)
+    expected = [Neighbours([text.replace(".", " ") for text in base]).nearest(place, 5, free) for place in range(20)]
+    words = [f"{text.replace('.', ' ')} ever" for text in base]
+    assert [Neighbours(words).nearest(place, 5, free) for place in range(20)] == expected

@@ -1,4 +1,4 @@
-"""Training gain: a trained embedder beside its base model without training, and beside a reference encoder, on the same tasks.
+"""Training gain: a trained embedder beside its base model without training, and beside a reference row, on the same tasks.
 
 The results and the vectors lie in a folder as those of `compare` do: a comparison that was stopped continues, and several runs on one base
 model score that base once.
@@ -60,8 +60,8 @@ class TrainingGain(Record):
 
     kinds: the kind of each task that the trained embedder and its untrained base were scored on. untrained: the design of the base model.
     scores: main scores (0 to 1) of each system by task; the trained embedder comes first, then the untrained design, then the reference
-    encoder if it is installed. test: None if no task has scores of its single items and there are too few tasks. left_out: tasks that the
-    test does not use, and why. blank: tasks of `kinds` that the reference encoder has no score on, and why. complete: nothing failed; if
+    row if its model is installed. test: None if no task has scores of its single items and there are too few tasks. left_out: tasks that
+    the test does not use, and why. blank: tasks of `kinds` that the reference row has no score on, and why. complete: nothing failed; if
     not, another try may score more. unsearched: tasks whose texts were not searched for in the training data. kept_leaks: those of all
     tasks stayed there.
     """
@@ -127,10 +127,11 @@ class TrainingGain(Record):
 def training_gain(
     trained: Source, design: Design, base: Source, tasks: Sequence[Task], max_length: int, folder: Path
 ) -> TrainingGain:
-    """Score a trained embedder, the best untrained design of its base model, and the reference encoder.
+    """Score a trained embedder, the best untrained design of its base model, and the reference row.
 
-    folder: keeps the results, so that nothing is scored twice. max_length: most tokens of a text, for both models. A reference encoder
-    that is not installed is left out. Raises UnmaskError if there is no task that both the trained embedder and its base were scored on.
+    folder: keeps the results, so that nothing is scored twice. max_length: most tokens of a text, for both models. A reference row
+    whose model is not installed is left out. Raises UnmaskError if no task has a score for both, the trained
+    embedder and its base.
     """
     with only_run_in(folder):
         store = ResultStore(folder)
@@ -163,7 +164,7 @@ def _scored(results: list[Result], model: str, store: ResultStore) -> list[Resul
 
 
 def _reference(tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
-    """Results of the reference encoder; None if it is not installed."""
+    """Results of the reference row; None if its model is not installed."""
     try:
         resolve(REFERENCE)
     except UnmaskError as error:

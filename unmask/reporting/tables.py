@@ -211,7 +211,7 @@ def coverage_table(stage: str, kinds: Sequence[Coverage]) -> Table:
 
 
 def gain_table(gain: TrainingGain, title: str) -> Table:
-    """A trained embedder beside its untrained base and a reference encoder: mean scores of each kind of task."""
+    """A trained embedder beside its untrained base and a reference row: mean scores of each kind of task."""
     header, *rows = gain.table
     table = empty_table(f"{title}: main score x 100, means over the tasks of a kind and over all")
     for column in header:

@@ -57,7 +57,7 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         'vectors = embedder.encode(["A man plays a guitar."])\n```\n',
         "## Scores\n" if record.scores else "",
         "".join(f"- {name}: {100 * value:.2f}\n" for name, value in record.scores.items() if name != "score"),
-        "These tasks chose the best checkpoint, so they flatter it.\n" if record.scores else "",
+        "These tasks chose the best checkpoint, so they flatter it.\n" if _chose(curves) else "",
         _gain(record.gain) if record.gain else "",
         f"Teacher: {_model(record.base.teacher)}.\n" if record.base and record.base.teacher else "",
         "## Data\n",
@@ -73,6 +73,11 @@ def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any
         + ".\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _chose(curves: dict[str, list[dict[str, Any]]]) -> bool:
+    """Whether a stage was scored at several steps, so that there was a checkpoint to choose."""
+    return any(len({entry["step"] for entry in log if "eval_score" in entry}) > 1 for log in curves.values())
 
 
 def _model(model: ModelRecord) -> str:

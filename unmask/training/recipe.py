@@ -33,7 +33,7 @@ class Evaluation(Table):
 
     tasks: scored during training. The best checkpoint is chosen by their mean, so do not claim results on them. held_out: the tasks
     on which results will be claimed. They are never scored here. compared: the trained embedder, its untrained base and a reference
-    encoder are compared on these tasks, after the last stage. They cannot be among `tasks`.
+    row are compared on these tasks, after the last stage. They cannot be among `tasks`.
     """
 
     tasks: tuple[str, ...] = ()

@@ -20,8 +20,8 @@ class SimcseOptions(ContrastiveOptions):
     """Unsupervised SimCSE: a sentence and itself under another dropout are the positive pair (LLM2Vec, section 3).
 
     dropout: its rate. where: on the "attention" probabilities as in the paper, or on what each "layer" adds to the residual stream.
-    repeat: up to this share of the words of one view stand twice, so that length does not betray the pair (0: none; ESimCSE, arXiv
-    2109.04380, section 3.1, uses 0.32).
+    repeat: up to this share of the words of one view, and up to two in a short text, stand twice, so that length does not betray the pair
+    (0: none; ESimCSE, arXiv 2109.04380, section 3.1, uses 0.32).
     """
 
     dropout: float = Field(default=0.1, gt=0, lt=1)
