@@ -221,6 +221,15 @@ def test_the_stage_leaves_texts_of_one_label_out(model: Path, tmp_path: Path) ->
     assert all(bool(torch.isfinite(weight).all()) for weight in learned.values())
 
 
+def test_a_rare_label_trains_without_negatives(model: Path, tmp_path: Path) -> None:
+    """Also where a batch holds texts of one label alone, so that nothing is left to tell apart."""
+    rows = [{"text": f"text {number}", "label": "spam" if number < 3 else "ham"} for number in range(80)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = {"pairs": {"path": str(tmp_path / "rows.jsonl"), "negatives": 0}}
+    run(recipe(model, "contrastive", data=data), tmp_path / "run")
+    assert all(bool(torch.isfinite(weight).all()) for weight in weights(tmp_path / "run").values())
+
+
 def test_real_labels_are_read(data: Path) -> None:
     found = read_related("intents", DataSource(path="hwu64/train.jsonl"), data, 0)
     assert len(found.examples) == 10893 - sum(found.skipped.values()) and len(found.examples) > 10_000
