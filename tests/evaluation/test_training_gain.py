@@ -49,7 +49,7 @@ def trained(pico_folder: Callable[[str], Path], tmp_path: Path) -> Source:
 
 @pytest.fixture(autouse=True)
 def no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No reference encoder, unless a test puts one back."""
+    """No reference row, unless a test puts one back."""
     monkeypatch.setattr(training_gain, "REFERENCE", "./no-such-encoder")
 
 

