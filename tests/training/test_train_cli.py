@@ -92,17 +92,15 @@ def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: 
     assert 0 < record["scores"]["score"] <= 1
 
 
+# one stage, then a comparison
+COMPARED = ("--set", 'stages=["contrastive"]', "--set", 'evaluation.compared=["starter:classification", "starter:retrieval"]')
+
+
 def test_the_result_is_compared_with_its_untrained_base(
     cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_gain, "REFERENCE", "./none")
-    setting = (
-        "--set",
-        'stages=["contrastive"]',
-        "--set",
-        'evaluation.compared=["starter:classification", "starter:retrieval"]',
-    )
-    code, out, said = cli("train", file, "-o", "run", *setting)
+    code, out, said = cli("train", file, "-o", "run", *COMPARED)
     assert (code, out) == (0, ""), said
     gain = RunRecord.read(tmp_path / "run" / "run.json").gain  # type: ignore[union-attr]
     assert gain is not None and list(gain.scores) == ["trained", "prompteol-z"]
@@ -115,7 +113,7 @@ def test_the_result_is_compared_with_its_untrained_base(
     leaks = DataRecord.read(tmp_path / "run" / "data.json").stages["contrastive"]["pairs"].leaks  # type: ignore[union-attr]
     assert set(leaks) == {"starter-classification", "starter-retrieval"}, "rows of these tasks are left out"
     monkeypatch.setattr(training_gain, "compare", lambda *_: pytest.fail("scored twice"))
-    code, _, said = cli("train", file, "-o", "run", *setting)
+    code, _, said = cli("train", file, "-o", "run", *COMPARED)
     assert code == 0 and "done before" in said and gain.sentence in said
 
 
@@ -123,20 +121,14 @@ def test_a_comparison_that_was_stopped_goes_on_without_training(
     cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_gain, "REFERENCE", "./none")
-    setting = (
-        "--set",
-        'stages=["contrastive"]',
-        "--set",
-        'evaluation.compared=["starter:classification", "starter:retrieval"]',
-    )
-    cli("train", file, "-o", "whole", *setting)
+    cli("train", file, "-o", "whole", *COMPARED)
     whole = RunRecord.read(tmp_path / "whole" / "run.json").gain  # type: ignore[union-attr]
     with monkeypatch.context() as broken:
         broken.setattr(training_gain, "_untrained", lambda *_: _stop())
-        assert cli("train", file, "-o", "run", *setting)[0] == 2
+        assert cli("train", file, "-o", "run", *COMPARED)[0] == 2
     assert RunRecord.read(tmp_path / "run" / "run.json").gain is None  # type: ignore[union-attr]
     assert (tmp_path / "run" / "model" / "README.md").is_file()
-    code, _, said = cli("train", file, "-o", "run", *setting)
+    code, _, said = cli("train", file, "-o", "run", *COMPARED)
     assert code == 0 and "done before" in said and "step" not in said
     assert RunRecord.read(tmp_path / "run" / "run.json").gain == whole  # type: ignore[union-attr]
 
