@@ -1,6 +1,6 @@
 """Bulk: a corpus into a folder of vectors, compared with sentence-transformers, and one process with two workers; and the peak of memory.
 
-    python -m benchmarks.bulk [--model smollm2] [--texts 600] [--repeats 3] [--smoke]
+    python -m benchmarks.bulk [--model smollm2] [--texts 600] [--repeats 3] [--keep FILE] [--smoke]
 
 Texts are a random sample of SciFact's abstracts (UNMASK_DATA or ../shared/data). Ours reads them from a file, embeds them, and writes
 vectors, records and checksums. sentence-transformers has them in memory and only encodes. Tokens and dtype are the same. Models are
@@ -15,13 +15,13 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks import _inputs
+from benchmarks import _inputs, _report
+from benchmarks._report import Report, Table
 from benchmarks.encode import PLAIN, best_times
 from unmask.bulk.embed_shard import Places, ShardRecord
 from unmask.bulk.job import EmbedderArguments, Job
@@ -30,6 +30,10 @@ from unmask.bulk.shards import Shard, read_sources
 from unmask.bulk.team import Listener, Team, ThisProcess
 from unmask.bulk.workers import Workers
 
+SPEEDS = {
+    **{"way": "{}", "against": "{}", "ratio": "{:.2f} x", "tokens/s": "{:,.0f}", "tokens/s of the other": "{:,.0f}"},
+    **{"padding": "{:.1%}"},
+}
 _SHARDS = 8
 
 
@@ -80,7 +84,7 @@ def _fail(shard: Shard, reason: str) -> None:
     raise SystemExit(f"{shard.name}: {reason}")
 
 
-def against_sentence_transformers(model: str, folder: Path, texts: list[str], repeats: int) -> None:
+def against_sentence_transformers(speeds: Table, model: str, folder: Path, texts: list[str], repeats: int) -> None:
     """A corpus into a folder of vectors, against `encode` of sentence-transformers on texts in memory."""
     from sentence_transformers import SentenceTransformer
 
@@ -95,13 +99,17 @@ def against_sentence_transformers(model: str, folder: Path, texts: list[str], re
     run = Run(job, ThisProcess(job, EmbedderArguments(str(saved))))
     encode: Callable[[], Any] = lambda: theirs.encode(texts, batch_size=32, show_progress_bar=False)  # noqa: E731
     times = best_times({"ours": run, "theirs": encode}, repeats)
-    print(
-        f"unmask embed, {len(texts)} abstracts, {run.tokens} tokens: {times['theirs'] / times['ours']:.2f} x sentence-transformers' encode "
-        f"({run.tokens / times['ours']:.0f} and {run.tokens / times['theirs']:.0f} tokens/s; padding {run.padding:.1%})"
+    speeds.add(
+        "`unmask embed`", "`encode` of sentence-transformers", *_speeds(times["ours"], times["theirs"], run.tokens), run.padding
     )
 
 
-def workers(model: str, folder: Path, rows: int, repeats: int) -> None:
+def _speeds(seconds: float, of_other: float, tokens: int) -> tuple[float, float, float]:
+    """The ratio of two speeds, and both in tokens a second."""
+    return of_other / seconds, tokens / seconds, tokens / of_other
+
+
+def workers(speeds: Table, model: str, folder: Path, rows: int, repeats: int) -> None:
     """One process on all cores, against a worker of one thread on each core, on the same shards."""
     cores = len(os.sched_getaffinity(0))
     size = max(1, rows // _SHARDS)
@@ -110,18 +118,15 @@ def workers(model: str, folder: Path, rows: int, repeats: int) -> None:
     with closing(ThisProcess(jobs[0], arguments)) as one, closing(Workers(jobs[1], arguments, cores)) as several:
         runs = {"one": Run(jobs[0], one), "several": Run(jobs[1], several)}
         times = best_times(runs, repeats)
-        tokens = runs["one"].tokens
-    print(
-        f"{cores} workers of one thread: {times['one'] / times['several']:.2f} x one process of {cores} threads "
-        f"({tokens / times['several']:.0f} and {tokens / times['one']:.0f} tokens/s; {len(runs['one'].shards)} shards)"
-    )
+        tokens, padding = runs["one"].tokens, runs["one"].padding
+    label = f"{cores} workers of one thread, {len(runs['one'].shards)} shards"
+    speeds.add(label, f"one process of {cores} threads", *_speeds(times["several"], times["one"], tokens), padding)
 
 
-def peak_memory(model: str, folder: Path) -> None:
-    """The peak of resident memory of the command, with its libraries and its model."""
+def peak_memory(report: Report, model: str, folder: Path) -> None:
+    """Note the peak of resident memory of the command, with its libraries and its model."""
     corpus, output = (str(folder / name) for name in ("corpus.jsonl", "command"))
     command = [sys.executable, "-m", "unmask", "embed", corpus, "-m", model, "-d", PLAIN, "-o", output]
-    begun = time.perf_counter()
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     _, said = process.communicate()
     if process.returncode:
@@ -129,27 +134,26 @@ def peak_memory(model: str, folder: Path) -> None:
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(
-        f"the command from its start to its end: {time.perf_counter() - begun:.0f} s, peak memory {peak:.0f} MB with libraries and model"
-    )
     print(said.strip())
+    report.note(f"`unmask embed` takes {peak:,.0f} MB of memory at its peak, with libraries and model.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all parts."""
-    parser = _inputs.parser(__doc__)
+    parser = _report.parser(__doc__)
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args(arguments)
     model, repeats = _inputs.model_of(given), 1 if given.smoke else given.repeats
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, Report(__file__, arguments) as report:
         folder = Path(name)
         texts = corpus_in(folder, 12 if given.smoke else given.texts, given.smoke)
         if not given.smoke:  # before anything else is loaded in a child
-            peak_memory(model, folder)
-        against_sentence_transformers(model, folder, texts, repeats)
+            peak_memory(report, model, folder)
+        speeds = report.table(f"{len(texts)} abstracts of SciFact", SPEEDS)
+        against_sentence_transformers(speeds, model, folder, texts, repeats)
         if not given.smoke:  # workers take half a minute to start
-            workers(model, folder, len(texts), repeats)
+            workers(speeds, model, folder, len(texts), repeats)
 
 
 if __name__ == "__main__":

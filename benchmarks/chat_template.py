@@ -1,6 +1,6 @@
 """The cost of a chat template that is applied by accident. One model, one prompt, one data set, three ways to load the model.
 
-    python -m benchmarks.chat_template [--model smollm2] [--pairs 1379] [--smoke]
+    python -m benchmarks.chat_template [--model smollm2] [--pairs 1379] [--keep FILE] [--smoke]
 
 sentence-transformers puts plain strings into the chat template of a chat model. unmask does so only if the design says `chat:`.
 """
@@ -16,22 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks import _inputs
+from benchmarks import _inputs, _report
+from benchmarks._report import Report
 
-DESIGN = "prompteol"
+DESIGN, CHAT = "prompteol", "causal/chat:eol/last"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print Spearman x 100 on the STSB test set for each way."""
-    parser = _inputs.parser(__doc__)
+    """Report Spearman x 100 on the STSB test set for each way."""
+    parser = _report.parser(__doc__)
     parser.add_argument("--pairs", type=int, default=1379)
     given = parser.parse_args(arguments)
     rows = _inputs.rows("stsb/test.jsonl", given.smoke)[: 20 if given.smoke else given.pairs]
-    with tempfile.TemporaryDirectory() as folder:
-        compare_ways(_pico_with_template(Path(folder)) if given.smoke else _inputs.model_of(given), rows)
+    with tempfile.TemporaryDirectory() as folder, Report(__file__, arguments) as report:
+        compare_ways(report, _pico_with_template(Path(folder)) if given.smoke else _inputs.model_of(given), rows)
 
 
-def compare_ways(model: str, rows: Sequence[dict[str, Any]]) -> None:
+def compare_ways(report: Report, model: str, rows: Sequence[dict[str, Any]]) -> None:
     """Score the pairs in all three ways."""
     from sentence_transformers import SentenceTransformer
 
@@ -45,16 +46,15 @@ def compare_ways(model: str, rows: Sequence[dict[str, Any]]) -> None:
     ours = Embedder.from_pretrained(model, DESIGN)
     dtype = str(ours.backbone.dtype).removeprefix("torch.")
     theirs = SentenceTransformer(resolve(model), model_kwargs={"dtype": dtype})
-    print(f"first tokens in sentence-transformers: {_first_tokens(theirs, prompted[0])}")
+    report.note(f"First tokens in sentence-transformers: `{_first_tokens(theirs, prompted[0])}`")
     ways = {
         "sentence-transformers, as it loads the model": theirs.encode(prompted, show_progress_bar=False),
-        f"unmask, chat:{PROMPTS['eol'].name}": Embedder.from_model(
-            ours.backbone.model, ours.tokenizer, "causal/chat:eol/last"
-        ).encode(texts, show_progress=False),
-        f"unmask, {DESIGN}": ours.encode(texts, show_progress=False),
+        f"unmask, `{CHAT}`": Embedder.from_model(ours.backbone.model, ours.tokenizer, CHAT).encode(texts, show_progress=False),
+        f"unmask, `{DESIGN}`": ours.encode(texts, show_progress=False),
     }
+    table = report.table(f"{len(rows)} pairs of STSB", {"loaded by": "{}", "Spearman x 100": "{:.1f}"})
     for way, vectors in ways.items():
-        print(f"{100 * _spearman(vectors, gold):5.1f}  {way}")
+        table.add(way, 100 * _spearman(vectors, gold))
 
 
 def _pico_with_template(folder: Path) -> str:

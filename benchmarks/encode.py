@@ -1,6 +1,6 @@
 """Encoding speed and memory: compared with sentence-transformers and with a bare forward pass, and for many designs at once.
 
-    python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3] [--peer vllm=PYTHON] [--smoke]
+    python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3] [--peer vllm=PYTHON] [--keep FILE]
 
 Texts are STSB sentences and SciFact abstracts in equal parts (UNMASK_DATA or ../shared/data). Competitors take turns, and a ratio is that
 of their best times, so that a busy machine hurts all of them alike. A peer (vllm, llama_cpp) runs in the environment of the PYTHON that is
@@ -23,9 +23,14 @@ from typing import Any
 
 import torch
 
-from benchmarks import _inputs
+from benchmarks import _inputs, _report
+from benchmarks._report import Report, Table
 
 PLAIN = "causal/plain/mean"
+SPEEDS = {
+    **{"texts": "{}", "number": "{}", "tokens": "{:,}", "padding": "{:.1%}", "sentence-transformers": "{:.2f} x"},
+    **{"bare forward pass": "{:.2f} x", "tokens/s": "{:.0f}"},
+}
 INSTRUCTION = (
     "Given a question that a scientist asks about biology or medicine, retrieve the abstracts of research papers that answer it, "
     "whether they support what it assumes or speak against it, and prefer those that report measurements of their own"
@@ -55,7 +60,7 @@ def best_times(competitors: Mapping[str, Callable[[], Any]], repeats: int) -> di
     return times
 
 
-def against_sentence_transformers(model: str, sets: dict[str, list[str]], repeats: int) -> None:
+def against_sentence_transformers(report: Report, model: str, sets: dict[str, list[str]], repeats: int) -> None:
     """Compare ours with theirs on the same weights, dtype, device and token ids; and ours with a bare forward pass on ready batches."""
     from sentence_transformers import SentenceTransformer
 
@@ -66,6 +71,9 @@ def against_sentence_transformers(model: str, sets: dict[str, list[str]], repeat
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(Path(folder) / "saved")
         theirs = SentenceTransformer(str(Path(folder) / "saved"), device=ours.backbone.device.type)
+    table = report.table(
+        "The speed of unmask, as a multiple of that of sentence-transformers and of a bare forward pass", SPEEDS
+    )
     for name, some in sets.items():
         tokenized = list(ours.prompt.tokenize(some))
         same = [list(text.ids) for text in tokenized] == _their_ids(theirs, some)
@@ -87,12 +95,10 @@ def against_sentence_transformers(model: str, sets: dict[str, list[str]], repeat
             "bare": bare,
         }
         times = best_times(competitors, repeats)
-        print(
-            f"{name:10} {len(some):4} texts, {real} tokens (padding {ready / real - 1:.1%}, same ids: {same}): "
-            f"{times['theirs'] / times['ours']:.2f} x sentence-transformers, "
-            f"{times['bare'] / times['ours']:.0%} of the speed of a bare forward pass on the same batches, "
-            f"{real / times['ours']:.0f} tokens/s"
-        )
+        if not same:
+            raise SystemExit(f"The token ids of the {name} differ: nothing is compared.")
+        ratios = times["theirs"] / times["ours"], times["bare"] / times["ours"]
+        table.add(name, len(some), real, ready / real - 1, *ratios, real / times["ours"])
 
 
 def _their_ids(theirs: Any, some: list[str]) -> list[list[int]]:
@@ -101,7 +107,7 @@ def _their_ids(theirs: Any, some: list[str]) -> list[list[int]]:
     return [ids[mask.bool()].tolist() for ids, mask in pairs]
 
 
-def many_designs(model: str, some: list[str], repeats: int) -> None:
+def many_designs(ratios: Table, model: str, some: list[str], repeats: int) -> None:
     """Compare all training-free designs of one attention and prompt with one of them."""
     from unmask import Design, Embedder
     from unmask.designs.design import HEADS, POOLINGS
@@ -120,10 +126,10 @@ def many_designs(model: str, some: list[str], repeats: int) -> None:
 
     times = best_times({"one": lambda: run(designs[:1]), "all": lambda: run(designs)}, repeats)
     grid = f"{len(designs)} designs ({len(poolings)} poolings x {len(layers)} layers)"
-    print(f"{grid} in one pass: {times['all'] / times['one']:.2f} x one design")
+    ratios.add(f"time of {grid} in one forward pass, of the time of one design", times["all"] / times["one"])
 
 
-def routing(name: str, some: list[str], repeats: int) -> None:
+def routing(ratios: Table, name: str, some: list[str], repeats: int) -> None:
     """Compare routing features with hidden states alone, on a small random mixture of experts."""
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -140,10 +146,12 @@ def routing(name: str, some: list[str], repeats: int) -> None:
     hidden = Embedder.from_model(model, tokenizer, "causal/eol/last")
     both = Embedder.from_model(model, tokenizer, "causal/eol/last/sum:1")
     times = best_times({"hidden": lambda: hidden.encode(some), "sum": lambda: both.encode(some)}, repeats)
-    print(f"routing features (8 layers, 16 experts): {times['sum'] / times['hidden'] - 1:+.1%} over hidden states alone")
+    ratios.add(
+        "time with routing features (8 layers, 16 experts), of that of hidden states alone", times["sum"] / times["hidden"]
+    )
 
 
-def peak_memory(model: str, count: int) -> None:
+def peak_memory(ratios: Table, model: str, count: int) -> None:
     """Compare the peak resident memory of `@all` with that of the last layer. Each runs in its own process."""
     peaks = {}
     for design in (PLAIN, f"{PLAIN}@all"):
@@ -151,7 +159,7 @@ def peak_memory(model: str, count: int) -> None:
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         peaks[design] = float(printed.split()[-1])
     last, every = peaks.values()
-    print(f"peak memory of @all: {every / last:.2f} x last layer ({last:.0f} MB with the model)")
+    ratios.add("peak memory of `@all`, of that of the last layer", every / last)
 
 
 def _print_peak(model: str, design: str, some: list[str]) -> None:
@@ -163,7 +171,7 @@ def _print_peak(model: str, design: str, some: list[str]) -> None:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def long_instruction(model: str, some: Sequence[str], repeats: int) -> None:
+def long_instruction(ratios: Table, model: str, some: Sequence[str], repeats: int) -> None:
     """Queries behind an instruction of 50 to 60 tokens: the instruction computed once, and computed again for each query."""
     from unmask import Embedder
     from unmask.encoding import beginnings
@@ -180,12 +188,13 @@ def long_instruction(model: str, some: Sequence[str], repeats: int) -> None:
 
     times = best_times({"shared": lambda: encode(0), "whole": lambda: encode(len(queries) + 1)}, repeats)
     tokens = next(embedder.prompt.tokenize([""], INSTRUCTION)).start
-    print(
-        f"{len(queries)} queries behind {tokens} tokens: {times['whole'] / times['shared']:.2f} x with the instruction computed once"
+    what = (
+        f"speed of {len(queries)} queries behind {tokens} tokens that are computed once, of that with tokens computed each time"
     )
+    ratios.add(what, times["whole"] / times["shared"])
 
 
-def against_peer(peer: str, model: str, gguf: str | None, some: Sequence[str], repeats: int) -> None:
+def against_peer(ratios: Table, peer: str, model: str, gguf: str | None, some: Sequence[str], repeats: int) -> None:
     """Ours against another runtime, which takes the same texts in a process and an environment of its own."""
     from unmask import Embedder
 
@@ -207,12 +216,12 @@ def against_peer(peer: str, model: str, gguf: str | None, some: Sequence[str], r
         raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
     theirs = float(re.findall(r"^seconds ([\d.]+)$", done.stdout, re.MULTILINE)[-1])  # a runtime may print more
     seconds = best_times({"ours": lambda: ours.encode(some, show_progress=False)}, repeats)["ours"]
-    print(f"{name:10} {tokens} tokens: {theirs / seconds:.2f} x ({tokens / seconds:.0f} and {tokens / theirs:.0f} tokens/s)")
+    ratios.add(f"speed on {tokens:,} tokens of mixed texts, of that of {name}", theirs / seconds)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all parts."""
-    parser = _inputs.parser(__doc__)
+    parser = _report.parser(__doc__)
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON, such as vllm=/envs/vllm/bin/python")
@@ -225,14 +234,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _print_peak(model, given.peak or PLAIN, sets["mixed"])
     if given.peak:
         return
-    against_sentence_transformers(model, sets, repeats)
-    many_designs(model, sets["mixed"][:200], repeats)
-    routing(model, sets["sentences"], repeats)
-    long_instruction(model, sets["sentences"], repeats)
-    for peer in given.peer:
-        against_peer(peer, model, given.gguf, sets["mixed"], repeats)
-    if not given.smoke:  # it needs two more processes
-        peak_memory(model, given.texts)
+    with Report(__file__, arguments) as report:
+        against_sentence_transformers(report, model, sets, repeats)
+        ratios = report.table("Other ratios", {"what": "{}", "ratio": "{:.2f}"})
+        many_designs(ratios, model, sets["mixed"][:200], repeats)
+        routing(ratios, model, sets["sentences"], repeats)
+        long_instruction(ratios, model, sets["sentences"], repeats)
+        for peer in given.peer:
+            against_peer(ratios, peer, model, given.gguf, sets["mixed"], repeats)
+        if not given.smoke:  # it needs two more processes
+            peak_memory(ratios, model, given.texts)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Cost of a grid: 30 designs on ten tasks, compared with the costliest design alone in each pass (one attention and one prompt).
 
-    python -m benchmarks.grid [--model smollm2] [--limit 100] [--smoke]
+    python -m benchmarks.grid [--model smollm2] [--limit 100] [--keep FILE] [--smoke]
 
 The data of the tasks are in UNMASK_DATA or ../shared/data. The costliest design of a pass has the widest vectors: all layers side by
 side. It needs the same forward passes as all the others, and its scoring takes the longest. All runs are in one process.
@@ -13,7 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import _inputs
+from benchmarks import _inputs, _report
+from benchmarks._report import Report
 from unmask.designs.design import Design, parse_designs
 from unmask.evaluation.compare import ComparisonPlan, compare, load_checked
 from unmask.evaluation.results import ResultStore
@@ -24,6 +25,7 @@ from unmask.tasks.task import LocalTask
 
 TASKS = ("stsb", "sickr", "sts12", "sts13", "mrpc", "trec", "subj", "bbc_news", "searchsnippets", "trecqa")
 LAYERS = (4, 8, 12, 16, 20, 24)
+COLUMNS = {"what": "{}", "time": "{:.2f}", "share of forward passes": "{:.0%}"}
 PASSES = ("causal/plain", "causal/eol")
 
 
@@ -38,7 +40,7 @@ def designs(layers: Sequence[int]) -> dict[str, Design]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = _inputs.parser(__doc__)
+    parser = _report.parser(__doc__)
     parser.add_argument("--limit", type=int, default=100)
     given = parser.parse_args(arguments)
     model, limit = _inputs.model_of(given), 10 if given.smoke else given.limit
@@ -59,12 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     widest = {start: seconds({start: Design.parse(f"{start}/mean@all")}) for start in PASSES}
     whole, passes = seconds(plan.designs)
     alone = sum(total for total, _ in widest.values())
-    print(f"{model}: {len(plan.designs)} designs on {len(tasks)} tasks of at most {limit} items, {len(PASSES)} passes")
-    print(f"  grid / the costliest design of each pass alone: {whole / alone:.2f}")
-    print(
-        f"  share of the time in forward passes: grid {passes / whole:.0%}, the costliest designs alone "
-        f"{sum(own for _, own in widest.values()) / alone:.0%}"
-    )
+    with Report(__file__, arguments) as report:
+        report.note(
+            f"{model}: {len(plan.designs)} designs on {len(tasks)} tasks of at most {limit} items, {len(PASSES)} forward passes."
+        )
+        table = report.table("Times as multiples of the costliest design of each forward pass alone", COLUMNS)
+        table.add("all designs together", whole / alone, passes / whole)
+        table.add("the costliest designs alone", 1.0, sum(own for _, own in widest.values()) / alone)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What search finds: nDCG@10 of a comparison, of an index in each store and precision, of BM25 and of hybrid search.
 
-python -m benchmarks.search [--model smollm2] [--design prompteol] [--documents 600] [--max-length 192] [--vectors FOLDER] [--smoke]
+python -m benchmarks.search [--model smollm2] [--design prompteol] [--documents 600] [--max-length 192] [--vectors FOLDER] [--keep FILE]
 
 The comparison and the index embed every text for themselves, in float32. `--vectors` keeps vectors, so that a run that was stopped
 goes on. `--documents 0` takes the whole corpus of scifact; else it is cut to the relevant documents and the first of the others.
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import _inputs
+from benchmarks import _inputs, _report
+from benchmarks._report import Report
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
@@ -26,15 +27,19 @@ if TYPE_CHECKING:
     from unmask.tasks.task import LocalTask
 
 _BLOCK = 128
+COLUMNS = {
+    **{"way": "{}", "nDCG@10": "{:.5f}", "difference": "{:+.1%}", "of a query": "{:.0e}", "found": "{:.1%}"},
+    **{"ms a query": "{:.1f}", "KB a document": "{:.1f}"},
+}
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
 Judged = dict[str, dict[str, int]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Score the same documents in every way, and print a line for each."""
+    """Score the same documents in every way, with a row for each."""
     from unmask import Embedder
 
-    parser = _inputs.parser(__doc__)
+    parser = _report.parser(__doc__)
     parser.add_argument("--design", default="prompteol")
     parser.add_argument("--documents", type=int, default=600)
     parser.add_argument("--max-length", type=int, default=192)
@@ -43,13 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     embedder = Embedder.from_pretrained(
         _inputs.model_of(given), given.design, dtype="float32", max_length=32 if given.smoke else given.max_length
     )
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Report(__file__, arguments) as report:
         task = cut_task(Path(folder) / "task", 40 if given.smoke else given.documents, given.smoke)
         kept = given.vectors or Path(folder) / "vectors"
         compared = score_by_comparison(task, remembered(embedder, kept / "compare"))
-        print(f"{len(task.data['corpus'])} documents, {len(task.data['queries'])} queries, {embedder!r}")
-        print(f"{'compare':34} nDCG@10 {compared.mean():.10f}")
-        score_by_search(embedder, remembered(embedder, kept / "index"), task, Path(folder), compared)
+        report.note(
+            f"{_inputs.model_of(given)} in float32 with `{given.design}`, texts cut to {embedder.max_length} tokens. "
+            f"{len(task.data['corpus'])} documents and {len(task.data['queries'])} queries of SciFact."
+        )
+        score_by_search(report, embedder, remembered(embedder, kept / "index"), task, Path(folder), compared)
 
 
 def cut_task(folder: Path, documents: int, smoke: bool) -> LocalTask:
@@ -100,8 +107,10 @@ def score_by_comparison(task: LocalTask, encode: Encode) -> NDArray[np.float64]:
     return outcome.items.columns["value"]
 
 
-def score_by_search(embedder: Embedder, encode: Encode, task: LocalTask, folder: Path, compared: NDArray[np.float64]) -> None:
-    """Index the documents in each store and precision, search, and print what is found."""
+def score_by_search(
+    report: Report, embedder: Embedder, encode: Encode, task: LocalTask, folder: Path, compared: NDArray[np.float64]
+) -> None:
+    """Index the documents in each store and precision, search, and add a row for each way."""
     from unmask.encoding.precision import PRECISIONS
     from unmask.search.build import build
     from unmask.search.documents import Corpus
@@ -111,6 +120,11 @@ def score_by_search(embedder: Embedder, encode: Encode, task: LocalTask, folder:
 
     let_remember(embedder, encode)
     whole = compared.mean()
+    table = report.table(
+        "The difference from `compare`: of the mean, and the largest of one query. Found: of the ten nearest, by approximate search",
+        COLUMNS,
+    )
+    table.add("`compare`", float(whole), *[None] * 5)
     for store, kind in STORES.items():
         for precision in PRECISIONS:
             approximate = precision in kind.approximates
@@ -124,17 +138,16 @@ def score_by_search(embedder: Embedder, encode: Encode, task: LocalTask, folder:
             scores = score(index, task, exact=True)
             spent = 1000 * (time.perf_counter() - start) / len(scores)
             size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
-            equal = f", largest difference of a query {np.abs(scores - compared).max():.1e}" if precision == "float32" else ""
-            print(
-                f"{store + ' ' + precision:34} nDCG@10 {scores.mean():.10f} ({100 * (scores.mean() / whole - 1):+.2f} %){equal}, "
-                f"{spent:.1f} ms a query, {size / len(index) / 1000:.1f} KB a document"
-            )
+            differences = float(scores.mean() / whole - 1), float(np.abs(scores - compared).max())
+            table.add(f"{store}, {precision}", float(scores.mean()), *differences, None, spent, size / len(index) / 1000)
             if approximate:
-                told = f"{done.recall:.1%} of the ten nearest" if done.recall is not None else "-"
-                print(f"{store + ' ' + precision + ', approximate':34} nDCG@10 {score(index, task).mean():.10f}, {told}")
-    print(f"{'BM25':34} nDCG@10 {score(index, task, mode='bm25').mean():.10f}")
+                table.add(
+                    f"{store}, {precision}, approximate", float(score(index, task).mean()), None, None, done.recall, None, None
+                )
+    table.add("`--bm25`", float(score(index, task, mode="bm25").mean()), *[None] * 5)
     index = Index.open(folder / f"{next(iter(STORES))}-float32", embedder=embedder)
-    print(f"{'hybrid (float32)':34} nDCG@10 {score(index, task, mode='hybrid', exact=True).mean():.10f}")
+    hybrid = score(index, task, mode="hybrid", exact=True)
+    table.add("`--hybrid`, float32", float(hybrid.mean()), *[None] * 5)
 
 
 def let_remember(embedder: Embedder, encode: Encode) -> None:

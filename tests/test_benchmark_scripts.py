@@ -3,19 +3,64 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks import _report
+from benchmarks._report import Report, cells
+from tools.results.benchmark import benchmark
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if not file.stem.startswith("_"))
+KEEPING = {name for name in SCRIPTS if "_report" in (FOLDER / f"{name}.py").read_text(encoding="utf-8")}
+"""Those that write a report."""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_benchmark_runs_at_smoke_size(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    importlib.import_module(f"benchmarks.{name}").main(["--smoke"])
-    assert capfd.readouterr().out.strip()
+def test_a_benchmark_runs_at_smoke_size(name: str, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "kept.json"
+    importlib.import_module(f"benchmarks.{name}").main(["--smoke", *(["--keep", str(file)] if name in KEEPING else [])])
+    printed = capfd.readouterr().out
+    assert printed.strip()
+    if name in KEEPING:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        assert kept["command"] == f"python -m benchmarks.{name} --smoke" and set(kept) >= {"hardware", "versions"}
+        tables = [part for part in kept["parts"] if not isinstance(part, str)]
+        assert tables and all(table["rows"] for table in tables)
+        shown = [text for table in tables for row in table["rows"] for text in cells(table["columns"], row)]
+        assert all(text in printed and text in benchmark(kept) for text in shown)
 
 
 def test_there_are_benchmarks() -> None:
     assert {"encode", "train", "mixture"} <= set(SCRIPTS)
+    assert {"bulk", "chat_template", "chunks", "drift", "encode", "grid", "precisions", "search"} <= KEEPING
+
+
+@pytest.mark.parametrize("given", ["--keep FILE --texts 3", "--texts 3 --keep=FILE", "--texts 3"])
+def test_a_report_tells_its_command_without_the_file(given: str, tmp_path: Path) -> None:
+    file = tmp_path / "kept.json"
+    with Report("here/drift.py", given.replace("FILE", str(file)).split()) as report:
+        table = report.table("Title", {"name": "`{}`", "score": "{:.1f}"})
+        table.add("a", 0.25)
+        table.add("b", None)
+        report.note("A note.")
+    assert report.command == "python -m benchmarks.drift --texts 3"
+    assert file.exists() is ("--keep" in given)
+    if file.exists():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        assert kept["parts"][0]["rows"] == [["a", 0.25], ["b", None]] and kept["parts"][1] == "A note."
+        assert "Title:\n\n| name | score |\n| --- | --: |\n| `a` | 0.2 |\n| `b` |  |\n\nA note.\n" in benchmark(kept)
+
+
+def test_a_report_that_fails_is_not_kept(tmp_path: Path) -> None:
+    file = tmp_path / "kept.json"
+    with pytest.raises(ValueError), Report("drift.py", ["--keep", str(file)]) as report:
+        report.table("Title", {"name": "{}", "score": "{}"}).add("a")
+    assert not file.exists()
+
+
+def test_a_script_and_its_report_read_the_same_options() -> None:
+    options = _report.parser("A benchmark.")
+    assert options.parse_args(["--keep", "FILE", "--smoke"]).keep == Path("FILE")

@@ -1,0 +1,74 @@
+"""Pages with tables of kept results.
+
+A table stands between two comments. The first names a kept result and how it is shown (`SHOWN`):
+
+    <!-- table: measured/results/demo.json by-kind -->
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tools.results import choices, comparisons
+from tools.results.benchmark import benchmark
+from tools.results.kept import Kept, keep
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = ("docs/results.md", "README.md")
+SHOWN: Final[Mapping[str, Callable[[Kept], str]]] = {
+    "by-kind": comparisons.by_kind,
+    "grid": comparisons.grid,
+    "scores": comparisons.scores,
+    "differences": comparisons.differences,
+    "published": comparisons.published,
+    "choice": choices.choice,
+    "rounds": choices.rounds,
+    "prompt": choices.prompt,
+    "benchmark": benchmark,
+}
+_TABLE: Final = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_NOT_TYPED: Final = re.compile(r"```.*?^```|`[^`\n]+`|\]\([^)]*\)|^#.*?$", re.DOTALL | re.MULTILINE)
+"""Commands, code, targets of links, and headings."""
+_VERSION: Final = re.compile(r"\d+(?:\.\d+){2,}|\b(?:Python|arXiv|Apache)[ -]\d+\.\d+")
+_NUMBER: Final = re.compile(r"^\|.*\d.*$|\d+\.\d+|\d+(?:[ ,]\d{3})+\b|\d+ ?(?:%|percent|points?|times|x)(?!\w)", re.MULTILINE)
+"""A row of a table, a decimal, a number of thousands, a share, a difference, or a ratio."""
+
+
+def page(text: str, root: Path = ROOT) -> str:
+    """A page with its tables written again."""
+    return _TABLE.sub(lambda found: found[1] + SHOWN[found[3]](_read(root / "docs" / found[2])) + found[4], text)
+
+
+def _read(file: Path) -> Kept:
+    if not file.exists():
+        sys.exit(f"A page shows {file.name}, which is not kept yet. Keep it before its table is put into the page.")
+    content: Kept = json.loads(file.read_text(encoding="utf-8"))
+    return content
+
+
+def shown(root: Path = ROOT) -> Iterator[Path]:
+    """The files of kept results that the pages show."""
+    for name in PAGES:
+        yield from (root / "docs" / found[2] for found in _TABLE.finditer((root / name).read_text(encoding="utf-8")))
+
+
+def typed_numbers(text: str) -> list[str]:
+    """What looks like a measured number and does not come from a kept result. Commands, code and versions may hold numbers."""
+    prose = _VERSION.sub("", _NOT_TYPED.sub("", _TABLE.sub("", text)))
+    return [found[0] for found in _NUMBER.finditer(prose)]
+
+
+def main(given: Sequence[str], root: Path = ROOT) -> None:
+    """Keep a result if one is given, and write the tables."""
+    if given:
+        name, output, *command = given
+        keep(root, name, Path(output), command[0] if command else None)
+    for name in PAGES:
+        file = root / name
+        file.write_text(page(file.read_text(encoding="utf-8"), root), encoding="utf-8")
