@@ -35,7 +35,7 @@ def test_no_number_is_typed(name: str) -> None:
             "It is 3 times as fast, 2x, and takes 98 % of the 12,622 or 1 379 tokens.",
             ["3 times", "2x", "98 %", "12,622", "1 379"],
         ),
-        ("| mean | 37 |", ["| mean | 37 |"]),
+        ("Text.\n| mean | 37 |\nText of 37.", ["| mean | 37 |"]),
         ("Between <!-- table: a.json scores -->\n71.2\n<!-- end --> and 71.3 after.", ["71.3"]),
         ("## Version 1.5 of 12 points\n12 points", ["12 points"]),
         ("```\npython -m x --share 0.5\n```\n`@0.5` and [it](page-1.5.md) and 0.7", ["0.7"]),

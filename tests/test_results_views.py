@@ -47,7 +47,8 @@ def paired(a: dict[str, Any], b: dict[str, Any], told_apart: bool, **more: Any) 
 def root(tmp_path: Path) -> Path:
     """A repository with two pages."""
     (tmp_path / FOLDER).mkdir(parents=True)
-    (tmp_path / "README.md").write_text("No table.\n")
+    for name in pages.PAGES:
+        (tmp_path / name).write_text("No table.\n")
     return tmp_path
 
 
@@ -227,6 +228,31 @@ def test_a_comparison_with_a_hole_is_not_kept(root: Path) -> None:
     with pytest.raises(SystemExit, match="last on t: no finite vector"):
         show(root, "by-kind")
     assert list((root / FOLDER).iterdir()) == []
+
+
+def test_the_file_of_a_benchmark_is_kept_as_it_is(root: Path) -> None:
+    table = {"title": "Speeds", "columns": {"way": "{}", "ratio": "{:.2f} x"}, "rows": [["ours", 1.5], ["theirs", None]]}
+    content = {
+        "command": "python -m benchmarks.encode",
+        "hardware": "cpu",
+        "versions": {"torch": "2"},
+        "parts": ["Two ways.", table],
+    }
+    file = root / "encode.json"
+    file.write_text(json.dumps(content))
+    pages.main(["r", str(file)], root)
+    assert json.loads((root / FOLDER / "r.json").read_text()) == content
+    (root / "README.md").write_text("<!-- table: measured/results/r.json benchmark -->\n<!-- end -->\n")
+    pages.main([], root)
+    shown = (root / "README.md").read_text()
+    assert "```\npython -m benchmarks.encode\n```\nOn cpu, with torch 2.\n\nTwo ways.\n\nSpeeds:\n\n| way | ratio |\n" in shown
+    assert rows_of(shown)[1:] == ["ours | 1.50 x", "theirs | "]
+
+
+def test_a_table_of_what_is_not_kept_is_refused(root: Path) -> None:
+    (root / "README.md").write_text("<!-- table: measured/results/lost.json benchmark -->\n<!-- end -->\n")
+    with pytest.raises(SystemExit, match=r"lost\.json, which is not kept yet"):
+        pages.main([], root)
 
 
 def test_a_folder_needs_its_command_and_a_file_has_its_own(root: Path) -> None:
