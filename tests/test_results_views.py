@@ -230,6 +230,12 @@ def test_a_comparison_with_a_hole_is_not_kept(root: Path) -> None:
     assert list((root / FOLDER).iterdir()) == []
 
 
+def test_designs_of_two_models_are_not_mixed(root: Path) -> None:
+    compared(root, [measured("mean", 0.5), measured("mean", 0.6, model="other")], [])
+    with pytest.raises(SystemExit, match="Designs of two models have one label"):
+        show(root, "by-kind")
+
+
 def test_the_file_of_a_benchmark_is_kept_as_it_is(root: Path) -> None:
     table = {"title": "Speeds", "columns": {"way": "{}", "ratio": "{:.2f} x"}, "rows": [["ours", 1.5], ["theirs", None]]}
     content = {

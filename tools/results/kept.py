@@ -31,7 +31,7 @@ _OF_CHOICE: Final = (
 def keep(root: Path, name: str, output: Path, command: str | None) -> None:
     """Keep the output of a command: a folder of `compare` or `recommend`, or the file of a benchmark, which tells its own command.
 
-    Exits if the output holds a path of a machine, or if a design of a comparison has no score on a task.
+    Exits if the output holds a path of a machine, if a design of a comparison has no score on a task, or if two have one label.
     """
     if output.is_dir() != (command is not None):
         sys.exit("A folder needs the command that wrote it. A file of a benchmark tells its own.")
@@ -56,6 +56,8 @@ def _comparison(file: Path) -> dict[str, Any]:
     content = json.loads(file.read_text(encoding="utf-8"))
     if lacking := [f"{one['label']} on {one['task']}: {one['error']}" for one in content["failures"]]:
         sys.exit(f"Not every design has a score on every task, so their means cannot be compared. {lacking[0]}")
+    if len({(one["label"], one["task"]) for one in content["results"]}) < len(content["results"]):
+        sys.exit("Designs of two models have one label. Compare each model in a folder of its own.")
     labels = {(result["model"], result["design"]): result["label"] for result in content["results"]}
     return {
         "results": [_result(result) for result in content["results"]],
