@@ -350,3 +350,19 @@ def test_a_file_of_queries_below_a_tilde_is_found(tmp_path: Path, monkeypatch: p
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.exception
     assert done.stdout.count('"hits"') == 2
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_no_value_of_two_is_dropped(path: tuple[str, ...], refused: Refused) -> None:
+    command = COMMANDS[path]
+    for option in command.params:
+        if option.param_type_name == "option" and not option.multiple and not option.is_flag:
+            flag = option.opts[0]
+            said = refused(path, {option.name: ["1", "1"]})
+            assert said == f"{flag} takes one value, and it was given 2 times."
+
+
+def test_values_of_an_option_that_repeats_are_all_kept() -> None:
+    command = COMMANDS["recommend",]
+    context = command.make_context("recommend", ["-m", "pico", "-t", "a", "-d", "mean", "-t", "b", "-d", "last"])
+    assert context.params["designs"] == ["mean", "last"] and context.params["task"] == ["a", "b"]

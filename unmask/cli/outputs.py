@@ -44,7 +44,15 @@ _PLAIN_TYPES = {f"<{kind}{more}>": "NUMBER" for kind in ("int", "float") for mor
 
 
 class Command(TyperCommand):
-    """A command that refuses numbers that are none, and an output which is an input or cannot be written, before it does anything."""
+    """A command that checks what it was given, before it does anything.
+
+    It refuses an option of one value that was given twice, numbers that are none, and an output which is an input or cannot be written.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Check that no value would be dropped, then parse."""
+        _refuse_second_values(self.make_parser(ctx).parse_args(list(args))[2])
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Check, then run."""
@@ -71,6 +79,13 @@ def _with_plain_types(parameters: list[Any]) -> list[Any]:
         if option.param_type_name == "option" and option.metavar is None:
             option.metavar = "" if option.is_flag else _PLAIN_TYPES.get(str(option.display_type(None)))
     return parameters
+
+
+def _refuse_second_values(given: Sequence[Any]) -> None:
+    """given: each option, as often as it was given. Of several values, the parser would keep the last and say nothing."""
+    for option in set(given):
+        if option.param_type_name == "option" and not (option.multiple or option.is_flag) and given.count(option) > 1:
+            raise UnmaskError(f"{option.opts[0]} takes one value, and it was given {given.count(option)} times.")
 
 
 def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:

@@ -28,9 +28,13 @@ def recommend(
         typer.Option("--task", "-t", help="FOLDER, FOLDER:kind, FOLDER#200, a task set or name in mteb, or `starter`; repeat."),
     ],
     designs: Annotated[
-        str,
-        typer.Option("--designs", "-d", show_default="eleven usual ones", help="Designs to choose from, separated by commas."),
-    ] = DESIGNS,
+        list[str] | None,
+        typer.Option(
+            "--designs",
+            "-d",
+            help="Designs to choose from, separated by commas; repeat. Default: eleven usual ones.",
+        ),
+    ] = None,
     layers: Annotated[
         bool,
         typer.Option("--layers/--no-layers", help="Also try three earlier layers of the leading designs, at no extra pass."),
@@ -58,7 +62,7 @@ def recommend(
     refuse_foreign(output / "recommendation.json", ('"design"', '"rounds"', '"tokens"'))
     plan = ComparisonPlan(
         options.source(model),
-        parse_designs(designs),
+        parse_designs(",".join(designs) if designs else DESIGNS),
         resolve_tasks(task),
         options.max_length,
         reference_texts(),
