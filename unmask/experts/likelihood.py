@@ -58,7 +58,9 @@ def text_likelihood(
     """
     chunks = chunk_tokens(tokenizer, texts, max_length, blocks=False)
     collate = NextTokenCollator(int(tokenizer.pad_token_id or 0))
-    return _losses(model, [(0, ids) for ids in chunks], [len(ids) for ids in chunks], collate, batch_tokens, "reading texts")
+    return mean_losses(
+        model, [(0, ids) for ids in chunks], [len(ids) for ids in chunks], collate, batch_tokens, "reading texts"
+    )
 
 
 def response_likelihood(
@@ -72,10 +74,10 @@ def response_likelihood(
     """Mean negative log-likelihood per response token of each lesson, in nats, shape (lesson,)."""
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
-    return _losses(model, tokens, [len(lesson.ids) for lesson in tokens], collate, batch_tokens, "reading lessons")
+    return mean_losses(model, tokens, [len(lesson.ids) for lesson in tokens], collate, batch_tokens, "reading lessons")
 
 
-def _losses(
+def mean_losses(
     model: Any,
     rows: Sequence[Any],
     lengths: Sequence[int],
@@ -83,7 +85,10 @@ def _losses(
     batch_tokens: int,
     doing: str,
 ) -> NDArray[np.float64]:
-    """Mean negative log-likelihood per labelled token of each row, in batches of rows of similar length."""
+    """Mean negative log-likelihood per labelled token of each row, in nats, shape (row,). Rows of similar length share a batch.
+
+    lengths: tokens of each row. collate: makes the inputs of a batch, with labels.
+    """
     losses = np.zeros(len(rows))
     with torch.inference_mode(), progress_bar(doing, len(rows)) as advance:
         for batch in plan(list(lengths), batch_tokens):

@@ -40,7 +40,7 @@ class Item:
 
     prompt: the question, after all shots. choices: possible continuations. target: the index of the right choice, or the right text or
     texts. program: combines the code that the model wrote with the tests that judge it. key: text that identifies the item, to recognise
-    it among lessons.
+    it among lessons. reference: a right answer as it follows the prompt; empty for an item with choices.
     """
 
     prompt: str
@@ -48,6 +48,7 @@ class Item:
     choices: tuple[str, ...] = ()
     target: int | str | tuple[str, ...] = 0
     program: Callable[[str], Program] | None = None
+    reference: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ def _bbh(file: Path) -> list[Item]:
         if task not in prompts:
             raise UnmaskError(f"{file}, line {line}: {shots} has no examples of '{task}'.")
         prompt = f"{prompts[task].strip()}\n\nQ: {asked}\nA: Let's think step by step."
-        items.append(Item(prompt, asked, target=field(file, line, row, "target").strip()))
+        target = field(file, line, row, "target").strip()
+        items.append(Item(prompt, asked, target=target, reference=f" So the answer is {target}."))
     return items
 
 
@@ -128,7 +130,8 @@ def _gsm8k(file: Path) -> list[Item]:
     for line, row in read_rows(file):
         question, answer = field(file, line, row, "question"), field(file, line, row, "answer")
         right = answer.rpartition("####")[2].strip().replace(",", "")
-        items.append(Item(f"{head}\n\nQuestion: {question}\nAnswer:", question, target=right))
+        prompt = f"{head}\n\nQuestion: {question}\nAnswer:"
+        items.append(Item(prompt, question, target=right, reference=f" {without_marks(answer)}"))
     return items
 
 
@@ -137,7 +140,8 @@ def _humaneval(file: Path) -> list[Item]:
     for line, row in read_rows(file):
         prompt, tests, name = (field(file, line, row, column) for column in ("prompt", "test", "entry_point"))
         head = _whole(f"{file}, line {line}", prompt)
-        items.append(Item(prompt, prompt, program=_program(prompt, f"{tests}\ncheck({name})\n", (name,), head)))
+        program = _program(prompt, f"{tests}\ncheck({name})\n", (name,), head)
+        items.append(Item(prompt, prompt, program=program, reference=str(row.get("canonical_solution") or "").rstrip()))
     return items
 
 
@@ -162,7 +166,9 @@ def _mbpp(file: Path) -> list[Item]:
     for number, row in ((number, row) for number, row in rows.items() if number in _MBPP_TEST):
         tests = "\n".join([str(row.get("test_setup_code") or ""), *map(str, row["test_list"])])
         before, names = _taken(f"{file}, task {number}", str(row["code"]))
-        items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=_program("", tests, names, before)))
+        code = str(row["code"]).strip().replace("\r\n", "\n")
+        program = _program("", tests, names, before)
+        items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=program, reference=code))
     if not items:
         raise UnmaskError(f"{file} has no items: the test 'mbpp' uses the tasks {_MBPP_TEST[0]} to {_MBPP_TEST[-1]}.")
     return items
@@ -229,7 +235,7 @@ def _math(file: Path) -> list[Item]:
         problem, solution = field(file, line, row, "problem"), field(file, line, row, "solution")
         if not (right := boxed(solution)):
             raise UnmaskError(f"{file}, line {line}: the solution has no answer in \\boxed{{}}.")
-        items.append(Item(f"{head}Problem:\n{problem}\n\nSolution:", problem, target=right))
+        items.append(Item(f"{head}Problem:\n{problem}\n\nSolution:", problem, target=right, reference=f"\n{solution}"))
     return items
 
 
@@ -263,8 +269,10 @@ def _questions(form: str, head: str, between: str) -> Callable[[Path], list[Item
         items = []
         for line, row in read_rows(file):
             question = field(file, line, row, "question")
-            right = tuple(dict.fromkeys(map(plain_answer, _answers(file, line, row))))
-            items.append(Item(head + between.join([*shown, form.format(question)]), question, target=right))
+            answers = _answers(file, line, row)
+            right = tuple(dict.fromkeys(map(plain_answer, answers)))
+            prompt = head + between.join([*shown, form.format(question)])
+            items.append(Item(prompt, question, target=right, reference=f" {answers[0]}"))
         return items
 
     return read

@@ -75,18 +75,29 @@ def tokenize_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesso
     """
     if tokenizer.eos_token_id is None:
         raise UnmaskError("The tokenizer has no end-of-sequence token, so a response would never end. Use another model.")
-    texts = [lesson.prompt + lesson.output for lesson in lessons]
-    encoded = tokenizer(texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+    pairs = [(lesson.prompt, lesson.output) for lesson in lessons]
     tokenized = []
-    rows = zip(lessons, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
-    for lesson, ids, offsets, special in rows:
-        border = len(lesson.prompt)
-        real = [place for place, mark in enumerate(special) if not mark]
-        start = next(place for place in real if offsets[place][1] > border)
-        whole = (*ids[: real[-1] + 1], int(tokenizer.eos_token_id))
+    for lesson, (ids, start) in zip(lessons, tokenize_pairs(tokenizer, pairs), strict=True):
+        whole = (*ids, int(tokenizer.eos_token_id))
         if start >= max_length:
             raise UnmaskError(
                 f"{lesson.where}: the prompt has {start} tokens, so {max_length} leave no room for the response. Raise --max-length."
             )
         tokenized.append(LessonTokens(whole[:max_length], start, lesson.where))
+    return tokenized
+
+
+def tokenize_pairs(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]]) -> list[tuple[tuple[int, ...], int]]:
+    """The token ids of each text with what follows it, and the place where that begins; without special tokens at the end.
+
+    Both are tokenized together. A token across the border counts as what follows.
+    """
+    texts = [text + following for text, following in pairs]
+    encoded = tokenizer(texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
+    tokenized = []
+    rows = zip(pairs, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)
+    for (text, _), ids, offsets, special in rows:
+        real = [place for place, mark in enumerate(special) if not mark]
+        start = next(place for place in real if offsets[place][1] > len(text))
+        tokenized.append((tuple(ids[: real[-1] + 1]), start))
     return tokenized
