@@ -18,7 +18,7 @@ from unmask.experts.lessons.seed_lessons import write_lessons
 from unmask.experts.likelihood import response_likelihood, text_likelihood
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
-from unmask.statistics.domain_differences import compare_by_domain
+from unmask.statistics.domain_differences import compare_by_domain, share_of_gain
 
 
 def test_differences_are_paired() -> None:
@@ -64,3 +64,20 @@ def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
     assert first["domains"]["sums"] == pytest.approx(response_likelihood(model, tokenizer, DOMAINS["sums"]).mean())
     printed = CliRunner().invoke(app, given, catch_exceptions=False).stdout
     assert "average" in printed and f"{first['domains']['sums']:.3f}" in printed
+
+
+def test_a_share_of_a_gain_by_hand() -> None:
+    random = np.random.default_rng(0)
+    start = {"a": random.normal(3, 1, 40), "b": random.normal(1, 1, 40)}
+
+    def gained(by: float, noise: float = 0.0) -> dict[str, Any]:
+        return {name: values - by + noise * random.normal(size=40) for name, values in start.items()}
+
+    half = share_of_gain(start, gained(0.5), gained(1.0))
+    assert half is not None and half.value == pytest.approx(0.5) and half.interval == pytest.approx((0.5, 0.5))
+    worse = share_of_gain(start, gained(-0.2, 0.1), gained(1.0, 0.1))
+    assert worse is not None and worse.interval[0] < worse.value < worse.interval[1] < 0
+    assert share_of_gain(start, gained(1.0), gained(0.0, 0.1)) is None, "there may be no gain to share"
+    uneven = {"a": start["a"] - 1, "b": start["b"]}
+    mixed = share_of_gain(start, uneven, gained(1.0))
+    assert mixed is not None and mixed.value == pytest.approx(0.5), "domains weigh the same"

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.statistics.bootstrap import interval
+from unmask.statistics.intervals import Estimate
+
 _RESAMPLES = 2000
 Values = Mapping[str, NDArray[np.float64]]
 """The value of each item (a negative log-likelihood, say), by domain."""
@@ -51,6 +54,23 @@ def compare_by_domain(values: Mapping[str, Values], against: str, seed: int = 0)
             )
         )
     return rows
+
+
+def share_of_gain(start: Values, part: Values, whole: Values, seed: int = 0) -> Estimate | None:
+    """The share of the gain of `whole` over `start` that `part` reaches, as means over domains, with its 95 % interval.
+
+    (start - part) / (start - whole): 1 if part is as good as whole, 0 if it is no better than start, below 0 if it is worse. The interval
+    is the percentile interval of a paired bootstrap over the items of each domain (2 000 resamples). None if the interval of the gain of
+    `whole` contains 0, since there may be no gain to have a share of.
+    """
+    drawn = _resamples(start, seed)
+    points, samples = [], []
+    for other in (part, whole):
+        gains = {domain: start[domain] - other[domain] for domain in start}
+        points.append(float(np.mean([items.mean() for items in gains.values()])))
+        samples.append(np.stack([gains[domain][drawn[domain]].mean(axis=1) for domain in start]).mean(axis=0))
+    low, high = interval(samples[1])
+    return None if low <= 0 <= high else Estimate(points[0] / points[1], interval(samples[0] / samples[1]))
 
 
 def as_json(rows: Sequence[ModelScores], against: str, items: Mapping[str, int], unit: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD = (
     "specialise.json",
 )
 FILES = (INSTRUCTIONS, RESPONSES, LESSONS, REPORT, RECORD)
-_IN_CONTEXT, _SOLVED = 3, 5
+_IN_CONTEXT, FEWEST_SEEDS = 3, 5
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ def record_of(
     weights: str | None = None,
 ) -> SpecialiseRecord:
     """The record of a run: all that its lessons depend on. Raises UnmaskError for fewer than five seeds."""
-    if len(seeds) < _SOLVED:
-        raise UnmaskError(f"Each prompt shows {_SOLVED} seed lessons, but only {len(seeds)} were given. Add seed lessons.")
+    if len(seeds) < FEWEST_SEEDS:
+        raise UnmaskError(f"Each prompt shows {FEWEST_SEEDS} seed lessons, but only {len(seeds)} were given. Add seed lessons.")
     return SpecialiseRecord(
         model=model,
         base_weights=weights,
@@ -303,7 +303,7 @@ def _respond(
     domain: Domain, seeds: Sequence[Lesson], wanted: Sequence[Lesson], plan: SpecialisePlan, batch: int
 ) -> GenerationJob:
     """The job that writes a batch of responses, by the number of the batch."""
-    prompt = domain.respond(_draw(seeds, _SOLVED, plan.seed, "responses", batch))
+    prompt = domain.respond(_draw(seeds, FEWEST_SEEDS, plan.seed, "responses", batch))
     rows = tuple(domain.question(lesson) for lesson in _instructions_of(wanted, plan, batch))
     return GenerationJob(prompt, rows, Sampling(plan.response_tokens), STOP, plan.seed)
 

@@ -1,4 +1,4 @@
-"""Measurements of the study, for every row of its tables: likelihoods of held-out responses, abilities, and routing.
+"""Measurements of the study, for every row of its tables: likelihoods of held-out responses and of answers, abilities, and routing.
 
 All results are kept, and only missing ones are measured. So a stopped study continues, and a finished study can be extended.
 """
@@ -6,7 +6,7 @@ All results are kept, and only missing ones are measured. So a stopped study con
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
+from unmask.experts.abilities.answer_likelihood import answer_likelihood
 from unmask.experts.abilities.harness import Fetched, Items, accuracies
 from unmask.experts.expert_usage import measure_usage
 from unmask.experts.likelihood import likelihoods
@@ -57,7 +58,7 @@ class Measurements:
     def model(self, row: str, folder: Path | None) -> Values:
         """The values of a saved expert or mixture, or of the base model (no folder)."""
         if self._lacks(row):
-            self._measure(row, *load_any_language_model(replace(self.source, model=str(folder or self.source.model))))
+            self._measure(row, *self._load(folder))
         return self._values(row)
 
     def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:
@@ -102,9 +103,28 @@ class Measurements:
             {row: {name: np.array(right[name]["right"]) for name in shared} for row, right in by_row.items()} if shared else {}
         )
 
+    def answers(self, row: str, folder: Path | None) -> Values:
+        """The `answer_likelihood` of a saved expert or mixture, or of the base model (no folder), by ability test."""
+        kept, tests = self._read(f"{row}, answers") or {}, self.ability_tests.answers
+        named = {
+            name: _digest((item.prompt, item.choices, item.target, item.reference) for item in tests[name]) for name in tests
+        }
+        lacking = [name for name in tests if kept.get(name, {}).get("items") != named[name]]
+        if lacking:
+            say(f"{self.source.model}: measuring the answers of {row}: {', '.join(lacking)}")
+            speaker, tokenizer = self._load(folder)
+            for name in lacking:
+                nats = answer_likelihood(speaker, tokenizer, tests[name], max_length=self.max_length)
+                kept[name] = {"items": named[name], "nats": nats.tolist()}
+                write_record(self._file(f"{row}, answers"), kept)
+        return {name: np.array(kept[name]["nats"]) for name in tests}
+
     def oracle(self, experts: Mapping[str, Values]) -> Values:
         """The values of each domain, measured with its own expert."""
         return {domain: experts[domain][domain] for domain in self.held_out}
+
+    def _load(self, folder: Path | None) -> Any:
+        return load_any_language_model(replace(self.source, model=str(folder or self.source.model)))
 
     def _lacks(self, row: str, abilities: bool = True) -> bool:
         """Whether something of a row is not measured yet. If so, it prints that."""
@@ -165,8 +185,12 @@ def _named(items: Items, limit: int | None) -> str:
     """A name for the items of a test: a hash of their content, or the number of items that the harness fetches."""
     if items is None or isinstance(items, Fetched):
         return f"by name, {'all' if limit is None else limit}"
+    programs = (item.program("") if item.program else None for item in items)
+    return _digest((item.prompt, item.choices, item.target, program) for item, program in zip(items, programs, strict=True))
+
+
+def _digest(items: Iterable[tuple[Any, ...]]) -> str:
     digest = hashlib.sha256()
     for item in items:
-        program = item.program("") if item.program else None
-        digest.update(repr((item.prompt, item.choices, item.target, program)).encode("utf-8", "surrogatepass"))
+        digest.update(repr(item).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:16]

@@ -11,6 +11,8 @@ from pydantic import Field
 
 from unmask.errors import UnmaskError, unknown
 from unmask.experts.balance import Balance
+from unmask.experts.lessons.domain import load_domain
+from unmask.experts.lessons.specialise import FEWEST_SEEDS
 from unmask.experts.names import Average
 from unmask.experts.router import RouterOptions
 from unmask.io.files import inside
@@ -69,20 +71,25 @@ class StudyPlan(LearningPlan):
 
     seeds: a file of lessons for each domain, below the data folder or `starter:NAME`. lessons: "seeds" uses these lessons; "written" lets
     the model write its own from 100 of them.
-    sizes: more numbers of lessons, for the curve over the amount of data. abilities: ability tests with their files below the data folder
-    (empty: the harness's data; false: no such test), `limit` items of each. Tests of code need run_code, and also unsandboxed_code if
-    there is no sandbox. ablations: the other mixtures, by default all. claims: what the paper says of rows of the tables; `kinds` are
-    domains.
+    sizes: more numbers of lessons, for the curve over the amount of data. written: lessons of each domain that a model writes itself, whose
+    experts are compared with those of as many seeds (0: none). writer: the model that writes them; the base if empty. abilities: ability
+    tests with their files below the data folder (empty: the harness's data; false: no such test), `limit` items of each. Tests of code
+    need run_code, and also unsandboxed_code if there is no sandbox. answers: ability tests whose right answers are measured by
+    likelihood, with their files (false: no such test), `limit` items of each. ablations: the other mixtures, by default all. claims: what
+    the paper says of rows of the tables; `kinds` are domains, or ability tests of a row of answers.
     """
 
     models: tuple[str, ...] = Field(min_length=1)
     seeds: dict[str, str] = Field(min_length=2)
     lessons: Literal["seeds", "written"]
     sizes: tuple[int, ...] = ()
+    written: int = Field(default=0, ge=0)
+    writer: str = ""
     abilities: dict[str, str | Literal[False]] = Field(default={})
     limit: int | None = Field(default=None, ge=1)
     run_code: bool = False
     unsandboxed_code: bool = False
+    answers: dict[str, str | Literal[False]] = Field(default={})
     ablations: tuple[str, ...] = tuple(name for name in VARIANTS if name != MIXSE)
     ties_density: float = 0.2
     dare_density: float = 0.5
@@ -93,6 +100,11 @@ class StudyPlan(LearningPlan):
     def requested_abilities(self) -> dict[str, str]:
         """The ability tests that are not left out, with their files."""
         return {name: file for name, file in self.abilities.items() if file is not False}
+
+    @property
+    def requested_answers(self) -> dict[str, str]:
+        """The tests whose right answers are measured, with their files."""
+        return {name: file for name, file in self.answers.items() if file is not False}
 
 
 def scales() -> list[str]:
@@ -110,7 +122,24 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
             raise UnmaskError(
                 f"self-moe: '{name}' is the name of the expert of all domains together. Choose another name for this domain."
             )
+    if plan.written:
+        _check_writing(plan)
     for name in plan.ablations:
         if name not in VARIANTS or name == MIXSE:
             raise unknown("ablation", name, [other for other in VARIANTS if other != MIXSE])
     return plan
+
+
+def _check_writing(plan: StudyPlan) -> None:
+    """Raise UnmaskError if a model cannot write lessons to be compared with the seeds."""
+    if plan.lessons == "written":
+        raise UnmaskError(
+            "self-moe: with lessons = 'written' all lessons are written, so there are none to compare with. Set written=0."
+        )
+    if not FEWEST_SEEDS <= plan.number >= plan.written:
+        raise UnmaskError(
+            f"self-moe: {plan.written} written lessons are compared with as many seeds, and written from {FEWEST_SEEDS} or more. Here "
+            f"number is {plan.number}."
+        )
+    for name in plan.seeds:
+        load_domain(name)

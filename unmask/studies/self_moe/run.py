@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from unmask.experts.lessons.specialise import Yield
 from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
-from unmask.io.files import only_run_in
+from unmask.io.files import inside, only_run_in
 from unmask.io.seals import read_record, write_record
+from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device
 from unmask.models.source import lasting_name
-from unmask.statistics.domain_differences import ModelScores, compare_by_domain
+from unmask.statistics.domain_differences import ModelScores, compare_by_domain, share_of_gain
+from unmask.statistics.intervals import Estimate
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
 from unmask.studies.self_moe.builder import Builder
@@ -23,11 +26,13 @@ from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, StudyPlan
-from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw
+from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw, draw_written
 from unmask.studies.sheet import Sheet
 
-_MORE = ("abilities", "limit", "run_code", "unsandboxed_code")  # these may change when a finished study is extended
+# these may change when a finished study is extended
+_MORE = ("abilities", "limit", "run_code", "unsandboxed_code", "answers", "written", "writer")
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
+HUMAN, SELF = "human lessons", "self-written"
 
 
 class StudyRecord(RunRecord):
@@ -50,7 +55,9 @@ class Findings:
     """The findings so far. Each table holds rows by name. A row holds likelihoods by domain, one for each lesson.
 
     usage: the usage of experts, by mixture. growing: mixtures of 0, 1, .. experts. sizes: instance merging and MiXSE, by number of
-    lessons. abilities: for each row of any table, which items were answered correctly.
+    lessons. abilities: for each row of any table, which items were answered correctly. answers: likelihoods of right answers, by ability
+    test. written: experts and MiXSE of lessons that a model wrote, and of as many human ones. writer: the name of the former in the rows.
+    yields: what became of all that a model wrote, by domain.
     """
 
     main: dict[str, Values] = field(default_factory=dict)
@@ -60,21 +67,44 @@ class Findings:
     sizes: dict[int, dict[str, Values]] = field(default_factory=dict)
     overhead: dict[str, Any] = field(default_factory=dict)
     abilities: dict[str, Values] = field(default_factory=dict)
+    answers: dict[str, Values] = field(default_factory=dict)
+    written: dict[str, Values] = field(default_factory=dict)
+    yields: Mapping[str, Yield] = field(default_factory=dict)
+    writer: str = SELF
 
     @property
     def rows(self) -> dict[str, Values]:
         """Every row that a claim can name."""
         fewest = {f"{MIXSE}, fewest lessons": self.sizes[min(self.sizes)][MIXSE]} if len(self.sizes) > 1 else {}
-        return {**self.main, **self.ablations, **self.growing, **fewest}
+        answers = {f"{row}, answers": values for row, values in self.answers.items()}
+        return {**self.main, **self.ablations, **self.growing, **fewest, **answers, **self.written}
+
+    @property
+    def shares(self) -> dict[str, Estimate | None]:
+        """For each row of written lessons, the share of the gain of as many human lessons that it reaches; of an expert, on its domain."""
+        shares = {}
+        for row, values in self.written.items():
+            model, _, lessons = row.rpartition(", ")
+            if lessons == self.writer:
+                on = [name for name in values if model == f"expert {name}"] or list(values)
+                rows = (self.main[BASE], values, self.written[f"{model}, {HUMAN}"])
+                start, part, whole = ({name: one[name] for name in on} for one in rows)
+                shares[row] = share_of_gain(start, part, whole)
+        return shares
 
     def as_json(self) -> dict[str, Any]:
         """Means, differences and intervals of every table."""
         sized = {f"{name}, {number} lessons": values for number, rows in self.sizes.items() for name, values in rows.items()}
-        tables = {"main": self.main, "ablations": self.ablations, "experts": self.growing, "lessons": sized}
+        tables = {
+            "main": self.main, "ablations": self.ablations, "experts": self.growing, "lessons": sized, "written": self.written,
+        }  # fmt: skip
         return {
             "unit": "nats per response token of held-out lessons; differences with 95 % intervals (paired bootstrap over lessons)",
             **{name: [asdict(row) for row in rows_of(self, values)] for name, values in tables.items()},
             "abilities": [asdict(row) for row in compare_by_domain(self.abilities, BASE)] if self.abilities else [],
+            "answers": [asdict(row) for row in compare_by_domain(self.answers, BASE)] if self.answers else [],
+            "shares": {row: asdict(share) if share else None for row, share in self.shares.items()},
+            "yields": {name: one.as_json() for name, one in self.yields.items()},
             "routing": self.usage,
             "overhead": self.overhead,
         }
@@ -123,7 +153,7 @@ def study(
         )  # fmt: skip
         builder = Builder(plan, source, data, folder, callbacks)
         measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
-        findings = Findings()
+        findings = Findings(yields=data.yields)
         for _ in _tables(plan, builder, measurements, findings):
             findings.abilities = measurements.abilities()
             claims = verdicts(plan.claims, findings.rows)
@@ -152,6 +182,10 @@ def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findi
     findings.usage[MIXSE] = measurements.usage(MIXSE)
     findings.overhead = _overhead(builder.folder, mixture, builder.source)
     yield
+    if plan.requested_answers:
+        compared = {BASE: None, INSTANCE: builder.instance(plan.number), MIXSE: mixture}
+        findings.answers = {row: measurements.answers(row, place) for row, place in compared.items()}
+        yield
     for name in plan.ablations:
         place = builder.mixture(name, plan.number)
         findings.ablations[name] = measurements.model(name, place)
@@ -169,8 +203,38 @@ def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findi
             MIXSE: measurements.model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
         }
         yield
+    if plan.written:
+        findings.written = _written(plan, builder, measurements, findings)
+        yield
     findings.sizes[plan.number] = {name: findings.main[name] for name in (INSTANCE, MIXSE)}
     yield
+
+
+def _written(plan: StudyPlan, builder: Builder, measurements: Measurements, findings: Findings) -> dict[str, Values]:
+    """Experts and MiXSE of lessons that a model wrote, and of as many human ones; nothing if it wrote none for a domain."""
+    source = builder.source
+    writer = replace(source, model=plan.writer, revision=None) if plan.writer else source
+    name = Path(lasting_name(writer.model)).name
+    findings.writer = SELF if lasting_name(writer.model) == lasting_name(source.model) else f"written by {name}"
+    folder = inside(builder.folder / "written", f"{name}-{plan.written}")
+    data = draw_written(plan, writer, builder.data, folder / "lessons")
+    findings.yields = data.yields
+    number = min(len(lessons) for lessons in data.learned.values())
+    if not number:
+        say(f"{name} wrote no lesson of a domain that passes the filters, so no expert learns from written lessons.")
+        return {}
+    say(f"{source.model}: experts and MiXSE of {number} lessons that {name} wrote, in {folder}")
+    own = Measurements(source, data.held_out, plan.max_length, folder / "values")
+    written = _arm(replace(builder, data=data, folder=folder), own, number, f", {findings.writer}")
+    human = _arm(builder, measurements, number, "" if number == plan.number else f" {number}")
+    return {f"{row}, {of}": values for of, rows in ((findings.writer, written), (HUMAN, human)) for row, values in rows.items()}
+
+
+def _arm(builder: Builder, measurements: Measurements, number: int, end: str) -> dict[str, Values]:
+    """The experts of `number` lessons of each domain, each domain with its own expert, and MiXSE. end: of the names of their files."""
+    own = {name: measurements.model(f"expert {name}{end}", place) for name, place in builder.experts(number).items()}
+    rows = {**{f"expert {name}": values for name, values in own.items()}, ORACLE: measurements.oracle(own)}
+    return rows | {MIXSE: measurements.model(f"{MIXSE}{end}", builder.mixture(MIXSE, number))}
 
 
 def _growing(

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.experts.abilities.ability_tests import TESTS
-from unmask.experts.abilities.harness import Items, draw_tests, find_test, require_code_to_run
-from unmask.experts.lessons.domain import load_domain
-from unmask.experts.lessons.generation import Writer
+from unmask.experts.abilities.ability_tests import TESTS, Item
+from unmask.experts.abilities.answer_likelihood import require_answers
+from unmask.experts.abilities.harness import Items, draw_items, draw_tests, find_test, learned_of, require_code_to_run
 from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
-from unmask.experts.lessons.specialise import LESSONS, specialise
-from unmask.experts.lessons.specialise import SpecialisePlan as Writing
+from unmask.experts.lessons.specialise import SpecialisePlan, Yield
 from unmask.io.files import inside
-from unmask.io.terminal import say
-from unmask.mixture.any_model import load_any_language_model
-from unmask.models.identity import identity_of
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
 from unmask.studies.self_moe.plan import StudyPlan
+from unmask.studies.self_moe.written_lessons import SEEDS, write
 
 Lessons = Mapping[str, list[Lesson]]
-_SEEDS = 100  # seed lessons from which a model writes its own
+_SPARE = 2  # instructions for each lesson that is wanted: of a small model, about three answers of four have the right form
+_AT_ONCE = 32  # texts that are written at once: the states of 64 prompts can take more memory than a laptop has
 
 
 @dataclass(frozen=True)
 class StudyData:
-    """Lessons by domain. learned: to learn, in random order. held_out: for tests only. seeds: the examples for written lessons."""
+    """Lessons by domain. learned: to learn, in random order. held_out: for tests only. seeds: the examples for written lessons.
+
+    yields: what became of all that a model wrote, if the lessons to learn are written.
+    """
 
     learned: Lessons
     held_out: Lessons
     seeds: Lessons
+    yields: Mapping[str, Yield] = field(default_factory=dict)
 
     def first(self, number: int) -> dict[str, list[Lesson]]:
         """The first `number` lessons of each domain. They are a random sample, because the order is random."""
@@ -42,41 +43,44 @@ class StudyData:
 
 @dataclass(frozen=True)
 class AbilityTests:
-    """Ability tests: their items (`Fetched`: the first `limit` that the harness fetches), and whether code may run, also unsandboxed."""
+    """Ability tests: their items (`Fetched`: the first `limit` that the harness fetches), and whether code may run, also unsandboxed.
+
+    answers: the items whose right answers are measured by likelihood.
+    """
 
     items: Mapping[str, Items]
     limit: int | None
     run_code: bool
     unsandboxed: bool = False
+    answers: Mapping[str, Sequence[Item]] = field(default_factory=dict)
 
 
 def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData:
     """Draw the lessons of every domain, or let the model write them. Raises UnmaskError if there are too few lessons."""
     seeds, held_out = {}, {}
     for name, file in plan.seeds.items():
-        wanted = plan.number if plan.lessons == "seeds" else _SEEDS
+        wanted = plan.number if plan.lessons == "seeds" else SEEDS
         learned_seeds, tested = split(read_seeds(_file(file, root)), wanted, plan.held_out, plan.seed)
         held_out[name] = _kept(inside(folder, f"{name}.held-out.jsonl"), tested)
         seeds[name] = _kept(inside(folder, f"{name}.seeds.jsonl"), learned_seeds)
-    learned = dict(seeds)
     if plan.lessons == "written":
-        writer = Writer(*load_any_language_model(source))
-        forbidden = [f"{lesson.instruction} {lesson.input}".strip() for lessons in held_out.values() for lesson in lessons]
-        for name, own_seeds in seeds.items():
-            writing = Writing(plan.number, batch=64, seed=plan.seed)
-            outcome = specialise(
-                writer,
-                source.model,
-                load_domain(name),
-                own_seeds,
-                inside(folder, name),
-                writing,
-                forbidden,
-                weights=identity_of(source).revision,
-            )
-            say(f"{source.model}: {name}: {outcome.kept} lessons kept, of {outcome.written} written instructions")
-            learned[name] = read_lessons(inside(folder, name) / LESSONS)
-    return StudyData(learned, held_out, seeds)
+        written = write(source, seeds, held_out, folder, SpecialisePlan(plan.number, batch=64, seed=plan.seed))
+        if none := [name for name, lessons in written.lessons.items() if not lessons]:
+            raise UnmaskError(f"{source.model} wrote no lesson of '{none[0]}' that passes the filters. Use a larger model.")
+        return StudyData(written.lessons, held_out, seeds, written.yields)
+    return StudyData(seeds, held_out, seeds)
+
+
+def draw_written(plan: StudyPlan, source: Source, data: StudyData, folder: Path) -> StudyData:
+    """The data of the comparison with lessons that a model writes: `plan.written` of each domain, fewer if it wrote fewer.
+
+    source: the model that writes.
+    """
+    writing = SpecialisePlan(_SPARE * plan.written, batch=_AT_ONCE, seed=plan.seed)
+    written = write(source, data.seeds, data.held_out, folder, writing)
+    number = min(plan.written, *(len(lessons) for lessons in written.lessons.values()))
+    lessons = {name: of_domain[:number] for name, of_domain in written.lessons.items()}
+    return StudyData(lessons, data.held_out, data.seeds, written.yields)
 
 
 def check_tests(plan: StudyPlan, root: Path) -> None:
@@ -87,6 +91,13 @@ def check_tests(plan: StudyPlan, root: Path) -> None:
             raise UnmaskError(
                 f"The file of the ability test '{name}' does not exist: '{root / file}'. Give the folder of the data sets (--data), let "
                 f"the harness fetch the data (--set abilities.{name}=''), or leave the test out (--set abilities.{name}=false)."
+            )
+    for name, file in plan.requested_answers.items():
+        find_test(name)
+        if not file or not (root / file).is_file():
+            raise UnmaskError(
+                f"The answers of the ability test '{name}' need a file, and '{root / file}' is none. Give the folder of the data sets "
+                f"(--data), or leave the test out (--set answers.{name}=false)."
             )
     if not plan.run_code and (
         code := [name for name, given in plan.requested_abilities.items() if TESTS[name].asked == "code"]
@@ -99,10 +110,16 @@ def check_tests(plan: StudyPlan, root: Path) -> None:
 
 
 def ability_tests(plan: StudyPlan, root: Path, data: StudyData) -> AbilityTests:
-    """The ability tests of a plan, without learned items."""
+    """The ability tests of a plan, without learned items. Raises UnmaskError for answers that an item lacks."""
     learned = [lesson for by_domain in (data.learned, data.seeds) for lessons in by_domain.values() for lesson in lessons]
     files = {name: root / file if file else None for name, file in plan.requested_abilities.items()}
-    return AbilityTests(draw_tests(files, plan.limit, plan.seed, learned), plan.limit, plan.run_code, plan.unsandboxed_code)
+    items = draw_tests(files, plan.limit, plan.seed, learned)
+    known = learned_of(learned)
+    answers = {
+        name: draw_items(name, root / file, plan.limit, plan.seed, known) for name, file in plan.requested_answers.items()
+    }
+    require_answers(answers)
+    return AbilityTests(items, plan.limit, plan.run_code, plan.unsandboxed_code, answers)
 
 
 def _file(name_or_path: str, root: Path) -> Path:

@@ -16,6 +16,8 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
         yield _likelihoods("Main table", findings, findings.main)
     if findings.abilities:
         yield from _abilities(findings)
+    if findings.answers:
+        yield _answers(findings)
     if findings.ablations:
         yield _likelihoods("Ablations", findings, findings.ablations)
     if findings.usage:
@@ -25,6 +27,10 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
     if findings.sizes:
         sized = {f"{name}, {number}": values for number, rows in findings.sizes.items() for name, values in rows.items()}
         yield _likelihoods("Number of lessons of a domain", findings, sized)
+    if findings.written:
+        yield _written(findings)
+    if findings.yields:
+        yield _yields(findings)
     if findings.overhead:
         yield _overhead(findings)
 
@@ -68,6 +74,62 @@ def _abilities(findings: Findings) -> Iterator[Sheet]:
             cells.append((row.model, *(f"{row.domains[test]:.1f}" for test in tests), f"{row.average:.1f}", minus_base))
         if cells:
             yield Sheet(title, ("", *tests, "average", "minus base"), tuple(cells), note)
+
+
+def _answers(findings: Findings) -> Sheet:
+    """Nats per token of right answers by ability test, and their differences from the base."""
+    rows = compare_by_domain(findings.answers, BASE)
+    tests = tuple(rows[0].domains)
+    cells = []
+    for row in rows:
+        differences = (row.differences[test] for test in tests)
+        minus_base = (
+            "" if row.model == BASE else f" ({value:+.3f} ± {(high - low) / 2:.3f})" for value, low, high in differences
+        )
+        cells.append((row.model, *(f"{row.domains[test]:.3f}{than}" for test, than in zip(tests, minus_base, strict=True))))
+    numbers = ", ".join(f"{test} {len(findings.answers[BASE][test])}" for test in tests)
+    note = (
+        "Nats per token; lower is better. Of a test with choices: how much less likely the right choice is than the likeliest wrong one "
+        "(below 0: the right one is the likeliest). Of other tests: the loss on the reference answer. In brackets: minus base, ± half of "
+        f"the 95 % interval (paired bootstrap over items). Items: {numbers}."
+    )
+    return Sheet("Answers of ability tests", ("", *tests), tuple(cells), note)
+
+
+def _written(findings: Findings) -> Sheet:
+    """Nats per token of what learned written lessons and as many human ones, and how much of the human gain the written ones reach."""
+    rows, shares = [], findings.shares
+    for row in rows_of(findings, {BASE: findings.main[BASE], **findings.written}):
+        share = shares.get(row.model)
+        reached = f"{share.value:.0%} ({share.interval[0]:.0%} .. {share.interval[1]:.0%})" if share else ""
+        nats = (f"{row.domains[domain]:.3f}" for domain in row.domains)
+        rows.append((row.model, *nats, f"{row.average:.3f}", _difference(row, BASE), reached))
+    note = (
+        "Nats per response token on held-out human lessons; lower is better. Experts learn equally many lessons for equally many steps. "
+        "Last column: what the written lessons gain over the base, as a share of what human lessons gain, with its 95 % interval (paired "
+        "bootstrap over lessons); of an expert, on its own domain. It is empty if human lessons gain nothing for certain."
+    )
+    header = ("", *findings.main[BASE], "average", "minus base", "share of the human gain")
+    return Sheet("Written lessons", header, tuple(rows), note)
+
+
+def _yields(findings: Findings) -> Sheet:
+    """What became of all that a model wrote, by domain."""
+    rows = tuple(
+        (
+            domain,
+            str(done.written),
+            str(done.instructions),
+            str(done.kept),
+            ", ".join(f"{why} {number}" for why, number in sorted(done.dropped.items(), key=lambda reason: -reason[1])),
+            f"{done.nearest:.2f}",
+            f"{done.words:.0f}",
+        )
+        for domain, done in findings.yields.items()
+    )
+    note = "Nearest: the mean ROUGE-L of an instruction to the nearest other or seed. Words: of a response, the mean."
+    header = ("", "instructions written", "kept", "lessons", "dropped", "nearest", "words")
+    return Sheet("What the model wrote", header, rows, note)
 
 
 def _difference(row: ModelScores, against: str) -> str:

@@ -1,0 +1,224 @@
+"""What a study of Self-MoE can add: likelihoods of right answers, and lessons that a model writes. A study that stands is extended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.messages import heard
+from tests.studies.test_self_moe import DOMAINS, LITTLE, file_of
+from unmask.errors import UnmaskError
+from unmask.experts.abilities.ability_tests import read_items
+from unmask.experts.abilities.answer_likelihood import answer_likelihood
+from unmask.experts.lessons.generation import Sampling, Text, Writer
+from unmask.experts.lessons.lessons import read_lessons
+from unmask.mixture.any_model import load_any_language_model
+from unmask.models.loading import Source
+from unmask.studies.self_moe import written_lessons
+from unmask.studies.self_moe.paper_claims import verdicts
+from unmask.studies.self_moe.plan import MIXSE, load_plan
+from unmask.studies.self_moe.report import write_report
+from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, study
+
+PICO = Source("pico", dtype="float32")
+
+
+def run(folder: Path, *settings: str, data: Path = Path()) -> tuple[Findings, list[str]]:
+    """The findings of a small study, and what it said."""
+    plan = load_plan("smoke", [*LITTLE, "ablations=[]", *settings])
+    with heard() as said:
+        found = study(plan, PICO, data, folder, lambda findings, place: write_report(findings, place, "pico", plan))
+    return found, [message.removeprefix("pico: ") for message in said]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study without any of it."""
+    folder = tmp_path_factory.mktemp("plain") / "study"
+    run(folder)
+    return folder
+
+
+@pytest.fixture
+def standing(plain: Path, tmp_path: Path) -> Path:
+    """The same, to be extended."""
+    return Path(shutil.copytree(plain, tmp_path / "study"))
+
+
+def test_answers_are_added_to_a_study_that_stands(standing: Path, tmp_path: Path) -> None:
+    few, more = (f'answers.piqa="{file_of(tmp_path, name, number)}"' for name, number in (("few", 3), ("more", 5)))
+    found, said = run(standing, few, data=tmp_path)
+    assert said == [f"measuring the answers of {row}: piqa" for row in (BASE, INSTANCE, MIXSE)], "and nothing else"
+    items = read_items("piqa", tmp_path / "few.jsonl")
+    for row, model in ((BASE, "pico"), (INSTANCE, standing / "experts/instance"), (MIXSE, standing / "mixtures/MiXSE")):
+        expected = answer_likelihood(*load_any_language_model(Source(str(model), dtype="float32")), items)
+        assert found.answers[row]["piqa"] == pytest.approx(expected, abs=1e-6)
+    report = (standing / "report.md").read_text()
+    assert "## Answers of ability tests" in report and "Items: piqa 3." in report
+    results = json.loads((standing / "results.json").read_text())
+    assert [row["model"] for row in results["answers"]] == [BASE, INSTANCE, MIXSE] and results["finished"]
+
+    assert run(standing, few, data=tmp_path)[1] == []
+    found, said = run(standing, more, "limit=4", data=tmp_path)
+    assert len(said) == 3 and len(found.answers[BASE]["piqa"]) == 4, "other items are other items"
+    assert run(standing, more, "answers.piqa=false", data=tmp_path)[0].answers == {}
+
+
+def test_claims_about_abilities_are_decided_by_answers() -> None:
+    random = np.random.default_rng(0)
+    noise = {name: random.normal(size=60) for name in ("hellaswag", "piqa", "truthfulqa", "humaneval")}
+
+    def row(worse: float) -> dict[str, Any]:
+        return {name: items + worse + 0.001 * random.normal(size=60) for name, items in noise.items()}
+
+    claims = [claim for claim in load_plan("small").claims if claim.kinds[:1] == ("hellaswag",)]
+    found = Findings(answers={BASE: row(0), MIXSE: row(0.01), INSTANCE: row(0.2)})
+    verdict = {one.claim.id: one.verdict for one in verdicts(claims, found.rows)}
+    assert verdict == dict.fromkeys(("nothing-forgotten", "instance-forgets", "mixse-forgets-less"), "confirmed")
+    found.answers = {BASE: row(0), MIXSE: row(0.1), INSTANCE: row(-0.2)}
+    assert {one.verdict for one in verdicts(claims, found.rows)} == {"refuted"}
+    [test] = next(one.tests for one in verdicts(claims, found.rows) if one.claim.id == "nothing-forgotten")
+    assert test.n == 180, "coding is a domain of the study, so its items do not count"
+
+
+def test_answers_that_are_not_there_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+    for setting in ('answers.piqa="none.jsonl"', 'answers.piqa=""'):
+        with pytest.raises(UnmaskError, match=r"The answers of the ability test 'piqa' need a file.*--set answers.piqa=false"):
+            run(tmp_path / "study", setting, data=tmp_path)
+    with pytest.raises(UnmaskError, match="none-such"):
+        run(tmp_path / "study", 'answers.none-such="x"', data=tmp_path)
+    assert not list((tmp_path / "study").glob("[a-z]*"))
+
+
+RESPONSES = {
+    "A mathematician": "1 + 1 = 2\n#### 2",
+    "A scholar": "B. two",
+    "A programmer": "def f(x):\n    return x",
+    "A logician": "the second of them",
+}
+
+
+class Scripted(Writer):
+    """Writes lessons that pass the filters of every domain, but one response of four; dies after so many batches."""
+
+    batches, left = 0, 10**9
+
+    def write(self, prefix: str, rows: Sequence[str], sampling: Sampling, stop: str, seed: int) -> list[Text]:
+        if not Scripted.left:
+            raise KeyboardInterrupt
+        Scripted.left, Scripted.batches = Scripted.left - 1, Scripted.batches + 1
+        if sampling.temperature:
+            names = (f"{'abcdefgh'[place % 8]}{seed % 89}" for place in range(len(rows)))
+            asked = (" ".join(f"{name}{end}" for end in "stuvwxyz") for name in names)
+            return [Text(f" {words}?\nA. one\nB. two\nC. six\nD. ten", True) for words in asked]
+        response = next(text for role, text in RESPONSES.items() if prefix.startswith(role))
+        return [Text(f" {response}", place % 4 > 0) for place in range(len(rows))]
+
+
+@pytest.fixture
+def writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written_lessons, "Writer", Scripted)
+    monkeypatch.setattr(Scripted, "batches", 0)
+    monkeypatch.setattr(Scripted, "left", 10**9)
+
+
+@pytest.mark.usefixtures("writing")
+def test_written_lessons_are_compared_with_as_many_human_ones(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(folder: Path) -> dict[Path, int]:
+        return {file: file.stat().st_mtime_ns for file in folder.rglob("*.safetensors")}
+
+    before = kept(standing)
+    monkeypatch.setattr(Scripted, "left", 5)
+    with pytest.raises(KeyboardInterrupt):
+        run(standing, "written=2")
+    monkeypatch.setattr(Scripted, "left", 10**9)
+    found, said = run(standing, "written=2")
+    assert Scripted.batches == 2 * len(DOMAINS), "a batch of instructions and one of responses each, and none is written twice"
+    assert "measuring MiXSE, self-written" in said and "measuring MiXSE 2" not in said, (
+        "of human lessons it was measured before"
+    )
+    assert before.items() <= kept(standing).items(), "what was trained before is used"
+
+    arm = standing / "written/pico-2"
+    for name in DOMAINS:
+        record = json.loads((arm / "experts-2" / name / "expert.json").read_text())
+        assert (
+            record["lessons"]["number"] == 2
+            and record["learning"] == json.loads((standing / "experts-2" / name / "expert.json").read_text())["learning"]
+        ), "as many lessons and steps"
+        assert len(read_lessons(arm / "lessons" / name / "lessons.jsonl")) >= 2
+        assert found.yields[name].instructions == 4 and found.yields[name].dropped["cut off"] == 1
+    models = [*(f"expert {name}" for name in DOMAINS), ORACLE, MIXSE]
+    assert list(found.written) == [f"{model}, {lessons}" for lessons in ("self-written", "human lessons") for model in models]
+    assert list(found.shares) == [f"{model}, self-written" for model in models]
+    for name in DOMAINS:
+        own = found.written["expert math, self-written"][name]
+        assert (found.written[f"{MIXSE}, human lessons"][name] == found.sizes[2][MIXSE][name]).all()
+        assert not (own == found.written["expert math, human lessons"][name]).all()
+    report = (standing / "report.md").read_text()
+    assert (
+        "## Written lessons" in report
+        and "## What the model wrote" in report
+        and "| math | 32 | 4 | 3 | repeated 12, cut off 1 |" in report
+    )
+    results = json.loads((standing / "results.json").read_text())
+    assert results["finished"] and results["yields"]["math"]["kept"] == 3 and set(results["shares"]) == set(found.shares)
+    claims = {one["claim"]["id"]: one for one in results["claims"]}
+    for name in ("self-written", "human-beats-self-written", *(f"self-written-{name}" for name in DOMAINS)):
+        assert claims[name]["tests"], name
+    assert run(standing, "written=2")[0].written.keys() == found.written.keys()
+    assert Scripted.batches == 2 * len(DOMAINS)
+
+
+@pytest.mark.usefixtures("writing")
+def test_another_writer_is_not_the_model_itself(standing: Path, base: Path) -> None:
+    found, _ = run(standing, "written=5", f'writer="{base}"')
+    assert f"{MIXSE}, written by {base.name}" in found.written and f"{MIXSE}, self-written" not in found.rows
+    for name in DOMAINS:
+        whole = found.written[f"expert {name}, human lessons"]
+        assert (whole[name] == found.main[f"expert {name}"][name]).all(), "all lessons: the experts of the main table"
+    results = json.loads((standing / "results.json").read_text())
+    assert {one["claim"]["id"]: one["verdict"] for one in results["claims"]}["self-written"] == "not measured"
+
+
+@pytest.mark.usefixtures("writing")
+def test_a_model_that_writes_too_little_learns_from_what_there_is(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three lessons in four that pass, two of three are missing in a domain; and of none, no expert learns."""
+    monkeypatch.setitem(RESPONSES, "A programmer", "def f(:")
+    found, said = run(standing, "written=2")
+    assert found.written == {} and found.yields["coding"].kept == 0 and found.yields["math"].kept == 3
+    assert any("wrote no lesson of a domain" in message for message in said)
+    assert "## What the model wrote" in (standing / "report.md").read_text()
+
+    monkeypatch.setitem(RESPONSES, "A programmer", "def f(x):\n    return x")
+    monkeypatch.setattr("unmask.studies.self_moe.study_data._SPARE", 1)
+    found, _ = run(standing, "written=3")
+    assert {one.kept for one in found.yields.values()} == {2}
+    record = json.loads((standing / "experts-2/math/expert.json").read_text())
+    own = json.loads((standing / "written/pico-3/experts-2/math/expert.json").read_text())
+    assert own["lessons"]["number"] == record["lessons"]["number"] == 2, "human lessons are as few"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (["written=6"], "6 written lessons are compared with as many seeds"),
+        (["written=2", "number=4"], "written from 5 or more"),
+        (["written=2", 'lessons="written"'], "none to compare with"),
+        (["written=2", 'seeds={ law = "starter:math", math = "starter:math" }'], "law"),
+    ],
+)
+def test_lessons_that_cannot_be_written_are_refused_at_once(settings: list[str], why: str) -> None:
+    with pytest.raises(UnmaskError, match=why):
+        load_plan("smoke", [*LITTLE, *settings])
+
+
+def test_new_parts_of_the_plan_leave_an_old_record_valid(plain: Path) -> None:
+    recorded = json.loads((plain / "study.json").read_text())["plan"]
+    assert not {"written", "writer", "answers", "limit"} & recorded.keys()
