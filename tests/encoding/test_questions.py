@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.families import FAMILIES
+from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding import beginnings
@@ -23,6 +24,8 @@ from unmask.errors import UnmaskError
 FIRST = ("{text}\nThis is about one thing:", "{text}\nIn one word, its style is", "{text}")
 INSIDE = ("eol", "sentiment")
 TEXTS = [f"{'Someone plays a guitar. ' * (place % 5)}text {place}" for place in range(20)]
+SOME = slice(None) if ALL else slice(None, None, 4)
+"""The texts that every family reads alone: one of each of the five lengths, from the first batch to the last."""
 CANNOT = ("mamba",)  # its layers keep a state, not keys and values
 
 
@@ -68,7 +71,7 @@ def test_vectors_are_those_of_each_text_alone_under_each_prompt(
     embedder = pico("causal/plain/last", family=family)
     answers = asked(embedder, designs_of(prompts, "last@all"))
     for design, vectors in merged(answers).items():
-        assert same(vectors, alone(embedder, design)), design.name
+        assert same(vectors[SOME], alone(embedder, design, TEXTS[SOME])), design.name
     assert was_shared(answers) == (family not in CANNOT)
 
 

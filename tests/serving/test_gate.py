@@ -344,6 +344,7 @@ def test_a_stop_answers_what_was_accepted_and_refuses_what_is_new(
 
 
 def test_a_stop_does_not_wait_for_ever(models: ServedModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.serving.server._FLUSH_SECONDS", 1)
     with running(models, limits=Limits(drain_seconds=0.2)) as client:
         hold = Hold(client, monkeypatch)
         threads, answers = in_threads(2, lambda n: client.embed(f"text {n}"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 
 import unmask.probing.routing.recording as recording
 from tests.probing.routing.recorded import NATIVE, native, of_words, ours, topical
+from tests.training.running import ended, forked
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.mixture.gating import Routing, RoutingPoint
@@ -362,34 +361,27 @@ def test_long_texts_are_cut_and_counted(tokenizer: Any, tmp_path: Path) -> None:
     assert record.settings.max_length == 4
 
 
-KILLED = """
-import sys
-from pathlib import Path
-import unmask.probing.routing.recording as recording
-from tests.conftest import make_tokenizer
-from tests.probing.routing.recorded import native, topical
-recording._MOST, recording._LEAST = 30, 1
-recording.record_routing(native("olmoe", make_tokenizer()), topical(60), Path(sys.argv[1]))
-"""
+def test_killed_at_any_moment_and_resumed(tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is a copy of this process, so that none has to import everything."""
+    small_parts(monkeypatch)
+    original = recording._record_part
 
+    def slow(*args: Any) -> None:
+        time.sleep(0.02)
+        original(*args)
 
-def test_killed_at_any_moment_and_resumed(tmp_path: Path) -> None:
-    def start(folder: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-c", KILLED, str(tmp_path / folder)], env={**os.environ, "PYTHONPATH": str(Path.cwd())}
-        )
+    monkeypatch.setattr(recording, "_record_part", slow)  # else it would be too fast to be killed
 
-    assert start("undisturbed").wait() == 0
+    def start(folder: str) -> int:
+        return forked(lambda: record_routing(native("olmoe", tokenizer), topical(60), tmp_path / folder))
+
+    assert ended(start("undisturbed")) == 0
     parts = len(list((tmp_path / "undisturbed" / "parts").iterdir()))
-    killed = 0
     for enough in (1, parts // 2):
-        running = start("killed")
-        while running.poll() is None and len(list((tmp_path / "killed").glob("parts/0*"))) < enough:
+        running, until = start("killed"), time.monotonic() + 60
+        while len(list((tmp_path / "killed").glob("parts/0*"))) < enough and time.monotonic() < until:
             time.sleep(0.005)
-        if running.poll() is None:
-            running.send_signal(signal.SIGKILL)
-            killed += 1
-        running.wait()
-    assert killed, "it was too fast to be killed"
-    assert start("killed").wait() == 0
+        os.kill(running, signal.SIGKILL)
+        assert ended(running) == -signal.SIGKILL, "it was too fast to be killed"
+    assert ended(start("killed")) == 0
     assert content(tmp_path / "killed") == content(tmp_path / "undisturbed")
