@@ -245,6 +245,18 @@ def test_queries_that_are_parts_of_one_take_the_best_score_of_a_document() -> No
     assert per_query("p-MRR", results, relevant) is None
 
 
+def test_abstention_is_left_out_here_and_not_in_mteb(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mteb._evaluators import retrieval_metrics
+
+    areas: list[Any] = []
+    of_mteb = retrieval_metrics.evaluate_abstention
+    monkeypatch.setattr(retrieval_metrics, "nauc", lambda *given: areas.append(given) or 0.0)
+    evaluate(tiny("retrieval"), "words", encode_words)
+    assert not areas and retrieval_metrics.evaluate_abstention is of_mteb
+    retrieval_metrics.evaluate_abstention({"q": {"a": 1.0, "b": 0.5}}, {"NDCG@1": [1.0]})
+    assert areas
+
+
 # --- what vectors deserve --------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from unmask.tasks.mteb.building import build
 from unmask.tasks.mteb.catalogue import english, quiet
 from unmask.tasks.mteb.cutting import cut, items_of_parts, texts_of_parts
 from unmask.tasks.mteb.protocol import is_document, model_meta, texts_of
+from unmask.tasks.mteb.ranking import without_abstention
 from unmask.tasks.mteb.scored import RecordingRandom, ScoredSubset, checked, joined
 from unmask.tasks.task import LocalTask, MtebTask
 
@@ -121,7 +122,7 @@ def _outcome(loaded: Any, kind: TextKind, model: MtebModel) -> Outcome:
     built.np_rng = copy.deepcopy(loaded.np_rng)
     kind.prepare(built)
     model.instruction = model.instruction or _instruction(built)
-    with quiet():
+    with quiet(), without_abstention():
         return _mean([_cell(built, kind, model, split, subset) for split in built.eval_splits for subset in built.hf_subsets])
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,23 @@ MEASURES: dict[str, Measure] = {
     "precision": precision,
     "hit_rate": hit_rate,
 }
+
+
+@contextmanager
+def without_abstention() -> Iterator[None]:
+    """Let mteb leave out, within a `with` block, how well scores tell when not to answer (nAUC).
+
+    These are a hundred areas for each task that ranks, which nobody reads here, and they take longer than its scores.
+    """
+    from mteb._evaluators import retrieval_metrics
+
+    name = "evaluate_abstention"
+    before = getattr(retrieval_metrics, name)
+    setattr(retrieval_metrics, name, lambda *_: {})
+    try:
+        yield
+    finally:
+        setattr(retrieval_metrics, name, before)
 
 
 def ranked_items(scored: ScoredSubset) -> Items | None:
