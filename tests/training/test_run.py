@@ -327,7 +327,11 @@ def test_the_card_says_what_happened(merge: bool, model: Path, tmp_path: Path) -
     ):
         assert said in text, said
     assert ("trust_remote_code=True" in text) == (not merge)
-    assert (done.result / "training.png").read_bytes()[:4] == b"\x89PNG"
+    picture = done.result / "training.png"
+    drawn = picture.stat().st_mtime_ns
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    write_card(made, done)
+    assert picture.stat().st_mtime_ns == drawn, "it is drawn once"
     assert np.array_equal(encode(done.folder), vectors), "the folder with its card loads as before"
 
 

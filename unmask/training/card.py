@@ -22,8 +22,10 @@ def write_card(recipe: Recipe, run: Run) -> None:
     if record is None:
         return
     curves = {place.name: _log(place / "log.json") for place in stage_folders(run.folder)}
-    with atomic(run.result / "training.png") as scratch:
-        draw_curves(curves, scratch)
+    picture = run.result / "training.png"
+    if not picture.is_file():  # a result that is made again comes without one
+        with atomic(picture) as scratch:
+            draw_curves(curves, scratch)
     plain = "UnmaskModule" not in (run.result / "modules.json").read_text(encoding="utf-8")
     with atomic(run.result / "README.md") as scratch:
         scratch.write_text(card(recipe, record, curves, plain), encoding="utf-8")
