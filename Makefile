@@ -55,7 +55,7 @@ fast: setup ## the quick tests on pico models
 	@$(PYTEST) -m 'not real and not slow'
 
 proofs: setup ## power cuts at each write, every damage and every abuse, 10 000 texts and requests: what `make test` samples (two hours)
-	@UNMASK_PROOFS=all $(PYTEST) tests/abuse tests/evaluation/test_damage.py tests/evaluation/test_kills.py tests/experts/test_kills.py tests/serving/test_hostile.py
+	@UNMASK_PROOFS=all $(PYTEST) tests/evaluation/test_damage.py $$(grep -rl --include='test_*.py' tests.proofs tests)
 
 lint: setup ## lint and types
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -58,11 +58,12 @@ SLOW = (
 )  # fmt: skip
 LONGEST = (
     "bulk/test_on_ray",
-    "bulk/test_workers",
+    "test_benchmark_scripts",
     "test_doc_examples",
     "test_real",
     "test_wheel",
     "experts/lessons/test_pool",
+    "training/test_distributed",
     "studies/",
     "abuse/test_power",
 )

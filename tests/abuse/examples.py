@@ -128,6 +128,10 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
     ),
 }  # fmt: skip
 
+WRITERS = [path for path, example in EXAMPLES.items() if example.output]
+TWIN = ("reproduce", "pooling-and-attention")
+"""The program of `reproduce llm2vec` with another plan: what happens to files is tried with one of the two in `make test`."""
+
 RECIPE = """about = "Pico."
 model = "pico"
 designs = ["bidirectional/plain/mean"]

@@ -55,6 +55,7 @@ def import_everything() -> None:
         "sklearn.linear_model",
         "sklearn.cluster",
         "matplotlib.pyplot",
+        "torch.utils.tensorboard",
         "transformers.models.llama.modeling_llama",
     ):
         importlib.import_module(name)
@@ -67,11 +68,17 @@ def _warm_up() -> None:
     """Do once what libraries do once in a process, so that no copy has to."""
     import typer.main
     from matplotlib import pyplot
+    from peft import LoraConfig, get_peft_model
 
     from unmask.cli import app
     from unmask.embedder import Embedder
+    from unmask.models.provenance import versions
+    from unmask.tasks.mteb.catalogue import benchmark_names, task_names
 
     typer.main.get_command(app)  # kept by tests/conftest.py
+    for once in (versions, task_names, benchmark_names):
+        once()
+    get_peft_model(torch.nn.Sequential(torch.nn.Linear(2, 2)), LoraConfig(target_modules=["0"]))  # type: ignore[arg-type]
     Embedder.from_pretrained("pico", device="cpu").encode(["x"])
     figure, axes = pyplot.subplots()
     axes.set_title("x")

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.abuse.examples import EXAMPLES, commands
+from tests.abuse.examples import EXAMPLES, WRITERS, commands
 from tests.abuse.forking import command, run
+from tests.abuse.recovery import case_of
+from tests.proofs import ALL
 
 
 def test_every_command_has_an_example() -> None:
     assert set(commands()) == set(EXAMPLES), "add an example to tests/abuse/examples.py"
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=" ".join)
+@pytest.mark.parametrize("path", [path for path, example in EXAMPLES.items() if ALL or not example.output], ids=" ".join)
 def test_an_example_works(path: tuple[str, ...], here: Path, tmp_path: Path) -> None:
     example = EXAMPLES[path]
     done = run(command(*example.line(path)), here, tmp_path / "notes")
@@ -22,3 +24,12 @@ def test_an_example_works(path: tuple[str, ...], here: Path, tmp_path: Path) -> 
     assert done.out.strip() or example.output
     for name in (example.output, *example.beside):
         assert name is None or (here / name).exists()
+
+
+@pytest.mark.parametrize("path", WRITERS, ids=" ".join)
+def test_an_example_that_writes_leaves_its_output(path: tuple[str, ...], furnished: Path, tmp_path: Path) -> None:
+    """The run that cuts and full disks are held against: in `make test` no other is needed."""
+    case = case_of(path, furnished, tmp_path)
+    case.measure()
+    left = {place for name in case.undisturbed for place in (name, *map(str, Path(name).parents))}
+    assert {EXAMPLES[path].output, *EXAMPLES[path].beside} <= left
