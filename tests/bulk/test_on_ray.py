@@ -17,6 +17,11 @@ from unmask.errors import UnmaskError
 from unmask.io.lines import Start
 
 ray = pytest.importorskip("ray")
+HEAD = {
+    "num_cpus": 0,
+    "object_store_memory": 80_000_000,
+    "include_dashboard": False,
+}  # its processes are most of a cluster's start
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +30,7 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80_000_000})
+    made = Cluster(initialize_head=True, head_node_args=HEAD)
     ray.init(address=made.address, log_to_driver=False, configure_logging=False)
     yield made
     ray.shutdown()

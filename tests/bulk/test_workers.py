@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import threading
@@ -32,6 +33,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_corpus(tmp_path / "corpus")
     monkeypatch.chdir(tmp_path)
     return Path()
+
+
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers come from a process that has imported everything: that is most of what starting one costs.
+
+    Tests without it start workers as the program does.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["unmask.bulk.workers", "unmask.embedder", "transformers.models.llama.modeling_llama"])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
 
 
 class Killed(Workers):
@@ -70,6 +82,7 @@ def test_two_workers_write_what_one_process_writes_though_one_is_killed(here: Pa
     assert "died (SIGKILL). Another one takes its place" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("imported")
 @several
 def test_a_shard_that_kills_its_workers_fails_and_the_rest_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = job_of(here, shard_rows=100)
@@ -82,6 +95,7 @@ def test_a_shard_that_kills_its_workers_fails_and_the_rest_goes_on(here: Path, c
     assert run(job).complete and len(rows_of(here / "out")) == 3 * ROWS - 3
 
 
+@pytest.mark.usefixtures("imported")
 def test_a_mistake_in_a_worker_is_told_as_its_own(here: Path) -> None:
     job = job_of(here)
     wrong = EmbedderArguments(str(here / "nowhere"), "mean", {"device": "cpu"})
@@ -98,6 +112,7 @@ class Mixed(Workers):
         return worker
 
 
+@pytest.mark.usefixtures("imported")
 @several
 def test_workers_read_the_fit_that_is_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fit is one that no worker would make by itself, as on another device."""
@@ -120,6 +135,7 @@ def test_workers_read_the_fit_that_is_kept(here: Path, monkeypatch: pytest.Monke
     assert content(here / "out") == undisturbed
 
 
+@pytest.mark.usefixtures("imported")
 @several
 def test_a_worker_with_another_embedder_ends_the_run(here: Path) -> None:
     job = job_of(here)
