@@ -50,6 +50,8 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"(unmask seeds .*)-n \d+", r"\1-n 6 --held-out-number 4"),
     (r" -m mntp/model -m llm2vec/model", ""),
     (r" other-routing", " routing"),
+    (r"(unmask train llm2vec .*-o (?:my-embedder|other)\b.*)", r"\1 --set evaluation.compared=[]"),  # the first one compares
+    (r"(unmask reproduce llm2vec .*)", r"""\1 --set 'only=["uni", "mntp"]'"""),
 )
 PARSED_ONLY = (
     "--ability",

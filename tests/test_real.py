@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+from tests.proofs import ALL
 from unmask.designs.design import ATTENTIONS, Attention, as_design
 from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
@@ -120,7 +121,11 @@ def test_sentence_transformers_alone_puts_the_prompt_into_a_chat_template(data: 
     assert math.isclose(ours("prompteol", data), agreement(silent.encode(prompted), scores), abs_tol=0.02)
 
 
-@pytest.mark.parametrize(("name", "size", "published"), [("stsb", 1379, 0.8203), ("sts13", 1500, 0.8060)])
+# `make test` measures one of the two: each takes nine seconds, and what reads, scores and ranks is the same
+PUBLISHED = [("stsb", 1379, 0.8203), ("sts13", 1500, 0.8060)]
+
+
+@pytest.mark.parametrize(("name", "size", "published"), PUBLISHED if ALL else PUBLISHED[:1])
 def test_minilm_scores_what_was_published(name: str, size: int, published: float, data: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
