@@ -85,5 +85,8 @@ def _called(words: Sequence[str], notes: Path) -> Ran:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     sys.stdout.flush()
     sys.stderr.flush()
-    said = [(notes / name).read_bytes()[start:] for name, start in zip(("out", "err"), before, strict=True)]
-    return Ran(code, *(part.decode("utf-8", "replace") for part in said))
+    out, err = (
+        (notes / name).read_bytes()[start:].decode("utf-8", "replace")
+        for name, start in zip(("out", "err"), before, strict=True)
+    )
+    return Ran(code, out, err)
