@@ -230,9 +230,14 @@ def test_a_comparison_with_a_hole_is_not_kept(root: Path) -> None:
     assert list((root / FOLDER).iterdir()) == []
 
 
-def test_designs_of_two_models_are_not_mixed(root: Path) -> None:
-    compared(root, [measured("mean", 0.5), measured("mean", 0.6, model="other")], [])
-    with pytest.raises(SystemExit, match="Designs of two models have one label"):
+def test_designs_of_two_models_are_told_apart(root: Path) -> None:
+    compared(root, [measured("mean", 0.5, model="runs/best/model"), measured("mean", 0.6, model="other")], [])
+    assert re.findall(r"`(.*)` \|", show(root, "by-kind")) == ["other mean", "best mean"]
+
+
+def test_embedders_of_one_name_are_not_mixed(root: Path) -> None:
+    compared(root, [measured("mean", 0.5, model="here/other"), measured("mean", 0.6, model="there/other")], [])
+    with pytest.raises(SystemExit, match="Two embedders have one name"):
         show(root, "by-kind")
 
 

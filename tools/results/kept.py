@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS
+from unmask.evaluation.verdict import model_name
+
 FOLDER: Final = Path("docs/measured/results")
 MACHINE: Final = re.compile(r"(?<!\w)(?:/(?:home|root|tmp|work|workspace|Users|mnt|media|opt|srv|usr|var)/|~/|[A-Za-z]:\\)")
 """The beginning of a path on somebody's machine."""
@@ -31,7 +34,7 @@ _OF_CHOICE: Final = (
 def keep(root: Path, name: str, output: Path, command: str | None) -> None:
     """Keep the output of a command: a folder of `compare` or `recommend`, or the file of a benchmark, which tells its own command.
 
-    Exits if the output holds a path of a machine, if a design of a comparison has no score on a task, or if two have one label.
+    Exits if the output holds a path of a machine, if a design of a comparison has no score on a task, or if two embedders have one name.
     """
     if output.is_dir() != (command is not None):
         sys.exit("A folder needs the command that wrote it. A file of a benchmark tells its own.")
@@ -56,16 +59,27 @@ def _comparison(file: Path) -> dict[str, Any]:
     content = json.loads(file.read_text(encoding="utf-8"))
     if lacking := [f"{one['label']} on {one['task']}: {one['error']}" for one in content["failures"]]:
         sys.exit(f"Not every design has a score on every task, so their means cannot be compared. {lacking[0]}")
-    if len({(one["label"], one["task"]) for one in content["results"]}) < len(content["results"]):
-        sys.exit("Designs of two models have one label. Compare each model in a folder of its own.")
-    labels = {(result["model"], result["design"]): result["label"] for result in content["results"]}
+    results = _told_apart(content["results"])
+    labels = {(old["model"], old["design"]): new["label"] for old, new in zip(content["results"], results, strict=True)}
     return {
-        "results": [_result(result) for result in content["results"]],
+        "results": [_result(result) for result in results],
         "tests": [
             {side: labels[test[side]["model"], test[side]["design"]] for side in "ab"} | {key: test[key] for key in _OF_TEST}
             for test in content["comparisons"]
         ],
     }
+
+
+def _told_apart(results: Sequence[Kept]) -> list[Kept]:
+    """The results with short names of models. Where there are several models, their designs are labelled as `compare` labels them."""
+    several = len({result["model"] for result in results if result["design"] != SENTENCE_TRANSFORMERS}) > 1
+    named = [dict(result, model=model_name(result["model"])) for result in results]
+    for result in named:
+        if several and result["design"] != SENTENCE_TRANSFORMERS:
+            result["label"] = f"{result['model']} {result['label']}"
+    if len({(one["label"], one["task"]) for one in named}) < len(named):
+        sys.exit("Two embedders have one name. Give their folders different names.")
+    return named
 
 
 def _result(result: Kept) -> dict[str, Any]:

@@ -152,10 +152,10 @@ def display_name(system: System, results: Sequence[Result]) -> str:
     """The name of a system in tables: the label of its design, after the model's name if several LLMs are compared."""
     label = next(result.label for result in results if result.system == system)
     several = len({result.model for result in results if result.design != SENTENCE_TRANSFORMERS}) > 1
-    return f"{_model_name(system[0])} {label}" if several and system[1] != SENTENCE_TRANSFORMERS else label
+    return f"{model_name(system[0])} {label}" if several and system[1] != SENTENCE_TRANSFORMERS else label
 
 
-def _model_name(model: str) -> str:
+def model_name(model: str) -> str:
     """The last part of a path or hub id. For a trained embedder, whose folder is always called `model`, the name of its run."""
     path = Path(model)
     return path.parent.name if path.name == "model" and path.parent.name else path.name
