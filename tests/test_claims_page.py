@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.studies.claims.made import made
 from tools import claims
+from unmask.designs.prompts import PROMPTS
+from unmask.mixture.gating import Routing
 from unmask.studies.claims.claim import Finding
 from unmask.studies.embedders.plan import load_plan
 from unmask.studies.results import StudyResults
+from unmask.studies.routers.configurations import CONFIGURATIONS
+from unmask.studies.self_moe.plan import VARIANTS
+from unmask.training import recipe as training_recipe
+from unmask.training.recipe import recipe_file
 
 
 def test_the_page_is_what_results_and_plans_give() -> None:
@@ -36,6 +45,57 @@ def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyP
     assert claims.stale("moee", result) == [first.id]
     monkeypatch.setattr(claims, "planned", lambda _: others)
     assert claims.stale("moee", result) == [first.id]
+
+
+def changed_recipe(patch: pytest.MonkeyPatch) -> str:
+    recipe = recipe_file("pooling-and-attention").read_text(encoding="utf-8")
+    patch.setattr(training_recipe, "_tables", lambda _: tomllib.loads(recipe.replace("steps = 60", "steps = 61")))
+    return "model 1"
+
+
+def changed_prompt(patch: pytest.MonkeyPatch) -> str:
+    patch.setitem(PROMPTS, "eos", replace(PROMPTS["eos"], template="{text} {eos}"))
+    return "embedder design 1"
+
+
+def changed_configuration(patch: pytest.MonkeyPatch) -> str:
+    patch.setitem(CONFIGURATIONS, "top-2", replace(CONFIGURATIONS["top-2"], routing=Routing(top_k=3)))
+    return "configuration top-2"
+
+
+def changed_mixture(patch: pytest.MonkeyPatch) -> str:
+    patch.setitem(VARIANTS, "token mean", replace(VARIANTS["token mean"], average="example"))
+    return "mixture token mean"
+
+
+@pytest.mark.parametrize(
+    ("study", "change"),
+    [
+        ("pooling-and-attention", changed_recipe),
+        ("pooling-and-attention", changed_prompt),
+        ("routers", changed_configuration),
+        ("self-moe", changed_mixture),
+    ],
+)
+def test_what_a_result_was_measured_with_makes_it_stale_when_it_changes(
+    study: str, change: Callable[[pytest.MonkeyPatch], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json") for claim in claims.planned(study)]
+    plan = claims.plan_of(study).model_dump(mode="json")
+    result = {"claims": found, "plan": plan, "scale": "small", "rests_on": claims.rests_on(study, "small")}
+    assert claims.stale(study, result) == []
+    old = change(monkeypatch)
+    assert old in claims.stale(study, result)
+    assert len(claims.stale(study, result)) < len(result["rests_on"]), "the others stay as they were"
+    assert claims.stale(study, {**result, "rests_on": None}) == [], "it did not record them"
+
+
+def test_the_page_says_which_results_do_not_say_what_they_rest_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    for model, rests_on in (("older", None), ("newer", {"model a": "1"})):
+        (tmp_path / f"moee-{model}.json").write_text(json.dumps(made(model=model, rests_on=rests_on)))
+    of_model = {line.split()[1].strip(","): line for line in claims.page().splitlines() if line.startswith("On ")}
+    assert {model: claims.UNRECORDED in line for model, line in of_model.items()} == {"older": True, "newer": False}
 
 
 @pytest.mark.parametrize(

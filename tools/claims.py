@@ -19,10 +19,13 @@ from unmask.studies.claims.claim import Claim, Finding
 from unmask.studies.claims.page import claims_sheet, counts, summary
 from unmask.studies.embedders.plan import STUDIES, EmbeddersPlan, load_plan
 from unmask.studies.results import StudyResults
+from unmask.studies.routers.configurations import CONFIGURATIONS
+from unmask.studies.routers.configurations import rests_on as digests_of_configurations
 from unmask.studies.routers.plan import RoutersPlan
 from unmask.studies.routers.plan import load_plan as load_routers
-from unmask.studies.self_moe.plan import StudyPlan
+from unmask.studies.self_moe.plan import VARIANTS, StudyPlan
 from unmask.studies.self_moe.plan import load_plan as load_self_moe
+from unmask.studies.self_moe.plan import rests_on as digests_of_mixtures
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 RESULTS: Final = DOCS / "measured"
@@ -45,6 +48,7 @@ _KEPT: Final = (
     *StudyResults.model_fields,
 )
 
+UNRECORDED: Final = "This result does not say which recipes and configurations it was measured with."
 HEAD: Final = """# Claims
 
 What papers claim of embedders made from language models, and what holds for small models. Some rows are questions of reviewers or of
@@ -90,14 +94,28 @@ def findings(result: dict[str, Any]) -> list[Finding]:
     return [Finding.model_validate(finding) for finding in result["claims"]]
 
 
+def rests_on(study: str, scale: str) -> dict[str, str]:
+    """Digests of the recipes, designs and configurations of a study at a scale, as they are now."""
+    if study == "routers":
+        return digests_of_configurations(CONFIGURATIONS)
+    return digests_of_mixtures(VARIANTS) if study == "self-moe" else load_plan(study, scale).rests_on(scale)
+
+
 def stale(study: str, result: dict[str, Any]) -> list[str]:
-    """The claims of a result that are no longer what the plan says or that it lacks, by their ids; and parts of the plan that differ."""
+    """What a result has that is no longer so.
+
+    Claims that changed or that it lacks, by their ids; parts of the plan; and recipes, designs and configurations, where it says which
+    they were.
+    """
     now = {claim.id: claim for claim in planned(study)}
     then = {finding.claim.id: finding.claim for finding in findings(result)}
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     if study in STUDIES:
         plan = load_plan(study, "small").model_dump(mode="json")
         old += [part for part in ("embedders", "made") if result["plan"][part] != plan[part]]
+    if recorded := result.get("rests_on"):
+        digests = rests_on(study, result["scale"])
+        old += [name for name, digest in recorded.items() if digests.get(name) != digest]
     return old
 
 
@@ -136,7 +154,8 @@ def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
         used = result["versions"]
         libraries = ", ".join(f"{name} {used[name]}" for name in ("unmask", "torch", "transformers") if name in used)
         tables = f"measured/{study}-{result['model']}.md"
-        yield f"```\n{result['command']}\n```\nOn {result['model']}, {libraries}; [all tables]({tables}). {summary(found)}\n"
+        older = "" if result.get("rests_on") else f" {UNRECORDED}"
+        yield f"```\n{result['command']}\n```\nOn {result['model']}, {libraries}; [all tables]({tables}).{older} {summary(found)}\n"
         yield claims_sheet(found).markdown().partition("\n")[2]
 
 

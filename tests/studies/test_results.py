@@ -23,7 +23,7 @@ def results_of(folder: Path) -> ResultsFile:
     record = RunRecord(base="pico", base_weights="1")
     return ResultsFile(
         folder, record, torch.device("cpu"), study="moee", paper="MoEE", command="unmask reproduce moee", scale="small",
-        data={"sts": "1"},
+        data={"sts": "1"}, rests_on={"model a": "2"},
     )  # fmt: skip
 
 
@@ -39,6 +39,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     read = read_results(tmp_path)
     assert list(read.claims) == made_findings() and read.tables == (TABLE,)
     assert (read.study, read.paper, read.model, read.data) == ("moee", "MoEE", "pico", {"sts": "1"})
+    assert read.rests_on == {"model a": "2"}
     assert not read.finished and not read.smoke and read.scale == "small"
     assert read.hardware.startswith("cpu") and "torch" in read.versions
     assert set(StudyResults.model_fields) <= set(content)

@@ -22,7 +22,7 @@ class ResultsFile:
     """The results of a study while it runs. What an earlier run left is kept in mind: the same results keep their date.
 
     study: its name. paper: what is studied. command: what started the run. scale: of its plan. data: what is measured on, each with its
-    revision.
+    revision. rests_on: digests of the recipes, designs and configurations of its plan, by name.
     """
 
     def __init__(
@@ -36,10 +36,13 @@ class ResultsFile:
         command: str,
         scale: str,
         data: Mapping[str, str],
+        rests_on: Mapping[str, str],
     ) -> None:
         self._file = folder / RESULTS
         self._settings = record.as_json()
-        self._about = {"study": study, "paper": paper, "command": command, "scale": scale, "data": dict(data)}
+        self._about = {
+            "study": study, "paper": paper, "command": command, "scale": scale, "data": dict(data), "rests_on": dict(rests_on)
+        }  # fmt: skip
         self._computed = {"versions": versions(), "hardware": hardware(device)}
         self._before = _read(self._file)
 

@@ -17,7 +17,6 @@ from unmask.models.upcycled_folder import save_upcycled
 from unmask.models.upcycling import UpcycleOptions, upcycle
 from unmask.studies.embedders.plan import BASE, EmbeddersPlan, Making
 from unmask.tasks.task import Task
-from unmask.training.recipe import load_recipe
 from unmask.training.recipe_run import run_recipe
 from unmask.training.run import Listener
 
@@ -48,7 +47,7 @@ class Builder:
             of = mixture
         if making.recipe is None:
             return [of]
-        return [replace(self.source, model=str(place)) for place in self._trained(making, making.recipe, of, folder)]
+        return [replace(self.source, model=str(place)) for place in self._trained(making, of, folder)]
 
     def _mixture(self, of: Source, experts: int, folder: Path) -> Source | None:
         """A dense model, upcycled. None if it is a mixture of experts already."""
@@ -62,15 +61,12 @@ class Builder:
             save_upcycled(upcycle(dense, options), tokenizer, folder, of.model, options)
         return replace(self.source, model=str(folder))
 
-    def _trained(self, making: Making, name: str, of: Source, folder: Path) -> Iterator[Path]:
+    def _trained(self, making: Making, of: Source, folder: Path) -> Iterator[Path]:
         """The model of each seed. A seed has a folder of its own, so that seeds can be added later."""
-        # the study itself scores its embedders
-        settings = [*making.settings, f"model={json.dumps(of.model)}", "evaluation.compared=[]"]
-        if making.design is not None:
-            settings.append(f"designs={json.dumps([making.design])}")
         for seed in making.seeds or self.plan.seeds:
-            say(f"{self.source.model}: {folder.name}, seed {seed}, by the recipe {name}")
-            recipe = load_recipe(name, self.scale, [*settings, f"seeds=[{seed}]"])
+            say(f"{self.source.model}: {folder.name}, seed {seed}, by the recipe {making.recipe}")
+            recipe = making.recipe_at(self.scale, f"model={json.dumps(of.model)}", f"seeds=[{seed}]")
+            assert recipe is not None
             of_seed = folder / f"seed{seed}"
             [run] = run_recipe(recipe, of_seed, self.root, Listener(callbacks=self.callbacks), held_out=self.held_out)
             # named as the study's folder was, so that results do not depend on where it lies

@@ -10,12 +10,16 @@ from typing import Final
 from pydantic import Field
 
 from unmask.designs.design import Design, parse_designs
+from unmask.designs.prompts import find_prompt
 from unmask.errors import unknown
 from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.plans import PlanTable, read_plan, scales_of
+from unmask.studies.settings_digests import digest_of
+from unmask.training.recipe import Recipe, load_recipe
 
 BASE: Final = "base"
 """The model that the study is run on."""
+_NOT_TRAINING: Final = {"name", "about", "source", "differences", "model", "seeds"}
 STUDIES: Final = ("llm2vec", "moee", "pooling-and-attention")
 
 
@@ -34,6 +38,15 @@ class Making(PlanTable):
     settings: tuple[str, ...] = ()
     design: str | None = None
     seeds: tuple[int, ...] | None = Field(default=None, min_length=1)
+
+    def recipe_at(self, scale: str, *settings: str) -> Recipe | None:
+        """The recipe at a scale, with `key=value` settings over it. None if nothing is trained."""
+        if self.recipe is None:
+            return None
+        own = [*self.settings, "evaluation.compared=[]"]  # the study itself scores its embedders
+        if self.design is not None:
+            own.append(f"designs={json.dumps([self.design])}")
+        return load_recipe(self.recipe, scale, [*own, *settings])
 
 
 class Reading(PlanTable):
@@ -82,6 +95,24 @@ class EmbeddersPlan(PlanTable):
     def measured(self) -> dict[str, Reading]:
         """The embedders that are measured, by name."""
         return {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
+
+    def rests_on(self, scale: str) -> dict[str, str]:
+        """Digests of the designs and recipes of the embedders that are measured, by name."""
+        found = {}
+        for name, reading in self.measured.items():
+            templates = [find_prompt(prompt).template for prompt in reading.parsed.prompts]
+            found[f"embedder {name}"] = digest_of([reading.parsed, templates])
+            for model in self._makings(reading.model):
+                recipe = self.made[model].recipe_at(scale)
+                if recipe is not None:
+                    found[f"model {model}"] = digest_of(recipe.model_dump(exclude=_NOT_TRAINING))
+        return found
+
+    def _makings(self, model: str) -> Iterator[str]:
+        """A model, what it is made of, and so on, down to the base."""
+        while model != BASE:
+            yield model
+            model = self.made[model].of
 
 
 def file_of(study: str) -> Path:

@@ -111,7 +111,7 @@ def study(
         )
         results = ResultsFile(
             folder, record, pick_device(source.device), study=plan.study, paper=plan.paper, command=command, scale=scale,
-            data={task.name: task.revision for task in tasks},
+            data={task.name: task.revision for task in tasks}, rests_on=plan.rests_on(scale),
         )  # fmt: skip
         results.write(found.as_json(), found.claims, write(found, folder))
         return found

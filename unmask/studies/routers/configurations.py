@@ -8,13 +8,14 @@ while the router learns, the best one acts afterwards, no loss for balance, expe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from unmask.experts.balance import Balance
 from unmask.experts.router import RouterOptions
 from unmask.mixture.gating import Routing
+from unmask.studies.settings_digests import digest_of
 
 Yardstick = Literal["information", "gain", "routing"]
 """I(D;E); nats per token less than the base model; score of routing weights as embeddings."""
@@ -110,3 +111,8 @@ def reference_of(name: str) -> str:
     if CONFIGURATIONS[name].experts:
         return "4 experts"
     return _OTHER_REFERENCES.get(name, STANDARD)
+
+
+def rests_on(names: Iterable[str]) -> dict[str, str]:
+    """Digests of configurations, by name: of how they are built and used, not of the words about them."""
+    return {f"configuration {name}": digest_of({**vars(CONFIGURATIONS[name]), "factor": "", "about": ""}) for name in names}

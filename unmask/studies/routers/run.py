@@ -21,7 +21,7 @@ from unmask.studies.routers.analysis import noise_of
 from unmask.studies.routers.anchor import find_anchor
 from unmask.studies.routers.builder import Builder
 from unmask.studies.routers.cell import Cell, Measuring
-from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD
+from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, rests_on
 from unmask.studies.routers.contest import Contest, decide, most_distinct
 from unmask.studies.routers.findings import Findings, Measured, findings_of
 from unmask.studies.routers.lesson_sets import LessonSet, draw
@@ -76,7 +76,7 @@ def study(
         write_or_check(folder / RECORD, record)
         results = ResultsFile(
             folder, record, pick_device(source.device), study="routers", paper=PAPER, command=command, scale=scale,
-            data=_data(record, tasks),
+            data=_data(record, tasks), rests_on=rests_on(plan.configurations),
         )  # fmt: skip
         layers = len(find_layers(body_of(model)))
         first = CONFIGURATIONS[STANDARD].domains

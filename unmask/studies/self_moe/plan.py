@@ -20,6 +20,7 @@ from unmask.mixture.gating import Routing
 from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.learning_plan import LearningPlan
 from unmask.studies.plans import read_plan, scales_of
+from unmask.studies.settings_digests import digest_of
 
 PAPER: Final = "Self-MoE (arXiv 2406.12034)"
 _FILE = Path(__file__).with_name("self_moe.toml")
@@ -143,3 +144,8 @@ def _check_writing(plan: StudyPlan) -> None:
         )
     for name in plan.seeds:
         load_domain(name)
+
+
+def rests_on(names: Iterable[str]) -> dict[str, str]:
+    """Digests of mixtures, by name: of how they route and learn, not of the words about them."""
+    return {f"mixture {name}": digest_of({**vars(VARIANTS[name]), "about": ""}) for name in names}

@@ -25,7 +25,7 @@ from unmask.studies.self_moe.builder import Builder
 from unmask.studies.self_moe.measurements import Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.paper_claims import verdicts
-from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, StudyPlan
+from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, StudyPlan, rests_on
 from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw, draw_written
 from unmask.studies.sheet import Sheet
 
@@ -149,7 +149,7 @@ def study(
         write_or_check(folder / RECORD, record)
         results = ResultsFile(
             folder, record, pick_device(source.device), study="self-moe", paper=PAPER, command=command, scale=scale,
-            data=record.data,
+            data=record.data, rests_on=rests_on((MIXSE, *plan.ablations)),
         )  # fmt: skip
         builder = Builder(plan, source, data, folder, callbacks)
         measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
