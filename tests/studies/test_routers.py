@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from unmask.io.arrays import load_arrays
 from unmask.models.bundled import resolve
 from unmask.models.loading import Source
 from unmask.probing.routing.record import read_record
+from unmask.studies.claims.claim import Claim, findings
 from unmask.studies.results import read_results
 from unmask.studies.routers import anchor as anchoring
 from unmask.studies.routers import builder as building
@@ -32,13 +33,14 @@ from unmask.studies.routers.anchor import prototype_accuracy
 from unmask.studies.routers.cell import Cell
 from unmask.studies.routers.conclusion import conclusion
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
-from unmask.studies.routers.contest import decide, most_distinct
+from unmask.studies.routers.contest import Contest, decide, most_distinct
 from unmask.studies.routers.contrast import Contrast, of_items, seed_noise
 from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
 from unmask.studies.routers.paper_claims import verdicts
 from unmask.studies.routers.plan import LessonSource, load_plan, scales
 from unmask.studies.routers.recorded import responses
 from unmask.studies.routers.run import RoutersRecord
+from unmask.studies.routers.tables import routing_and_prediction
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 
@@ -247,6 +249,40 @@ def test_the_contest_is_with_the_most_distinct_rival_and_says_who_is_better() ->
     words = " ".join(conclusion({row.name: row for row in rows_of(cells, bases)}, {}, contest))
     assert "Distinct routing: our own structure is better" in words
     assert "Predicting held-out responses: our own structure is not shown to differ" in words
+
+
+@pytest.mark.parametrize(
+    ("effect", "difference", "p", "word", "verdict"),
+    [
+        (2.0, 0.1, 0.001, "better", "confirmed"),
+        (-2.0, -0.1, 0.001, "worse", "refuted"),
+        (-2.0, 0.1, 0.001, "not shown", "undecided"),
+        (2.0, 0.1, 0.2, "not shown", "undecided"),
+    ],
+)
+def test_tables_conclusion_and_claims_say_the_same_of_a_test(
+    effect: float, difference: float, p: float, word: str, verdict: str
+) -> None:
+    """The mean and the effect may point in different directions. Then nothing is shown, wherever it is told."""
+    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.6, 0.2, 0.4)})
+    [first, row] = rows_of(cells, bases)
+    interval = (difference - 0.01, difference + 0.01)
+    test = replace(row.tests["gain"], effect=effect, difference=difference, p=p, p_holm=None, interval=interval, bounds=None)
+    row = replace(row, tests={"gain": test})
+    said = [sentence for sentence in conclusion({STANDARD: first, row.name: row}, {}) if "responses" in sentence]
+    assert len(said) == 1 and {"better", "worse", "not shown"} & set(_words(said[0])) == {word}
+    contest = " ".join(conclusion({STANDARD: first}, {}, Contest(row.name, 3, {"gain": test})))
+    assert {"better", "worse", "not shown"} & set(_words(contest.partition("our own structure is")[2])) == {word}
+    claim = Claim(id="a", where="b", says="c", better="layer routers", than=("standard",))
+    [found] = findings([claim], {("a", "standard"): test}, lambda _: "nats")
+    assert found.verdict == verdict
+    [_, line] = routing_and_prediction({STANDARD: first, row.name: row}).rows
+    assert line[-1].endswith("*") == (word != "not shown")
+
+
+def _words(sentence: str) -> Iterator[str]:
+    yield from (word for word in ("better", "worse") if f" {word} " in sentence)
+    yield from (["not shown"] if "not shown" in sentence or "no difference was shown" in sentence else [])
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,17 @@ def told_apart(test: PairedTest, level: float = SIGNIFICANT) -> bool:
     return p < level and not low <= 0 <= high
 
 
+def better_side(test: PairedTest) -> Literal[-1, 0, 1]:
+    """Which side a test shows to be better: 1 for a, -1 for b, 0 for neither.
+
+    It shows a side if it tells a and b apart (`told_apart`), and if effect and mean difference point the same way. A test of ranks may
+    point the other way than the mean: then nothing is shown.
+    """
+    if not told_apart(test) or test.effect * test.difference <= 0:
+        return 0
+    return 1 if test.difference > 0 else -1
+
+
 def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> PairedTest:
     """Wilcoxon's signed-rank test of the scores of two designs on the same tasks, both of shape (task,).
 

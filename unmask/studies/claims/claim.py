@@ -24,7 +24,7 @@ from typing import Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from unmask.errors import UnmaskError, unknown
-from unmask.statistics.paired import SIGNIFICANT, PairedTest, told_apart, with_holm
+from unmask.statistics.paired import SIGNIFICANT, PairedTest, better_side, with_holm
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
@@ -169,9 +169,8 @@ def _sides(test: PairedTest, claim: Claim) -> Sides:
         return -claim.within < low and high < claim.within, high < -claim.within or low > claim.within
     if claim.costs is not None:
         return low > -claim.costs, high < -claim.costs
-    # a test of ranks may point the other way than the mean: then nothing is shown
-    shown = told_apart(test) and test.effect * test.difference > 0
-    return shown and test.difference > 0, shown and test.difference < 0
+    side = better_side(test)
+    return side > 0, side < 0
 
 
 def _measured(than: str, test: PairedTest, measured_in: str) -> Measured:

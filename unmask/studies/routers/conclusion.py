@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unmask.evaluation.verdict import counted
 from unmask.reporting.page import p_value
-from unmask.statistics.paired import SIGNIFICANT, told_apart
+from unmask.statistics.paired import SIGNIFICANT, better_side
 from unmask.statistics.rank_correlation import RankCorrelation
 from unmask.studies.routers.analysis import ROUTING_SCORE, Row
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, Yardstick, reference_of
@@ -32,8 +32,8 @@ def conclusion(rows: Mapping[str, Row], found: Mapping[str, RankCorrelation], co
 
 def _aim(yardstick: Yardstick, rows: Sequence[Row]) -> Iterator[str]:
     tests = {row.name: test for row in rows if (test := row.tests.get(yardstick)) is not None}
-    better = [name for name, test in tests.items() if told_apart(test) and test.difference > 0]
-    worse = [name for name, test in tests.items() if told_apart(test) and test.difference < 0]
+    better = [name for name, test in tests.items() if better_side(test) > 0]
+    worse = [name for name, test in tests.items() if better_side(test) < 0]
     open_ = len(tests) - len(better) - len(worse)
     for names, word in ((better, "better"), (worse, "worse")):
         if names:
@@ -82,6 +82,6 @@ def _own(contest: Contest | None) -> Iterator[str]:
     )
     for yardstick, test in contest.tests.items():
         low, high = test.interval
-        word = ("better" if test.difference > 0 else "worse") if told_apart(test) else "not shown to differ"
+        word = {1: "better", -1: "worse", 0: "not shown to differ"}[better_side(test)]
         known = f"{test.difference:+.3g}, interval {low:+.3g} to {high:+.3g}, p {p_value(test.p if test.p_holm is None else test.p_holm)}"
         yield f"{_AIMS[yardstick]}: our own structure is {word} ({known})."

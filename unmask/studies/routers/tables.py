@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unmask.statistics.paired import PairedTest, told_apart
+from unmask.statistics.paired import PairedTest, better_side
 from unmask.statistics.rank_correlation import RankCorrelation
 from unmask.studies.routers.analysis import Row
 from unmask.studies.routers.configurations import CONFIGURATIONS, reference_of
@@ -89,4 +89,4 @@ def _difference(test: PairedTest | None, decimals: int) -> str:
     if test is None:
         return ""
     low, high = test.interval
-    return f"{test.difference:+.{decimals}f} [{low:+.{decimals}f}, {high:+.{decimals}f}]{'*' if told_apart(test) else ''}"
+    return f"{test.difference:+.{decimals}f} [{low:+.{decimals}f}, {high:+.{decimals}f}]{'*' if better_side(test) else ''}"
