@@ -30,7 +30,7 @@ from unmask.studies.routers import anchor as anchoring
 from unmask.studies.routers import builder as building
 from unmask.studies.routers.analysis import best_information, distinct_and_good, information, noise_of, rows_of
 from unmask.studies.routers.anchor import prototype_accuracy
-from unmask.studies.routers.cell import Cell
+from unmask.studies.routers.cell import Cell, CellRecord
 from unmask.studies.routers.conclusion import conclusion
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
 from unmask.studies.routers.contest import Contest, decide, most_distinct
@@ -40,6 +40,7 @@ from unmask.studies.routers.paper_claims import verdicts
 from unmask.studies.routers.plan import LessonSource, load_plan, scales
 from unmask.studies.routers.recorded import responses
 from unmask.studies.routers.run import RoutersRecord
+from unmask.studies.routers.same_experts import SameExperts
 from unmask.studies.routers.tables import routing_and_prediction
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
@@ -360,6 +361,34 @@ def test_a_cell_outlives_its_mixture(whole: Path, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, command(tmp_path), catch_exceptions=False).exit_code == 0
     assert (tmp_path / "pico" / "results.json").read_bytes() == results
     assert not (tmp_path / "pico" / "mixtures").exists()
+
+
+def test_cells_of_different_experts_are_refused_and_older_cells_accepted(whole: Path, tmp_path: Path) -> None:
+    """The record of one cell says that an expert was another one, as after a training on another machine."""
+    shutil.copytree(whole, tmp_path / "pico", ignore=shutil.ignore_patterns("mixtures", "experts"))
+    files = {name: tmp_path / "pico" / "cells" / name.replace(" ", "-") / "1" / "cell.json" for name in (STANDARD, "anchored")}
+    records = {name: record for name, file in files.items() if (record := CellRecord.read(file)) is not None}
+    assert records[STANDARD].experts.keys() == {f"far/{name}" for name in DOMAINS}
+    assert records[STANDARD].experts == records["anchored"].experts, "all configurations route between the same experts"
+    results = (tmp_path / "pico" / "results.json").read_bytes()
+    records[STANDARD].model_copy(update={"experts": {}}).write(files[STANDARD])
+    assert CliRunner().invoke(app, command(tmp_path), catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "pico" / "results.json").read_bytes() == results
+    others = {**records["anchored"].experts, "far/math": "another"}
+    records["anchored"].model_copy(update={"experts": others}).write(files["anchored"])
+    done = CliRunner().invoke(app, command(tmp_path))
+    assert isinstance(done.exception, UnmaskError) and "'far/math'" in str(done.exception)
+    assert "'anchored' with seed 1" in str(done.exception) and "different experts" in str(done.exception)
+
+
+def test_experts_of_other_domains_or_names_may_differ() -> None:
+    same = SameExperts()
+    same.require("a", {"far/math": "1", "far/together": "2"})
+    same.require("b", {"near/math": "3"})
+    same.require("c", {})
+    same.require("d", {"far/math": "1"})
+    with pytest.raises(UnmaskError, match=r"cells a and e .* 'far/together' were 2 and 9"):
+        same.require("e", {"far/math": "1", "far/together": "9"})
 
 
 def test_only_tokens_of_responses_are_counted(whole: Path) -> None:

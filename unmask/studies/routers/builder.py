@@ -17,8 +17,7 @@ from unmask.models.loading import Source
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD, Configuration
 from unmask.studies.routers.lesson_sets import LessonSet
 from unmask.studies.routers.plan import RoutersPlan
-
-_TOGETHER = "together"  # the expert of all domains, which "shared expert" puts beside the others
+from unmask.studies.routers.same_experts import TOGETHER
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Builder:
             )  # fmt: skip
             return folder
         experts = tuple(self._experts(how.domains, how.experts).values())
-        shared = self._expert(how.domains, _TOGETHER, self._all_lessons(how.domains)) if how.shared else None
+        shared = self._expert(how.domains, TOGETHER, self._all_lessons(how.domains)) if how.shared else None
         learning = self.plan.router_learning("example", len(lessons), trained=not how.untrained, seed=seed)
         if how.options.balance.weight:
             # a pass holds one domain, as a device does in the papers; without balance, passes only cost time

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from unmask.starter import reference_texts
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.routers.lesson_sets import Lessons
 from unmask.studies.routers.recorded import responses
+from unmask.studies.routers.same_experts import experts_of
 from unmask.tasks.task import Task
 
 BASE, ORACLE = "base", "oracle"
@@ -62,10 +63,11 @@ class CellRecord(Record):
 
     likelihood: nats per token of each held-out response, by domain. routing: measures of the recorded routing of all tokens. strength:
     mean sum of gates. scores: by design, the main score of each task (0 to 1). mixture: what was measured, so that a cell of another
-    mixture is measured again.
+    mixture is measured again. experts: hashes of their weights (`experts_of`); empty in cells of earlier versions.
     """
 
     mixture: str
+    experts: dict[str, str] = Field(default_factory=dict)
     likelihood: dict[str, tuple[float, ...]]
     routing: dict[str, Any] = Field(default_factory=dict)
     strength: float | None = None
@@ -76,7 +78,7 @@ class CellRecord(Record):
 class Cell:
     """A cell. shares: for each held-out response and routing point, the share of tokens that chose each expert first. labels: its domain.
 
-    strength: mean sum of gates. fresh: it was measured just now, not by an earlier run.
+    strength: mean sum of gates. fresh: it was measured just now, not by an earlier run. experts: those that it was measured with.
     """
 
     likelihood: dict[str, tuple[float, ...]]
@@ -85,6 +87,7 @@ class Cell:
     shares: Float[NDArray[Any], "text point expert"] | None = None
     strength: float | None = None
     fresh: bool = False
+    experts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def labels(self) -> Int[NDArray[np.int64], " text"]:
@@ -128,6 +131,8 @@ class Measuring:
             return known
         say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
         record, counts = self._measure(name, seed, mixture, held_out, content)
+        if mixture is not None:
+            record = record.model_copy(update={"experts": experts_of(name, mixture)})
         folder = self._folder(name, seed)
         save_arrays(folder / COUNTS, {"counts": counts}, compressed=True)
         record.write(folder / CELL)
@@ -196,7 +201,7 @@ class _Routing:
 
 def _cell(record: CellRecord, counts: NDArray[Any], fresh: bool) -> Cell:
     shares = counts / np.maximum(counts.sum(axis=2, keepdims=True), 1) if record.routing else None
-    return Cell(record.likelihood, record.routing, record.scores, shares, record.strength, fresh)
+    return Cell(record.likelihood, record.routing, record.scores, shares, record.strength, fresh, record.experts)
 
 
 def _read_counts(folder: Path) -> NDArray[Any] | None:

@@ -26,6 +26,7 @@ from unmask.studies.routers.contest import Contest, decide, most_distinct
 from unmask.studies.routers.findings import Findings, Measured, findings_of
 from unmask.studies.routers.lesson_sets import LessonSet, draw
 from unmask.studies.routers.plan import PAPER, RoutersPlan
+from unmask.studies.routers.same_experts import SameExperts
 from unmask.studies.sheet import Sheet
 from unmask.tasks.task import Task
 
@@ -84,33 +85,41 @@ def study(
         del model
         builder = Builder(plan, source, sets, folder, measured.anchor.layer, layers, callbacks)
         measuring = Measuring(source, folder / "cells", tasks, plan.max_length, plan.embedded_length)
+        experts = SameExperts()
         for name, lessons in sets.items():
             measured.bases[name] = measuring.base(name, lessons.held_out)
         for seed in plan.seeds:
             for name in plan.configurations:
-                cell = _cell(name, seed, builder, measuring)
+                cell = _cell(name, seed, builder, measuring, experts)
                 measured.cells.setdefault(name, {})[seed] = cell
                 if STANDARD in measured.cells and cell.fresh:
                     _write(findings_of(measured, plan.claims), results, folder, write, finished=False)
-        measured.contest = _contest(plan, measured, builder, measuring)
+        measured.contest = _contest(plan, measured, builder, measuring, experts)
         findings = findings_of(measured, plan.claims)
         _write(findings, results, folder, write, finished=True)
         return findings
 
 
-def _cell(name: str, seed: int, builder: Builder, measuring: Measuring) -> Cell:
-    """A cell. Its mixture may have been removed since it was measured: mixtures are large, and what was measured stays."""
-    known = None if builder.folder_of(name, seed).exists() else measuring.known(name, seed)
-    if known is not None:
-        return known
-    return measuring.cell(name, seed, builder.mixture(name, seed), builder.sets[CONFIGURATIONS[name].domains].held_out)
+def _cell(name: str, seed: int, builder: Builder, measuring: Measuring, experts: SameExperts) -> Cell:
+    """A cell. Its mixture may have been removed since it was measured: mixtures are large, and what was measured stays.
+
+    experts: those of the cells before. Raises UnmaskError if this one was measured with others.
+    """
+    cell = None if builder.folder_of(name, seed).exists() else measuring.known(name, seed)
+    if cell is None:
+        held_out = builder.sets[CONFIGURATIONS[name].domains].held_out
+        cell = measuring.cell(name, seed, builder.mixture(name, seed), held_out)
+    experts.require(f"'{name}' with seed {seed}", cell.experts)
+    return cell
 
 
-def _contest(plan: RoutersPlan, measured: Measured, builder: Builder, measuring: Measuring) -> Contest | None:
+def _contest(
+    plan: RoutersPlan, measured: Measured, builder: Builder, measuring: Measuring, experts: SameExperts
+) -> Contest | None:
     best = most_distinct(findings_of(measured, ()).rows.values())
     if best is None or OWN not in plan.configurations or not plan.fresh_seeds:
         return None
-    fresh = {name: {seed: _cell(name, seed, builder, measuring) for seed in plan.fresh_seeds} for name in (OWN, best)}
+    fresh = {name: {seed: _cell(name, seed, builder, measuring, experts) for seed in plan.fresh_seeds} for name in (OWN, best)}
     return decide(best, fresh, measured.bases, noise_of(measured.cells, measured.bases))
 
 
