@@ -22,7 +22,7 @@ from unmask.studies.embedders.contrast import Scored, contrast
 from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
 from unmask.studies.embedders.run import EmbeddersRecord
 from unmask.studies.results import read_results
-from unmask.training.recipe import Recipe, load_recipe
+from unmask.training.recipe import Recipe, load_recipe, read_sets
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -73,6 +73,27 @@ def test_controls_without_a_head_have_its_parameters_in_their_lora(scale: str) -
         assert (larger.lora.r - plain.lora.r) * of_rank == pytest.approx(head, rel=0.05)
         assert larger.lora.alpha / larger.lora.r == plain.lora.alpha / plain.lora.r
         assert larger.contrastive == plain.contrastive and larger.data == plain.data
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_labels_are_added_to_as_many_pairs_as_their_control_sees(scale: str) -> None:
+    """Batches are drawn in proportion to the sizes of the data, so this is what both are expected to see."""
+    made = load_plan("pooling-and-attention", scale).made
+    recipes = [made[name].recipe_at(scale) for name in ("causal-mean", "labels")]
+    [plain, mixed] = [recipe.contrastive for recipe in recipes if recipe is not None]
+    assert plain is not None and mixed is not None
+    sizes = {"small": (2940, 2940), "paper": (557_850, 120_000)}
+    pairs, labels = sizes.get(scale) or _sizes(recipes[1])
+    assert mixed.steps * pairs / (pairs + labels) == pytest.approx(plain.steps, rel=0.01)
+    assert plain.data == ("triples",) and mixed.data == ("triples", "labels")
+    only = {"data", "steps", "warmup"}
+    assert mixed.model_dump(exclude=only) == plain.model_dump(exclude=only)
+    assert mixed.warmup * plain.steps == plain.warmup * mixed.steps, "the same share of the steps"
+
+
+def _sizes(recipe: Recipe | None) -> list[int]:
+    assert recipe is not None
+    return [len(data.examples) for data in read_sets(recipe, "contrastive", Path(), 0)]
 
 
 def test_a_base_model_may_have_a_part_of_the_plan() -> None:
