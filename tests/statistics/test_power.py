@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unmask.statistics.paired import wilcoxon
-from unmask.statistics.power import MOST_TASKS, power_statement
+from unmask.statistics.bootstrap import Items
+from unmask.statistics.paired import better_side, paired_bootstrap, wilcoxon, with_holm
+from unmask.statistics.power import MOST_TASKS, detectable, power_statement
 
 
 def scores(effect: float, n: int = 12, deviation: float = 0.02) -> tuple[np.ndarray, np.ndarray]:
@@ -143,3 +144,32 @@ def test_the_same_seed_gives_the_same_statement() -> None:
 def test_what_cannot_be_planned_with_is_refused(a: object, b: object, options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         power_statement(a, b, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("tasks", "family"), [(9, 1), (9, 8), (13, 20), (40, 5)])
+def test_a_detectable_difference_is_found_in_four_studies_of_five(tasks: int, family: int) -> None:
+    """By the rule of the verdict: corrected ranks, and a corrected interval. With 9 tasks and 8 tests, all ranks have to agree."""
+    random = np.random.default_rng(1)
+    values = random.normal(size=tasks)
+    now = wilcoxon((values - values.mean()) / values.std(ddof=1), np.zeros(tasks))
+    size = detectable(with_holm([now] * family)[0])
+    studies = [wilcoxon(random.normal(size, 1, tasks), np.zeros(tasks)) for _ in range(300)]
+    found = np.mean([better_side(with_holm([study] * family)[0]) == 1 for study in studies])
+    assert 0.7 < found < 0.9
+
+
+def test_what_is_detectable_grows_with_the_correction_until_nothing_is() -> None:
+    values = np.random.default_rng(0).normal(size=9)
+    test = wilcoxon(values - values.mean(), np.zeros(9))
+    sizes = [detectable(with_holm([test] * family)[0]) for family in (1, 4, 12, 13)]
+    assert sizes[0] < sizes[1] < sizes[2] < np.inf == sizes[3], "13 x 2 / 2^9 is above 0.05"
+    assert detectable(with_holm([test] * 13)[0], by_interval=True) < np.inf
+    assert detectable(test) == detectable(test) < detectable(test, 0.95)
+
+
+def test_a_test_over_items_detects_what_its_normal_interval_says() -> None:
+    values = np.random.default_rng(0).normal(size=(2, 400))
+    first, second = ([Items("mean", {"value": side})] for side in values)
+    test = paired_bootstrap(first, second)
+    error = np.sqrt(np.var(values[0] - values[1]) / 400)
+    assert detectable(test) == pytest.approx((1.96 + 0.842) * error, rel=0.1) == detectable(test, by_interval=True)

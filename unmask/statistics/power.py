@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unmask.statistics.bootstrap import Scores
-from unmask.statistics.paired import DECIMALS, fewest_tasks, sums_under_chance
+from unmask.statistics.paired import DECIMALS, SIGNIFICANT, PairedTest, fewest_tasks, sums_under_chance
 
 MOST_TASKS = 1000
 """The largest number of tasks that is reported. A difference that needs more is too small for any collection of tasks."""
 
 _STUDIES = 4000  # with so many, the standard error of a power of 0.8 is 0.006
+_DRAWN = 400  # the power of what they give is right to 0.02
 _EXACT = 60  # up to so many tasks the null distribution is counted; for more, a normal one is right to three digits of p
 
 
@@ -69,6 +72,43 @@ def power_statement(
         tasks_needed=needed,
         text=_sentence(len(differences), difference, deviation, needed, power, comparisons),
     )
+
+
+def detectable(test: PairedTest, power: float = 0.8, *, by_interval: bool = False, seed: int = 0) -> float:
+    """The true difference that `better_side` finds with this power, at the level of the test, which `with_holm` corrects.
+
+    A test over tasks needs two things: a signed-rank p below the level, and an interval without 0. Both are asked of simulated studies of
+    as many tasks. Their differences are normal, with the standard error of the test. A study whose tasks are shifted up by d is shown from
+    one d on: W+ counts the means of two of its tasks (Walsh averages) that are above -d, and its interval moves with d. The answer is the
+    quantile `power` of these d. It is infinite if so few tasks cannot show anything at this level. Where a test allows for training seeds,
+    their error counts as one of tasks.
+
+    A test over items has p and interval from one source, and by_interval asks for the interval alone, as a claim with a margin does. Then
+    the answer is (z(1 - a/2) + z(power)) standard errors, with a = 1 - level. The standard error is that of the 95 % interval, read as a
+    normal one.
+    """
+    normal = NormalDist()
+    low, high = test.bounds(1 - SIGNIFICANT) if test.bounds else test.interval
+    error = (high - low) / (2 * normal.inv_cdf(1 - SIGNIFICANT / 2))
+    half = normal.inv_cdf((1 + test.level) / 2)
+    if by_interval or test.unit == "items":
+        return (half + normal.inv_cdf(power)) * error
+    significant = np.flatnonzero(_p_values(test.n) < 1 - test.level)
+    upper = significant[significant > test.n * (test.n + 1) / 4]
+    if not len(upper):
+        return float("inf")
+    studies = np.random.default_rng(seed).standard_normal((_DRAWN, test.n))
+    ranked = np.array([_shown_from(study, int(upper[0])) for study in studies])
+    interval = (half * studies.std(axis=1, ddof=1) / sqrt(test.n)) - studies.mean(axis=1)
+    deviation = error * test.n / sqrt(test.n - 1)  # a bootstrap of n tasks has too little by n - 1 of n
+    return float(np.quantile(np.maximum(ranked, interval), power)) * deviation
+
+
+def _shown_from(differences: Scores, needed: int) -> float:
+    """The least shift of these differences whose W+ is `needed`."""
+    first, second = np.triu_indices(len(differences))
+    means = (differences[first] + differences[second]) / 2
+    return -float(np.partition(means, -needed)[-needed])
 
 
 def _differences(a: ArrayLike, b: ArrayLike) -> Scores:

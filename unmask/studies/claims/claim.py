@@ -18,17 +18,17 @@ tests say, and the finding says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import NormalDist
 from typing import Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from unmask.errors import UnmaskError, unknown
-from unmask.statistics.paired import SIGNIFICANT, PairedTest, better_side, with_holm
+from unmask.statistics.paired import PairedTest, better_side, with_holm
+from unmask.statistics.power import detectable
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
-_POWER = 0.8
+_POWER: Final = 0.8
 
 
 class _Fixed(BaseModel):
@@ -137,7 +137,7 @@ def _with_what_it_needs(one: Finding, before: Mapping[str, Finding]) -> Finding:
 
 
 def _finding(claim: Claim, tests: Mapping[str, PairedTest], unit: str) -> Finding:
-    measured = tuple(_measured(than, test, unit) for than, test in tests.items())
+    measured = tuple(_measured(claim, than, test, unit) for than, test in tests.items())
     sides = [_sides(test, claim) for test in tests.values()]
     return Finding(claim=claim, tests=measured, verdict=_verdict(claim, sides), decided_by=_deciding(measured, sides))
 
@@ -173,7 +173,7 @@ def _sides(test: PairedTest, claim: Claim) -> Sides:
     return side > 0, side < 0
 
 
-def _measured(than: str, test: PairedTest, measured_in: str) -> Measured:
+def _measured(claim: Claim, than: str, test: PairedTest, measured_in: str) -> Measured:
     return Measured(
         than=than,
         difference=test.difference,
@@ -185,16 +185,5 @@ def _measured(than: str, test: PairedTest, measured_in: str) -> Measured:
         n=test.n,
         unit=test.unit,
         test=test.test,
-        detectable=detectable(test),
+        detectable=detectable(test, _POWER, by_interval=claim.within is not None or claim.costs is not None),
     )
-
-
-def detectable(test: PairedTest) -> float:
-    """The true difference that this test finds with a power of 80 %, at its own level: (z(1 - a/2) + z(0.8)) standard errors.
-
-    The standard error is that of the 95 % interval, read as a normal one. The level a is that of the test's corrected interval.
-    """
-    normal = NormalDist()
-    low, high = test.bounds(1 - SIGNIFICANT) if test.bounds else test.interval
-    error = (high - low) / (2 * normal.inv_cdf(1 - SIGNIFICANT / 2))
-    return (normal.inv_cdf((1 + test.level) / 2) + normal.inv_cdf(_POWER)) * error
