@@ -205,6 +205,13 @@ def test_a_reader_is_told_what_was_not_searched_for() -> None:
     assert kept.notes == ["Texts of these tasks stayed in the training data."] and made(None).notes == []
 
 
+def test_a_reader_is_told_that_each_of_several_models_is_tested_alone() -> None:
+    alone = made(told(0.05, True))
+    [note] = alone.model_copy(update={"runs": 6}).notes
+    assert "trained 6 models, and each is tested alone" in note and "multiply p by 6" in note
+    assert alone.notes == [] and made(None).model_copy(update={"runs": 6}).notes == []
+
+
 def told(difference: float, apart: bool, unit: str = "tasks") -> GainTest:
     return GainTest(
         test="Wilcoxon signed-rank (two-sided, exact)",

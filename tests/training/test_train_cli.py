@@ -117,6 +117,17 @@ def test_the_result_is_compared_with_its_untrained_base(
     assert code == 0 and "done before" in said and gain.sentence in said
 
 
+def test_the_cards_of_several_models_say_that_p_is_not_corrected_for_them(
+    cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_gain, "REFERENCE", "./none")
+    code, _, said = cli("train", file, "-o", "run", *COMPARED, "--set", "seeds=[0, 1]")
+    cards = [card.read_text() for card in (tmp_path / "run").glob("*/model/README.md")]
+    assert code == 0 and len(cards) == 2
+    for text in (said, *cards):
+        assert "The recipe trained 2 models, and each is tested alone" in text
+
+
 def test_a_comparison_that_was_stopped_goes_on_without_training(
     cli: Cli, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

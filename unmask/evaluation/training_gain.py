@@ -63,7 +63,7 @@ class TrainingGain(Record):
     row if its model is installed. test: None if no task has scores of its single items and there are too few tasks. left_out: tasks that
     the test does not use, and why. blank: tasks of `kinds` that the reference row has no score on, and why. complete: nothing failed; if
     not, another try may score more. unsearched: tasks whose texts were not searched for in the training data. kept_leaks: those of all
-    tasks stayed there.
+    tasks stayed there. runs: of the recipe, each with such a test of its own.
     """
 
     kinds: dict[str, str]
@@ -75,6 +75,7 @@ class TrainingGain(Record):
     complete: bool = True
     unsearched: tuple[str, ...] = ()
     kept_leaks: bool = False
+    runs: int = 1
 
     @property
     def table(self) -> list[list[str]]:
@@ -98,6 +99,12 @@ class TrainingGain(Record):
     def notes(self) -> list[str]:
         """What a reader has to know beside the sentence and the table, a sentence each."""
         notes = [f"The test leaves out {task}: {_ended(reason)}" for task, reason in self.left_out.items()]
+        if self.runs > 1 and self.test is not None:
+            notes.insert(
+                0,
+                f"The recipe trained {self.runs} models, and each is tested alone: p and interval are not corrected for that, because this "
+                f"card is written before the next model is tested. To claim the best of them, multiply p by {self.runs} (Bonferroni).",
+            )
         notes += [f"{REFERENCE} has no score on {task}: {_ended(reason)}" for task, reason in self.blank.items()]
         if not self.complete:
             notes.append("The same command tries again what failed.")

@@ -55,13 +55,13 @@ def run_recipe(
             if keep_leaks and searched:
                 _note_leaks(run)
             write_card(recipe, run)
-            if compared and _compare(recipe, run, compared, folder):
+            if compared and _compare(recipe, run, compared, folder, len(done)):
                 write_card(recipe, run)
     return done
 
 
-def _compare(recipe: Recipe, run: Run, tasks: Sequence[Task], folder: Path) -> bool:
-    """Compare a trained embedder with its untrained base, and record it. Whether that was still to be done."""
+def _compare(recipe: Recipe, run: Run, tasks: Sequence[Task], folder: Path, runs: int) -> bool:
+    """Compare a trained embedder with its untrained base, and record it. Whether that was still to be done. runs: of the recipe."""
     record = RunRecord.read(run.folder / RUN)
     if record is None or (record.gain is not None and record.gain.complete):
         return False
@@ -70,7 +70,7 @@ def _compare(recipe: Recipe, run: Run, tasks: Sequence[Task], folder: Path) -> b
     base = Source(recipe.model, dtype=recipe.dtype)
     gain = training_gain(Source(str(run.result)), run.design, base, tasks, recipe.max_length, folder / COMPARED)
     unsearched = tuple(task.name for task in tasks if not isinstance(task, LocalTask))
-    gain = gain.model_copy(update={"unsearched": unsearched, "kept_leaks": record.kept_leaks})
+    gain = gain.model_copy(update={"unsearched": unsearched, "kept_leaks": record.kept_leaks, "runs": runs})
     record.model_copy(update={"gain": gain}).write(run.folder / RUN)
     return True
 
