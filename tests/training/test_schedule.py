@@ -68,6 +68,22 @@ def test_no_text_occurs_twice_in_a_batch(pairs: list[tuple[int, int]], seed: int
         assert len(set(texts)) == len(texts)
 
 
+@pytest.mark.parametrize("copy", ["WHO IS IT", "Who  is\nit ", "who is it?", "\uff37ho is it"])
+def test_copies_that_differ_in_case_spaces_or_punctuation_are_one_text(copy: str) -> None:
+    """Also where a copy is the answer of another question."""
+    copies = [("Who is it", "first answer"), ("second question", copy)]
+    rows = contrastive_schedule([data_set("a", copies + [(f"question {n}", f"reply {n}") for n in range(10)])], 40, BATCH, 0)
+    found = [{1, 2} & {row.example.row for row in batch} for batch in batches(rows)]
+    assert {1} in found and {2} in found and {1, 2} not in found
+    with pytest.raises(UnmaskError, match="cannot fill a batch of 2"):
+        contrastive_schedule([data_set("a", copies)], 1, 2, 0)
+
+
+def test_other_words_and_texts_of_signs_alone_are_other_texts() -> None:
+    texts = [("a b", "a c"), ("!", "?"), ("...", "\u2014"), ("", "1")]
+    assert len(contrastive_schedule([data_set("a", texts)], 1, 4, 0)) == 4
+
+
 def test_an_example_that_waits_is_not_lost() -> None:
     """Eight rows share an anchor, so only one of them fits into each batch: all the same, each is used."""
     repeated = [("the same", f"answer {n}") for n in range(8)]
