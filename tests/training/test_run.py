@@ -20,11 +20,13 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.training.card import write_card
 from unmask.training.loop import load_trainable, save_trainable
+from unmask.training.recipe import read_sets
 from unmask.training.run import train
 from unmask.training.stages import STAGES
 from unmask.training.trainee import Trainee
 
 SHORT = {"steps": 2}
+TAUGHT = {"text": {"path": "starter:reference"}, "taught": {"path": "starter:pairs", "instruction": "Find the same."}}
 SMALL_HEAD = {"latents": 4, "heads": 2}
 
 
@@ -53,6 +55,37 @@ def test_a_file_of_somebody_else_is_not_replaced(file: str, model: Path, tmp_pat
         run(recipe(model, "contrastive"), tmp_path)
     assert (tmp_path / file).read_text() == '{"recipe": "two eggs"}'
     assert not (tmp_path / "stages").exists()
+
+
+# ---- what is refused before the first step --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"contrastive": {"batch": 100_000}}, "fewer than one batch of 100000"),
+        ({"contrastive": {"matryoshka": [8, 4096]}}, "matryoshka asks for 4096 dimensions"),
+        ({"data": {"text": {"path": "starter:reference"}, "pairs": {"path": "nowhere.jsonl"}}}, "nowhere.jsonl"),
+        ({"contrastive": {"data": ["taught"]}, "data": TAUGHT}, "instruction"),
+        ({"designs": ["causal/plain/mean", "causal/plain/mean/zscore"]}, "is fitted on a reference corpus"),
+    ],
+    ids=["too few rows", "dimensions", "a missing file", "an instruction without a place", "the second design"],
+)
+def test_what_a_later_stage_or_design_refuses_shows_before_the_first_step(
+    changed: dict[str, Any], words: str, model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UnmaskError, match=words):
+        train(recipe(model, "mntp", "contrastive", **changed), tmp_path / "run", ROOT)
+    assert not list((tmp_path / "run").glob("**/stages"))
+
+
+def test_too_few_rows_without_leaks_show_before_the_first_step(model: Path, tmp_path: Path) -> None:
+    made = recipe(model, "mntp", "contrastive")
+    [pairs] = read_sets(made, "contrastive", ROOT, 0)
+    texts = [text for example in pairs.examples[2:] for text in example.texts]
+    with pytest.raises(UnmaskError, match="fewer than one batch of 4"):
+        train(made, tmp_path / "run", ROOT, held_out={"task": (texts, [])})
+    assert not list((tmp_path / "run").glob("**/stages"))
 
 
 # ---- what stops a run -----------------------------------------------------------------------------------------------------------

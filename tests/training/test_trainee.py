@@ -87,11 +87,9 @@ def test_of_a_mixture_routers_or_experts_train_alone(
 
 @pytest.mark.parametrize("train", ["lora", "full", "head"])
 def test_the_head_trains_where_vectors_are_made(model: Path, train: str) -> None:
-    trainee = loaded(recipe(model, "mntp", "contrastive", train=train, designs=[HEADED], **HEAD))
-    if train == "head":
-        with pytest.raises(UnmaskError, match="Stage 'mntp' trains no head"):
-            trainee.begin("mntp", 0)
-    else:
+    stages = ("contrastive",) if train == "head" else ("mntp", "contrastive")
+    trainee = loaded(recipe(model, *stages, train=train, designs=[HEADED], **HEAD))
+    if train != "head":
         assert not sum(one.trainable for one in trainee.begin("mntp", 0) if one.kind.startswith("head"))
         assert training(trainee) and not any(name.startswith("head.") for name in training(trainee))
         trainee.end(merge=True)
@@ -170,6 +168,8 @@ def test_layers_above_the_one_that_is_read_do_not_train(model: Path) -> None:
 def test_what_cannot_train_is_refused_before_anything_is_loaded(model: Path) -> None:
     with pytest.raises(UnmaskError, match="'bidirectional/plain/mean' has no head, so with train = \"head\""):
         loaded(recipe(Path("nowhere"), "contrastive", train="head"))
+    with pytest.raises(UnmaskError, match="Stage 'mntp' trains no head"):
+        loaded(recipe(Path("nowhere"), "contrastive", "mntp", train="head", designs=[HEADED], **HEAD))
     with pytest.raises(UnmaskError, match="is fitted on a reference corpus"):
         loaded(recipe(Path("nowhere"), "contrastive", designs=["causal/plain/mean/sum:auto"]))
 

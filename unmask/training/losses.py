@@ -145,13 +145,18 @@ class RankingLoss(ChunkedLoss):
             first = get_rank() * len(anchors)
         together, positives = torch.cat(candidates), None if classes is None else _of_one_class(classes)
         sizes = {*self.matryoshka, anchors.shape[1]}
-        if max(sizes) > anchors.shape[1]:
-            raise UnmaskError(f"matryoshka asks for {max(sizes)} dimensions, and a vector has {anchors.shape[1]}.")
+        require_dimensions(self.matryoshka, anchors.shape[1])
         losses = [
             info_nce(anchors[:, :size], together[:, :size], first, self.temperature, self.false_negative_margin, positives)
             for size in sorted(sizes)
         ]
         return torch.stack(losses).mean()
+
+
+def require_dimensions(matryoshka: Sequence[int], dim: int) -> None:
+    """Raise UnmaskError if the loss is to be averaged over more dimensions than vectors have."""
+    if max(matryoshka, default=0) > dim:
+        raise UnmaskError(f"matryoshka asks for {max(matryoshka)} dimensions, and a vector has {dim}.")
 
 
 def _of_one_class(classes: Tensor) -> Bool[Tensor, "anchor candidate"]:

@@ -42,7 +42,7 @@ from unmask.training.records import (
 from unmask.training.sharding import shard
 from unmask.training.stages import STAGES
 from unmask.training.stages.stage import Prepared, StageOptions
-from unmask.training.trainee import Trainee, require_shardable
+from unmask.training.trainee import Trainee, require_shardable, require_trainable
 
 Scored = tuple[Sequence[str], Sequence[tuple[int, int]]]  # texts of a task, and the places of those that it compares
 Score = Callable[[Embedder], dict[str, float]]
@@ -91,6 +91,9 @@ def train(
     require_package("tensorboard")
     processes.meet()
     folder = folder.resolve()
+    for run in runs(recipe, folder):  # the last design is refused before the first one trains
+        require_trainable(recipe, run.design)
+        require_shardable(recipe, run.design)
     with processes.hold(folder):
         if processes.is_first():
             _claim(recipe, folder)
@@ -181,7 +184,6 @@ def _train_one(
     if _is_done(run):
         say(f"{run.design.name}, seed {run.seed}: done before, in {run.result}")
         return
-    require_shardable(recipe, run.design)
     say(f"{run.design.name}, seed {run.seed}")
     sets, seen = {}, {}
     for name in recipe.stages:  # every row is checked before anything is loaded
@@ -211,6 +213,7 @@ def _through_stages(
 ) -> tuple[Trainee, dict[str, dict[str, int]]]:
     """The trainee after its last stage, and the number of parameters that trained in each."""
     trainee = Trainee.load(recipe, run.design, run.seed)
+    _check_later_stages(recipe, run, sets, trainee)
     trains = {}
     for number, name in enumerate(recipe.stages, start=1):
         place = _place(run.folder, number, name)
@@ -222,6 +225,17 @@ def _through_stages(
         trains[name] = {kind.kind: kind.trainable for kind in covered}
         trainee.end(merge=recipe.merge or number < len(recipe.stages))
     return trainee, trains
+
+
+def _check_later_stages(recipe: Recipe, run: Run, sets: Mapping[str, Sequence[DataSet]], trainee: Trainee) -> None:
+    """Make each later stage ready once, so that what it refuses shows before the first step and not after the stages before it.
+
+    The first stage that is not done is left out, because it is made ready next. Raises UnmaskError as the stages do.
+    """
+    left = [name for number, name in enumerate(recipe.stages, start=1) if not _is_finished(_place(run.folder, number, name))]
+    for name in left[1:]:
+        trainee.backbone.set_attention(STAGES[name].attention or run.design.attention)
+        STAGES[name].prepare(recipe.stage(name), trainee, sets[name], run.seed)
 
 
 def require_same_tasks(folder: Path, held_out: Mapping[str, Scored]) -> None:

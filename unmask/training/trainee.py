@@ -40,14 +40,7 @@ class Trainee:
     @classmethod
     def load(cls, recipe: Recipe, design: Design, seed: int) -> Trainee:
         """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for what cannot be trained."""
-        design.require_one_prompt("Training")
-        design.require_dense("Training")
-        if design.needs_fit:
-            raise UnmaskError(
-                f"'{design.name}' is fitted on a reference corpus: train the design without that, and fit the result."
-            )
-        if recipe.train == "head" and not design.needs_head:
-            raise UnmaskError(f"'{design.name}' has no head, so with train = \"head\" nothing would train.")
+        require_trainable(recipe, design)
         device = "cpu" if recipe.shard else "auto"  # where it has room as a whole
         source = Source(recipe.model, dtype="float32" if recipe.trains_weights else recipe.dtype, device=device)
         language_model = None
@@ -75,11 +68,9 @@ class Trainee:
         return self.recipe.shard
 
     def begin(self, stage: str, seed: int) -> list[Coverage]:
-        """Let the weights of a stage train, and list them. Raises UnmaskError if nothing would train, or less than the recipe names."""
+        """Let the weights of a stage train, and list them. Raises UnmaskError if less would train than the recipe names."""
         pools = STAGES[stage].pools
         head, body = self.backbone.head, self.backbone.model
-        if self.recipe.train == "head" and not pools:
-            raise UnmaskError(f"Stage '{stage}' trains no head, so with train = \"head\" nothing would train.")
         (self.language_model or body).requires_grad_(False)
         layer = self.embedder.design.layer
         depth = layer if isinstance(layer, int) and self.recipe.train == "lora" else None
@@ -170,6 +161,23 @@ def instructions(recipe: Recipe) -> dict[str, str]:
 def predicts_tokens(recipe: Recipe) -> bool:
     """Whether a stage of the recipe needs the language-model head."""
     return any(STAGES[name].predicts_tokens for name in recipe.stages)
+
+
+def require_trainable(recipe: Recipe, design: Design) -> None:
+    """Raise UnmaskError if a design cannot be trained, or if a stage of the recipe would train nothing. No model is loaded."""
+    design.require_one_prompt("Training")
+    design.require_dense("Training")
+    if design.needs_fit:
+        raise UnmaskError(
+            f"'{design.name}' is fitted on a reference corpus: train the design without that, and fit the result."
+        )
+    if recipe.train != "head":
+        return
+    if not design.needs_head:
+        raise UnmaskError(f"'{design.name}' has no head, so with train = \"head\" nothing would train.")
+    for stage in recipe.stages:
+        if not STAGES[stage].pools:
+            raise UnmaskError(f"Stage '{stage}' trains no head, so with train = \"head\" nothing would train.")
 
 
 def require_shardable(recipe: Recipe, design: Design) -> None:

@@ -45,9 +45,14 @@ class Contrastive(PoolingStage[ContrastiveOptions]):
 
 
 def prepare_pairs(options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
-    """The loss of pairs, their schedule and their collator. Raises UnmaskError for data that cannot fill a batch."""
+    """The loss of pairs, their schedule and their collator. Raises UnmaskError for data that cannot fill a batch.
+
+    It also does so for more dimensions than a vector has.
+    """
     from unmask.training.collate import PairCollator
-    from unmask.training.losses import RankingLoss
+    from unmask.training.losses import RankingLoss, require_dimensions
+
+    require_dimensions(options.matryoshka, model.embedder.dim)
 
     return prepare_chunks(
         options,
