@@ -28,7 +28,7 @@ setup: .venv/.ready ## make .venv with pinned versions, all extras and the bundl
 .venv/.usable: pyproject.toml requirements.lock Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unmask needs Python 3.11 or newer; try make PYTHON=python3.12")'
 	@echo "setting up .venv (a few minutes the first time)"
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv --clear .venv
 	@$(INSTALL) -c requirements.lock -e '.[train]'
 	@$(INSTALL) --no-deps $(MODELS)
 	@$(COMPILE)

@@ -70,7 +70,7 @@ def _comparison(file: Path) -> dict[str, Any]:
     }
 
 
-def _told_apart(results: Sequence[Kept]) -> list[Kept]:
+def _told_apart(results: Sequence[Kept]) -> Sequence[Kept]:
     """The results with short names of models. Where there are several models, their designs are labelled as `compare` labels them."""
     several = len({result["model"] for result in results if result["design"] != SENTENCE_TRANSFORMERS}) > 1
     named = [dict(result, model=model_name(result["model"])) for result in results]
