@@ -147,6 +147,12 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_chunks(
 ONE, OTHER = (Design.parse(f"causal/{prompt}/last") for prompt in ("{text} means", "{text} is about"))
 
 
+@pytest.fixture(autouse=True)
+def always_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short texts are read once for several prompts here: which way is cheaper is asked in test_questions."""
+    monkeypatch.setattr(questions, "_GOES_ON", 1)
+
+
 def companions(embedder: Embedder, folder: Path, *designs: Design) -> list[SharedVectors]:
     """Vectors of designs that each have a prompt of their own, and that are computed together."""
     store = VectorStore(folder)

@@ -13,7 +13,7 @@ from tests.conftest import TEXTS
 from tests.probing.models import pico_model
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding import beginnings
+from unmask.encoding import beginnings, questions
 from unmask.encoding.encode import group_by_pass
 from unmask.encoding.questions import Answers, encode_questions
 from unmask.errors import UnmaskError
@@ -58,6 +58,7 @@ def test_prompts_that_begin_alike_read_a_text_once(
 
     monkeypatch.setattr("unmask.encoding.loaded_model.encode_questions", encode)
     monkeypatch.setattr(beginnings, "_FEWEST", 2)
+    monkeypatch.setattr(questions, "_GOES_ON", 1)  # these texts are short
     designs = [Design.parse(f"causal/{prompt}/last") for prompt in ("eol", "plain", "style", "tone")]
     found = pico_model(tokenizer, "causal", "olmoe").encode(designs, TEXTS)
     assert [len(answer.vectors) for answer in answers] == [3, 1]

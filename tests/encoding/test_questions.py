@@ -13,7 +13,7 @@ from tests.families import FAMILIES
 from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
-from unmask.encoding import beginnings
+from unmask.encoding import beginnings, questions
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import Vectors, encode_designs, group_by_pass
 from unmask.encoding.features import Fit
@@ -27,6 +27,13 @@ TEXTS = [f"{'Someone plays a guitar. ' * (place % 5)}text {place}" for place in 
 SOME = slice(None) if ALL else slice(None, None, 4)
 """The texts that every family reads alone: one of each of the five lengths, from the first batch to the last."""
 CANNOT = ("mamba",)  # its layers keep a state, not keys and values
+
+
+@pytest.fixture(autouse=True)
+def always_together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short texts are read once for all questions here, which costs time but shows whether the vectors are right."""
+    if "by_their_cost" not in request.node.name:
+        monkeypatch.setattr(questions, "_GOES_ON", 1)
 
 
 def designs_of(prompts: Sequence[str], reading: str = "last") -> list[Design]:
@@ -101,6 +108,17 @@ def test_order_and_copies_of_texts_do_not_matter(pico: Callable[..., Embedder]) 
     forth, back = merged(asked(embedder, designs)), merged(asked(embedder, designs, [TEXTS[place] for place in order], 96))
     for design in designs:
         assert same(back[design], forth[design][order])
+
+
+@pytest.mark.parametrize(("words", "together"), [(3, False), (12, False), (100, True), (200, True)])
+def test_the_way_is_chosen_by_their_cost(words: int, together: bool, pico: Callable[..., Embedder]) -> None:
+    """Questions of about eight tokens each: sentences are read with each of them, long texts once. The vectors are the same."""
+    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
+    texts = [f"{place} {'guitar ' * words}" for place in range(20)]
+    answers = asked(embedder, designs, texts)
+    assert was_shared(answers) == together
+    for design, vectors in merged(answers).items():
+        assert same(vectors, alone(embedder, design, texts)), design.name
 
 
 def test_a_text_is_computed_once(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -441,6 +441,7 @@ def test_prompts_that_begin_alike_read_a_text_once(
         return answers
 
     monkeypatch.setattr("unmask.encoding.forward_pass.encode_questions", encode)
+    monkeypatch.setattr(questions, "_GOES_ON", 1)  # these texts are short
     designs = "prompteol,causal/style/last,causal/tone/last/zscore"
     store = ResultStore(tmp_path / "together")
     together = compare(plan_of(folder, designs, tasks), store)
