@@ -12,7 +12,9 @@ from unmask.io.terminal import visible
 
 Part = tuple[str, str]
 """A package that has a folder `page`, and a file in it."""
-STYLE: Final[tuple[Part, ...]] = (("unmask.reporting", "colours.css"), ("unmask.reporting", "report.css"))
+_SHARED: Final = "unmask.reporting"
+"""Where the parts of all pages are: their look, and `head.html`, which includes the `title` of a page."""
+STYLE: Final[tuple[Part, ...]] = ((_SHARED, "colours.css"), (_SHARED, "report.css"))
 """The look that all pages share."""
 
 
@@ -23,11 +25,12 @@ def part(package: str, name: str) -> str:
 
 def fill(template: Part, styles: Sequence[Part], script: str, filters: Mapping[str, Any], content: Mapping[str, Any]) -> str:
     """The page. Every value is escaped; control characters of values are written out."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
     package, name = template
-    page = Environment(loader=PackageLoader(package, "page"), autoescape=True, undefined=StrictUndefined, lstrip_blocks=True)
+    loader = ChoiceLoader([PackageLoader(place, "page") for place in (package, _SHARED)])
+    page = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, lstrip_blocks=True)
     page.filters |= filters
     html = page.get_template(name).render(
         style=Markup("".join(part(*style) for style in styles)),
