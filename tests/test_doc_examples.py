@@ -45,7 +45,7 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"(-t my-task)( -t my-task)+", r"\1"),
     (r"--scale (small|paper)", "--scale smoke"),
     (r" --data (?!domains)\S+", ""),
-    (r"(unmask (expert|mix) .*)", r"\1 --steps 2 --batch 2"),
+    (r"(unmask (expert|mix) (?!.*--steps).*)", r"\1 --steps 2 --batch 2"),
     (r"(unmask (serve|ui) .*)", r"\1 --check --port 0"),
     (r"(unmask seeds .*)-n \d+", r"\1-n 6 --held-out-number 4"),
     (r" -m mntp/model -m llm2vec/model", ""),
