@@ -168,6 +168,24 @@ def test_a_table_has_a_line_for_each_claim_and_the_summary_says_what_does_not_ho
     assert claims_sheet(again) == claims_sheet(found), "results that were saved give the same table"
 
 
+@pytest.mark.parametrize(
+    ("hows", "rows", "of_all"),
+    [
+        (("Own. For all. And more.", "For all. And more."), ("Own.", ""), "For all. And more."),
+        (("For all. One.", "For all. Two."), ("For all. One.", "For all. Two."), ""),
+        (("For all.", ""), ("For all.", ""), ""),
+        (("Alone.",), ("Alone.",), ""),
+    ],
+)
+def test_what_is_said_of_all_claims_stands_below_the_table(hows: tuple[str, ...], rows: tuple[str, ...], of_all: str) -> None:
+    claims = [claim(f"claim {place}", how=how) for place, how in enumerate(hows)]
+    untestable = Claim(id="never", where="here", says="x", untestable="No model is small enough.")
+    sheet = claims_sheet(findings([*claims, untestable], {(one.id, "b"): measured(1.0) for one in claims}))
+    shown = [row[2].partition(".")[2].strip() for row in sheet.rows]
+    assert tuple(shown) == (*rows, "")
+    assert sheet.note.startswith(f"{of_all} A difference".lstrip())
+
+
 def test_every_shipped_claim_can_be_read_and_there_are_enough() -> None:
     assert len(SHIPPED) >= 45
     assert all(claim.says.endswith((".", ")")) for claim in SHIPPED)

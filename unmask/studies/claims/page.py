@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final
 
 from unmask.evaluation.verdict import counted
@@ -25,6 +27,7 @@ MEANINGS: Final[dict[Verdict, str]] = {
     "not testable here": "The study cannot carry the claim.",
 }
 """What each verdict means. What does not hold comes first."""
+_SENTENCE_END: Final = re.compile(r"(?<=\.) ")
 
 
 def summary(found: Sequence[Finding]) -> str:
@@ -42,12 +45,13 @@ def counts(found: Sequence[Finding]) -> str:
 
 
 def claims_sheet(found: Sequence[Finding]) -> Sheet:
-    """A line for each claim."""
+    """A line for each claim. What is said of how all of them are tested stands below the table, once."""
+    of_all = said_of_all(found)
     lines = tuple(
         (
             one.claim.says,
             one.claim.where,
-            compared(one),
+            compared(one).removesuffix(of_all).rstrip(),
             _effect(one),
             _p(one.deciding),
             size(one.deciding) if one.deciding else "",
@@ -57,7 +61,14 @@ def claims_sheet(found: Sequence[Finding]) -> Sheet:
         for one in found
     )
     columns = ("claim", "where", "compared here", "difference", "p", "n", "detectable", "verdict")
-    return Sheet("Claims", columns, lines, NOTE)
+    return Sheet("Claims", columns, lines, f"{of_all} {NOTE}".lstrip())
+
+
+def said_of_all(found: Sequence[Finding]) -> str:
+    """The sentences that end what every testable claim says of its test; none if there is one such claim or no common end."""
+    told = [reversed(_SENTENCE_END.split(one.claim.how)) for one in found if not one.claim.untestable and not one.because]
+    same = takewhile(lambda sentences: len(set(sentences)) == 1, zip(*told, strict=False)) if len(told) > 1 else ()
+    return " ".join(reversed([sentences[0] for sentences in same]))
 
 
 def short_sheet(found: Sequence[Finding]) -> Sheet:
