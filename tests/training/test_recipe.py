@@ -128,6 +128,11 @@ def test_a_scale_changes_what_it_names_and_nothing_else(file: Path) -> None:
     assert scales(str(file)) == ["large"]
 
 
+def test_an_empty_table_clears_as_an_empty_list_does() -> None:
+    assert merged({"a": {"b": 1}, "c": [1]}, {"a": {}, "c": []}) == {"a": {}, "c": []}
+    assert merged({"a": {"b": 1}}, {}) == {"a": {"b": 1}}, "but no change is no change"
+
+
 def test_tables_are_merged_and_lists_replaced() -> None:
     one = {"a": {"b": 1, "c": [1, 2]}, "d": 1}
     assert merged(one, {"a": {"c": [3]}, "e": {"f": 2}}) == {"a": {"b": 1, "c": [3]}, "d": 1, "e": {"f": 2}}

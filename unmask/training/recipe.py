@@ -172,10 +172,10 @@ def load_recipe(name: str, scale: str | None = None, settings: Iterable[str] = (
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables with those of another over them, table by table."""
+    """Tables with those of another over them, table by table. An empty table clears what was there, as an empty list does."""
     result = dict(base)
     for key, value in changes.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        both = isinstance(value, Mapping) and len(value) > 0 and isinstance(result.get(key), Mapping)
         result[key] = merged(result[key], value) if both else value
     return result
 
