@@ -143,3 +143,8 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
     file.write_text(json.dumps({**content, "finished": False}))
     with pytest.raises(SystemExit, match="not finished"):
         claims.main([str(file)])
+
+
+def test_a_kept_report_has_no_pictures() -> None:
+    report = "# A\n\n![routing](figures/routing.png)\n\n![growth](figures/growth.png)\n\n## B\ntext ![inside](one.png)\n"
+    assert claims.without_pictures(report) == "# A\n\n## B\ntext ![inside](one.png)\n"

@@ -9,6 +9,7 @@ A result is kept without what the page does not need: cells, lessons and routing
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -178,8 +179,13 @@ def take(file: Path) -> None:
     kept["plan"] = {name: part for name, part in content["plan"].items() if name != "claims"}
     place = RESULTS / f"{result.study}-{model}.json"
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    report = (file.parent / "report.md").read_text(encoding="utf-8")
-    place.with_suffix(".md").write_text(report.replace(result.model, model), encoding="utf-8")  # no path of a machine
+    report = (file.parent / "report.md").read_text(encoding="utf-8").replace(result.model, model)  # no path of a machine
+    place.with_suffix(".md").write_text(without_pictures(report), encoding="utf-8")
+
+
+def without_pictures(report: str) -> str:
+    """A report as it is kept: its tables say what its pictures show, and the files of these are not kept."""
+    return re.sub(r"(?m)^!\[.*\]\(.*\)\n\n?", "", report)
 
 
 def main(files: Sequence[str]) -> None:
