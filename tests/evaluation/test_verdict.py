@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -12,9 +13,9 @@ import pytest
 from tests.evaluation.made_results import DESIGNS, REFERENCE, TASKS, add, grid, items_of, values_of
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import ResultStore
-from unmask.evaluation.verdict import comparisons, display_name, ranked
+from unmask.evaluation.verdict import Comparison, comparisons, display_name, ranked
 from unmask.statistics.bootstrap import Items
-from unmask.statistics.paired import holm, paired_bootstrap, wilcoxon
+from unmask.statistics.paired import PairedTest, holm, paired_bootstrap, wilcoxon
 
 
 def test_fewer_than_six_tasks_are_compared_by_their_items(tmp_path: Path) -> None:
@@ -178,3 +179,12 @@ def test_a_family_that_counting_could_not_serve_is_tested_by_the_normal(
     monkeypatch.setattr("unmask.evaluation.verdict._MOST_RESAMPLES", 1999)
     found = comparisons(results, store)
     assert len(found) == 3 and all("normal with the error of 2000 resamples" in one.outcome.test for one in found)
+
+
+def test_ranks_against_the_mean_show_no_side() -> None:
+    """Most tasks are a little better and one is far worse: the ranks favour a, and the mean favours b."""
+    outcome = PairedTest("Wilcoxon", 12, "tasks", -2.0, 0.01, None, 0.8, "rank-biserial correlation", (-3.0, -1.0), 0.95)
+    found = Comparison(("m", "a"), ("m", "b"), ("t",), outcome, "1 pair", {})
+    assert found.better is None
+    assert not found.as_json()["told_apart"]
+    assert replace(found, outcome=replace(outcome, effect=-0.8)).better == ("m", "b")

@@ -557,6 +557,15 @@ def test_starter_stands_for_all_starter_tasks() -> None:
     assert [task.name for task in resolve_tasks(["starter"])] == [f"starter-{folder.name}" for folder in starter_folders()]
 
 
+def test_a_starter_task_has_a_name_everywhere() -> None:
+    (task,), (sample,) = resolve_tasks(["starter:sts"]), resolve_tasks(["starter:sts#9"])
+    assert task.name == "starter-sts"
+    assert sample.name == "starter-sts#9"
+    assert sample.size == 9
+    with pytest.raises(UnmaskError, match=r"Unknown starter task 'stss'\. Did you mean 'sts'\?"):
+        resolve_tasks(["starter:stss"])
+
+
 def test_names_below_a_folder_are_paths_in_it_and_other_specs_stay(tmp_path: Path) -> None:
     write_task(tmp_path / "sets" / "mine", "classification")
     starter = {folder.name: str(folder) for folder in starter_folders()}

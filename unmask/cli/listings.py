@@ -141,9 +141,9 @@ def tasks(
 def _tasks_of(name: str, as_json: bool) -> None:
     """The tasks of one set, folder or name, and those that cannot be compared."""
     from unmask.tasks.benchmarks import find_set
-    from unmask.tasks.find import is_path, resolve_tasks
+    from unmask.tasks.find import is_path, resolve_tasks, starter_specs
 
-    task_set = None if name == "starter" or is_path(name) else find_set(name)
+    task_set = None if starter_specs(name) or is_path(name) else find_set(name)
     rows = [_row(task) for task in (task_set.tasks if task_set else resolve_tasks([name]))]
     refused = task_set.refused if task_set else {}
     if as_json:

@@ -26,7 +26,7 @@ from unmask.io.terminal import say
 from unmask.models.bundled import resolve
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
-from unmask.statistics.paired import PairedTest, told_apart
+from unmask.statistics.paired import PairedTest, better_side
 from unmask.tasks.task import Task
 
 UNTRAINED = ("prompteol-z", "causal/plain/mean/zscore", "bidirectional/plain/mean/zscore")
@@ -40,7 +40,7 @@ BLANK = "\u2013"  # where a mean has no score of some task
 class GainTest(Record):
     """The paired test of trained against untrained: see `PairedTest`. p: corrected by Holm. effect: None if it is infinite.
 
-    told_apart: whether the two differ.
+    told_apart: whether the test shows one of the two to be better.
     """
 
     test: str
@@ -235,7 +235,7 @@ def _recorded(test: PairedTest) -> GainTest:
     changes = {
         "p": test.p if test.p_holm is None else test.p_holm,
         "effect": test.effect if isfinite(test.effect) else None,  # JSON has no infinity
-        "told_apart": told_apart(test),
+        "told_apart": better_side(test) != 0,
     }
     return GainTest.model_validate(fields | changes)
 

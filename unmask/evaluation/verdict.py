@@ -19,11 +19,11 @@ from unmask.statistics.paired import (
     DECIMALS,
     SIGNIFICANT,
     PairedTest,
+    better_side,
     bootstrap_tasks,
     difference_test,
     fewest_tasks,
     task_changes,
-    told_apart,
     wilcoxon,
     with_holm,
 )
@@ -50,10 +50,8 @@ class Comparison:
 
     @property
     def better(self) -> System | None:
-        """The better system; None if the two are not told apart (`told_apart`)."""
-        if not told_apart(self.outcome):
-            return None
-        return self.a if self.outcome.difference > 0 else self.b
+        """The better system; None if the test shows neither to be better (`better_side`)."""
+        return {1: self.a, -1: self.b, 0: None}[better_side(self.outcome)]
 
     def seen_from(self, system: System) -> PairedTest:
         """The outcome with `system` as a."""

@@ -12,7 +12,7 @@ from unmask.evaluation.verdict import Comparison, System, comparisons, ranked
 from unmask.io.terminal import progress_bar
 from unmask.reporting.grid import Grid
 from unmask.statistics.intervals import Bounds, mean_interval
-from unmask.statistics.paired import PairedTest, told_apart
+from unmask.statistics.paired import PairedTest, better_side
 
 Mark = Literal["best", "tied"]
 
@@ -64,8 +64,8 @@ class Against:
 
     @property
     def tied(self) -> bool:
-        """Whether the two cannot be told apart."""
-        return not told_apart(self.outcome)
+        """Whether neither is shown to be better."""
+        return better_side(self.outcome) == 0
 
 
 @dataclass(frozen=True)

@@ -56,8 +56,8 @@ class PairedTest:
 def told_apart(test: PairedTest, level: float = SIGNIFICANT) -> bool:
     """Whether a and b differ: p (corrected, in a family) is below the level, and the interval does not contain 0.
 
-    All tables, marks, sentences and recommendations use this rule. `with_holm` widens the interval of a pair that is not told apart
-    until it contains 0, so that p and interval always agree.
+    Tables, marks, sentences and recommendations ask `better_side`, which builds on it. `with_holm` widens the interval of a pair that is
+    not told apart until it contains 0, so that p and interval always agree.
     """
     p = test.p if test.p_holm is None else test.p_holm
     low, high = test.interval

@@ -123,31 +123,40 @@ def recognised_kind(folder: TaskFolder) -> TaskKind:
 
 
 def specs_below(root: Path, names: Sequence[str]) -> list[str]:
-    """The specs of tasks that a recipe or a plan names: a path below `root`, `starter`, `starter:NAME`, or any other spec.
+    """The specs of tasks that a recipe or a plan names: a path below `root`, or any other spec, with starter tasks as paths.
+
+    Raises UnmaskError for an unknown starter task.
+    """
+    return [spec for name in names for spec in (starter_specs(name) or [_below(root, name)])]
+
+
+def _below(root: Path, name: str) -> str:
+    path = _parsed(name)[0]
+    below = (root / path).exists() or ("/" in path and not Path(path).expanduser().exists())
+    return str(root / name) if below else name
+
+
+def starter_specs(spec: str) -> list[str]:
+    """The folders that `starter` (all starter tasks), `starter:NAME` or `starter:NAME#limit` stands for; nothing for other specs.
 
     Raises UnmaskError for an unknown starter task.
     """
     from unmask.starter import starter_folders
 
-    starter = {folder.name: str(folder) for folder in starter_folders()}
-    specs: list[str] = []
-    for name in names:
-        if name == "starter":
-            specs += starter.values()
-        elif name.startswith("starter:"):
-            task, mark, limit = name.removeprefix("starter:").partition("#")
-            if task not in starter:
-                raise unknown("starter task", task, starter)
-            specs.append(f"{starter[task]}{mark}{limit}")
-        else:
-            path = _parsed(name)[0]
-            below = (root / path).exists() or ("/" in path and not Path(path).expanduser().exists())
-            specs.append(str(root / name) if below else name)
-    return specs
+    stem, _, rest = spec.partition(":")
+    if stem != "starter":
+        return []
+    folders = {folder.name: str(folder) for folder in starter_folders()}
+    if not rest:
+        return list(folders.values())
+    name, mark, limit = rest.partition("#")
+    if name not in folders:
+        raise unknown("starter task", name, folders)
+    return [f"{folders[name]}{mark}{limit}"]
 
 
 def resolve_tasks(specs: Sequence[str]) -> list[Task]:
-    """The tasks of several specs. "starter" means all starter tasks; the name of a task set means its tasks.
+    """The tasks of several specs. "starter" means all starter tasks, "starter:NAME" one; the name of a task set means its tasks.
 
     Tasks of a set that cannot be compared are told. A task that two sets share comes once. Raises UnmaskError for two different tasks of
     one name, because results could not tell them apart.
@@ -164,10 +173,8 @@ def resolve_tasks(specs: Sequence[str]) -> list[Task]:
 
 
 def _expanded(spec: str) -> Sequence[Task]:
-    from unmask.starter import starter_folders
-
-    if spec == "starter":
-        return [find_task(str(folder)) for folder in starter_folders()]
+    if starter := starter_specs(spec):
+        return [find_task(folder) for folder in starter]
     name, limit = without_limit(spec)
     if not is_path(name):
         from unmask.tasks.benchmarks import find_set
