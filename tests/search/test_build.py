@@ -358,6 +358,14 @@ def test_a_damaged_record_removes_nothing(when: str, embedder: Embedder, tmp_pat
     assert len(opened(embedder, tmp_path)) == 4
 
 
+def test_a_store_of_a_later_version_is_told(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    record = opened(embedder, tmp_path).record
+    record.model_copy(update={"store": "tape"}).write(tmp_path / "index" / "index.json")
+    with pytest.raises(UnmaskError, match=r"'.*index\.json' is not what this version of unmask wrote: .*Unknown store 'tape'"):
+        opened(embedder, tmp_path)
+
+
 @pytest.mark.parametrize("moment", ["_embed", "_write"])
 @pytest.mark.parametrize("change", ["vanished", "doubled", "one for another"])
 def test_documents_that_vanish_or_double_while_they_are_read_are_noticed(

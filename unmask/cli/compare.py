@@ -34,7 +34,7 @@ def compare(
         typer.Option(
             "--task",
             "-t",
-            help="FOLDER, FOLDER:kind, FOLDER#200 (200 of its items), a task set or name in mteb, or `starter`; repeat.",
+            help="FOLDER, FOLDER:kind, FOLDER#200 (200 of its items), a task set or name in mteb, `starter` or starter:NAME; repeat.",
         ),
     ],
     designs: Annotated[

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from unmask.encoding.precision import Precision
-from unmask.errors import UnmaskError
+from unmask.errors import UnmaskError, unknown
 from unmask.io.records import Record
 from unmask.io.seals import Damaged, open_line
 from unmask.search.filters import Column, ColumnType
+from unmask.search.stores import STORES
 from unmask.search.stores.store import Layout
 
 RECORD = "index.json"
@@ -72,6 +73,13 @@ class IndexRecord(Record):
     columns: tuple[ColumnRecord, ...] = ()
     embedder: EmbedderRecord
     versions: dict[str, str]
+
+    @field_validator("store")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in STORES:
+            raise ValueError(str(unknown("store", name, STORES)))
+        return name
 
     @property
     def types(self) -> dict[str, ColumnType]:
