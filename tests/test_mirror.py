@@ -91,7 +91,6 @@ ELSEWHERE = {
     "studies/learning_plan": "studies/test_self_moe.py",
     "studies/plans": "studies/test_routers.py",
     "studies/results_file": "studies/test_results.py",
-    "studies/sheet": "studies/test_self_moe.py",
     "tasks/columns": "tasks/test_task.py",
     "tasks/find": "tasks/test_task.py",
     "tasks/folder": "tasks/test_task.py",

@@ -38,6 +38,34 @@ PAPERS: Final = {
     "self-moe": "Self-MoE",
     "routers": "Router configurations",
 }
+NAMES: Final = {
+    "llm2vec": (
+        "`uni` is the model as it is, with causal attention. `bi` is the same model with the mask taken off. `mntp` is `bi`, trained to "
+        "predict masked tokens. `full` is `mntp`, trained further by SimCSE. All are read by the mean over the tokens, unless the name "
+        "says another pooling."
+    ),
+    "pooling-and-attention": (
+        "All designs are trained by one recipe on the same pairs. Design 1 reads the state of the EOS token. Design 2 learns which tokens "
+        "of the last layer to read, design 3 which layers of the EOS token. Both have causal attention. Designs 4 and 5 are designs 2 "
+        "and 3 with bidirectional attention."
+    ),
+    "moee": (
+        "`hidden` is the hidden state of the last token. `routing` is the routing weights of that token in all layers. `concat` is both "
+        "side by side, `sum` is the weighted sum of both similarities; with `auto`, the weight is chosen without labels. `-z` means that "
+        "each is standardised. `smollm2-mixture` is [a mixture that learned from public "
+        "lessons](experiments.md#moees-claims-on-two-mixtures)."
+    ),
+    "self-moe": (
+        "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. The lower the loss on "
+        "held-out answers, the better. A mixture such as `3: and math` has the experts up to math, the third. `oracle routing` gives each "
+        "text the expert of its domain."
+    ),
+    "routers": (
+        "I(D;E) says how well the first expert of a token tells the domain of its text: 0 is chance, 1 is certainty. The gain says by how "
+        "much a mixture predicts held-out answers better than its base. [Routers](routers.md) explains the configurations."
+    ),
+}
+"""What the names in the claims of each study mean."""
 _KEPT: Final = (
     "base_weights",
     "dtype",
@@ -49,7 +77,7 @@ _KEPT: Final = (
     *StudyResults.model_fields,
 )
 
-UNRECORDED: Final = "This result does not say which recipes and configurations it was measured with."
+UNRECORDED: Final = "It was measured before results said which recipes and configurations they rest on."
 HEAD: Final = """# Claims
 
 What papers claim of embedders made from language models, and what holds for small models. Some rows are questions of reviewers or of
@@ -59,7 +87,8 @@ page. A test fails if the page does not follow from plans and results.
 
 To measure a paper again, run its command. `DATA` is a folder with public sets in the layouts of `unmask tasks`. `unmask report` then
 makes [a page with a plot of each claim](report.md#the-claims-of-a-study). A verdict is about the model of the command, at this scale.
-[Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
+Two studies may ask the same question, such as whether a shared router is better. They measure it on other lessons and with other
+seeds, so their verdicts may differ. [Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
 """
 
 
@@ -134,7 +163,7 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     every = [finding for study in PAPERS for finding in _first(study, known[study])]
     models = ", ".join(f"{title} on {known[study][0]['model']}" for study, title in PAPERS.items() if known[study])
     yield f"**{counts(every)}** Of each paper, one result is counted: {models or 'there is none yet'}.\n"
-    yield "For each paper, what was refuted or stays open comes first.\n"
+    yield "For each paper, what was refuted or stays undecided comes first.\n"
 
 
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
@@ -147,17 +176,34 @@ def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
 
 
 def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
+    yield NAMES[study] + "\n"
     if not of_study:
         yield f"No result yet. `unmask reproduce {study} --scale small --data DATA -o {study}` measures these claims:\n"
         yield "\n".join(f"- {claim.says} {_where(claim)}" for claim in planned(study)) + "\n"
-    for result in of_study:
+    for place, result in enumerate(of_study):
         found = findings(result)
-        used = result["versions"]
-        libraries = ", ".join(f"{name} {used[name]}" for name in ("unmask", "torch", "transformers") if name in used)
-        tables = f"measured/{study}-{result['model']}.md"
-        older = "" if result.get("rests_on") else f" {UNRECORDED}"
-        yield f"```\n{result['command']}\n```\nOn {result['model']}, {libraries}; [all tables]({tables}).{older} {summary(found)}\n"
-        yield claims_sheet(found).markdown().partition("\n")[2]
+        yield f"```\n{result['command']}\n```\n{_measured_on(study, result)} {counts(found) if place else summary(found)}"
+        if place:
+            yield _other_verdicts(found, findings(of_study[0]), of_study[0]["model"])
+        else:
+            yield "\n" + claims_sheet(found).markdown().partition("\n")[2]
+
+
+def _measured_on(study: str, result: dict[str, Any]) -> str:
+    """With what a result was measured, and where its tables are."""
+    used = result["versions"]
+    libraries = ", ".join(f"{name} {used[name]}" for name in ("unmask", "torch", "transformers") if name in used)
+    older = "" if result.get("rests_on") else f" {UNRECORDED}"
+    return f"On {result['model']}, {libraries}; [all tables](measured/{study}-{result['model']}.md).{older}"
+
+
+def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: str) -> str:
+    """The claims on which a further result says something else than the first result of its study."""
+    verdicts = {one.claim.id: one.verdict for one in first}
+    others = [one for one in found if verdicts.get(one.claim.id) != one.verdict]
+    lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
+    same = "All verdicts are those of" if not lines else "The verdicts are those of"
+    return "\n".join([f"{same} {model}{', but for these:' if lines else '.'}", *lines]) + "\n"
 
 
 def _where(claim: Claim) -> str:

@@ -91,7 +91,8 @@ def test_what_a_claim_needs_has_to_be_confirmed(first: float | None, second: str
     found = findings(claims, tests if first is None else {("learns", "b"): measured(first), **tests})
     assert [one.verdict for one in found[1:]] == [second, "refuted" if second == "confirmed" else "undecided", "confirmed"]
     said = "this is not confirmed: a learns."
-    assert (said in claims_sheet(found).rows[1][2]) == (second != "confirmed"), "the reason stands in the table"
+    reasons = any(said in row[2] for row in claims_sheet(found).rows)
+    assert reasons == (second != "confirmed"), "the reason stands in the table"
     assert found[3].because == "" and len(found[1].tests) == 1, "what was measured is kept"
 
 
@@ -157,7 +158,7 @@ def test_a_claim_is_tested_or_says_why_not() -> None:
 def test_a_table_has_a_line_for_each_claim_and_the_summary_says_what_does_not_hold() -> None:
     claims = [claim("good"), claim("bad", says="c is better than d"), claim("open", says="e is better than f")]
     found = findings(claims, {("good", "b"): measured(1.0), ("bad", "b"): measured(-1.0), ("open", "b"): measured(0.0)})
-    assert [row[-1] for row in claims_sheet(found).rows] == ["confirmed", "refuted", "undecided"]
+    assert [row[-1] for row in claims_sheet(found).rows] == ["refuted", "undecided", "confirmed"]
     assert [row[0] for row in short_sheet(found).rows] == ["good", "bad", "open"]
     assert summary(found).splitlines() == [
         "3 claims: 1 confirmed, 1 refuted, 1 undecided.",

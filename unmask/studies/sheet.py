@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,11 @@ class Sheet:
 
     def markdown(self) -> str:
         """The table as Markdown, with numbers aligned to the right."""
-        lines = [self.columns, ("---", *("--:" for _ in self.columns[1:])), *self.rows]
+        lines = [
+            self.columns,
+            tuple("--:" if self._holds_numbers(place) else "---" for place in range(len(self.columns))),
+            *self.rows,
+        ]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"## {self.title}\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
@@ -30,7 +35,11 @@ class Sheet:
 
         table = empty_table(self.title, caption=self.note or None, caption_justify="left", pad_edge=True)
         for place, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if place else "left", overflow="fold")
+            table.add_column(column, justify="right" if self._holds_numbers(place) else "left", overflow="fold")
         for row in self.rows:
             table.add_row(*row)
         return table
+
+    def _holds_numbers(self, place: int) -> bool:
+        """Whether every cell of a column begins with a number, or is empty. The first column holds names."""
+        return place > 0 and all(re.match(r"\W*\d", row[place]) for row in self.rows if row[place])

@@ -14,8 +14,8 @@ from unmask.studies.sheet import Sheet
 
 NOTE: Final = (
     "A difference is positive if the claim is right. Its interval has the correction of p (Holm, over all tests that were measured). "
-    "Where a claim names several rivals, the one that decided is shown. Detectable: a true difference of this size is found in 80 % of "
-    "studies like this one."
+    "An interval that ends at 0 was widened to 0, since p does not show a difference. Where a claim names several rivals, the one that "
+    "decided is shown. Detectable: a true difference of this size is found in 80 % of studies like this one."
 )
 MEANINGS: Final[dict[Verdict, str]] = {
     "refuted": "A test shows the opposite, against one rival at least.",
@@ -31,9 +31,9 @@ _SENTENCE_END: Final = re.compile(r"(?<=\.) ")
 
 
 def summary(found: Sequence[Finding]) -> str:
-    """Sentences: how many claims there are of each verdict, and which of them are not confirmed."""
-    open_ones = [verdict for verdict in MEANINGS if verdict != "confirmed"]
-    lines = [f"- {verdict.capitalize()}: {one.claim.says}" for verdict in open_ones for one in found if one.verdict == verdict]
+    """Sentences: how many claims there are of each verdict, which are refuted, and which stay undecided."""
+    shown: tuple[Verdict, ...] = ("refuted", "undecided")
+    lines = [f"- {verdict.capitalize()}: {one.claim.says}" for verdict in shown for one in found if one.verdict == verdict]
     return "\n".join([counts(found), *lines])
 
 
@@ -45,7 +45,7 @@ def counts(found: Sequence[Finding]) -> str:
 
 
 def claims_sheet(found: Sequence[Finding]) -> Sheet:
-    """A line for each claim. What is said of how all of them are tested stands below the table, once."""
+    """A line for each claim, what does not hold first. What is said of all tests stands below the table, once."""
     of_all = said_of_all(found)
     lines = tuple(
         (
@@ -58,7 +58,7 @@ def claims_sheet(found: Sequence[Finding]) -> Sheet:
             f"{one.deciding.detectable:.3g}" if one.deciding and one.verdict == "undecided" else "",
             one.verdict,
         )
-        for one in found
+        for one in sorted(found, key=lambda one: list(MEANINGS).index(one.verdict))
     )
     columns = ("claim", "where", "compared here", "difference", "p", "n", "detectable", "verdict")
     return Sheet("Claims", columns, lines, f"{of_all} {NOTE}".lstrip())
