@@ -57,6 +57,18 @@ def test_a_stale_table_is_written_again() -> None:
     assert stale != text and pages.page(stale) == text
 
 
+def test_a_section_of_a_report_is_taken_over_whole(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    report = tmp_path / "docs" / "report.md"
+    report.write_text("# Report\n## Conclusion\n- One: 1.5.\n- Two.\n\n## Tables\n| 3.5 |\n", encoding="utf-8")
+    text = "Before.\n<!-- section: report.md Conclusion -->\nold: 2.5\n<!-- end -->\nAfter."
+    written = pages.page(text, tmp_path)
+    assert written == "Before.\n<!-- section: report.md Conclusion -->\n- One: 1.5.\n- Two.\n<!-- end -->\nAfter."
+    assert pages.typed_numbers(written) == []
+    with pytest.raises(SystemExit, match=r"'report\.md' has no section 'Summary'"):
+        pages.page(text.replace("Conclusion", "Summary"), tmp_path)
+
+
 def texts_of(file: Path) -> dict[str, str]:
     """The text of a file, or those of an archive without its arrays."""
     if file.suffix != ".zip":

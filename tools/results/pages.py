@@ -4,6 +4,11 @@ A table stands between two comments. The first names a kept result and how it is
 
     <!-- table: measured/results/demo.json by-kind -->
     <!-- end -->
+
+A section of a study's report is taken over whole, by its heading:
+
+    <!-- section: measured/routers-smollm2.md Conclusion -->
+    <!-- end -->
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from tools.results.benchmark import benchmark
 from tools.results.kept import Kept, keep
 
 ROOT: Final = Path(__file__).parents[2]
-PAGES: Final = ("docs/results.md", "README.md")
+PAGES: Final = ("docs/results.md", "docs/router-study.md", "README.md")
 SHOWN: Final[Mapping[str, Callable[[Kept], str]]] = {
     "by-kind": comparisons.by_kind,
     "grid": comparisons.grid,
@@ -33,6 +38,7 @@ SHOWN: Final[Mapping[str, Callable[[Kept], str]]] = {
     "benchmark": benchmark,
 }
 _TABLE: Final = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_SECTION: Final = re.compile(r"(<!-- section: (\S+) ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NOT_TYPED: Final = re.compile(r"```.*?^```|`[^`\n]+`|\]\([^)]*\)|^#.*?$", re.DOTALL | re.MULTILINE)
 """Commands, code, targets of links, and headings."""
 _VERSION: Final = re.compile(r"\d+(?:\.\d+){2,}|\b(?:Python|arXiv|Apache)[ -]\d+\.\d+")
@@ -41,8 +47,17 @@ _NUMBER: Final = re.compile(r"^\|.*\d.*$|\d+\.\d+|\d+(?:[ ,]\d{3})+\b|\d+ ?(?:%|
 
 
 def page(text: str, root: Path = ROOT) -> str:
-    """A page with its tables written again."""
-    return _TABLE.sub(lambda found: found[1] + SHOWN[found[3]](_read(root / "docs" / found[2])) + found[4], text)
+    """A page with its tables and sections written again."""
+    text = _TABLE.sub(lambda found: found[1] + SHOWN[found[3]](_read(root / "docs" / found[2])) + found[4], text)
+    return _SECTION.sub(lambda found: found[1] + _section(root / "docs" / found[2], found[3]) + found[4], text)
+
+
+def _section(report: Path, heading: str) -> str:
+    """What stands below a heading of a report."""
+    after = re.split(rf"(?m)^## {re.escape(heading)}\n", report.read_text(encoding="utf-8"))
+    if len(after) != 2:
+        sys.exit(f"'{report.name}' has no section '{heading}', or several.")
+    return re.split(r"(?m)^## ", after[1])[0].strip() + "\n"
 
 
 def _read(file: Path) -> Kept:
@@ -60,7 +75,7 @@ def shown(root: Path = ROOT) -> Iterator[Path]:
 
 def typed_numbers(text: str) -> list[str]:
     """What looks like a measured number and does not come from a kept result. Commands, code and versions may hold numbers."""
-    prose = _VERSION.sub("", _NOT_TYPED.sub("", _TABLE.sub("", text)))
+    prose = _VERSION.sub("", _NOT_TYPED.sub("", _SECTION.sub("", _TABLE.sub("", text))))
     return [found[0] for found in _NUMBER.finditer(prose)]
 
 
