@@ -62,7 +62,8 @@ NAMES: Final = {
     ),
     "routers": (
         "I(D;E) says how well the first expert of a token tells the domain of its text: 0 is chance, 1 is certainty. The gain says by how "
-        "much a mixture predicts held-out answers better than its base. [The study of routers](router-study.md) explains the configurations."
+        "much a mixture predicts held-out answers better than its base. [The study of routers](router-study.md) explains the "
+        "configurations."
     ),
 }
 """What the names in the claims of each study mean."""
