@@ -18,6 +18,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.cli.test_outputs import COMMANDS as EVERY_COMMAND
 from tests.conftest import TEXTS
 from tests.in_process import HELP, run_program
 from tests.tiny import write_rows, write_task
@@ -112,6 +113,16 @@ def test_the_help_of_a_command_has_an_example_that_parses(command: str) -> None:
 def test_every_option_is_explained(command: str) -> None:
     group: Any = typer.main.get_command(app)
     assert [parameter.name for parameter in group.commands[command].params if not getattr(parameter, "help", "")] == []
+
+
+@pytest.mark.parametrize("path", EVERY_COMMAND, ids=" ".join)
+def test_a_help_stands_alone(path: tuple[str, ...]) -> None:
+    """Each help is read by itself, so it names its subject, and says no word that the help before it explains."""
+    command = EVERY_COMMAND[path]
+    helps = {option.name: getattr(option, "help", "") or "" for option in command.params} | {"the command": command.help}
+    fragments = [name for name, text in helps.items() if re.match(r"(Of|And|Or|The same|Its|It) ", text)]
+    unfinished = [name for name, text in helps.items() if not text.endswith((".", '".'))]
+    assert (fragments, unfinished) == ([], [])
 
 
 def test_a_flag_takes_nothing_and_help_says_so_after_h_as_well(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,14 +27,15 @@ DEFAULT_DESIGNS = "last,mean,weighted-mean,max,prompteol,prompteol-z,echo,bidire
 
 def compare(
     model: Annotated[
-        list[str], typer.Option("--model", "-m", help="Hub id, folder or bundled name; repeat to compare models.")
+        list[str], typer.Option("--model", "-m", help="Hub id, folder or bundled name. Repeat to compare models.")
     ],
     task: Annotated[
         list[str],
         typer.Option(
             "--task",
             "-t",
-            help="FOLDER, FOLDER:kind, FOLDER#200 (200 of its items), a task set or name in mteb, `starter` or starter:NAME; repeat.",
+            help="FOLDER, FOLDER:kind, FOLDER#200 (a sample of 200 items), a task or task set of mteb, `starter` or "
+            "starter:NAME. Repeat for several.",
         ),
     ],
     designs: Annotated[
@@ -42,29 +43,33 @@ def compare(
         typer.Option(
             "--designs",
             "-d",
-            help="Designs or sets (see `unmask designs`), separated by commas; LABEL=DESIGN names one. Default: the saved one, or eight.",
+            help="Designs or sets of designs (see `unmask designs`), separated by commas. LABEL=DESIGN gives a design a "
+            "label. Default: the saved embedder's design, or eight common designs.",
         ),
     ] = None,
     reference: Annotated[
-        list[str] | None, typer.Option("--reference", "-r", help="sentence-transformers model to stand in the same table.")
+        list[str] | None, typer.Option("--reference", "-r", help="sentence-transformers model to show in the same table.")
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results; run again to add to them.")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the results. Run again to add results.")
     ] = Path("report"),
     baseline: Annotated[
         str | None,
         typer.Option(
-            "--baseline", "-b", help="Test each design against this one alone, and not every pair: it has to be chosen first."
+            "--baseline",
+            "-b",
+            help="Test every design against this one only, instead of all pairs. Choose it before you see the scores.",
         ),
     ] = None,
     fit_on: Annotated[
-        Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on (txt, jsonl, csv, parquet).")
+        Path | None,
+        typer.Option(help="File of texts to fit zscore, whiten and alpha on. Default: sentences that come with unmask."),
     ] = None,
     *,
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Compare designs on tasks: a ranked table, a paired test for each pair, a recommendation for each kind of task."""
+    """Compare designs on tasks. Prints a ranked table, paired tests, and what to use for each kind of task."""
     from unmask.evaluation.compare import compare as run
     from unmask.evaluation.reference_rows import compare_reference
     from unmask.evaluation.results import ResultStore

@@ -17,8 +17,8 @@ from unmask.io.terminal import say
 Texts = Annotated[
     list[Path],
     typer.Argument(
-        help="Files, folders or quoted patterns ('data/*.jsonl'): txt (a text a line), jsonl, csv, tsv or parquet; all but parquet "
-        "also as .gz, .bz2, .xz or .zst."
+        help="Files, folders or quoted patterns ('data/*.jsonl'): txt (one text per line), jsonl, csv, tsv or parquet. All but parquet "
+        "may be compressed: .gz, .bz2, .xz, .zst."
     ),
 ]
 Output = Annotated[
@@ -27,20 +27,24 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE|FOLDER",
-        help="A file (parquet, npy or jsonl) for one input file: a bad row is an error, and nothing is written. A name without an "
-        "ending is a folder, for a corpus of any size: a bad row goes to its dead-letters/, the exit code is 1, and the same command "
-        "goes on where it was stopped.",
+        help="A file (.parquet, .npy or .jsonl) for one input file: a bad row is an error, and nothing is written. Or a folder (a name "
+        "without an ending) for a corpus of any size: bad rows go to its dead-letters/, and the exit code is 1. Run the same command "
+        "again to continue a folder.",
     ),
 ]
 Chunk = Annotated[
     int | None,
-    typer.Option(min=1, metavar="TOKENS", help="Split each text into chunks of at most so many tokens, with a vector each."),
+    typer.Option(
+        min=1, metavar="TOKENS", help="Split each text into chunks of at most this many tokens. Each chunk gets a vector."
+    ),
 ]
-Overlap = Annotated[int, typer.Option(min=0, metavar="TOKENS", help="Most tokens that a chunk shares with the one before.")]
+Overlap = Annotated[
+    int, typer.Option(min=0, metavar="TOKENS", help="Most tokens that a chunk shares with the chunk before it.")
+]
 Late = Annotated[
     bool,
     typer.Option(
-        "--late", help="Read each text whole, then pool each chunk (late chunking); --max-length sets how much is read."
+        "--late", help="Late chunking: read the whole text, then pool each chunk. --max-length limits how much is read."
     ),
 ]
 
@@ -50,43 +54,51 @@ def embed(
     model: Model,
     output: Output,
     design: Annotated[
-        str | None, typer.Option("--design", "-d", help="A design (see `unmask designs`); prompteol by default.")
+        str | None,
+        typer.Option(
+            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."
+        ),
     ] = None,
     column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
     id_column: Annotated[
-        str | None, typer.Option(help="Column that identifies a row. If not given: the row's number; in a folder, FILE:NUMBER.")
+        str | None, typer.Option(help="Column that identifies a row. Default: the row's number, or FILE:NUMBER in a folder.")
     ] = None,
     keep: Annotated[
-        str, typer.Option(metavar="COLUMNS", help="Columns to write beside the vectors, as text: title,year.")
+        str, typer.Option(metavar="COLUMNS", help="Columns to copy beside the vectors, as text, such as title,year.")
     ] = "",
-    instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says.")] = None,
-    dim: Annotated[int | None, typer.Option(min=1, help="Keep the first dimensions only.")] = None,
+    instruction: Annotated[str | None, typer.Option(help="Text to put in place of {instruction} in the prompt.")] = None,
+    dim: Annotated[int | None, typer.Option(min=1, help="Keep only the first N dimensions.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to unit length.")] = False,
-    precision: Annotated[Precision, typer.Option(help="Of the vectors that are written.")] = "float32",
+    precision: Annotated[Precision, typer.Option(help="Number format of the vectors that are written.")] = "float32",
     chunk: Chunk = None,
     overlap: Overlap = 0,
     late: Late = False,
-    fit_on: Annotated[Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on.")] = None,
+    fit_on: Annotated[Path | None, typer.Option(help="File of texts to fit zscore, whiten and alpha on.")] = None,
     shard_rows: Annotated[
-        int | None, typer.Option(min=1, help="Most rows of one file of vectors in a folder; 50000 by default.")
+        int | None, typer.Option(min=1, help="Most rows in one vector file of a folder. Default: 50000.")
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Processes for a folder, each on cores of its own, or on a GPU of its own. Default: one; with --ray, all.",
+            help="Processes for a folder. Each has its own cores or its own GPU. Default: one; with --ray, one for each GPU or machine.",
         ),
     ] = None,
     ray_address: Annotated[
-        str | None, typer.Option("--ray", metavar="ADDRESS", help="Embed a folder on a Ray cluster; 'local' starts one here.")
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Embed a folder on the Ray cluster at this address. 'local' starts a cluster on this machine.",
+        ),
     ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove vectors from the folder whose input file is no longer given.")
+        bool, typer.Option("--prune", help="Remove vectors from the folder if their input file is no longer given.")
     ] = False,
     *,
     options: ModelOptions,
 ) -> None:
-    """Embed texts, with ids, and a manifest of everything that the vectors depend on."""
+    """Turn texts into vectors with ids. A manifest records everything that the vectors depend on."""
     from unmask.bulk.folder import embed_folder
     from unmask.bulk.job import SHARD_ROWS, EmbedderArguments, Job, require_folder
     from unmask.bulk.on_ray import OnRay

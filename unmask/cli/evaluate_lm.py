@@ -22,28 +22,37 @@ if TYPE_CHECKING:
 def evaluate_lm(
     model: Annotated[
         list[str],
-        typer.Option("--model", "-m", help="Language model, expert or mixture; repeat. Others are compared with the first."),
+        typer.Option("--model", "-m", help="Language model, expert or mixture. Repeat to compare others with the first."),
     ],
-    lessons: Annotated[list[str] | None, typer.Option(help="NAME=FILE of a domain's held-out lessons; repeat.")] = None,
+    lessons: Annotated[
+        list[str] | None, typer.Option(help="Held-out lessons of a domain, as NAME=FILE. Repeat for several.")
+    ] = None,
     texts: Annotated[
-        list[str] | None, typer.Option(help="NAME=FILE of a domain's held-out texts (column `text`, or pairs); repeat.")
+        list[str] | None,
+        typer.Option(help="Held-out texts of a domain, as NAME=FILE (column `text`, or pairs). Repeat for several."),
     ] = None,
     ability: Annotated[
         list[str] | None,
         typer.Option(
-            help="mmlu, bbh, gsm8k, humaneval, mbpp, hellaswag, piqa, truthfulqa, math, triviaqa or nq, from the hub, or NAME=FILE; "
-            "repeat."
+            help="Public test: mmlu, bbh, gsm8k, humaneval, mbpp, hellaswag, piqa, truthfulqa, math, triviaqa or nq. NAME takes it from "
+            "the hub, NAME=FILE from a file. Repeat for several."
         ),
     ] = None,
     choice: Annotated[
         list[str] | None,
         typer.Option(
-            help="Other ways to use a mixture: top-2, all, renormalised, random, uniform, or an expert's name; repeat."
+            help="Also use mixtures in another way: top-2, all, renormalised, random, uniform, or an expert's name. Repeat for several."
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Items of each ability, drawn by the seed.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most items of each public test: a random sample of a file; from the hub, the first of each part."
+        ),
+    ] = None,
     learned: Annotated[
-        list[Path] | None, typer.Option(help="Lessons that were learned, left out of abilities; repeat.")
+        list[Path] | None,
+        typer.Option(help="File of lessons that a model has learned. Public tests leave them out. Repeat for several."),
     ] = None,
     run_code: Annotated[
         bool, typer.Option("--run-code", help="Run code that the models write, in a sandbox (bubblewrap).")
@@ -52,18 +61,18 @@ def evaluate_lm(
         bool,
         typer.Option(
             "--allow-unsandboxed-code",
-            help="Run code that the models write even where there is no sandbox. It can then do whatever you can: read, change and send "
-            "away your files, and go on after the command has ended.",
+            help="Run code that the models write even if there is no sandbox. It can then do whatever you can: read, change and send away "
+            "your files, and keep running after the command has ended.",
         ),
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Items of a pass, for abilities.")] = 8,
-    max_length: Annotated[int, typer.Option(min=2, help="Most tokens of a lesson or text.")] = 512,
+    batch: Annotated[int, typer.Option(min=1, help="Items of public tests in one batch.")] = 8,
+    max_length: Annotated[int, typer.Option(min=2, help="Longest lesson or text in tokens.")] = 512,
     seed: Drawn = 0,
     *,
     options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
-    """What language models can do: likelihood of held-out responses and texts (speaks at any size), and accuracy on public tests."""
+    """Evaluate language models: likelihood of held-out text (works for small models, too), and accuracy on public tests."""
     from unmask.experts.likelihood import likelihoods, text_likelihoods
     from unmask.mixture.any_model import load_any_language_model
 

@@ -32,15 +32,18 @@ if TYPE_CHECKING:
 
 def seeds(
     source: Annotated[
-        Path, typer.Argument(help="Lessons, or rows of MMLU, BIG-Bench Hard, GSM8K or MBPP (told apart by columns).")
+        Path,
+        typer.Argument(
+            help="File of lessons, or of rows of MMLU, BIG-Bench Hard, GSM8K or MBPP (recognised by their columns)."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File of lessons (jsonl).")],
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Lessons to draw.")] = 100,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Lessons to sample.")] = 100,
     held_out: Annotated[Path | None, typer.Option(metavar="FILE", help="File for other lessons, to test on.")] = None,
-    held_out_number: Annotated[int, typer.Option(min=1, help="How many of these.")] = 24,
+    held_out_number: Annotated[int, typer.Option(min=1, help="Lessons to hold out.")] = 24,
     seed: Drawn = 0,
 ) -> None:
-    """Draw lessons (instruction, input, output) from a set of tasks, and others that no training sees."""
+    """Sample lessons (instruction, input, output) from a file of tasks, and other lessons to test on."""
     from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
     from unmask.io.files import only_writer_of
 
@@ -58,32 +61,44 @@ def seeds(
 def specialise(
     domain: Annotated[str, typer.Argument(help="knowledge, reasoning, math, coding, or a TOML file.")],
     model: Model,
-    seeds: Annotated[Path, typer.Option(help="Lessons to begin from (see `unmask seeds`).")],
+    seeds: Annotated[Path, typer.Option(help="Lessons to start from (see `unmask seeds`).")],
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Folder for lessons.jsonl and report.json; the same command goes on."
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for lessons.jsonl and report.json. Run the same command again to continue.",
         ),
     ],
     number: Annotated[int, typer.Option("--number", "-n", min=1, max=MOST_TEXTS, help="Instructions to keep.")] = 100,
-    batch: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Texts that are written at once.")] = 16,
+    batch: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="How many texts to write at once.")] = 16,
     avoid: Annotated[
-        list[Path] | None, typer.Option(help="Lessons or tasks to be tested on, which none may be near to; repeat.")
+        list[Path] | None,
+        typer.Option(
+            help="Lessons or tasks that you will test on. Instructions close to them are dropped. Repeat for several."
+        ),
     ] = None,
-    instruction_tokens: Annotated[int, typer.Option(min=8, max=MOST_TOKENS, help="Most tokens of an instruction.")] = 128,
-    response_tokens: Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Most tokens of a response.")] = 256,
+    instruction_tokens: Annotated[int, typer.Option(min=8, max=MOST_TOKENS, help="Longest instruction in tokens.")] = 128,
+    response_tokens: Annotated[int, typer.Option(min=1, max=MOST_TOKENS, help="Longest response in tokens.")] = 256,
     writers: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Copies of the model that write at once, by Ray; the lessons are the same.")
+        int,
+        typer.Option(
+            min=1, max=10_000, help="Copies of the model that write in parallel, with Ray. The lessons stay the same."
+        ),
     ] = 1,
-    ray_address: Annotated[str | None, typer.Option(help="Of a Ray cluster; this machine if not given.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="Address of a Ray cluster. Default: this machine.")] = None,
     engine: Annotated[
-        str, typer.Option(help="transformers, or vllm: faster, but not to the same bits when resumed.")
+        str,
+        typer.Option(
+            help="transformers or vllm. vllm is faster, but a run that was stopped and continued may give other lessons."
+        ),
     ] = "transformers",
-    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of what is written.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed of the lessons.")] = 0,
     *,
     options: LoadOptions,
 ) -> None:
-    """Let a base model write its own lessons for a domain: instructions by brainstorming, then its answers, filtered and counted."""
+    """Let a base model write lessons for a domain: it invents instructions, then answers them. Bad ones are filtered out."""
     from unmask.experts.lessons.domain import load_domain
     from unmask.experts.lessons.seed_lessons import read_seeds
     from unmask.experts.lessons.specialise import FILES, SpecialisePlan, check_run, record_of
@@ -132,14 +147,16 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
 
 
 def expert(
-    lessons: Annotated[Path, typer.Argument(help="Rows of instruction, output and perhaps input (jsonl, csv or parquet).")],
+    lessons: Annotated[
+        Path, typer.Argument(help="Rows with instruction, output and, if needed, input (jsonl, csv or parquet).")
+    ],
     model: Model,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FOLDER", help="New PEFT folder; the same command goes on if it was stopped."),
+        typer.Option("--output", "-o", metavar="FOLDER", help="New PEFT folder. Run the same command again to continue."),
     ],
     r: Annotated[int, typer.Option(min=1, help="Rank of the LoRA.")] = 8,
-    alpha: Annotated[float, typer.Option(help="Its scale is alpha / r.")] = 16,
+    alpha: Annotated[float, typer.Option(help="The LoRA is scaled by alpha / r.")] = 16,
     steps: Steps = 96,
     batch: Batch = 8,
     accumulate: Accumulate = 1,
@@ -150,7 +167,7 @@ def expert(
     *,
     options: LoadOptions,
 ) -> None:
-    """Train one LoRA expert on the responses of one domain: a plain PEFT folder that a mixture takes, and anything else that reads PEFT."""
+    """Train a LoRA expert on the lessons of one domain. The result is a plain PEFT folder, for `unmask mix` and any PEFT tool."""
     from unmask.errors import in_one_sentence
     from unmask.experts.expert import train_expert
     from unmask.experts.lesson_training import Learning

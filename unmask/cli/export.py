@@ -17,21 +17,23 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to", help="What runs the export: sentence-transformers, onnx, openvino, gguf (llama.cpp) or model2vec."
+            "--to", help="Runtime for the export: sentence-transformers, onnx, openvino, gguf (llama.cpp) or model2vec."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the exported model.")],
     design: Annotated[
         str | None,
-        typer.Option("--design", "-d", help="A design (see `unmask designs`); a saved embedder's own, or prompteol."),
+        typer.Option(
+            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."
+        ),
     ] = None,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Write the export although nothing here can run it, and so without a check.")
+        bool, typer.Option("--unchecked", help="Write the export even if nothing here can run it. It is then not checked.")
     ] = False,
     *,
     options: ModelOptions,
 ) -> None:
-    """Export an embedder to another runtime. The exported model embeds 200 texts there, and is refused if a vector differs."""
+    """Export an embedder to another runtime. The export embeds 200 texts there and is refused if a vector differs."""
     from unmask.embedder import Embedder
     from unmask.saving.exports.export import export as run
     from unmask.saving.exports.export import find_target, require_ready

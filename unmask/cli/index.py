@@ -20,53 +20,61 @@ if TYPE_CHECKING:
 
 def index(
     texts: Annotated[
-        list[Path], typer.Argument(metavar="TEXTS...", help="Files, folders or patterns: txt, jsonl, csv, tsv, parquet.")
+        list[Path], typer.Argument(metavar="TEXTS...", help="Files, folders or quoted patterns: txt, jsonl, csv, tsv, parquet.")
     ],
     model: Model,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the index, new or to be updated.")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the index. An index that is there is updated.")
     ],
     design: Annotated[
-        str | None, typer.Option("--design", "-d", help="A design (see `unmask designs`); prompteol by default.")
+        str | None,
+        typer.Option(
+            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."
+        ),
     ] = None,
     column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
-    title_column: Annotated[str, typer.Option(help="Column that holds a title, which is put before the text.")] = "title",
+    title_column: Annotated[str, typer.Option(help="Column that holds a title. The title is put before the text.")] = "title",
     id_column: Annotated[
-        str | None, typer.Option(help="Column that identifies a document; by default _id or id, else file and line.")
+        str | None, typer.Option(help="Column that identifies a document. Default: _id or id, else file and line.")
     ] = None,
-    instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says of documents.")] = None,
-    query_instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says of queries.")] = None,
-    precision: Annotated[Precision | None, typer.Option(help="Of the vectors that are stored; float32 by default.")] = None,
+    instruction: Annotated[
+        str | None, typer.Option(help="Text to put in place of {instruction} in the prompt of documents.")
+    ] = None,
+    query_instruction: Annotated[
+        str | None, typer.Option(help="Text to put in place of {instruction} in the prompt of queries.")
+    ] = None,
+    precision: Annotated[Precision | None, typer.Option(help="Number format of the stored vectors. Default: float32.")] = None,
     store: Annotated[
-        str | None, typer.Option(help="lance (LanceDB) or usearch (plain files); the first that is installed by default.")
+        str | None, typer.Option(help="lance (LanceDB) or usearch (plain files). Default: the first one that is installed.")
     ] = None,
     language: Annotated[
-        str | None, typer.Option(help="Language of the texts, for BM25's word stems; english by default. none: no stems.")
+        str | None, typer.Option(help="Language of the texts, for BM25's word stems. Default: english. none: no stems.")
     ] = None,
     approximate: Annotated[
-        bool, typer.Option("--approximate", help="Build an approximate index, as for more than 100 000 documents.")
+        bool, typer.Option("--approximate", help="Build an approximate index. More than 100 000 documents always get one.")
     ] = False,
     lexical: Annotated[
         bool,
         typer.Option(
             "--lexical",
-            help="Keep lexical vectors too, for `search` with --lexical or --hybrid. An index keeps them.",
+            help="Store lexical vectors too, for `unmask search` with --lexical or --hybrid. Later updates keep them.",
         ),
     ] = False,
     keep_missing: Annotated[
-        bool, typer.Option("--keep-missing", help="Keep documents of the index that are in none of the files.")
+        bool, typer.Option("--keep-missing", help="Keep documents that are no longer in the files.")
     ] = False,
     fit_on: Annotated[
-        Path | None, typer.Option(help="Texts to fit zscore, whiten and alpha on. An update keeps the fit of the index.")
+        Path | None,
+        typer.Option(help="File of texts to fit zscore, whiten and alpha on. An update keeps the fit of the index."),
     ] = None,
     as_json: AsJson = False,
     *,
     options: ModelOptions,
 ) -> None:
-    """Make an index of documents, or update it: only new and changed texts are embedded.
+    """Build a search index of documents, or update it. Only new and changed texts are embedded.
 
-    Documents of the index that are in none of the files are removed.
-    A run that was stopped leaves the index as it was, and the same command goes on.
+    Documents that are no longer in the files are removed from the index.
+    If a run is stopped, the index stays as it was. Run the same command again to continue.
     """
     from unmask.search.documents import Corpus
     from unmask.search.job import Job

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 def leaks(
     train: Annotated[
         list[str],
-        typer.Option(help="File or folder of training texts, pairs or triples, hub:REPO[:CONFIG] or starter:pairs; repeat."),
+        typer.Option(
+            help="Training data: a file or folder of texts, pairs or triples, hub:REPO[:CONFIG] or starter:pairs. Repeat for several."
+        ),
     ],
-    task: Annotated[list[str], typer.Option("--task", "-t", help="Task folder, or `starter`; repeat.")],
+    task: Annotated[list[str], typer.Option("--task", "-t", help="Task folder or `starter`; repeatable.")],
     threshold: Annotated[
-        float, typer.Option(help="Jaccard of letter shingles from which two texts are near duplicates.")
+        float, typer.Option(help="Similarity from which two texts count as near duplicates (Jaccard of runs of five letters).")
     ] = 0.8,
-    examples: Annotated[int, typer.Option(min=0, help="Leaks to show for each training set and task.")] = 2,
+    examples: Annotated[int, typer.Option(min=0, help="How many leaks to show for each training set and task.")] = 2,
     as_json: AsJson = False,
 ) -> None:
-    """Count the training texts that a task scores, exactly or nearly, and the training pairs that it compares."""
+    """Look for leaks: count the training texts and pairs that also occur in a task, exactly or nearly."""
     from unmask.errors import UnmaskError
     from unmask.tasks.find import resolve_tasks
     from unmask.tasks.task import LocalTask

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 MOST_STEPS, MOST_TEXTS, MOST_TOKENS, LAST_SEED = 10_000_000, 1_000_000, 1_000_000_000, 2**32 - 1
 Steps = Annotated[int, typer.Option(min=1, max=MOST_STEPS, help="Optimiser steps.")]
-Batch = Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Lessons of one step.")]
-Accumulate = Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Passes that a step is split into; lessens memory.")]
+Batch = Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Lessons per step.")]
+Accumulate = Annotated[
+    int, typer.Option(min=1, max=MOST_TEXTS, help="Split each step into this many forward passes, to save memory.")
+]
 Rate = Annotated[float, typer.Option(help="Peak learning rate.")]
-MaxLength = Annotated[int, typer.Option(min=2, max=MOST_TOKENS, help="Most tokens of a lesson.")]
-Average = Annotated[names.Average, typer.Option(help="What the loss is a mean of.")]
-Seed = Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of initial weights and the order of lessons.")]
-Drawn = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Of what is drawn.")]
+MaxLength = Annotated[int, typer.Option(min=2, max=MOST_TOKENS, help="Longest lesson in tokens.")]
+Average = Annotated[names.Average, typer.Option(help="Average the loss over examples or over tokens.")]
+Seed = Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed of the initial weights and of the order of lessons.")]
+Drawn = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Seed of the sample.")]
 
 
 def domains_of(given: list[str]) -> dict[str, list[Lesson]]:

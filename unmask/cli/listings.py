@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def designs(as_json: AsJson = False) -> None:
-    """List the designs that have a name, what they mean and where they come from, and the parts that make up any other."""
+    """List named designs with meaning and source, and the parts that make up all other designs."""
     from unmask.designs.design import ATTENTIONS, FEATURES, HEADS, POOLINGS, ROUTINGS, parse_designs
     from unmask.designs.presets import PRESETS, SETS
     from unmask.designs.prompts import PROMPTS
@@ -68,7 +68,7 @@ def designs(as_json: AsJson = False) -> None:
 
 
 def models(as_json: AsJson = False) -> None:
-    """List the models that pip installs, and whether they are ready."""
+    """List the models that pip can install, and which are ready."""
     from unmask.models.bundled import BUNDLED
 
     rows = [
@@ -99,11 +99,13 @@ def models(as_json: AsJson = False) -> None:
 def tasks(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[TASKS]", help="A task set, a folder or a name in mteb: what it holds.", show_default=False),
+        typer.Argument(
+            metavar="[TASKS]", help="A task set, a folder or a task of mteb, to show what it holds.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the kinds of task, how a folder of each looks, the task sets and the starter tasks; or the tasks of one set."""
+    """List task kinds with the layout of their folders, task sets and starter tasks. Or list the tasks of one set."""
     if name is not None:
         _tasks_of(name, as_json)
         return

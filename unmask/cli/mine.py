@@ -18,34 +18,46 @@ DEFAULT_DESIGN = "prompteol-z"  # a ratio of cosines means little among vectors 
 
 def mine(
     pairs: Annotated[
-        str, typer.Argument(help="jsonl, csv, tsv, parquet, a folder of queries and documents, or hub:REPO[:CONFIG].")
+        str,
+        typer.Argument(
+            help="Training pairs: a jsonl, csv, tsv or parquet file, a folder of queries and documents, or hub:REPO[:CONFIG]."
+        ),
     ],
     model: Model,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="jsonl with anchor, positive, negative_1, ...")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="jsonl file to write: anchor, positive, negative_1, ...")
     ],
     design: Annotated[
         str | None,
-        typer.Option("--design", "-d", help="A design (see `unmask designs`). Default: a saved embedder's, or prompteol-z."),
+        typer.Option(
+            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol-z."
+        ),
     ] = None,
-    corpus: Annotated[str | None, typer.Option(help="File of further texts to find negatives in.")] = None,
-    negatives: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Negatives of each pair.")] = 1,
+    corpus: Annotated[str | None, typer.Option(help="File of more texts to find negatives in.")] = None,
+    negatives: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Negatives for each pair.")] = 1,
     ratio: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="A negative's similarity stays below this share of the positive's; 0 for no such limit."
+            min=0, max=1, help="Keep a negative only if its similarity is below this share of the positive's. 0: no limit."
         ),
     ] = 0.95,
-    margin: Annotated[float, typer.Option(min=0, max=2, help="And this far below it.")] = 0.0,
-    skip: Annotated[int, typer.Option(min=0, max=MOST_TEXTS, help="Ranks left out at the top.")] = 0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most pairs, sampled by the seed.")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of the sample.")] = 0,
-    instruction: Annotated[str | None, typer.Option(help="What the prompt's {instruction} says for anchors.")] = None,
-    document_instruction: Annotated[str | None, typer.Option(help="And for positives and negatives.")] = None,
+    margin: Annotated[
+        float,
+        typer.Option(min=0, max=2, help="Keep a negative only if it is less similar than the positive by at least this much."),
+    ] = 0.0,
+    skip: Annotated[int, typer.Option(min=0, max=MOST_TEXTS, help="Skip this many texts at the top of each ranking.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many pairs, sampled with --seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed of the sample.")] = 0,
+    instruction: Annotated[
+        str | None, typer.Option(help="Text to put in place of {instruction} in the prompt of anchors.")
+    ] = None,
+    document_instruction: Annotated[
+        str | None, typer.Option(help="Text to put in place of {instruction} in the prompt of positives and negatives.")
+    ] = None,
     *,
     options: ModelOptions,
 ) -> None:
-    """Find hard negatives for pairs: texts that the model ranks high for an anchor, and that are not right."""
+    """Find hard negatives for training pairs: texts that the model ranks high for an anchor, but that do not match it."""
     from unmask.embedder import Embedder
     from unmask.errors import UnmaskError
     from unmask.io.files import atomic, only_writer_of

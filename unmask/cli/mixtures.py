@@ -33,10 +33,14 @@ if TYPE_CHECKING:
 
 def mix(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
-    lessons: Annotated[list[str], typer.Option(help="Lessons of a domain that the router learns on, as NAME=FILE. Repeat it.")],
-    experts: Annotated[list[Path] | None, typer.Argument(help="PEFT folders of experts of one base model, in order.")] = None,
+    lessons: Annotated[
+        list[str], typer.Option(help="Lessons of one domain for the router to learn on, as NAME=FILE. Repeat for each domain.")
+    ],
+    experts: Annotated[
+        list[Path] | None, typer.Argument(help="PEFT folders of experts with the same base model, in order.")
+    ] = None,
     joint: Annotated[
-        bool, typer.Option("--joint", help="New experts, as many as domains, that learn together with the router.")
+        bool, typer.Option("--joint", help="Train new experts together with the router, one for each domain.")
     ] = False,
     shared: Annotated[
         Path | None, typer.Option(help="An expert that acts on every token at full strength, beside the routed experts.")
@@ -47,46 +51,57 @@ def mix(
     router: Annotated[
         RouterKind,
         typer.Option(
-            help="One router for all blocks, one for each block, or one decision from the final state of a pass without experts."
+            help="block: one router for all blocks. layer: one for each block. final: one decision, from a forward pass without experts."
         ),
     ] = "block",
-    level: Annotated[Level, typer.Option(help="What the router decides on: each token alone, or the text so far.")] = "token",
+    level: Annotated[
+        Level, typer.Option(help="token: route each token by itself. sequence: route by the text so far.")
+    ] = "token",
     span: Annotated[
-        int, typer.Option(min=0, help="Layers that share the decision of the first one. 0: each block decides.")
+        int, typer.Option(min=0, help="How many layers share one decision, made by the first of them. 0: each block decides.")
     ] = 0,
-    from_layer: Annotated[int, typer.Option(min=0, help="First layer with experts. Those below stay as in the base.")] = 0,
-    top_k: Annotated[int, typer.Option(min=1, help="Experts that act on a token.")] = 1,
+    from_layer: Annotated[
+        int, typer.Option(min=0, help="First layer with experts. The layers below it stay as in the base model.")
+    ] = 0,
+    top_k: Annotated[int, typer.Option(min=1, help="How many experts act on a token.")] = 1,
     renormalise: Annotated[
         bool, typer.Option("--renormalise", help="Scale the gates of the chosen experts so that they sum to 1.")
     ] = False,
     train_top_k: Annotated[
-        int | None, typer.Option(min=1, help="The same while the router learns. Default: all experts.")
+        int | None, typer.Option(min=1, help="How many experts act on a token while the router learns. Default: all.")
     ] = None,
     start: Annotated[
         Start,
-        typer.Option(help="The router before training: small random weights, or the mean states of the experts' domains."),
+        typer.Option(
+            help="Router before training. random: small random weights. prototypes: the mean states of the experts' domains."
+        ),
     ] = "random",
     balance: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss.")] = 0.0,
     balance_over: Annotated[
-        Over, typer.Option(help="What the balance is counted over; a pass may hold but one domain.")
+        Over,
+        typer.Option(
+            help="Balance the load over each training step, or over each forward pass, which may hold only one domain."
+        ),
     ] = "step",
     steps: Annotated[
         int | None,
-        typer.Option(min=0, max=MOST_STEPS, help="Optimiser steps: 48, or 192 with --joint; 0 leaves the router as it starts."),
+        typer.Option(
+            min=0, max=MOST_STEPS, help="Optimiser steps. Default: 48, or 192 with --joint. 0: the router stays as it starts."
+        ),
     ] = None,
     batch: Batch = 8,
     accumulate: Accumulate = 1,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate: 1e-2, or 3e-4 with --joint.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: 1e-2, or 3e-4 with --joint.")] = None,
     max_length: MaxLength = 512,
     average: Average = "example",
     seed: Seed = 0,
-    r: Annotated[int, typer.Option(min=1, help="Rank of each LoRA, with --joint.")] = 8,
-    alpha: Annotated[float, typer.Option(help="Its scale is alpha / r, with --joint.")] = 16,
-    base: Annotated[str | None, typer.Option(help="Base model, if no expert names it.")] = None,
+    r: Annotated[int, typer.Option(min=1, help="Rank of each new LoRA (with --joint).")] = 8,
+    alpha: Annotated[float, typer.Option(help="Each new LoRA is scaled by alpha / r (with --joint).")] = 16,
+    base: Annotated[str | None, typer.Option(help="Base model. Needed with --joint, or if no expert names it.")] = None,
     *,
     options: LoadOptions,
 ) -> None:
-    """Put experts into their base model and train the router that gives tokens to them (MiXSE). The result is a model like any other."""
+    """Combine experts into a mixture (MiXSE): put them into their base model and train a router. Use it like any other model."""
     from unmask.experts.balance import Balance
     from unmask.experts.mixing import Ingredients
     from unmask.experts.router import RouterOptions
@@ -138,20 +153,24 @@ def _mix(
 
 
 def merge(
-    experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts of one base model.")],
+    experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts with the same base model.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the merged model.")],
-    method: Annotated[Method, typer.Option(help="How the task vectors (delta W) of the experts are added up.")] = "linear",
+    method: Annotated[Method, typer.Option(help="How to add up the experts' weight changes (task vectors).")] = "linear",
     weight: Annotated[
         list[float] | None,
-        typer.Option(min=-1000, max=1000, help="Of each expert, in order; repeat. 1 / n for linear, else 1, if not given."),
+        typer.Option(
+            min=-1000,
+            max=1000,
+            help="Weight of an expert. Repeat for each expert, in order. Default: 1 / n for linear, else 1.",
+        ),
     ] = None,
-    density: Annotated[float, typer.Option(max=1, help="Share of each task vector that ties and dare keep.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of what dare keeps.")] = 0,
+    density: Annotated[float, typer.Option(max=1, help="Share of each weight change that ties and dare keep.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed for dare.")] = 0,
     base: Annotated[str | None, typer.Option(help="Base model, if the experts do not name it.")] = None,
     *,
     options: LoadOptions,
 ) -> None:
-    """Merge experts into the weights of their base model: one plain language model, the same for every token."""
+    """Merge experts into the weights of their base model. The result is a plain language model without a router."""
     from unmask.io.files import atomic_folder, only_writer_of
     from unmask.io.seals import seal
     from unmask.mixture.expert_folder import read_expert, require_alike

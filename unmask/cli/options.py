@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unmask.models.loading import Source
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Hub id, folder or bundled name (see `unmask models`).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,25 @@ class ModelOptions:
 
     max_length: Annotated[
         int | None,
-        typer.Option("--max-length", min=1, help="Most tokens of one text with its prompt: a saved embedder's own, or 512."),
+        typer.Option(
+            "--max-length", min=1, help="Longest input in tokens, prompt included. Default: the saved embedder's value, or 512."
+        ),
     ] = None
     batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of one batch; chosen by device if not given.")
+        int | None, typer.Option(min=1, help="Most tokens in one batch. Default: chosen for the device.")
     ] = None
-    adapter: Annotated[str | None, typer.Option(help="PEFT adapter to put on the model.")] = None
-    revision: Annotated[str | None, typer.Option(help="Revision of a model on the hub.")] = None
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or auto: bf16 where the device is fast at it.")] = (
-        "auto"
-    )
+    adapter: Annotated[str | None, typer.Option(help="PEFT adapter to load with the model: folder or hub id.")] = None
+    revision: Annotated[str | None, typer.Option(help="Revision of the model on the hub: branch, tag or commit.")] = None
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16, or auto: bfloat16 if the device is fast at it, else float32.")
+    ] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")] = "auto"
     trust_remote_code: Annotated[
         bool,
-        typer.Option("--trust-remote-code", help="Run Python code that comes with the model that you name, and with no other."),
+        typer.Option(
+            "--trust-remote-code",
+            help="Run the Python code that comes with the model you name. Code of other models is never run.",
+        ),
     ] = False
 
     def source(self, model: str) -> Source:

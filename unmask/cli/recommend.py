@@ -25,31 +25,37 @@ def recommend(
     model: Model,
     task: Annotated[
         list[str],
-        typer.Option("--task", "-t", help="FOLDER, FOLDER:kind, FOLDER#200, a task set or name in mteb, or `starter`; repeat."),
+        typer.Option(
+            "--task",
+            "-t",
+            help="FOLDER, FOLDER:kind, FOLDER#200 (a sample of 200 items), a task or task set of mteb, or `starter`. Repeat for several.",
+        ),
     ],
     designs: Annotated[
         list[str] | None,
         typer.Option(
             "--designs",
             "-d",
-            help="Designs to choose from, separated by commas; repeat. Default: eleven usual ones.",
+            help="Designs to choose from (see `unmask designs`), separated by commas. Default: eleven common designs.",
         ),
     ] = None,
     layers: Annotated[
         bool,
-        typer.Option("--layers/--no-layers", help="Also try three earlier layers of the leading designs, at no extra pass."),
+        typer.Option(
+            "--layers/--no-layers", help="Also try three earlier layers of the best designs. This needs no extra forward pass."
+        ),
     ] = True,
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Folder for the results; the same command goes on if it was stopped."
+            "--output", "-o", metavar="FOLDER", help="Folder for the results. Run the same command again to continue."
         ),
     ] = Path("recommendation"),
     *,
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Recommend a design for tasks like these: all designs on few items; those that are not worse go on, on more."""
+    """Recommend a design for your tasks. All designs start on a few items; worse designs drop out, the others get more items."""
     from unmask.designs.design import parse_designs
     from unmask.evaluation.compare import ComparisonPlan
     from unmask.evaluation.recommend import recommend as run

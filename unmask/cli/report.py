@@ -14,19 +14,17 @@ def report(
     folder: Annotated[
         list[Path],
         typer.Argument(
-            help="Folder that `unmask compare -o` wrote; one or two that `unmask probe routing -o` wrote, side by side; or the folder "
-            "of a model below the one that `unmask reproduce -o` wrote.",
+            help="Folder of `unmask compare -o`; or one or two folders of `unmask probe routing -o`, shown side by side; or the folder of "
+            "one model inside the folder of `unmask reproduce -o`.",
             show_default=False,
         ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Folder for the report; by default `report` in the first folder."
-        ),
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the report. Default: `report` in the first folder."),
     ] = None,
 ) -> None:
-    """Show a comparison: an HTML page, figures as SVG and PNG, all numbers as CSV, JSON and LaTeX. Or routers, or claims: one page."""
+    """Write an HTML report of a comparison (with figures and tables), of routing records, or of a study's claims."""
     from unmask.errors import UnmaskError
     from unmask.reporting.atlas.page import is_record, write_atlas
     from unmask.reporting.report_folder import write_report

@@ -25,23 +25,26 @@ _TOGETHER = 64
 def search(
     folder: Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of an index (see `unmask index`).")],
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
-    number: Annotated[int, typer.Option("-k", "--number", min=1, help="Documents to show.")] = 10,
+    number: Annotated[int, typer.Option("-k", "--number", min=1, help="How many documents to show.")] = 10,
     condition: Annotated[
         str | None,
-        typer.Option("--filter", metavar="FILTER", help="Which documents may be found: \"year >= 2020 and tag = 'a'\"."),
+        typer.Option(
+            "--filter", metavar="FILTER", help="Search only documents with these properties: \"year >= 2020 and tag = 'a'\"."
+        ),
     ] = None,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Fuse the rankings of vectors, of BM25 and of lexical vectors, if there are any.")
+        bool,
+        typer.Option(
+            "--hybrid", help="Combine the rankings of vectors, of BM25 and, if the index has them, of lexical vectors."
+        ),
     ] = False,
-    bm25: Annotated[bool, typer.Option("--bm25", help="Rank by shared words (BM25) alone; loads no model.")] = False,
+    bm25: Annotated[bool, typer.Option("--bm25", help="Rank by shared words only (BM25). No model is loaded.")] = False,
     lexical: Annotated[
-        bool, typer.Option("--lexical", help="Rank by lexical vectors alone (an index made with --lexical has them).")
+        bool, typer.Option("--lexical", help="Rank by lexical vectors only. The index must have been made with --lexical.")
     ] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Compare all documents, even if the index has an approximate index.")
-    ] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Compare all documents, even if the index is approximate.")] = False,
     queries: Annotated[
-        Path | None, typer.Option(help="File of queries (column text), in place of one query. Prints a line of JSON for each.")
+        Path | None, typer.Option(help="File of queries (column text) instead of one query. Prints one line of JSON for each.")
     ] = None,
     as_json: AsJson = False,
     *,

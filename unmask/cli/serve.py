@@ -20,29 +20,31 @@ def serve(
         typer.Option(
             "--designs",
             "-d",
-            help="Designs (see `unmask designs`), separated by commas; repeat. Each is served under its name, or as LABEL=DESIGN.",
+            help="Designs to serve (see `unmask designs`), separated by commas. LABEL=DESIGN serves a design under the name LABEL.",
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Other machines reach 0.0.0.0, which needs keys.")
+        str, typer.Option(help="Address to listen on. With 0.0.0.0 other machines can connect; that needs keys.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     keys: Annotated[
-        Path | None, typer.Option(help="File of keys that clients may use, one a line. Or set UNMASK_API_KEYS.")
+        Path | None, typer.Option(help="File of keys that clients may use, one per line. Or set UNMASK_API_KEYS.")
     ] = None,
-    no_keys: Annotated[bool, typer.Option("--no-keys", help="Serve everybody who can reach the address.")] = False,
-    max_body: Annotated[int, typer.Option(min=1024, metavar="BYTES", help="Most bytes of a request.")] = 8 * 2**20,
-    max_texts: Annotated[int, typer.Option(min=1, help="Most texts of a request.")] = 2048,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a request.")] = 300_000,
+    no_keys: Annotated[
+        bool, typer.Option("--no-keys", help="Ask for no key: serve everybody who can reach the address.")
+    ] = False,
+    max_body: Annotated[int, typer.Option(min=1024, metavar="BYTES", help="Most bytes in one request.")] = 8 * 2**20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Most texts in one request.")] = 2048,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens in one request.")] = 300_000,
     max_queue: Annotated[
-        int, typer.Option(min=1, metavar="TOKENS", help="Most tokens that wait; then clients get 429.")
+        int, typer.Option(min=1, metavar="TOKENS", help="Most tokens that may wait. Beyond that, clients get status 429.")
     ] = 1_000_000,
-    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Longest time for an answer.")] = 120,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Longest time for one answer.")] = 120,
     check: Annotated[bool, typer.Option("--check", help="Load the model, check everything, and end.")] = False,
     *,
     options: ModelOptions,
 ) -> None:
-    """Serve embeddings over HTTP, in the form of OpenAI's API (POST /v1/embeddings)."""
+    """Serve embeddings over HTTP with OpenAI's API (POST /v1/embeddings)."""
     for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):  # of torch on a CPU
         os.environ.setdefault(name, "64")  # it keeps compiled code for each shape of a batch: hundreds of MB by default
     from unmask.serving.keys import read_keys, require_keys

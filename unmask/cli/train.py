@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")]
 Scale = Annotated[
     str | None,
-    typer.Option(help="smoke (seconds), small (a laptop) or paper (as published; `unmask recipes show` says where not)."),
+    typer.Option(help="smoke (seconds), small (a laptop) or paper (as published; `unmask recipes show` lists what differs)."),
 ]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="key=value over the recipe's, such as simcse.steps=100.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting of the recipe: key=value, such as simcse.steps=100. Repeat for several."),
+]
 Data = Annotated[
-    Path | None, typer.Option(help="Folder that the recipe's data paths start from; UNMASK_DATA or here if not given.")
+    Path | None, typer.Option(help="Folder that data paths start from. Default: UNMASK_DATA, or the current folder.")
 ]
 
 recipes = typer.Typer(cls=Group, help="List, show, copy and check training recipes.", no_args_is_help=True)
@@ -37,16 +40,17 @@ recipes = typer.Typer(cls=Group, help="List, show, copy and check training recip
 def train(
     recipe: Name,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the run; the same command resumes it.")
+        Path,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the run. Run the same command again to continue."),
     ],
     scale: Scale = None,
     settings: Settings = None,
     data: Data = None,
     keep_leaks: Annotated[
-        bool, typer.Option("--keep-leaks", help="Train on rows that are in the evaluation tasks as well.")
+        bool, typer.Option("--keep-leaks", help="Train also on rows that occur in the evaluation tasks.")
     ] = False,
 ) -> None:
-    """Train an embedder by a recipe: resumable, with live loss, TensorBoard files, scores and a model card."""
+    """Train an embedder with a recipe. You can stop and continue. Writes TensorBoard files, scores and a model card."""
     from unmask.io.files import check_output
     from unmask.training.recipe import load_recipe, scales
 
@@ -92,7 +96,7 @@ def _covered(stage: str, kinds: Sequence[Coverage]) -> None:
 
 @recipes.command("list", cls=Command)
 def list_recipes() -> None:
-    """Recipes of this package, and the scales that they can be run at."""
+    """List the recipes of this package and their scales."""
     from unmask.io.terminal import console
     from unmask.reporting.tables import recipe_table
     from unmask.training.recipe import load_recipe, scales, shipped
@@ -102,7 +106,7 @@ def list_recipes() -> None:
 
 @recipes.command("show", cls=Command)
 def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
-    """The file of a recipe; with a scale, every setting that would be used, as JSON."""
+    """Print the file of a recipe. With a scale: every setting, as JSON."""
     from unmask.training.recipe import load_recipe, recipe_file
 
     if scale is None and not settings:
@@ -113,8 +117,8 @@ def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
 
 
 @recipes.command("copy", cls=Command)
-def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")]) -> None:
-    """Copy a recipe to a file, to change it there."""
+def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")]) -> None:
+    """Copy a recipe to a file that you can change."""
     from unmask.training.recipe import recipe_file
 
     if file.exists():

@@ -14,27 +14,30 @@ from unmask.io.terminal import say, tell
 
 def ui(
     model: Model,
-    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with reports to list.")] = None,
+    folders: Annotated[list[Path] | None, typer.Argument(help="Folders with reports, to list on the page.")] = None,
     designs: Annotated[
         list[str] | None,
         typer.Option(
             "--designs",
             "-d",
-            help="One design or two (see `unmask designs`), separated by a comma; prompteol,mean by default.",
+            help="One or two designs (see `unmask designs`), separated by a comma. Default: prompteol,mean.",
         ),
     ] = None,
     corpus: Annotated[
         Path | None, typer.Option(help="File of texts to show as a map: txt, jsonl, csv, tsv or parquet.")
     ] = None,
     column: Annotated[str, typer.Option(help="Column of the corpus that holds the text.")] = "text",
-    label: Annotated[str | None, typer.Option(help="Column of the corpus that colours its points.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the corpus that gives its points a colour.")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Load the model, check everything, and end.")] = False,
     *,
     options: ModelOptions,
 ) -> None:
-    """Look at embeddings: similarities, tokens, routing, a map of a corpus, and reports. Only this machine can open the page."""
+    """Look at embeddings on a local page: similarities, tokens, routing, a map of a corpus, reports.
+
+    Only this machine can open the page.
+    """
     from unmask.errors import UnmaskError
     from unmask.serving.server import listen
     from unmask.ui.server import PageServer

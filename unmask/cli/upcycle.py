@@ -19,30 +19,36 @@ def upcycle(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
     branch: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=MODEL", help="A trained copy of the model, whose MLPs become an expert; repeat."),
+        typer.Option(
+            metavar="NAME=MODEL", help="A trained copy of the model. Its MLPs become one expert. Repeat for each expert."
+        ),
     ] = None,
-    experts: Annotated[int | None, typer.Option(min=2, max=4096, help="Copies of each MLP; 8 if there is no --branch.")] = None,
-    top_k: Annotated[int, typer.Option(min=2, max=4096, help="How many experts a token visits.")] = 2,
+    experts: Annotated[
+        int | None, typer.Option(min=2, max=4096, help="Number of copies of each MLP. Default without --branch: 8.")
+    ] = None,
+    top_k: Annotated[int, typer.Option(min=2, max=4096, help="How many experts a token uses.")] = 2,
     every: Annotated[
-        int, typer.Option(min=1, help="Each n-th layer becomes a mixture, where the architecture can say so.")
+        int, typer.Option(min=1, help="Turn only every n-th layer into a mixture, if the architecture supports it.")
     ] = 1,
     noise: Annotated[
         float | None,
         typer.Option(
-            min=0, max=10, help="Noise on each expert, as a share of its weights' deviation; 0.01 for copies, 0 for branches."
+            min=0,
+            max=10,
+            help="Noise to add to each expert, as a share of its weights' standard deviation. Default: 0.01 for copies, 0 for branches.",
         ),
     ] = None,
     drop: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of each expert's neurons to draw anew (Drop-Upcycling).")
+        float, typer.Option(min=0, max=1, help="Share of each expert's neurons that get new random weights (Drop-Upcycling).")
     ] = 0.0,
-    router_std: Annotated[float, typer.Option(min=0, max=10, help="Deviation of the new routers' weights.")] = 0.02,
+    router_std: Annotated[float, typer.Option(min=0, max=10, help="Standard deviation of the new routers' weights.")] = 0.02,
     aux_loss: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss in training.")] = 0.01,
-    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Of routers, noise and drop.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed of routers, noise and drop.")] = 0,
     *,
     options: LoadOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Turn a dense model into a standard mixture of experts: copies of its MLPs, proven equal, or the MLPs of its branches."""
+    """Turn a dense model into a mixture of experts. The experts are copies of its MLPs, or the MLPs of trained copies (--branch)."""
     from unmask.io.files import only_writer_of
     from unmask.models.branches import load_branch
     from unmask.models.loading import dtype_name, load_language_model, places_of

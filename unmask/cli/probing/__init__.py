@@ -12,7 +12,7 @@ from unmask.cli.probing.routing import routing
 
 probe = typer.Typer(
     cls=Group,
-    help="Show what a way of reading, or a stage of training, did to a model.",
+    help="Look inside a model: layers, words, prompts, clusters, routers, stages of training.",
     epilog="Example: unmask probe prefix -m smollm2 -a bidirectional",
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -17,33 +17,39 @@ if TYPE_CHECKING:
 Output = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and its figure (png, svg).")
 ]
-Pairs = Annotated[Path, typer.Argument(help="Rows of sentence1, sentence2 and, for gold scores, score.")]
+Pairs = Annotated[Path, typer.Argument(help="Rows of sentence1, sentence2 and, if there are gold scores, score.")]
+ScoredPairs = Annotated[Path, typer.Argument(help="Rows of sentence1, sentence2 and score (gold).")]
+PairLimit = Annotated[int | None, typer.Option("--limit", min=1, help="Read only the first N pairs.")]
 TextsOrOurs = Annotated[
-    Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")
+    Path | None, typer.Option(help="File of texts: txt, jsonl, csv, tsv or parquet. Default: sentences that come with unmask.")
 ]
 TwoDesigns = Annotated[
     str,
-    typer.Option("--designs", "-d", help="Two designs with a comma between; hidden states and routing weights if not given."),
+    typer.Option(
+        "--designs", "-d", help="Two designs, separated by a comma. The default compares hidden states with routing weights."
+    ),
 ]
-Drawn = Annotated[int | None, typer.Option(min=4, help="Most texts, drawn at random (always the same ones).")]
+Drawn = Annotated[
+    int | None, typer.Option(min=4, help="Use at most this many texts, sampled at random (always the same ones).")
+]
 HIDDEN_AND_ROUTING = "prompteol,routing"
 
 
 def clusters(
-    texts: Annotated[Path, typer.Argument(help="Texts: jsonl, csv, tsv, parquet or txt (a text a line).")],
+    texts: Annotated[Path, typer.Argument(help="File of texts: txt (one text per line), jsonl, csv, tsv or parquet.")],
     model: Model,
     output: Output = Path("clusters"),
     designs: TwoDesigns = HIDDEN_AND_ROUTING,
-    number: Annotated[int, typer.Option("--clusters", min=2, help="Clusters of k-means.")] = 10,
-    seeds: Annotated[int, typer.Option(min=2, help="Seeds of k-means, from 0.")] = 5,
+    number: Annotated[int, typer.Option("--clusters", min=2, help="Clusters for k-means.")] = 10,
+    seeds: Annotated[int, typer.Option(min=2, help="Number of k-means runs.")] = 5,
     column: Column = "text",
-    label: Annotated[str | None, typer.Option(help="Column of gold labels, for the AMI of each design with them.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of gold labels. Adds the AMI of each design with them.")] = None,
     limit: Drawn = None,
     *,
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether two ways of reading a model group the same texts alike, beside what chance gives."""
+    """Show whether two designs group texts in the same way, compared with chance."""
     from unmask.probing.clusters import probe_clusters, read_texts
     from unmask.reporting.probe_figures import draw_clusters
 
@@ -95,7 +101,7 @@ def prompts(
     pairs: Pairs,
     model: Model,
     output: Output = Path("prompts"),
-    limit: Limit = None,
+    limit: PairLimit = None,
     *,
     options: ModelOptions,
     as_json: AsJson = False,
@@ -129,17 +135,17 @@ def prompts(
 
 
 def pairs(
-    pairs: Pairs,
+    pairs: ScoredPairs,
     model: Model,
     output: Output = Path("pairs"),
     designs: TwoDesigns = HIDDEN_AND_ROUTING,
-    most: Annotated[int, typer.Option(min=1, help="Pairs to show for each design, those that it wins by most.")] = 5,
-    limit: Limit = None,
+    most: Annotated[int, typer.Option(min=1, help="How many pairs to show for each design, from its clearest wins.")] = 5,
+    limit: PairLimit = None,
     *,
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show the pairs that one way of reading a model ranks right and another wrong, and whether either wins on the whole."""
+    """Show pairs that one design ranks right and another one wrong, and whether either design is better overall."""
     from unmask.probing.geometry import read_pairs
     from unmask.probing.won_pairs import probe_winners
     from unmask.reporting.probe_figures import draw_winners
@@ -178,10 +184,11 @@ def pairs(
 
 def layers(
     model: Model,
-    design: Annotated[str, typer.Option("--design", "-d", help="A design without a layer.")] = "prompteol",
+    design: Annotated[str, typer.Option("--design", "-d", help="A design without @layer.")] = "prompteol",
     output: Output = Path("layers"),
     task: Annotated[
-        list[str] | None, typer.Option("--task", "-t", help="Task to score each layer on, as for `unmask compare`; repeat.")
+        list[str] | None,
+        typer.Option("--task", "-t", help="Task to score each layer on, as for `unmask compare`. Repeat for several."),
     ] = None,
     texts: TextsOrOurs = None,
     column: Column = "text",

@@ -25,12 +25,12 @@ class AttentionOption(StrEnum):
 
 AttentionChoice = Annotated[
     AttentionOption | None,
-    typer.Option("--attention", "-a", help="A saved embedder has its own; for any other model it has to be stated."),
+    typer.Option("--attention", "-a", help="Attention of the model. Required, unless the model is a saved embedder."),
 ]
-Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read; the last one, after the final norm, if not given.")]
-Seed = Annotated[int, typer.Option(min=0, help="Decides what is drawn.")]
+Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read. Default: the last one, after the final norm.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 Column = Annotated[str, typer.Option(help="Column that holds the text.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Most texts, from the first.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Read only the first N texts.")]
 
 
 def attention_of(choice: AttentionOption | None) -> Attention | None:

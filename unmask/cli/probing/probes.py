@@ -26,26 +26,34 @@ from unmask.cli.probing.common import (
 
 def words(
     model: Model,
-    train: Annotated[Path, typer.Option(help="Tagged sentences to fit the probe on: jsonl, conll or conllu.")],
-    test: Annotated[Path, typer.Option(help="Tagged sentences to score it on.")],
+    train: Annotated[Path, typer.Option(help="Tagged sentences to train the probe on: jsonl, conll or conllu.")],
+    test: Annotated[Path, typer.Option(help="Tagged sentences to test the probe on.")],
     attention: AttentionChoice = None,
     tags: Annotated[
-        str | None, typer.Option(help="Column of the tags: a name in jsonl (tags) and conllu (upos), a number in conll (-1).")
+        str | None, typer.Option(help="Column of the tags. Default: tags (jsonl), upos (conllu), -1 (conll: the last).")
     ] = None,
-    tokens: Annotated[str | None, typer.Option(help="Column of the words: tokens, form or 1 if not given.")] = None,
-    shift: Annotated[bool, typer.Option("--shift", help="Read sub-token i at position i-1, as MNTP trains it.")] = False,
+    tokens: Annotated[
+        str | None, typer.Option(help="Column of the words. Default: tokens (jsonl), form (conllu), 1 (conll: the first).")
+    ] = None,
+    shift: Annotated[
+        bool, typer.Option("--shift", help="Read each sub-token one position earlier, as MNTP trains it.")
+    ] = False,
     layer: Layer = None,
     c: Annotated[
-        float | None, typer.Option("--c", help="Inverse strength of regularisation; chosen on a tenth of --train if not given.")
+        float | None, typer.Option("--c", help="Inverse strength of regularisation. Default: chosen on a tenth of --train.")
     ] = None,
-    limit_train: Annotated[int | None, typer.Option(min=1, help="Most training sentences, drawn by the seed.")] = None,
-    limit_test: Annotated[int | None, typer.Option(min=1, help="Most test sentences, drawn by the seed.")] = None,
+    limit_train: Annotated[
+        int | None, typer.Option(min=1, help="Use at most this many training sentences, sampled with --seed.")
+    ] = None,
+    limit_test: Annotated[
+        int | None, typer.Option(min=1, help="Use at most this many test sentences, sampled with --seed.")
+    ] = None,
     seed: Seed = 0,
     *,
     options: Annotated[ModelOptions, "batch_tokens", "adapter", "revision", "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
-    """Score a linear probe on the frozen states of words: part of speech, chunks, entities."""
+    """Measure how well a linear probe reads tags from frozen states of words: parts of speech, chunks, entities."""
     from unmask.probing.word_probe import probe_words
     from unmask.saving.load_model import load_model
     from unmask.tasks.tagged import read_sentences, sample
@@ -77,12 +85,12 @@ def prefix(
         typer.Option(
             "--model",
             "-m",
-            help="Hub id, folder or bundled name, with :causal or :bidirectional behind it or as --attention says; repeat for stages.",
+            help="Hub id, folder or bundled name. Add :causal or :bidirectional, or give --attention. Repeat for several stages.",
         ),
     ],
     attention: AttentionChoice = None,
     triples: Annotated[
-        Path | None, typer.Option(help="Rows of prefix, query, same, different; 48 of this package if not given.")
+        Path | None, typer.Option(help="Rows of prefix, query, same, different. Default: 48 rows that come with unmask.")
     ] = None,
     layer: Layer = None,
     output: Annotated[
@@ -92,7 +100,7 @@ def prefix(
     options: Annotated[ModelOptions, "adapter", "revision", "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
-    """Measure whether the states of a prefix use what follows it, of one model or of several stages of training."""
+    """Measure whether the states of a prefix depend on the words after it, for one model or several stages of training."""
     from unmask.probing.prefix_stages import attention_in, compare_stages
     from unmask.probing.prefixes import TRIPLES, probe_prefixes, read_triples
     from unmask.reporting.probe_figures import draw_stages
@@ -130,16 +138,21 @@ def prefix(
 
 def geometry(
     model: Model,
-    pairs: Annotated[Path, typer.Option(help="Rows of sentence1, sentence2 and, if not all are paraphrases, score.")],
+    pairs: Annotated[
+        Path, typer.Option(help="Rows of sentence1, sentence2 and score. Without score, all pairs count as paraphrases.")
+    ],
     design: Annotated[
-        str | None, typer.Option("--design", "-d", help="A design; a saved embedder's own, else prompteol, if not given.")
+        str | None,
+        typer.Option(
+            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."
+        ),
     ] = None,
-    positive_from: Annotated[float, typer.Option(help="Pairs of this score or more are taken for paraphrases.")] = 4.0,
+    positive_from: Annotated[float, typer.Option(help="Pairs with this score or more count as paraphrases.")] = 4.0,
     *,
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Measure alignment of paraphrases and uniformity of texts on the sphere (lower is better for both)."""
+    """Measure how close paraphrases are (alignment) and how evenly texts spread (uniformity). Lower is better for both."""
     from unmask.embedder import Embedder
     from unmask.probing.geometry import probe_geometry, read_pairs
 
@@ -159,21 +172,21 @@ def geometry(
 
 def masked(
     model: Model,
-    texts: Annotated[Path, typer.Option(help="txt (a text a line), jsonl, csv, tsv or parquet.")],
+    texts: Annotated[Path, typer.Option(help="File of texts: txt (one text per line), jsonl, csv, tsv or parquet.")],
     attention: AttentionChoice = None,
     column: Column = "text",
-    rate: Annotated[float, typer.Option("--rate", "-p", help="Share of a text's tokens that are masked.")] = 0.2,
-    mask_token: Annotated[str, typer.Option(help="Token that stands for what is masked.")] = "_",
+    rate: Annotated[float, typer.Option("--rate", "-p", help="Share of a text's tokens to mask.")] = 0.2,
+    mask_token: Annotated[str, typer.Option(help="Token that replaces masked tokens.")] = "_",
     limit: Limit = None,
     max_length: Annotated[
-        int | None, typer.Option(min=2, help="Most tokens of one text: a saved embedder's own, or 512.")
+        int | None, typer.Option(min=2, help="Longest input in tokens. Default: the saved embedder's value, or 512.")
     ] = None,
     seed: Seed = 0,
     *,
     options: Annotated[ModelOptions, "batch_tokens", "revision", "dtype", "device", "trust_remote_code"],
     as_json: AsJson = False,
 ) -> None:
-    """Measure how well masked tokens are predicted from the position before them, as MNTP trains a model to."""
+    """Measure how well a model predicts masked tokens from the position before them, as in MNTP training."""
     from unmask.probing.masked import probe_masked
     from unmask.saving.load_model import load_predicting_model
 
@@ -198,10 +211,11 @@ def masked(
 def head(
     model: Model,
     texts: Annotated[
-        Path | None, typer.Option(help="txt, jsonl, csv, tsv or parquet; sentences of this package if not given.")
+        Path | None,
+        typer.Option(help="File of texts: txt, jsonl, csv, tsv or parquet. Default: sentences that come with unmask."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Draw the shares to this png, svg or pdf.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Figure of the shares: png, svg or pdf.")
     ] = None,
     column: Column = "text",
     limit: Limit = None,
@@ -209,7 +223,7 @@ def head(
     options: Annotated[ModelOptions, "dtype", "device"],
     as_json: AsJson = False,
 ) -> None:
-    """Show which layers a trained head over layers reads."""
+    """Show which layers a trained layer-attention head reads."""
     from unmask.embedder import Embedder
     from unmask.probing.attribution import attribute_layers
     from unmask.reporting.probe_figures import draw_attribution

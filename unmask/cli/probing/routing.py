@@ -30,37 +30,39 @@ _READ = {
 def routing(
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", help="Mixture of experts: hub id or folder. Not needed to read a finished record."),
+        typer.Option("--model", "-m", help="Mixture of experts: hub id or folder. Leave it out to read a finished record."),
     ] = None,
     texts: Annotated[
         list[str] | None,
         typer.Option(
             "--texts",
             "-t",
-            help="File of rows or task folder, or PATH#100 for 100 rows drawn at random; repeat. Several are a label.",
+            help="File of rows or task folder; PATH#100 samples 100 rows. Repeat for several: the label `source` tells them apart.",
         ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="Column of labels: a value for each text, or a list with one for each word; repeat."),
+        typer.Option(help="Column of labels: one for each text, or a list with one for each word. Repeat for several."),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the record and its measures.")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the record and its measures.")
     ] = Path("routing"),
     column: Annotated[
-        list[str] | None, typer.Option(help="Column that holds the text (default: text); repeat for files that differ.")
+        list[str] | None, typer.Option(help="Column that holds the text. Default: text. Repeat if files differ.")
     ] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="Most tokens to record, drawn from all by the seed.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Record at most this many tokens, sampled with --seed.")] = None,
     attention: Annotated[
-        AttentionOption, typer.Option("--attention", "-a", help="Attention that the model runs under.")
+        AttentionOption, typer.Option("--attention", "-a", help="Attention of the model.")
     ] = AttentionOption.causal,
-    against: Annotated[Path | None, typer.Option(help="Another record of the same tokens: show how much both agree.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another record of the same tokens. Shows how much both records agree.")
+    ] = None,
     seed: Seed = 0,
     *,
     options: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Record which experts each token goes to, and measure how sure, even and specialised the routers are."""
+    """Record which experts each token goes to, and measure how sure, balanced and specialised the routers are."""
     from unmask.errors import UnmaskError, require_package
     from unmask.probing.routing.record import read_record
 
