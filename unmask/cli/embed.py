@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Model, ModelOptions
+from unmask.cli.options import Design, Model, ModelOptions
 from unmask.encoding.precision import Precision
 from unmask.io.terminal import say
 
@@ -53,12 +53,7 @@ def embed(
     texts: Texts,
     model: Model,
     output: Output,
-    design: Annotated[
-        str | None,
-        typer.Option(
-            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."
-        ),
-    ] = None,
+    design: Design = None,
     column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
     id_column: Annotated[
         str | None, typer.Option(help="Column that identifies a row. Default: the row's number, or FILE:NUMBER in a folder.")

@@ -18,6 +18,28 @@ if TYPE_CHECKING:
     from unmask.experts.abilities.harness import Items
     from unmask.statistics.domain_differences import ModelScores
 
+Ability = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Public test: mmlu, bbh, gsm8k, humaneval, mbpp, hellaswag, piqa, truthfulqa, math, triviaqa or nq. NAME takes it from "
+        "the hub, NAME=FILE from a file. Repeat for several."
+    ),
+]
+Choice = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Also use mixtures in another way: top-2, all, renormalised, random, uniform, or an expert's name. Repeat for several."
+    ),
+]
+AllowUnsandboxedCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-unsandboxed-code",
+        help="Run code that the models write even if there is no sandbox. It can then do whatever you can: read, change and send away "
+        "your files, and keep running after the command has ended.",
+    ),
+]
+
 
 def evaluate_lm(
     model: Annotated[
@@ -31,19 +53,8 @@ def evaluate_lm(
         list[str] | None,
         typer.Option(help="Held-out texts of a domain, as NAME=FILE (column `text`, or pairs). Repeat for several."),
     ] = None,
-    ability: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Public test: mmlu, bbh, gsm8k, humaneval, mbpp, hellaswag, piqa, truthfulqa, math, triviaqa or nq. NAME takes it from "
-            "the hub, NAME=FILE from a file. Repeat for several."
-        ),
-    ] = None,
-    choice: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Also use mixtures in another way: top-2, all, renormalised, random, uniform, or an expert's name. Repeat for several."
-        ),
-    ] = None,
+    ability: Ability = None,
+    choice: Choice = None,
     limit: Annotated[
         int | None,
         typer.Option(
@@ -57,14 +68,7 @@ def evaluate_lm(
     run_code: Annotated[
         bool, typer.Option("--run-code", help="Run code that the models write, in a sandbox (bubblewrap).")
     ] = False,
-    allow_unsandboxed_code: Annotated[
-        bool,
-        typer.Option(
-            "--allow-unsandboxed-code",
-            help="Run code that the models write even if there is no sandbox. It can then do whatever you can: read, change and send away "
-            "your files, and keep running after the command has ended.",
-        ),
-    ] = False,
+    allow_unsandboxed_code: AllowUnsandboxedCode = False,
     batch: Annotated[int, typer.Option(min=1, help="Items of public tests in one batch.")] = 8,
     max_length: Annotated[int, typer.Option(min=2, help="Longest lesson or text in tokens.")] = 512,
     seed: Drawn = 0,

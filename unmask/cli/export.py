@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import ModelOptions
+from unmask.cli.options import Design, ModelOptions
 from unmask.io.terminal import say
 
 
@@ -21,12 +21,7 @@ def export(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the exported model.")],
-    design: Annotated[
-        str | None,
-        typer.Option(
-            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."
-        ),
-    ] = None,
+    design: Design = None,
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Write the export even if nothing here can run it. It is then not checked.")
     ] = False,

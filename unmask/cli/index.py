@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unmask.cli.options import AsJson, Model, ModelOptions
+from unmask.cli.options import AsJson, Design, Model, ModelOptions
 from unmask.encoding.precision import Precision
 from unmask.io.terminal import say, tell
 
@@ -26,12 +26,7 @@ def index(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the index. An index that is there is updated.")
     ],
-    design: Annotated[
-        str | None,
-        typer.Option(
-            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."
-        ),
-    ] = None,
+    design: Design = None,
     column: Annotated[str, typer.Option(help="Column that holds the text.")] = "text",
     title_column: Annotated[str, typer.Option(help="Column that holds a title. The title is put before the text.")] = "title",
     id_column: Annotated[

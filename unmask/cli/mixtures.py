@@ -30,6 +30,24 @@ if TYPE_CHECKING:
     from unmask.experts.router import RouterOptions
     from unmask.training.lora import LoraOptions
 
+Router = Annotated[
+    RouterKind,
+    typer.Option(
+        help="block: one router for all blocks. layer: one for each block. final: one decision, from a forward pass without experts."
+    ),
+]
+Decision = Annotated[Level, typer.Option(help="token: route each token by itself. sequence: route by the text so far.")]
+RouterStart = Annotated[
+    Start,
+    typer.Option(
+        help="Router before training. random: small random weights. prototypes: the mean states of the experts' domains."
+    ),
+]
+BalanceOver = Annotated[
+    Over,
+    typer.Option(help="Balance the load over each training step, or over each forward pass, which may hold only one domain."),
+]
+
 
 def mix(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
@@ -48,15 +66,8 @@ def mix(
     start_from: Annotated[
         Path | None, typer.Option(help="Start from this mixture's router. Rows of experts that both mixtures have are copied.")
     ] = None,
-    router: Annotated[
-        RouterKind,
-        typer.Option(
-            help="block: one router for all blocks. layer: one for each block. final: one decision, from a forward pass without experts."
-        ),
-    ] = "block",
-    level: Annotated[
-        Level, typer.Option(help="token: route each token by itself. sequence: route by the text so far.")
-    ] = "token",
+    router: Router = "block",
+    level: Decision = "token",
     span: Annotated[
         int, typer.Option(min=0, help="How many layers share one decision, made by the first of them. 0: each block decides.")
     ] = 0,
@@ -70,19 +81,9 @@ def mix(
     train_top_k: Annotated[
         int | None, typer.Option(min=1, help="How many experts act on a token while the router learns. Default: all.")
     ] = None,
-    start: Annotated[
-        Start,
-        typer.Option(
-            help="Router before training. random: small random weights. prototypes: the mean states of the experts' domains."
-        ),
-    ] = "random",
+    start: RouterStart = "random",
     balance: Annotated[float, typer.Option(min=0, max=1000, help="Weight of the load-balancing loss.")] = 0.0,
-    balance_over: Annotated[
-        Over,
-        typer.Option(
-            help="Balance the load over each training step, or over each forward pass, which may hold only one domain."
-        ),
-    ] = "step",
+    balance_over: BalanceOver = "step",
     steps: Annotated[
         int | None,
         typer.Option(

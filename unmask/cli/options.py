@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from unmask.models.loading import Source
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Hub id, folder or bundled name (see `unmask models`).")]
+Design = Annotated[
+    str | None,
+    typer.Option("--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output.")]
 
 

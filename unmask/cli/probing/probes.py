@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import AsJson, Model, ModelOptions
+from unmask.cli.options import AsJson, Design, Model, ModelOptions
 from unmask.cli.probing.common import (
     AttentionChoice,
     Column,
@@ -141,12 +141,7 @@ def geometry(
     pairs: Annotated[
         Path, typer.Option(help="Rows of sentence1, sentence2 and score. Without score, all pairs count as paraphrases.")
     ],
-    design: Annotated[
-        str | None,
-        typer.Option(
-            "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol."
-        ),
-    ] = None,
+    design: Design = None,
     positive_from: Annotated[float, typer.Option(help="Pairs with this score or more count as paraphrases.")] = 4.0,
     *,
     options: ModelOptions,
