@@ -86,7 +86,7 @@ ours; they say so. **This page is generated.** The claims are in
 the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
 page. A test fails if the page does not follow from plans and results.
 
-To measure a paper again, run its command. `DATA` is a folder with public sets in the layouts of `unmask tasks`. `unmask report` then
+To measure a paper again, run its command. [`DATA`](data.md) is a folder of public data sets. `unmask report` then
 makes [a page with a plot of each claim](report.md#the-claims-of-a-study). A verdict is about the model of the command, at this scale.
 Two studies may ask the same question, such as whether a shared router is better. They measure it on other lessons and with other
 seeds, so their verdicts may differ. [Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
