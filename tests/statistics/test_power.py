@@ -5,8 +5,10 @@ import pytest
 from scipy import stats
 
 from unmask.statistics.bootstrap import Items
-from unmask.statistics.paired import better_side, paired_bootstrap, wilcoxon, with_holm
+from unmask.statistics.paired import PairedTest, better_side, paired_bootstrap, wilcoxon, with_holm
 from unmask.statistics.power import MOST_TASKS, detectable, power_statement
+from unmask.statistics.training_seeds import seed_test
+from unmask.statistics.variance_sources import t_of_sources
 
 
 def scores(effect: float, n: int = 12, deviation: float = 0.02) -> tuple[np.ndarray, np.ndarray]:
@@ -173,3 +175,25 @@ def test_a_test_over_items_detects_what_its_normal_interval_says() -> None:
     test = paired_bootstrap(first, second)
     error = np.sqrt(np.var(values[0] - values[1]) / 400)
     assert detectable(test) == pytest.approx((1.96 + 0.842) * error, rel=0.1) == detectable(test, by_interval=True)
+
+
+@pytest.mark.parametrize("family", [1, 3, 8])
+def test_where_few_seeds_decide_a_detectable_difference_is_found_as_often(family: int) -> None:
+    """t of two degrees of freedom is far from normal: at the level of eight tests, 10.4 standard errors are needed and not 2.7."""
+    random = np.random.default_rng(0)
+
+    def corrected(by_seed: np.ndarray) -> PairedTest:
+        test = t_of_sources(by_seed.mean(), [(1e-6, 79), (by_seed.var(ddof=1) / 3, 2)], 80, "texts and 3 paired seeds")
+        return with_holm([test] * family)[0]
+
+    size = detectable(corrected(np.array([-1.0, 0.0, 1.0])))
+    found = np.mean([better_side(corrected(random.normal(size, 1, 3))) == 1 for _ in range(1000)])
+    assert 0.65 < found < 0.9
+
+
+def test_where_few_seeds_decide_over_tasks_what_is_detectable_is_more() -> None:
+    random = np.random.default_rng(0)
+    seeds = random.normal(size=(3, 1)) + 0.1 * random.normal(size=(3, 12))
+    tests = with_holm([seed_test(seeds - seeds.mean(), np.zeros(12)).test] * 20)
+    low, high = tests[0].bounds(tests[0].level) if tests[0].bounds else (0, 0)
+    assert detectable(tests[0]) > (high - low) / 2

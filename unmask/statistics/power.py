@@ -84,24 +84,28 @@ def detectable(test: PairedTest, power: float = 0.8, *, by_interval: bool = Fals
     their error counts as one of tasks.
 
     A test over items has p and interval from one source, and by_interval asks for the interval alone, as a claim with a margin does. Then
-    the answer is (z(1 - a/2) + z(power)) standard errors, with a = 1 - level. The standard error is that of the 95 % interval, read as a
-    normal one.
+    the answer is half of the interval plus z(power) standard errors. The standard error is that of the 95 % interval, read as a normal one.
     """
     normal = NormalDist()
-    low, high = test.bounds(1 - SIGNIFICANT) if test.bounds else test.interval
-    error = (high - low) / (2 * normal.inv_cdf(1 - SIGNIFICANT / 2))
-    half = normal.inv_cdf((1 + test.level) / 2)
+    half = _half_width(test, test.level)
+    error = _half_width(test, 1 - SIGNIFICANT) / normal.inv_cdf(1 - SIGNIFICANT / 2)
     if by_interval or test.unit == "items":
-        return (half + normal.inv_cdf(power)) * error
+        return half + normal.inv_cdf(power) * error
     significant = np.flatnonzero(_p_values(test.n) < 1 - test.level)
     upper = significant[significant > test.n * (test.n + 1) / 4]
     if not len(upper):
         return float("inf")
     studies = np.random.default_rng(seed).standard_normal((_DRAWN, test.n))
     ranked = np.array([_shown_from(study, int(upper[0])) for study in studies])
-    interval = (half * studies.std(axis=1, ddof=1) / sqrt(test.n)) - studies.mean(axis=1)
+    reach = half / error if error else 0.0  # in standard errors: more than a normal interval's, where few seeds decide
+    interval = (reach * studies.std(axis=1, ddof=1) / sqrt(test.n)) - studies.mean(axis=1)
     deviation = error * test.n / sqrt(test.n - 1)  # a bootstrap of n tasks has too little by n - 1 of n
     return float(np.quantile(np.maximum(ranked, interval), power)) * deviation
+
+
+def _half_width(test: PairedTest, level: float) -> float:
+    low, high = test.bounds(level) if test.bounds else test.interval
+    return (high - low) / 2
 
 
 def _shown_from(differences: Scores, needed: int) -> float:
