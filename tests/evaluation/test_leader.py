@@ -110,6 +110,23 @@ def test_what_was_not_tested_is_not_called_better(tmp_path: Path) -> None:
     assert untested == "Not tested: no task has scores of its single items."
 
 
+def test_a_leader_is_not_called_better_than_a_design_that_the_test_finds_better(tmp_path: Path) -> None:
+    """A task without items counts for the mean alone: the best by the mean may lose on the tasks that can be tested."""
+    store = ResultStore(tmp_path)
+    results = [add(store, design, "t0") for design in ("mean", "echo", "last")]
+    for design, points in (("mean", 0.9), ("echo", 0.1), ("last", 0.1)):
+        whole = add(store, design, "t1", items=False).model_copy(update={"main_score": points})
+        results.append(whole)
+    [found] = kind_leaders(results, store)
+    assert found.system == ("m", "mean") and found.tied == ()
+    better, distance, worse, _, left_out = found.reasons
+    assert (better, worse) == ("Better than last-label.", "Worse than echo-label where it was tested.")
+    assert re.match(r"[\d.]+ ahead of last-label", distance)
+    assert left_out == "Left out: t1 (no items behind its score)."
+    [alone] = kind_leaders([result for result in results if result.design != "last"], store)
+    assert alone.reasons[0] == "Worse than echo-label where it was tested."
+
+
 def test_tasks_that_a_recommendation_does_without_are_named(tmp_path: Path) -> None:
     results, store = grid(tmp_path, ["mean", "last"], TASKS[:2])
     results.append(add(store, "echo", "t1"))

@@ -40,9 +40,9 @@ class Lead:
     """The leader of some designs, and how the others compare with it.
 
     order: systems with their scores, best first; with equal scores, the cheapest first. leader: the first of them. tied: systems that the
-    corrected test does not tell apart from the leader. worse: systems that it does. Both are best first, and empty without a test.
-    cheapest: the system with the fewest tokens a text, among leader and tied. needed: a sentence that says how much data would tell the
-    leader from the first of the tied.
+    corrected test does not tell apart from the leader. worse: systems that the leader is better than. Both are best first, and empty
+    without a test. cheapest: the system with the fewest tokens a text, among leader and tied. needed: a sentence that says how much data
+    would tell the leader from the first of the tied.
     """
 
     order: tuple[tuple[System, float], ...]
@@ -59,12 +59,17 @@ class Lead:
     @property
     def tied(self) -> tuple[System, ...]:
         """Designs that are not told apart from the leader."""
-        return tuple(system for system, _ in self.order[1:] if system in self.tests and self.tests[system].better is None)
+        return tuple(system for system, test in self.tests.items() if test.better is None)
 
     @property
     def worse(self) -> tuple[System, ...]:
         """Designs that the leader is better than."""
-        return tuple(system for system, _ in self.order[1:] if system in self.tests and self.tests[system].better)
+        return tuple(system for system, test in self.tests.items() if test.better == self.leader)
+
+    @property
+    def ahead(self) -> tuple[System, ...]:
+        """Designs that are better than the leader where it was tested: tasks without items count for the mean alone."""
+        return tuple(system for system, test in self.tests.items() if test.better == system)
 
     @property
     def cheaper(self) -> bool:
@@ -126,7 +131,9 @@ def reasons(standing: Lead, results: Sequence[Result]) -> tuple[str, ...]:
         return ("It is the only design that was compared.",)
     if not standing.tests:
         return (_untested_lead(standing, results), "Not tested: no task has scores of its single items.")
-    facts = _ties(standing, results) if standing.tied else _wins(standing, results)
+    facts = _ties(standing, results) if standing.tied else _wins(standing, results) if standing.worse else []
+    if standing.ahead:
+        facts.append(f"Worse than {names(standing.ahead, results)} where it was tested.")
     facts.append(_method(standing))
     if untested := len(rest) - len(standing.tests):
         facts.append(f"Not tested against it: {counted(untested, 'other design')}.")
@@ -142,10 +149,10 @@ def _untested_lead(standing: Lead, results: Sequence[Result]) -> str:
 
 
 def _wins(standing: Lead, results: Sequence[Result]) -> list[str]:
-    """The lead over the runner-up, or over the baseline if only that was tested."""
-    if len(standing.tests) < len(standing.order) - 1:
-        return [f"Better than {names(standing.worse, results)}.", _distance(standing, standing.worse[0], results)]
-    return ["Better than every other design.", _distance(standing, standing.order[1][0], results)]
+    """The lead over the runner-up, or over the best of those that it is better than."""
+    every = len(standing.worse) == len(standing.order) - 1
+    others = "every other design" if every else names(standing.worse, results)
+    return [f"Better than {others}.", _distance(standing, standing.worse[0], results)]
 
 
 def _distance(standing: Lead, system: System, results: Sequence[Result]) -> str:

@@ -125,6 +125,7 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "outcome": test.outcome if test else None,
         "families": " and over ".join(dict.fromkeys(paired.family for paired in summary.tests)),
         "worse": [grid.names[system] for system in summary.lead.worse],
+        "ahead": [grid.names[system] for system in summary.lead.ahead],
         "cheapest": cheapest_sentence(summary.lead, grid.results) if summary.tied else "",
         "common": len(summary.common),
         "columns": columns,
