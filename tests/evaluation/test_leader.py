@@ -89,6 +89,18 @@ def test_what_it_would_take_is_said_of_ties_alone(tmp_path: Path) -> None:
     assert clear.reasons[0] == "Better than every other design." and not any("takes" in reason for reason in clear.reasons)
 
 
+def test_no_fewer_items_are_asked_for_than_did_not_tell(tmp_path: Path) -> None:
+    """Five items of eight differ, all in one direction: the exact p is 0.0625, though the normal one is 0.0003."""
+    store = ResultStore(tmp_path)
+    results = []
+    for design, right in (("mean", 8), ("echo", 3)):
+        result = add(store, design, "t0").model_copy(update={"n": 8, "main_score": right / 8})
+        store.add(result, Items("mean", {"value": (np.arange(8) < right).astype(float)}))
+        results.append(result)
+    [found] = kind_leaders(results, store)
+    assert found.tied and not any("takes" in reason for reason in found.reasons)
+
+
 def test_against_a_baseline_nothing_is_said_of_other_pairs(tmp_path: Path) -> None:
     results, store = grid(tmp_path, list(DESIGNS), TASKS[:2])
     [found] = kind_leaders(results, store, ("m", "last"))

@@ -78,6 +78,7 @@ def test_a_share_of_a_gain_by_hand() -> None:
     worse = share_of_gain(start, gained(-0.2, 0.1), gained(1.0, 0.1))
     assert worse is not None and worse.interval[0] < worse.value < worse.interval[1] < 0
     assert share_of_gain(start, gained(1.0), gained(0.0, 0.1)) is None, "there may be no gain to share"
+    assert share_of_gain(start, gained(-0.5, 0.1), gained(-1.0, 0.1)) is None, "half of a loss is no share of a gain"
     uneven = {"a": start["a"] - 1, "b": start["b"]}
     mixed = share_of_gain(start, uneven, gained(1.0))
     assert mixed is not None and mixed.value == pytest.approx(0.5), "domains weigh the same"

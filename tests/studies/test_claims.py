@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from scipy.stats import norm
 
 from unmask.errors import UnmaskError
 from unmask.statistics.paired import PairedTest, wilcoxon
+from unmask.statistics.variance_sources import t_of_sources
 from unmask.studies.claims.claim import Claim, Finding, check_names
 from unmask.studies.claims.claim import findings as findings_in
 from unmask.studies.claims.page import claims_sheet, short_sheet, summary
@@ -101,6 +103,12 @@ def test_a_claim_without_tests_stays_not_measured_whatever_it_needs() -> None:
     assert [(one.verdict, one.because) for one in found] == [("undecided", ""), ("not measured", "")]
 
 
+def test_a_claim_that_lacks_a_rival_is_not_measured_whatever_it_needs() -> None:
+    claims = [claim("learns"), claim("best", than=("b", "c"), needs=("learns",))]
+    found = findings(claims, {("learns", "b"): measured(0.0), ("best", "b"): measured(1.0)})
+    assert (found[1].verdict, found[1].because) == ("not measured", "")
+
+
 def test_a_claim_needs_claims_that_stand_before_it() -> None:
     check_names([claim("learns"), claim("wins", needs=("learns",))])
     for wrong in ([claim("wins", needs=("learns",)), claim("learns")], [claim("learns"), claim("wins", needs=("lerns",))]):
@@ -130,6 +138,34 @@ def test_all_tests_of_a_study_are_one_family() -> None:
     together = findings(many, {(one.id, "b"): measured(0.09) for one in many})
     assert alone.verdict == "confirmed" and {one.verdict for one in together} == {"undecided"}
     assert together[0].tests[0].p_holm > 20 * alone.tests[0].p_holm
+
+
+@pytest.mark.parametrize("form", ["costs", "within"])
+def test_claims_with_a_margin_are_corrected_as_one_family(form: str) -> None:
+    """Twenty true differences lie exactly at the margin, far from 0. In one study of twenty, one claim may be decided and not more."""
+    random = np.random.default_rng(0)
+    claims = [claim(f"claim {place}", **{form: 6.0}) for place in range(20)]
+
+    def decided() -> bool:
+        seen = random.normal(-6, 1, 20)
+        tests = {
+            (one.id, "b"): t_of_sources(value, [(1.0, 10**6)], 100, "items") for one, value in zip(claims, seen, strict=True)
+        }
+        return any(one.verdict != "undecided" for one in findings(claims, tests))
+
+    assert np.mean([decided() for _ in range(200)]) < 0.1, "uncorrected: 0.6"
+
+
+def test_the_p_of_a_claim_with_a_margin_is_about_the_margin() -> None:
+    test = t_of_sources(-2.0, [(0.25, 10**6)], 100, "items")
+    for form, margin, verdict_of_it in (("costs", 3.0, "confirmed"), ("within", 3.0, "confirmed"), ("within", 1.0, "refuted")):
+        [found] = findings([claim(**{form: margin})], {("a-beats-b", "b"): test})
+        assert found.tests[0].p == pytest.approx(2 * norm.sf(2.0), rel=0.02), "two standard errors from the margin, four from 0"
+        assert found.verdict == verdict_of_it
+    [open_one] = findings([claim(costs=2.1)], {("a-beats-b", "b"): test})
+    assert open_one.verdict == "undecided" and open_one.tests[0].interval[1] < 0, (
+        "an interval about a margin is not widened to 0"
+    )
 
 
 @pytest.mark.parametrize(("differences", "told"), [((3.0, 1.0, 2.0), "c"), ((3.0, 0.02, 0.0), "d"), ((3.0, -0.5, 0.0), "c")])

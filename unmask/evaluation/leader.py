@@ -217,6 +217,8 @@ def what_it_takes(first: System, second: System, test: Comparison, results: Sequ
         return None
     level = NormalDist().inv_cdf(1 - SIGNIFICANT / (2 * comparisons_made))
     needed_items = outcome.n * ((level + NormalDist().inv_cdf(POWER)) / abs(outcome.effect)) ** 2
+    if needed_items <= outcome.n:  # of a few items that differ, the exact test needs more than a normal one
+        return None
     if needed_items > _MOST_ITEMS:
         return f"{start} more than a million items like these."
     return f"{start} about {_rounded(needed_items):,} items like these ({POWER:.0%} power)."

@@ -61,7 +61,7 @@ def share_of_gain(start: Values, part: Values, whole: Values, seed: int = 0) -> 
 
     (start - part) / (start - whole): 1 if part is as good as whole, 0 if it is no better than start, below 0 if it is worse. The interval
     is the percentile interval of a paired bootstrap over the items of each domain (2 000 resamples). None if the interval of the gain of
-    `whole` contains 0, since there may be no gain to have a share of.
+    `whole` is not above 0, since there may be no gain to have a share of.
     """
     drawn = _resamples(start, seed)
     points, samples = [], []
@@ -69,8 +69,8 @@ def share_of_gain(start: Values, part: Values, whole: Values, seed: int = 0) -> 
         gains = {domain: start[domain] - other[domain] for domain in start}
         points.append(float(np.mean([items.mean() for items in gains.values()])))
         samples.append(np.stack([gains[domain][drawn[domain]].mean(axis=1) for domain in start]).mean(axis=0))
-    low, high = interval(samples[1])
-    return None if low <= 0 <= high else Estimate(points[0] / points[1], interval(samples[0] / samples[1]))
+    low, _ = interval(samples[1])
+    return None if low <= 0 else Estimate(points[0] / points[1], interval(samples[0] / samples[1]))
 
 
 def as_json(rows: Sequence[ModelScores], against: str, items: Mapping[str, int], unit: str) -> dict[str, Any]:

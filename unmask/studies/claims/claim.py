@@ -9,7 +9,7 @@ A claim says that one thing is better than another, or than several others. The 
 
 Two forms of claim have a margin. `within` says that two things are about as good: the whole interval has to be inside of the margin.
 `costs` says that something is lost, but not more than so much: the whole interval has to be above minus the margin. Both are refuted if
-the whole interval is outside.
+the whole interval is outside. Their p is the smallest level at which the interval decides, so that they are corrected with all others.
 
 A claim may need others, without which its tests say nothing. If one of them is not confirmed, the claim is undecided, whatever its own
 tests say, and the finding says why.
@@ -18,6 +18,7 @@ tests say, and the finding says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -29,6 +30,7 @@ from unmask.statistics.power import detectable
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 _POWER: Final = 0.8
+_LEAST: Final = 1e-4  # no resample shows less
 
 
 class _Fixed(BaseModel):
@@ -62,11 +64,17 @@ class Claim(_Fixed):
             raise ValueError(f"claim '{self.id}' needs `better` and `than`, or `untestable`")
         return self
 
+    @property
+    def has_margin(self) -> bool:
+        """Whether the interval alone decides, and not a test of no difference."""
+        return self.within is not None or self.costs is not None
+
 
 class Measured(_Fixed):
     """The test of a claim against one other thing.
 
-    difference: positive if the claim is right. measured_in: its unit, such as points of a score in percent. n, unit: how many items or
+    difference: positive if the claim is right. p: of no difference; of a claim with a margin, the level at which the interval decides.
+    measured_in: its unit, such as points of a score in percent. n, unit: how many items or
     tasks. detectable: a true difference of this size is found in 80 % of studies like this one, at the corrected level.
     """
 
@@ -120,7 +128,7 @@ def findings(
 
     measured_in: the unit of the differences of a claim.
     """
-    corrected = dict(zip(tests, with_holm(list(tests.values())), strict=True))
+    corrected = _as_one_family({claim.id: claim for claim in claims}, tests)
     found: dict[str, Finding] = {}
     for claim in claims:
         own = {than: corrected[claim.id, than] for than in claim.than if (claim.id, than) in tests}
@@ -128,9 +136,38 @@ def findings(
     return list(found.values())
 
 
+def _as_one_family(
+    claims: Mapping[str, Claim], tests: Mapping[tuple[str, str], PairedTest]
+) -> dict[tuple[str, str], PairedTest]:
+    """The tests with Holm's correction. Of a claim with a margin, p and interval are about the margin and not about 0."""
+    asked = {
+        (name, than): replace(test, p=_p_of_margin(claims[name], test)) if claims[name].has_margin else test
+        for (name, than), test in tests.items()
+    }
+    corrected = dict(zip(asked, with_holm(list(asked.values())), strict=True))
+    return {
+        (name, than): replace(test, interval=test.bounds(test.level)) if claims[name].has_margin and test.bounds else test
+        for (name, than), test in corrected.items()
+    }
+
+
+def _p_of_margin(claim: Claim, test: PairedTest) -> float:
+    """The smallest level, from 0.0001 up, at which the interval of the difference lies on one side of each bound of the margin."""
+
+    def decides(level: float) -> bool:
+        bounds = test.bounds(1 - level) if test.bounds else test.interval
+        return any(_sides(replace(test, interval=bounds), claim))
+
+    low, high = _LEAST, 1.0
+    while high - low > 0.01 * low:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if decides(middle) else (middle, high)
+    return high
+
+
 def _with_what_it_needs(one: Finding, before: Mapping[str, Finding]) -> Finding:
     missing = [before[name].claim.says for name in one.claim.needs if before[name].verdict != "confirmed"]
-    if not missing or not one.tests:
+    if not missing or one.verdict in ("not measured", "not testable here"):
         return one
     because = f"Its tests say nothing, because this is not confirmed: {' '.join(missing)}"
     return one.model_copy(update={"verdict": "undecided", "because": because})
@@ -185,5 +222,5 @@ def _measured(claim: Claim, than: str, test: PairedTest, measured_in: str) -> Me
         n=test.n,
         unit=test.unit,
         test=test.test,
-        detectable=detectable(test, _POWER, by_interval=claim.within is not None or claim.costs is not None),
+        detectable=detectable(test, _POWER, by_interval=claim.has_margin),
     )
