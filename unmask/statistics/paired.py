@@ -285,8 +285,9 @@ def with_holm(tests: Sequence[PairedTest], level: float = SIGNIFICANT) -> list[P
     """The same tests, corrected as one family: with `p_holm`, and with intervals of the same correction.
 
     Holm multiplies the k-th smallest of m p-values by m - k + 1, and stops at the first that is not significant. The interval of a
-    significant test has the confidence 1 - level / (m - k + 1). The c other tests have 1 - level / c (Guilbaud, 2008). The interval of a
-    pair that is not told apart contains 0: if test and bootstrap disagree, the interval is widened.
+    significant test has the confidence 1 - level / (m - k + 1). The c other tests have 1 - level / c (Guilbaud, 2008, who gives no
+    interval for significant tests: theirs do not hold all at once). The interval of a pair that is not told apart contains 0: if test
+    and bootstrap disagree, the interval is widened.
     """
     corrected = holm([test.p for test in tests])
     order = np.argsort([test.p for test in tests], kind="stable")
