@@ -14,41 +14,67 @@ import typer
 from unmask.cli.lesson_options import showing
 from unmask.cli.options import ModelOptions, with_model_options
 from unmask.cli.outputs import Command, Group
-from unmask.cli.train import Data, Settings, root_of
+from unmask.cli.train import Data, Settings, root_of, show_settings
 
 if TYPE_CHECKING:
+    from unmask.studies.plans import PlanTable
     from unmask.studies.sheet import Sheet
 
 reproduce = typer.Typer(
-    cls=Group, help="Measure a paper's tables and figures anew, and questions that papers left open.", no_args_is_help=True
+    cls=Group,
+    help="Repeat the experiments of a paper, or of router configurations, and test their claims.",
+    no_args_is_help=True,
 )
 Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study; the same command goes on.")
+    Path,
+    typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study. Run the same command again to continue."),
 ]
 Scale = Annotated[str, typer.Option(help="smoke (seconds), small (hours on a laptop) or paper (a GPU).")]
-Models = Annotated[list[str] | None, typer.Option("--model", "-m", help="Base model; repeat. The scale's if not given.")]
+Models = Annotated[
+    list[str] | None, typer.Option("--model", "-m", help="Base model. Repeat for several. Default: the models of the plan.")
+]
+ShowPlan = Annotated[
+    bool,
+    typer.Option("--plan", help="Only print the plan, as JSON: its settings after --set, and the names that they may hold."),
+]
+
+
+def _with_example(setting: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Show a setting of the study's own plan in the help of --set."""
+    told = f"Change a setting of the plan: key=value, such as '{setting}'. Repeat for several. --plan shows the keys."
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        command.__annotations__["settings"] = Annotated[list[str] | None, typer.Option("--set", help=told)]
+        return command
+
+    return decorate
 
 
 @reproduce.command(
     "self-moe", cls=Command, epilog="Example: unmask reproduce self-moe --scale small -m smollm2 --data DATA -o self-moe"
 )
 @with_model_options
+@_with_example('ablations=["layer routers"]')
 def self_moe(
-    output: Output,
     scale: Scale,
+    output: Output = Path("self-moe"),
     model: Models = None,
     settings: Settings = None,
     data: Data = None,
+    show_plan: ShowPlan = False,
     *,
     options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
 ) -> None:
-    """Self-MoE: main table, ablations, routing by domain, number of experts and of lessons, overhead (arXiv 2406.12034)."""
-    from unmask.studies.self_moe.plan import load_plan
+    """Self-MoE (arXiv 2406.12034): main table, ablations, routing by domain, numbers of experts and lessons, overhead."""
+    from unmask.studies.self_moe.plan import ABLATIONS, load_plan
     from unmask.studies.self_moe.report import write_report
     from unmask.studies.self_moe.run import Findings, study
     from unmask.studies.self_moe.tables import sheets
 
     plan = load_plan(scale, settings or [])
+    if show_plan:
+        _show(plan, model, ablations=ABLATIONS)
+        return
 
     def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
         def write(findings: Findings, place: Path) -> list[Sheet]:
@@ -64,25 +90,32 @@ def self_moe(
     "routers", cls=Command, epilog="Example: unmask reproduce routers --scale small -m smollm2 --data DATA -o routers"
 )
 @with_model_options
+@_with_example('configurations=["standard", "random"]')
 def routers(
-    output: Output,
     scale: Scale,
+    output: Output = Path("routers"),
     model: Models = None,
     settings: Settings = None,
     data: Data = None,
+    show_plan: ShowPlan = False,
     *,
     options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
 ) -> None:
-    """Router configurations: which give distinct routing, which predict better, which make better embeddings (docs/routers.md)."""
+    """Router configurations (docs/routers.md): which tell domains apart, predict better, and make better embeddings."""
     from unmask.errors import require_package
+    from unmask.studies.routers.configurations import CONFIGURATIONS
     from unmask.studies.routers.findings import Findings
     from unmask.studies.routers.plan import load_plan
     from unmask.studies.routers.report import sheets, write_report
     from unmask.studies.routers.run import study
     from unmask.tasks.find import resolve_tasks, specs_below
 
+    plan = load_plan(scale, settings or [])
+    if show_plan:
+        _show(plan, model, configurations=CONFIGURATIONS)
+        return
     require_package("mteb")
-    plan, root = load_plan(scale, settings or []), root_of(data)
+    root = root_of(data)
     tasks = resolve_tasks(specs_below(root, plan.tasks))
 
     def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
@@ -96,7 +129,7 @@ def routers(
     _each(model or plan.models, output, run)
 
 
-def _of_embedders(study_name: str, about: str) -> None:
+def _of_embedders(study_name: str, about: str, setting: str) -> None:
     """Add the command of a study that compares embedders."""
 
     @reproduce.command(
@@ -104,12 +137,14 @@ def _of_embedders(study_name: str, about: str) -> None:
         epilog=f"Example: unmask reproduce {study_name} --scale small -m smollm2 --data DATA -o {study_name}",
     )  # fmt: skip
     @with_model_options
+    @_with_example(setting)
     def command(
-        output: Output,
         scale: Scale,
+        output: Output = Path(study_name),
         model: Models = None,
         settings: Settings = None,
         data: Data = None,
+        show_plan: ShowPlan = False,
         *,
         options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
     ) -> None:
@@ -118,8 +153,11 @@ def _of_embedders(study_name: str, about: str) -> None:
         from unmask.studies.embedders.report import sheets, write_report
         from unmask.studies.embedders.run import study
 
-        require_package("mteb")
         plan = load_plan(study_name, scale, settings or [])
+        if show_plan:
+            _show(plan, model, only=plan.embedders)
+            return
+        require_package("mteb")
 
         def run(name: str, folder: Path, callbacks: list[Any]) -> Iterable[Sheet]:
             command = _command(study_name, scale, name, settings, data, options.dtype)
@@ -129,18 +167,30 @@ def _of_embedders(study_name: str, about: str) -> None:
         _each(model or plan.models, output, run)
 
 
-for _study, _about in (
-    ("llm2vec", "LLM2Vec: each stage of the recipe, and each stage left out, under three poolings (arXiv 2404.05961)."),
+for _study, _about, _setting in (
+    (
+        "llm2vec",
+        "LLM2Vec (arXiv 2404.05961): each stage of training, and each stage left out, with three poolings.",
+        'only=["uni", "mntp"]',
+    ),
     (
         "moee",
-        "MoEE: hidden states, routing weights and both, standardised alike, with and without a prompt (arXiv 2410.10814).",
+        "MoEE (arXiv 2410.10814): hidden states, routing weights and both, with and without a prompt.",
+        'only=["hidden-z", "routing-z"]',
     ),
     (
         "pooling-and-attention",
-        "Pooling and Attention: five designs, controls, parts of the head left out or enlarged, data with labels (arXiv 2409.02727).",
+        "Pooling and Attention (arXiv 2409.02727): five designs, controls, changed heads, and data with labels.",
+        'only=["design 1", "design 5"]',
     ),
 ):
-    _of_embedders(_study, _about)
+    _of_embedders(_study, _about, _setting)
+
+
+def _show(plan: PlanTable, models: list[str] | None, **names: Iterable[str]) -> None:
+    """Print a plan. names: what a setting may hold, by the key of the setting."""
+    chosen = plan.model_copy(update={"models": tuple(models)}) if models else plan
+    show_settings(chosen, allowed={key: list(values) for key, values in names.items()})
 
 
 def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[Any]], Iterable[Sheet]]) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from unmask.cli.lesson_options import showing
 from unmask.cli.outputs import Command, Group
 from unmask.errors import UnmaskError
-from unmask.io.terminal import say
+from unmask.io.terminal import say, tell_json
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
     from unmask.training.run import Run
@@ -112,8 +113,7 @@ def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
     if scale is None and not settings:
         print(recipe_file(recipe).read_text(encoding="utf-8"), end="")
     else:
-        resolved = load_recipe(recipe, scale, settings or []).model_dump(mode="json", by_alias=True, exclude_none=True)
-        print(json.dumps(resolved, indent=2))
+        show_settings(load_recipe(recipe, scale, settings or []))
 
 
 @recipes.command("copy", cls=Command)
@@ -139,6 +139,12 @@ def check(recipe: Name, scale: Scale = None, settings: Settings = None, data: Da
             left = ", ".join(f"{count} {reason}" for reason, count in dataset.skipped.items())
             print(f"{stage}: {dataset.name}: {len(dataset.examples)} {dataset.kind}" + (f" (left out: {left})" if left else ""))
     print("ok")
+
+
+def show_settings(settings: BaseModel, **more: Any) -> None:
+    """Print the settings of a recipe, or of a study without its claims, as JSON for people. more: values to print after them."""
+    content = settings.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"claims"})
+    tell_json(content | more, width=80)
 
 
 def root_of(data: Path | None) -> Path:

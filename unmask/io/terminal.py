@@ -75,10 +75,43 @@ def tell(line: str) -> None:
     print(visible(line))
 
 
-def tell_json(content: Any) -> None:
-    """Print a result as JSON on standard output. What `visible` would escape is written with an escape of JSON."""
-    lines = json.dumps(content, indent=2, ensure_ascii=False).split("\n")
+def tell_json(content: Any, width: int = 0) -> None:
+    """Print a result as JSON on standard output. What `visible` would escape is written with an escape of JSON.
+
+    width: what fits into this many columns stands on one line, for people. With 0 every value has a line.
+    """
+    whole = _laid_out(content, width) if width else json.dumps(content, indent=2, ensure_ascii=False)
+    lines = whole.split("\n")
     print("\n".join(line if visible(line) == line else _escaped(line) for line in lines))
+
+
+def _laid_out(value: Any, width: int, indent: int = 0, taken: int = 0) -> str:
+    """JSON of a value. taken: columns that the indent and the name before the value take."""
+    whole = json.dumps(value, ensure_ascii=False)
+    if not value or not isinstance(value, dict | list) or taken + len(whole) < width:  # below it, for a comma
+        return whole
+    inner = indent + 2
+    if isinstance(value, dict):
+        names = [f"{json.dumps(str(name), ensure_ascii=False)}: " for name in value]
+        parts = [
+            name + _laid_out(item, width, inner, inner + len(name)) for name, item in zip(names, value.values(), strict=True)
+        ]
+        first, last = "{}"
+    else:
+        parts = _filled([_laid_out(item, width, inner, inner) for item in value], width - inner)
+        first, last = "[]"
+    return "\n".join([first, ",\n".join(" " * inner + part for part in parts), " " * indent + last])
+
+
+def _filled(parts: list[str], width: int) -> list[str]:
+    """Items of a list, as many on a line as fit."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and "\n" not in lines[-1] + part and len(lines[-1]) + len(part) + len(", ") < width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def _escaped(line: str) -> str:

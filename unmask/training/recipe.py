@@ -184,7 +184,7 @@ def parse_setting(setting: str) -> dict[str, Any]:
     """`simcse.steps=100` as nested tables; the value is TOML, and a bare word is a string. Raises UnmaskError."""
     key, equals, value = setting.partition("=")
     if not equals or not key.strip():
-        raise UnmaskError(f"'{setting}' is not key=value, such as simcse.steps=100.")
+        raise UnmaskError(f"'{setting}' is not key=value, such as max_length=256.")
     try:
         parsed: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -61,6 +61,8 @@ VARIANTS: Final[dict[str, Variant]] = {
         "as joint top-1, with two experts for each token", Routing(top_k=2), RouterOptions(train_top_k=2, joint=True)
     ),
 }
+ABLATIONS: Final = tuple(name for name in VARIANTS if name != MIXSE)
+"""The mixtures that a plan may leave out."""
 INSTANCE: Final = "instance"
 RENORMALISED: Final = "renormalised"
 CHOICES: Final = (RENORMALISED, "top-2", "all", "random", "uniform")
@@ -91,7 +93,7 @@ class StudyPlan(LearningPlan):
     run_code: bool = False
     unsandboxed_code: bool = False
     answers: dict[str, str | Literal[False]] = Field(default={})
-    ablations: tuple[str, ...] = tuple(name for name in VARIANTS if name != MIXSE)
+    ablations: tuple[str, ...] = ABLATIONS
     ties_density: float = 0.2
     dare_density: float = 0.5
     seed: int = 0
@@ -126,8 +128,8 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     if plan.written:
         _check_writing(plan)
     for name in plan.ablations:
-        if name not in VARIANTS or name == MIXSE:
-            raise unknown("ablation", name, [other for other in VARIANTS if other != MIXSE])
+        if name not in ABLATIONS:
+            raise unknown("ablation", name, ABLATIONS)
     return plan
 
 
