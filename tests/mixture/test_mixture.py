@@ -66,6 +66,20 @@ def test_another_thread_does_not_embed_under_an_override(tokenizer: Any, tmp_pat
     assert (vectors[0] == expected).all()
 
 
+@pytest.mark.parametrize("attention", ["causal", "bidirectional"])
+@pytest.mark.parametrize("router", ROUTERS)
+def test_a_layer_is_read_with_its_experts(router: Any, attention: str, tokenizer: Any, tmp_path: Path) -> None:
+    """A final router runs the base model first. What is read, and where the pass ends, must be of the pass after it."""
+    model = language_model(vocab_size=512, num_hidden_layers=3)
+    mixture = Mixture(model, saved_experts(tmp_path, model), Routing(router))
+    embedder = Embedder.from_model(mixture.body, tokenizer, f"{attention}/plain/last@2")
+    ids = torch.tensor([tokenizer("a b c")["input_ids"]])
+    with embedder.backbone.turn(), torch.no_grad():
+        expected = mixture.body(ids, output_hidden_states=True, use_cache=False).hidden_states[2][0, -1]
+    assert torch.allclose(torch.from_numpy(embedder.encode(["a b c"])[0]), expected, atol=1e-5)
+    assert embedder.backbone.proof.summary == f"{attention}, proven in 3 layers with and without padding"
+
+
 def everything_about(model: Any) -> dict[str, Any]:
     """What can be told of a loaded model from outside: modules, weights, what trains, modes, hooks, attributes."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")

@@ -6,6 +6,9 @@ decision is the same with and without a cache.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,7 +37,7 @@ class FinalRouter:
             inputs["past_key_values"] = _own_cache(cache, body.config)
         self.control.off = True
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _unwatched(body):
                 output = body(*args, **inputs)
         finally:
             self.control.off = False
@@ -48,6 +51,20 @@ class FinalRouter:
             if cache is not None:
                 cache.of_the_base_model = self.cache
             self.cache = None
+
+
+@contextmanager
+def _unwatched(body: nn.Module) -> Iterator[None]:
+    """Without hooks. Who reads the states of a layer, or stops the pass there, would take those of the base model for the mixture's."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    watched = [(module, kind, hooks) for module in body.modules() for kind in kinds if (hooks := getattr(module, kind))]
+    for module, kind, _ in watched:
+        setattr(module, kind, OrderedDict())
+    try:
+        yield
+    finally:
+        for module, kind, hooks in watched:
+            setattr(module, kind, hooks)
 
 
 def _own_cache(cache: Any, config: Any) -> Any:
