@@ -4,6 +4,7 @@ The oracle needs no offsets: a byte-level token spells its bytes, so their runni
 """
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from itertools import accumulate
 from typing import Any
 
@@ -262,6 +263,13 @@ def test_a_chat_prompt_goes_through_the_chat_template_once(tokenizers: dict[str,
     found = one(tokenizers[kind], prompt, "TEXT", instruction=instruction)
     assert tokenizers[kind].decode(found.ids) == reference + ("</s>" if bare.appends_eos else "")
     assert found.ids.count(1) == 1
+
+
+@kinds
+def test_a_chat_template_that_writes_the_date_gives_the_same_tokens_every_day(tokenizers: dict[str, Any], kind: str) -> None:
+    tokenizer = deepcopy(tokenizers[kind])
+    tokenizer.chat_template = "Today is {{ strftime_now('%d %b %Y') }}. {{ messages[0].content }}"
+    assert tokenizer.decode(one(tokenizer, "chat:plain", "TEXT").ids) == "Today is 26 Jul 2024. TEXT"
 
 
 @kinds

@@ -12,6 +12,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,9 @@ MAX_LENGTH = 512
 """Most tokens of one text with its prompt, unless the user says otherwise."""
 
 _TOKENIZE_AT_ONCE = 1024
+_SAID = "".join(f"|replace('%{code}','{date(2024, 7, 26):%{code}}')" for code in "aAbBcdHIjmMpSUwWxXyY")
+_DATE = "{% macro strftime_now(format) %}{{ format|replace('%-','%')" + _SAID + " }}{% endmacro %}\n"
+"""Put before a chat template, it makes every day the default of Llama 3: a vector must not change from one day to the next."""
 
 Offsets = list[tuple[int, int]]
 """Ranges of characters: of each token, or of each copy of a text."""
@@ -302,7 +306,10 @@ class PromptTokenizer:
         marks = {"text": next(free), "instruction": next(free)}
         content = "".join(literal + marks.get(field or "", "") for literal, field in prompt.pieces)
         rendered = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+            [{"role": "user", "content": content}],
+            chat_template=_DATE + self.tokenizer.get_chat_template(),
+            tokenize=False,
+            add_generation_prompt=True,
         )
         escaped = str(rendered).replace("{", "{{").replace("}", "}}")
         wrapped = _swap(escaped, {mark: f"{{{field}}}" for field, mark in marks.items()})
