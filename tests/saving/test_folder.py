@@ -446,6 +446,17 @@ def test_an_adapter_that_is_merged_is_saved_as_a_model(pico_folder: Callable[[st
     assert (loaded.source.model, loaded.source.adapter) == (str(base), str(lora))
 
 
+def test_another_design_of_a_model_with_a_head_is_saved_without_the_head(pico: Make, tmp_path: Path) -> None:
+    headed = pico(HEADED[0], head=head_of(HEADED[0]))
+    folder = saved(headed, tmp_path / "headed")
+    for number, other in enumerate(
+        [headed.with_design("causal/eol/last"), Embedder.from_pretrained(folder, "causal/eol/last", device="cpu")]
+    ):
+        again = saved(other, tmp_path / str(number))
+        assert not (again / HEAD).exists()
+        assert np.array_equal(vectors(other), vectors(Embedder.from_pretrained(again, device="cpu")))
+
+
 # ---- damage -------------------------------------------------------------------------------------------------------------------
 
 

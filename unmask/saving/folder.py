@@ -240,7 +240,8 @@ def write(embedder: Saveable, folder: Path) -> None:
         with embedder.backbone.turn():  # its config says the attention, and others may read the model in another one
             embedder.backbone.model.save_pretrained(folder)
     _write_tokenizer(embedder, folder)
-    _write_head(embedder.backbone.head, folder / HEAD)
+    head = embedder.backbone.head if embedder.design.needs_head else None  # another design of a headed model has none
+    _write_head(head, folder / HEAD)
     _write_fit(embedder.fitted, folder / FIT)
     design, source = embedder.design, embedder.source
     settings = EmbedderSettings(
@@ -249,7 +250,7 @@ def write(embedder: Saveable, folder: Path) -> None:
         dtype=dtype_name(embedder.backbone.model),
         instructions=embedder.instructions,
         alpha=embedder.fitted.alpha,
-        head=embedder.backbone.head.options if embedder.backbone.head else None,
+        head=head.options if head else None,
         source=lasting_name(source.model),
         revision=source.revision,
         adapter=source.adapter and lasting_name(source.adapter),
