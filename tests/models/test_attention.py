@@ -92,6 +92,22 @@ def test_a_family_that_cannot_look_ahead_is_refused(name: str, dtype: torch.dtyp
         load(FAMILIES[name], "bidirectional", dtype)
 
 
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=str)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_family_whose_texts_change_each_other_is_refused(attention: Attention, dtype: torch.dtype) -> None:
+    """Doge's experts are chosen by router logits that are mixed over all tokens of a batch."""
+    family = Family("doge-moe", "doge", {"is_moe": True, "num_experts": 16, "num_experts_per_tok": 4})
+    with pytest.raises(AttentionError, match="DogeModel lets padding or other texts change a text in layers 1-3"):
+        load(family, attention, dtype)
+
+
+def test_a_family_that_breaks_without_a_causal_mask_is_refused() -> None:
+    family = Family("mpt", "mpt", base={"vocab_size": 512, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 512})
+    assert load(family, "causal").proof.causal_layers == (1, 2, 3)
+    with pytest.raises(AttentionError, match=r"MptModel does not run with bidirectional attention .*Use the other attention"):
+        load(family, "bidirectional")
+
+
 def test_a_refusal_reaches_the_user_of_an_embedder(pico: Callable[..., Embedder]) -> None:
     with pytest.raises(AttentionError, match="MambaModel stays causal"):
         pico("bidirectional/plain/mean", family="mamba")
@@ -195,7 +211,7 @@ def only_back_without_padding(length: int, real: int) -> Tensor:
     [
         ("bidirectional", only_back, "its attention in layers 2 stays causal"),
         ("bidirectional", only_back_without_padding, "attends differently with and without padding in layers 2,"),
-        ("bidirectional", padding_too, r"lets padding change real tokens in layers 2, so"),
+        ("bidirectional", padding_too, r"lets padding or other texts change a text in layers 2, so"),
         ("causal", everything, "was set to causal, but layers 2 look ahead"),
     ],
 )

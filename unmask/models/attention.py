@@ -3,6 +3,7 @@
 `config.is_causal = False` makes most decoders bidirectional. Some silently stay causal, in some layers, or only with or without
 padding. So it is measured: the input of layer k is changed at the last token, and its output is compared at the earlier tokens. Every
 layer is given its own undisturbed input with that change, whatever the layer below made, so two passes of a short text prove all layers.
+A third pass changes the padding and the other text of the batch, which must change nothing.
 """
 
 from __future__ import annotations
@@ -75,13 +76,20 @@ def attention_kept(model: nn.Module) -> Iterator[None]:
 
 
 def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: Attention) -> AttentionProof:
-    """Prove that every layer attends as requested, with and without padding, and that no real token sees padding.
+    """Prove that every layer attends as requested, with and without padding, and that no text sees padding or another text.
 
     Raises AttentionError with the layers if a causal layer looks ahead, if no bidirectional layer does, if padding changes what a layer
-    sees, or if padding leaks into real tokens.
+    sees, or if padding or another text leaks into a text; also if the model does not run under this attention.
     """
-    (unpadded,) = _dependences(model, layers, 0, _TOKENS - 1)
-    padded, leak = _dependences(model, layers, _PADS, _TOKENS - 1, slice(_TOKENS, None))
+    last = torch.arange(_TOKENS + _PADS).expand(2, -1) == _TOKENS - 1
+    others = torch.arange(_TOKENS + _PADS) >= torch.tensor([[_TOKENS], [0]])
+    try:
+        (unpadded,) = _dependences(model, layers, 0, last[:, :_TOKENS])
+        padded, leak = _dependences(model, layers, _PADS, last, others)
+    except (AttributeError, TypeError) as error:  # code that expects a causal mask, and gets none
+        raise AttentionError(
+            f"{type(model).__name__} does not run with {attention} attention ({error}). Use the other attention, or another model."
+        ) from error
     threshold = _THRESHOLD.get(next(model.parameters()).dtype, _LOW_PRECISION_THRESHOLD)
     ahead = [value > threshold for value in unpadded]
     causal = tuple(k for k, sees in enumerate(ahead, start=1) if not sees)
@@ -103,7 +111,7 @@ def _refuse(model: nn.Module, proof: AttentionProof, ahead: list[bool], padded: 
     if any(leak):
         leaking = [k for k, leaks in enumerate(leak, start=1) if leaks]
         raise AttentionError(
-            f"{name} lets padding change real tokens in layers {_ranges(leaking)}, so it cannot be used in batches."
+            f"{name} lets padding or other texts change a text in layers {_ranges(leaking)}, so it cannot be used in batches."
         )
     if wanted == "causal" and looking:
         raise AttentionError(f"{name} was set to causal, but layers {_ranges(looking)} look ahead. Use a bidirectional design.")
@@ -124,8 +132,11 @@ def _has_softmax_attention(model: nn.Module, layer: int) -> bool:
     return kind.endswith("attention") and not kind.startswith("linear")
 
 
-def _dependences(model: nn.Module, layers: Sequence[nn.Module], pads: int, *disturbed: int | slice) -> list[tuple[float, ...]]:
-    """For each place, and for each layer, the relative change of its output at the earlier tokens when its input is changed there."""
+def _dependences(model: nn.Module, layers: Sequence[nn.Module], pads: int, *disturbed: Tensor) -> list[tuple[float, ...]]:
+    """For each mask of tokens, and for each layer, how much its output changes if its input is changed there.
+
+    The change is relative, and of the first text at the tokens before the last. Masks have the shape (text, token).
+    """
     device = next(model.parameters()).device
     vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     ids = (torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary
@@ -175,10 +186,8 @@ def _through(
     return inputs, torch.stack(states)
 
 
-def _disturbed(hidden: Tensor, where: int | slice) -> Tensor:
-    hidden = hidden.clone()
-    hidden[:, where] = hidden[:, where].flip(-1)
-    return hidden
+def _disturbed(hidden: Tensor, where: Tensor) -> Tensor:
+    return torch.where(where.to(hidden.device).unsqueeze(-1), hidden.flip(-1), hidden)
 
 
 def hidden_of(output: Tensor | tuple[Tensor, ...]) -> Tensor:
