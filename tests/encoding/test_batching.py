@@ -52,6 +52,7 @@ def test_padding_never_costs_more_than_a_batch_of_its_own(lengths: list[int], bu
         ([90, 1, 1], 16, [[0], [1, 2]]),
         ([100, 36, 36], 4096, [[0, 1], [2]]),
         ([100, 35, 100], 4096, [[0, 2], [1]]),
+        ([1024, 1025, 1026], 4096, [[2, 1], [0]]),
     ],
 )
 def test_plans_by_hand(lengths: list[int], budget: int, batches: list[list[int]]) -> None:

@@ -8,16 +8,17 @@ import pytest
 import torch
 
 from tests.conftest import TEXTS
-from tests.families import FAMILIES
+from tests.families import FAMILIES, Family
 from unmask.designs.design import ROUTINGS, Design, parse_designs
 from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone
-from unmask.encoding.encode import Tally, Vectors, encode_designs, fit_designs, require_finite
+from unmask.encoding.batching import collate
+from unmask.encoding.encode import Tally, Vectors, encode_designs, encode_tokenized, fit_designs, require_finite
 from unmask.encoding.features import Fit
 from unmask.encoding.pooling import POOLINGS
 from unmask.encoding.several_prompts import tokenizer_of
-from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
 from unmask.errors import AttentionError, UnmaskError
 from unmask.starter import reference_texts
 
@@ -301,3 +302,27 @@ def test_a_model_whose_states_overflow_is_refused_when_it_is_loaded() -> None:
     model.layers[0].mlp.down_proj.weight.data.fill_(6e4)
     with pytest.raises(AttentionError, match=r"LlamaModel are not finite.*in float16.*Use another --dtype"):
         Backbone(model, "causal")
+
+
+def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector(tokenizer: Any) -> None:
+    """LongRoPE rotates a whole batch by other frequencies if its longest text is longer than the model was first trained for."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    settings = {"original_max_position_embeddings": 1024, "max_position_embeddings": 4096, "sliding_window": None}
+    family = Family(
+        "phi3-longrope",
+        "phi3",
+        settings | {"rope_parameters": rope | {"original_max_position_embeddings": 1024}, "num_hidden_layers": 1},
+    )
+    backbone, design = Backbone(family.build(), "causal"), Design("causal", "plain", "last")
+    ids = torch.randint(3, 512, (1025,), generator=torch.Generator().manual_seed(0)).tolist()
+    texts = [TokenizedText(tuple(ids[:length]), 0) for length in (1024, 1025)]
+
+    def encode(texts: Sequence[TokenizedText]) -> Vectors:
+        prompt = PromptTokenizer(tokenizer, "plain", 4096)
+        return encode_tokenized(backbone, prompt, {design: Fit()}, texts, batch_tokens=4096)[design]
+
+    alone = np.concatenate([encode([text]) for text in texts])
+    np.testing.assert_allclose(encode(texts), alone, atol=1e-4)
+    in_one_batch = backbone.raw(collate(texts, 0), [design])[design].hidden
+    assert in_one_batch is not None
+    assert np.abs(in_one_batch[0].detach().numpy() - alone[0]).max() > 0.01

@@ -61,12 +61,14 @@ def test_attention_and_routing_are_those_of_the_model(
     assert np.array_equal(embedder.encode(TEXTS), alone)
 
 
-def test_replicas_hold_the_tensors_of_the_model(pico: Callable[..., Embedder]) -> None:
+def test_replicas_hold_the_weights_of_the_model_and_buffers_of_their_own(pico: Callable[..., Embedder]) -> None:
     backbone = pico().backbone
     replica = replicas.replica(backbone)
     assert replica.model is not backbone.model
     ours, theirs = dict(backbone.model.named_parameters()), dict(replica.model.named_parameters())
     assert ours.keys() == theirs.keys() and all(ours[name] is theirs[name] for name in ours)
+    ours, theirs = dict(backbone.model.named_buffers()), dict(replica.model.named_buffers())
+    assert ours and all(ours[name].data_ptr() != theirs[name].data_ptr() for name in ours)  # LongRoPE writes into them
     assert replica.layers[0] is next(module for name, module in replica.model.named_modules() if name == "layers.0")
 
 

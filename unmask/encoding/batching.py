@@ -19,6 +19,11 @@ So a text joins a batch only if the padding that it adds costs less than a new b
 """
 _KEPT = 4  # tokens whose keys and values are kept, to one that is computed
 _SMALL = 512  # tokens; smaller batches multiply matrices more slowly
+_STEP = 1024
+"""Texts on two sides of a multiple of this many tokens share no batch.
+
+LongRoPE rotates by other frequencies if the longest text of a batch is beyond such a multiple, and its neighbours would change with it.
+"""
 
 
 def default_batch_tokens(backbone: Backbone) -> int:
@@ -44,6 +49,7 @@ def plan(lengths: Sequence[int], budget: int, before: int = 0) -> list[list[int]
         gap = longest - lengths[index]
         size = len(batches[-1]) + 1 if batches else 1
         fits = batches and longest * size <= budget and before * size <= _KEPT * budget
+        fits = fits and (before + longest - 1) // _STEP == (before + lengths[index] - 1) // _STEP
         if fits and (padding + gap <= BATCH_OVERHEAD or gap == 0):
             batches[-1].append(index)
             padding += gap

@@ -1,8 +1,8 @@
 """Replicas: on a CPU, each core computes batches of its own, all with the same weights.
 
 One batch on two cores takes more than half of its time on one: norms, activations and small products share badly. So n threads with one
-core each compute n batches at once. Attention and hooks are state of a model, so each thread has a replica: its own modules, with the
-tensors of the original.
+core each compute n batches at once. Attention, hooks and buffers are state of a model, so each thread has a replica: its own modules, with
+the weights of the original.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy, deepcopy
-from itertools import chain
 from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
@@ -75,10 +74,10 @@ def _one_core_each(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def replica(backbone: Backbone) -> Backbone:
-    """A backbone with modules and config of its own, and the tensors of the original."""
+    """A backbone with modules, buffers and config of its own, and the weights of the original."""
     with model_lock(backbone.model):
         model = backbone.model
-        shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+        shared = {id(weight): weight for weight in model.parameters()}  # a model may write into its buffers
         other = copy(backbone)
         other.model, other.layers, other.routers = deepcopy((model, backbone.layers, backbone.routers), shared)
     return other
