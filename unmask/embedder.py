@@ -135,14 +135,14 @@ class Embedder:
     ) -> Embedder:
         """Load an embedder from a hub id, a folder (a model, a PEFT adapter or a saved embedder) or a bundled name.
 
-        design: a preset, a readable name or a Design; by default that of a saved embedder, else `prompteol`. The other
+        design: a preset, a readable name or a Design; by default that of a saved embedder (model or adapter), else `prompteol`. The other
         arguments are those of Source and Embedder. Raises UnmaskError, saying what was tried, and AttentionError for a
         model that does not attend as the design says.
         """
         from unmask.saving.folder import read_settings
 
         source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
-        if saved := read_settings(Path(str(model)).expanduser()):
+        if saved := read_settings(str(model)) or read_settings(adapter or ""):
             loaded = saved.load(source, design)
             return cls.from_model(
                 loaded.decoder,

@@ -257,7 +257,7 @@ def test_a_relative_base_is_saved_as_absolute(
     monkeypatch.chdir(tmp_path)
     Embedder.from_pretrained("base", "mean", adapter="adapter", **DESIGN).save_pretrained("saved")
     assert json.loads((tmp_path / "saved" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
-    settings = read_settings(tmp_path / "saved")
+    settings = read_settings(str(tmp_path / "saved"))
     assert settings is not None and (settings.source, settings.adapter) == (str(base), str(adapter))
     monkeypatch.chdir("/")
     assert Embedder.from_pretrained(tmp_path / "saved", device="cpu").encode(["a"]).shape == (1, 64)
@@ -265,7 +265,7 @@ def test_a_relative_base_is_saved_as_absolute(
 
 def test_an_embedder_comes_back_with_its_attention_implementation(model: Path, tmp_path: Path) -> None:
     Embedder.from_pretrained(model, "mean", attn_implementation="eager", **DESIGN).save_pretrained(tmp_path / "saved")
-    settings = read_settings(tmp_path / "saved")
+    settings = read_settings(str(tmp_path / "saved"))
     assert settings is not None and settings.attn_implementation == "eager"
     again = Embedder.from_pretrained(tmp_path / "saved", device="cpu")
     assert again.backbone.model.config._attn_implementation == "eager"

@@ -27,7 +27,7 @@ from unmask.io import files
 from unmask.io.seals import SEAL, Damaged
 from unmask.models.provenance import versions
 from unmask.saving import folder as persistence
-from unmask.saving.folder import FIT, HEAD, SETTINGS, sentence_transformers_modules
+from unmask.saving.folder import FIT, HEAD, SETTINGS, read_settings, sentence_transformers_modules
 
 INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
 PLAIN = [
@@ -431,6 +431,22 @@ def test_an_adapter_that_is_not_merged_is_saved_beside_the_name_of_its_base(
     assert loaded.design == adapted.design and loaded.backbone.attention == design.partition("/")[0]
     assert np.array_equal(vectors(loaded), vectors(adapted))
     assert not np.allclose(vectors(loaded), vectors(Embedder.from_pretrained(base, design, device="cpu")), atol=1e-3)
+    # as the error says for a base that was moved
+    moved = Embedder.from_pretrained(shutil.copytree(base, tmp_path / "moved"), adapter=str(folder), device="cpu")
+    assert moved.design == adapted.design and np.array_equal(vectors(moved), vectors(adapted))
+
+
+def test_a_bundled_name_is_that_model_even_beside_a_folder_of_that_name(
+    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings must not go with other weights."""
+    monkeypatch.chdir(tmp_path)
+    saved(pico("bidirectional/plain/mean", max_length=9), tmp_path / "pico")
+    assert read_settings("pico") is None
+    settings = read_settings("./pico")
+    assert settings is not None and settings.design == "bidirectional/plain/mean"
+    bundled = Embedder.from_pretrained("pico", device="cpu")
+    assert (bundled.design.name, bundled.max_length) == ("causal/eol/last", 512)
 
 
 def test_an_adapter_that_is_merged_is_saved_as_a_model(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:

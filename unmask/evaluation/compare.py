@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.design import ATTENTIONS, Attention, Design
@@ -81,7 +80,7 @@ class ComparisonPlan:
     @cached_property
     def saved(self) -> EmbedderSettings | None:
         """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
-        return read_settings(Path(self.source.model).expanduser())
+        return read_settings(self.source.model)
 
     def own_fit(self, design: Design) -> Fit | None:
         """The saved fit of a design, if the model is a saved embedder of this design."""

@@ -26,6 +26,7 @@ from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_te
 from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.adapter_config import sort_adapter_config
+from unmask.models.bundled import BUNDLED
 from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, pinned
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
@@ -148,10 +149,11 @@ class EmbedderSettings(BaseModel):
         )
 
 
-def read_settings(folder: Path) -> EmbedderSettings | None:
-    """The settings of a saved embedder, or None if the folder is not one. Raises UnmaskError for settings that are broken."""
+def read_settings(model: str) -> EmbedderSettings | None:
+    """The settings of a saved embedder, or None for a name of anything else. Raises UnmaskError for settings that are broken."""
+    folder = Path(model).expanduser()
     file = folder / SETTINGS
-    if not file.is_file():
+    if not model or model in BUNDLED or not file.is_file():  # a bundled model is loaded even if a folder here has its name
         return None
     try:
         settings = EmbedderSettings.model_validate_json(file.read_bytes())

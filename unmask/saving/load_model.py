@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.loaded_model import LoadedModel
@@ -36,7 +34,7 @@ def _completed(source: Source, attention: Attention | None) -> tuple[Source, Att
     """The source, the attention and the limit of tokens, with a saved embedder's values where none were given."""
     if attention is not None and attention not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
-    saved = read_settings(Path(source.model).expanduser())
+    saved = read_settings(source.model) or read_settings(source.adapter or "")
     if saved is not None:
         source = saved.completed(source)
         attention = attention or Design.parse(saved.design).attention

@@ -123,11 +123,10 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     Without designs, a saved embedder is served under the name of its folder, and any other model by its default design. options: of
     `Embedder.from_pretrained`. Raises UnmaskError.
     """
-    folder = Path(model).expanduser()
-    saved = read_settings(folder)
+    saved = read_settings(model)
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
     if saved and not designs:
-        wanted = {folder.resolve().name: next(iter(wanted.values()))}
+        wanted = {Path(model).expanduser().resolve().name: next(iter(wanted.values()))}
     for design in wanted.values():
         design.require_dense("A server")
     loaded = Embedder.from_pretrained(model, None if saved else next(iter(wanted.values())), **options)
