@@ -64,7 +64,6 @@ ELSEWHERE = {
     "mixture/running_mean": "mixture/test_mixture.py",
     "models/decoder": "models/test_loading.py",
     "models/digests": "models/test_identity.py",
-    "models/hub": "models/test_source.py",
     "models/pico": "models/test_bundled.py",
     "models/provenance": "saving/test_folder.py",
     "models/routing": "encoding/test_backbone.py",

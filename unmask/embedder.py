@@ -142,7 +142,7 @@ class Embedder:
         from unmask.saving.folder import read_settings
 
         source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
-        if saved := read_settings(str(model)) or read_settings(adapter or ""):
+        if saved := read_settings(str(model), revision) or read_settings(adapter or ""):
             loaded = saved.load(source, design)
             return cls.from_model(
                 loaded.decoder,

@@ -151,7 +151,7 @@ def _plan(
     from unmask.saving.folder import read_settings
 
     texts = _reference_texts(fit_on)
-    saved = read_settings(model)
+    saved = read_settings(model, options.revision)
     asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
     if fit_on is not None and not any(design.needs_fit for design in asked.values()):
         raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")

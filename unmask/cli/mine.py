@@ -76,7 +76,7 @@ def mine(
     more = read_sentences("corpus", DataSource(path=corpus), Path(), seed).examples if corpus else []
     embedder = Embedder.from_pretrained(
         model,
-        design or (None if read_settings(model) else DEFAULT_DESIGN),
+        design or (None if read_settings(model, options.revision) else DEFAULT_DESIGN),
         **asdict(options),
     )
     mined = run(embedder, data, how, [example.texts[0] for example in more])

@@ -80,7 +80,7 @@ class ComparisonPlan:
     @cached_property
     def saved(self) -> EmbedderSettings | None:
         """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
-        return read_settings(self.source.model)
+        return read_settings(self.source.model, self.source.revision)
 
     def own_fit(self, design: Design) -> Fit | None:
         """The saved fit of a design, if the model is a saved embedder of this design."""

@@ -89,6 +89,20 @@ def hub_file(name: str, file: str, revision: str | None) -> Path | None:
     return None
 
 
+def hub_folder(name: str, file: str, revision: str | None) -> Path | None:
+    """The files of a model on the hub that has this file, downloaded whole. None if it lacks the file, or if the hub does not give it."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = hub_file(name, file, revision)
+    except UnmaskError:
+        return None  # loading then gives the reason
+    if found is None:
+        return None
+    with no_long_wait():
+        return Path(snapshot_download(name, revision=found.parent.name))
+
+
 def hub_commit(name: str, revision: str | None) -> str:
     """The commit of a model or adapter on the hub. Raises UnmaskError if the hub does not have it, or does not answer."""
     for config in ("config.json", _ADAPTER):

@@ -26,7 +26,8 @@ from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_te
 from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.adapter_config import sort_adapter_config
-from unmask.models.bundled import BUNDLED
+from unmask.models.bundled import BUNDLED, HUB, is_path
+from unmask.models.hub import hub_folder
 from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, pinned
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
@@ -149,11 +150,13 @@ class EmbedderSettings(BaseModel):
         )
 
 
-def read_settings(model: str) -> EmbedderSettings | None:
-    """The settings of a saved embedder, or None for a name of anything else. Raises UnmaskError for settings that are broken."""
-    folder = Path(model).expanduser()
-    file = folder / SETTINGS
-    if not model or model in BUNDLED or not file.is_file():  # a bundled model is loaded even if a folder here has its name
+def read_settings(model: str, revision: str | None = None) -> EmbedderSettings | None:
+    """The settings of a saved embedder in a folder or on the hub, or None for a name of anything else.
+
+    Raises UnmaskError for settings that are broken.
+    """
+    folder = _saved_folder(model, revision)
+    if folder is None or not (file := folder / SETTINGS).is_file():
         return None
     try:
         settings = EmbedderSettings.model_validate_json(file.read_bytes())
@@ -162,6 +165,15 @@ def read_settings(model: str) -> EmbedderSettings | None:
         raise UnmaskError(f"'{file}' is not what this version of unmask wrote: {first_problem(error)}.") from error
     settings._folder = folder
     return settings
+
+
+def _saved_folder(model: str, revision: str | None) -> Path | None:
+    if not model or model in BUNDLED:  # a bundled model is loaded even if a folder here has its name
+        return None
+    folder = Path(model).expanduser()
+    if not model.startswith(HUB) and (folder.exists() or is_path(model)):
+        return folder
+    return hub_folder(model.removeprefix(HUB), SETTINGS, revision)
 
 
 def save(embedder: Saveable, folder: Path) -> None:

@@ -34,7 +34,7 @@ def _completed(source: Source, attention: Attention | None) -> tuple[Source, Att
     """The source, the attention and the limit of tokens, with a saved embedder's values where none were given."""
     if attention is not None and attention not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
-    saved = read_settings(source.model) or read_settings(source.adapter or "")
+    saved = read_settings(source.model, source.revision) or read_settings(source.adapter or "")
     if saved is not None:
         source = saved.completed(source)
         attention = attention or Design.parse(saved.design).attention

@@ -77,7 +77,7 @@ class Job:
         from unmask.saving.folder import read_settings
         from unmask.search.lexical import lexical_design
 
-        saved = read_settings(self.model)
+        saved = read_settings(self.model, self.revision)
         design = Design.parse(self.design or (saved.design if saved else DEFAULT_DESIGN))
         design.require_dense("An index")
         if self.lexical:

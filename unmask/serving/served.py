@@ -123,7 +123,7 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     Without designs, a saved embedder is served under the name of its folder, and any other model by its default design. options: of
     `Embedder.from_pretrained`. Raises UnmaskError.
     """
-    saved = read_settings(model)
+    saved = read_settings(model, options.get("revision"))
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
     if saved and not designs:
         wanted = {Path(model).expanduser().resolve().name: next(iter(wanted.values()))}

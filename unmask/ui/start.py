@@ -53,7 +53,7 @@ def load_page(model: str, inputs: Inputs, **options: Any) -> Page:
 
     Without designs, a saved embedder is shown as it was saved, and any other model by two common designs. Raises UnmaskError.
     """
-    saved, designs = read_settings(model), inputs.designs
+    saved, designs = read_settings(model, options.get("revision")), inputs.designs
     if not designs:
         designs = {saved.design: Design.parse(saved.design)} if saved else parse_designs(DEFAULT_DESIGNS)
     embedder = Embedder.from_pretrained(model, None if saved else next(iter(designs.values())), **options)
