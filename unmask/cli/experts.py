@@ -148,7 +148,7 @@ def _writer(source: Source, engine: str, writers: int, ray_address: str | None) 
 
 def expert(
     lessons: Annotated[
-        Path, typer.Argument(help="Rows with instruction, output and, if needed, input (jsonl, csv or parquet).")
+        Path, typer.Argument(help="File with columns instruction, output and, if needed, input (jsonl, csv or parquet).")
     ],
     model: Model,
     output: Annotated[

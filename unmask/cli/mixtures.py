@@ -45,7 +45,9 @@ RouterStart = Annotated[
 ]
 BalanceOver = Annotated[
     Over,
-    typer.Option(help="Balance the load over each training step, or over each forward pass, which may hold only one domain."),
+    typer.Option(
+        help="step: balance the load over a training step. pass: over a forward pass, which may hold only one domain."
+    ),
 ]
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 Output = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the result (json) and its figure (png, svg).")
 ]
-Pairs = Annotated[Path, typer.Argument(help="Rows of sentence1, sentence2 and, if there are gold scores, score.")]
-ScoredPairs = Annotated[Path, typer.Argument(help="Rows of sentence1, sentence2 and score (gold).")]
+Pairs = Annotated[Path, typer.Argument(help="File with columns sentence1, sentence2 and, if there are gold scores, score.")]
+ScoredPairs = Annotated[Path, typer.Argument(help="File with columns sentence1, sentence2 and score (gold).")]
 PairLimit = Annotated[int | None, typer.Option("--limit", min=1, help="Read only the first N pairs.")]
 TextsOrOurs = Annotated[
     Path | None, typer.Option(help="File of texts: txt, jsonl, csv, tsv or parquet. Default: sentences that come with unmask.")

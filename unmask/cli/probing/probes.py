@@ -90,7 +90,8 @@ def prefix(
     ],
     attention: AttentionChoice = None,
     triples: Annotated[
-        Path | None, typer.Option(help="Rows of prefix, query, same, different. Default: 48 rows that come with unmask.")
+        Path | None,
+        typer.Option(help="File with columns prefix, query, same, different. Default: 48 rows that come with unmask."),
     ] = None,
     layer: Layer = None,
     output: Annotated[
@@ -139,7 +140,8 @@ def prefix(
 def geometry(
     model: Model,
     pairs: Annotated[
-        Path, typer.Option(help="Rows of sentence1, sentence2 and score. Without score, all pairs count as paraphrases.")
+        Path,
+        typer.Option(help="File with columns sentence1, sentence2 and score. Without score, all pairs count as paraphrases."),
     ],
     design: Design = None,
     positive_from: Annotated[float, typer.Option(help="Pairs with this score or more count as paraphrases.")] = 4.0,
