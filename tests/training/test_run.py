@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from unmask.training.loop import load_trainable, save_trainable
 from unmask.training.recipe import read_sets
 from unmask.training.run import train
 from unmask.training.stages import STAGES
+from unmask.training.stages.stage import StageOptions
 from unmask.training.trainee import Trainee
 
 SHORT = {"steps": 2}
@@ -238,6 +239,15 @@ def test_steps_in_parts_are_whole_steps(model: Path, tmp_path: Path) -> None:
     assert losses(tmp_path / "2", "1-mntp") == pytest.approx(losses(tmp_path / "1", "1-mntp"), rel=1e-4)
     one, other = weights(tmp_path / "1"), weights(tmp_path / "2")
     assert all(torch.allclose(one[name], other[name], atol=2e-5) for name in one)
+
+
+@pytest.mark.parametrize("schedule", get_args(StageOptions.model_fields["schedule"].annotation))
+def test_every_schedule_warms_up(schedule: str, model: Path, tmp_path: Path) -> None:
+    run(recipe(model, "contrastive", contrastive={"lr": 3e-3, "warmup": 3, "schedule": schedule}), tmp_path)
+    log = json.loads((tmp_path / "stages/1-contrastive/log.json").read_text())
+    rates = [entry["learning_rate"] for entry in log if "loss" in entry]
+    assert rates[:4] == pytest.approx([0, 1e-3, 2e-3, 3e-3])
+    assert (rates[-1] == rates[3]) == (schedule == "constant")
 
 
 # ---- the result -------------------------------------------------------------------------------------------------------------------

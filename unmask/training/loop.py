@@ -276,7 +276,7 @@ def arguments(
         gradient_accumulation_steps=stage.accumulate,
         learning_rate=stage.lr,
         warmup_steps=stage.warmup,
-        lr_scheduler_type=stage.schedule,
+        lr_scheduler_type="constant_with_warmup" if stage.schedule == "constant" else stage.schedule,  # "constant" has none
         weight_decay=stage.weight_decay,
         max_grad_norm=stage.max_grad_norm,
         seed=seed,
