@@ -9,10 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from tests.training.running import recipe
+from tests.mixture.models import saved_experts
+from tests.training.running import recipe, run
 from tests.training.test_stages import mixture, next_token
 from unmask.designs.design import Design
+from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.mixture.mixture_folder import Mixture
+from unmask.models.loading import Source, load_language_model
 from unmask.training.recipe import Recipe
 from unmask.training.trainee import Trainee, predicts_tokens
 
@@ -54,6 +58,23 @@ def test_full_training_frees_the_decoder_and_not_a_head_of_its_own(model: Path) 
     untied.lm_head.weight = nn.Parameter(untied.lm_head.weight.clone())
     trainee.begin("mntp", 0)
     assert not untied.lm_head.weight.requires_grad
+
+
+def test_weights_that_a_result_would_not_hold_do_not_train(model: Path, tmp_path: Path) -> None:
+    run(recipe(model, "contrastive", merge=False, contrastive={"steps": 1}), tmp_path / "kept")
+    adapter, merged, experts = tmp_path / "kept" / "model", tmp_path / "merged", tmp_path / "experts"
+    Embedder.from_pretrained(adapter, merge=True).save_pretrained(merged)
+    base, _ = load_language_model(Source(str(model), dtype="float32"))
+    Mixture(base, saved_experts(tmp_path, base), source=Source(str(model))).save_pretrained(experts)
+    for train in ("lora", "full", ["q_proj"]):
+        with pytest.raises(UnmaskError, match="is an adapter beside its base model"):
+            loaded(recipe(adapter, "contrastive", train=train))
+        with pytest.raises(UnmaskError, match="is a mixture of LoRA experts"):
+            loaded(recipe(experts, "contrastive", train=train))
+        assert loaded(recipe(merged, "contrastive", train=train)).begin("contrastive", 0)
+    for folder in (adapter, experts):
+        assert loaded(recipe(folder, "contrastive", train="head", designs=[HEADED], **HEAD))
+    assert loaded(recipe(experts, "contrastive", train=["router"])).begin("contrastive", 0)
 
 
 def test_named_kinds_of_weight_train_alone(model: Path) -> None:

@@ -18,9 +18,19 @@ from unmask.errors import UnmaskError
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.decoder import body_of
 from unmask.models.loading import Source, load_language_model, pick_dtype
+from unmask.saving.folder import adapted, mixture_of
 from unmask.starter import reference_texts
 from unmask.training import processes
-from unmask.training.lora import Coverage, add_lora, coverage, free_kinds, require_asked, router_kinds, weight_kinds
+from unmask.training.lora import (
+    ROUTER,
+    Coverage,
+    add_lora,
+    coverage,
+    free_kinds,
+    require_asked,
+    router_kinds,
+    weight_kinds,
+)
 from unmask.training.recipe import Recipe
 from unmask.training.stages import STAGES
 
@@ -53,6 +63,7 @@ class Trainee:
         config: Any = body.config.get_text_config(decoder=True)
         head = _new_head(recipe, design, config.hidden_size, config.num_hidden_layers) if design.needs_head else None
         embedder = Embedder.from_model(body, tokenizer, design, source=source, max_length=recipe.max_length, head=head)
+        _require_kept(recipe, embedder)
         if isinstance(head, LayerAttention) and head.options.layer_matrix:
             _centre(head, embedder)
         return cls(recipe, embedder, language_model)
@@ -120,6 +131,23 @@ class Trainee:
         self.embedder.source = replace(base, model=str(Path(base.model).resolve()) if Path(base.model).is_dir() else base.model)
         self.embedder.instructions = instructions(self.recipe)
         self.embedder.save_pretrained(folder)
+
+
+def _require_kept(recipe: Recipe, embedder: Embedder) -> None:
+    """Raise UnmaskError if weights would train that the result does not hold, because it names the base below an adapter or experts."""
+    mixture = mixture_of(embedder)
+    if recipe.train == "head" or (mixture is None and not adapted(embedder)):
+        return
+    if mixture is None:
+        raise UnmaskError(
+            f"'{recipe.model}' is an adapter beside its base model, so other weights that train would be lost: save the two merged "
+            'first, by Embedder.from_pretrained(MODEL, merge=True).save_pretrained(FOLDER), or set train = "head".'
+        )
+    if recipe.train != (ROUTER,) or len(embedder.backbone.routers) > len(mixture.points):
+        raise UnmaskError(
+            f"'{recipe.model}' is a mixture of LoRA experts. Its folder keeps experts and base as they are, so what they learn would be "
+            'lost: set train = ["router"] (if the base has no routers of its own), or train = "head".'
+        )
 
 
 def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:
