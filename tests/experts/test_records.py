@@ -101,6 +101,15 @@ def test_a_base_that_was_retrained_is_noticed_by_all_who_use_its_experts(base: P
     )
 
 
+def test_the_same_experts_or_lessons_in_another_order_are_another_mixture(base: Path, experts: Path, tmp_path: Path) -> None:
+    mixed(tmp_path / "mixture", experts)
+    names, turned = list(DOMAINS), dict(reversed(DOMAINS.items()))
+    for order, lessons in ((names[::-1], DOMAINS), (names, turned)):
+        with pytest.raises(UnmaskError, match="holds a mixture with other experts, lessons, order or settings"):
+            ingredients = Ingredients(tuple(experts / name for name in order))
+            mix(ingredients, lessons, tmp_path / "mixture", Routing(), Source("", dtype="float32"), learning=SHORT)
+
+
 def test_a_base_that_was_moved_is_the_same_base(base: Path, experts: Path, tmp_path: Path) -> None:
     base.rename(tmp_path / "moved")
     with pytest.raises(UnmaskError, match="There is no folder"):

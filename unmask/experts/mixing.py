@@ -16,7 +16,7 @@ from unmask.experts.expert import LORA
 from unmask.experts.joint_training import fresh_mixture, write_experts
 from unmask.experts.lesson_training import Learning
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
-from unmask.experts.records import LessonsRecord, TrainingRecord, claim, finished, is_own, working_folder
+from unmask.experts.records import LessonsRecord, RunRecord, TrainingRecord, claim, finished, is_own, working_folder
 from unmask.experts.router import LEARNING, RouterOptions, train_router
 from unmask.io.files import atomic_folder, only_writer_of, remove_with_scratch
 from unmask.io.seals import check_seal, load_tensors, seal
@@ -55,6 +55,12 @@ class MixingRecord(TrainingRecord):
     shared: str | None = None
     start_from: str | None = None
     lora: LoraOptions | None = None
+
+    def is_same(self, before: RunRecord, folder: Path) -> bool:
+        """Whether an earlier run had the same, in the same order too: rows of the router and of each batch follow it."""
+        assert isinstance(before, MixingRecord)
+        ordered = [*self.experts, *self.domains] == [*before.experts, *before.domains]
+        return ordered and super().is_same(before, folder)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from unmask.io.seals import Damaged, check_seal
 from unmask.models.source import lasting_name
 
 STEPS: Final = "checkpoint-*"
-_OTHER = {"expert": "an expert of other lessons", "mixture": "a mixture of other experts, lessons"}
+_OTHER = {"expert": "an expert of other lessons", "mixture": "a mixture with other experts, lessons, order"}
 _NOT_SETTINGS = {"base", "base_weights", "losses", "versions"}
 
 
