@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -377,6 +378,15 @@ def test_an_early_end_of_a_file_is_no_user_who_gave_up(run: Run, monkeypatch: py
 
     monkeypatch.setattr(unmask.reporting.report_folder, "write_report", ended)
     assert run("report", "out").mistake == "unmask: A file ended too early, so it is damaged: No data left in file."
+
+
+@pytest.mark.parametrize("chosen", [None, "7"])
+def test_every_command_bounds_the_code_that_torch_keeps(chosen: str | None, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    given = dict.fromkeys(names, chosen) if chosen else {}
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in names} | given)
+    run("--version")
+    assert {os.environ[name] for name in names} == {chosen or "256"}
 
 
 def test_compare_leaves_what_others_made_alone(run: Run, model: Path, task: Path) -> None:

@@ -122,6 +122,13 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "critical")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    for name in (
+        "LRU_CACHE_CAPACITY",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+    ):  # of torch on a CPU, which reads them when it is imported
+        os.environ.setdefault(
+            name, "256"
+        )  # it keeps compiled code for each shape of a batch: gigabytes, if it may; 64 is too slow
     warnings.showwarning = lambda message, *_, **__: print(f"note: {visible(str(message))}", file=sys.stderr)
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)

@@ -45,8 +45,6 @@ def serve(
     options: ModelOptions,
 ) -> None:
     """Serve embeddings over HTTP with OpenAI's API (POST /v1/embeddings)."""
-    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):  # of torch on a CPU
-        os.environ.setdefault(name, "64")  # it keeps compiled code for each shape of a batch: hundreds of MB by default
     from unmask.serving.keys import read_keys, require_keys
     from unmask.serving.limits import Limits
     from unmask.serving.served import load_models
