@@ -30,7 +30,7 @@ from unmask.studies.routers import anchor as anchoring
 from unmask.studies.routers import builder as building
 from unmask.studies.routers.analysis import best_information, distinct_and_good, information, noise_of, rows_of
 from unmask.studies.routers.anchor import prototype_accuracy
-from unmask.studies.routers.cell import Cell, CellRecord
+from unmask.studies.routers.cell import Cell, CellRecord, Measuring
 from unmask.studies.routers.conclusion import conclusion
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
 from unmask.studies.routers.contest import Contest, decide, most_distinct
@@ -379,6 +379,19 @@ def test_cells_of_different_experts_are_refused_and_older_cells_accepted(whole: 
     done = CliRunner().invoke(app, command(tmp_path))
     assert isinstance(done.exception, UnmaskError) and "'far/math'" in str(done.exception)
     assert "'anchored' with seed 1" in str(done.exception) and "different experts" in str(done.exception)
+
+
+def test_a_cell_of_a_configuration_that_changed_is_not_used(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole / "cells", tmp_path / "cells")
+    measuring = Measuring(Source("pico"), tmp_path / "cells", (), 64, 32)
+    file = tmp_path / "cells" / "standard" / "1" / "cell.json"
+    record = CellRecord.read(file)
+    assert record is not None and record.configuration and measuring.known(STANDARD, 1) is not None
+    for digest, used in (("another", False), ("", True)):
+        record.model_copy(update={"configuration": digest}).write(file)
+        assert (measuring.known(STANDARD, 1) is not None) is used
+    base = CellRecord.read(next((tmp_path / "cells").glob("base-*/0/cell.json")))
+    assert base is not None and base.configuration == "", "the base has no configuration"
 
 
 def test_experts_of_other_domains_or_names_may_differ() -> None:

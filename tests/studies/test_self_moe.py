@@ -137,6 +137,12 @@ def standing(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "study"))
 
 
+def test_a_study_of_another_precision_is_refused(standing: Path) -> None:
+    """Rows of two precisions would mix in one table."""
+    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+        study(load_plan("smoke", [*LITTLE, ABLATIONS]), Source("pico", dtype="bfloat16"), Path(), standing, lambda *_: [])
+
+
 def file_of(folder: Path, name: str, number: int) -> str:
     """A file of a test of two choices, of so many items."""
     rows = [

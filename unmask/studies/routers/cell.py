@@ -39,7 +39,7 @@ from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.probing.routing.measures import measured_routing
 from unmask.probing.routing.recording import record_routing
 from unmask.starter import reference_texts
-from unmask.studies.routers.configurations import CONFIGURATIONS
+from unmask.studies.routers.configurations import CONFIGURATIONS, rests_on
 from unmask.studies.routers.lesson_sets import Lessons
 from unmask.studies.routers.recorded import responses
 from unmask.studies.routers.same_experts import experts_of
@@ -63,10 +63,12 @@ class CellRecord(Record):
 
     likelihood: nats per token of each held-out response, by domain. routing: measures of the recorded routing of all tokens. strength:
     mean sum of gates. scores: by design, the main score of each task (0 to 1). mixture: what was measured, so that a cell of another
-    mixture is measured again. experts: hashes of their weights (`experts_of`); empty in cells of earlier versions.
+    mixture is measured again. configuration: its digest, so that a cell is measured again when the configuration changes. experts: hashes
+    of their weights (`experts_of`). Both are empty in cells of earlier versions.
     """
 
     mixture: str
+    configuration: str = ""
     experts: dict[str, str] = Field(default_factory=dict)
     likelihood: dict[str, tuple[float, ...]]
     routing: dict[str, Any] = Field(default_factory=dict)
@@ -114,10 +116,13 @@ class Measuring:
         return self._measured(name, seed, mixture, held_out)
 
     def known(self, name: str, seed: int, mixture: str | None = None) -> Cell | None:
-        """A cell that was measured before, of this mixture or of any; None if there is none, or if it is damaged."""
+        """A cell that was measured before, of this mixture or of any. None if there is none, or if it is damaged.
+
+        None also if the configuration has changed since.
+        """
         folder = self._folder(name, seed)
         record = CellRecord.read(folder / CELL)
-        if record is None or mixture not in (None, record.mixture):
+        if record is None or mixture not in (None, record.mixture) or record.configuration not in ("", _digest(name)):
             return None
         counts = _read_counts(folder)
         return None if counts is None else _cell(record, counts, fresh=False)
@@ -132,7 +137,7 @@ class Measuring:
         say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
         record, counts = self._measure(name, seed, mixture, held_out, content)
         if mixture is not None:
-            record = record.model_copy(update={"experts": experts_of(name, mixture)})
+            record = record.model_copy(update={"configuration": _digest(name), "experts": experts_of(name, mixture)})
         folder = self._folder(name, seed)
         save_arrays(folder / COUNTS, {"counts": counts}, compressed=True)
         record.write(folder / CELL)
@@ -202,6 +207,11 @@ class _Routing:
 def _cell(record: CellRecord, counts: NDArray[Any], fresh: bool) -> Cell:
     shares = counts / np.maximum(counts.sum(axis=2, keepdims=True), 1) if record.routing else None
     return Cell(record.likelihood, record.routing, record.scores, shares, record.strength, fresh, record.experts)
+
+
+def _digest(name: str) -> str:
+    """The digest of a configuration; none for the base model."""
+    return rests_on([name])[f"configuration {name}"] if name in CONFIGURATIONS else ""
 
 
 def _read_counts(folder: Path) -> NDArray[Any] | None:

@@ -40,6 +40,7 @@ class StudyRecord(RunRecord):
 
     base: str = Field(alias="model")
     plan: dict[str, Any]
+    dtype: str
     learned: dict[str, LessonsRecord]
     held_out: dict[str, LessonsRecord]
 
@@ -142,6 +143,7 @@ def study(
         record = StudyRecord(
             model=lasting_name(source.model),
             base_weights=identity_of(source).revision,
+            dtype=source.dtype,
             plan=plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", "claims", *_MORE}),
             learned={name: LessonsRecord.of(lessons) for name, lessons in data.learned.items()},
             held_out={name: LessonsRecord.of(lessons) for name, lessons in data.held_out.items()},
