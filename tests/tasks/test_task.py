@@ -580,6 +580,9 @@ def test_names_below_a_folder_are_paths_in_it_and_other_specs_stay(tmp_path: Pat
     assert specs_below(tmp_path, [below]) == [below], "an absolute path"
     with pytest.raises(UnmaskError, match=r"Unknown starter task 'stss'\. Did you mean 'sts'\?"):
         specs_below(tmp_path, ["starter:stss"])
+    for lost in ("sickr", "sickr#200"):
+        with pytest.raises(UnmaskError, match=r"There is no folder '.*sickr', and mteb has no task or task set 'sickr'\."):
+            specs_below(tmp_path, [lost])
 
 
 def test_all_specs_of_one_set_of_items_have_one_file(tmp_path: Path) -> None:

@@ -125,15 +125,29 @@ def recognised_kind(folder: TaskFolder) -> TaskKind:
 def specs_below(root: Path, names: Sequence[str]) -> list[str]:
     """The specs of tasks that a recipe or a plan names: a path below `root`, or any other spec, with starter tasks as paths.
 
-    Raises UnmaskError for an unknown starter task.
+    Raises UnmaskError for an unknown starter task, and for a name that is neither a folder of `root` nor known to mteb.
     """
     return [spec for name in names for spec in (starter_specs(name) or [_below(root, name)])]
 
 
 def _below(root: Path, name: str) -> str:
     path = _parsed(name)[0]
-    below = (root / path).exists() or ("/" in path and not Path(path).expanduser().exists())
-    return str(root / name) if below else name
+    if (root / path).exists():
+        return str(root / name)
+    if Path(path).expanduser().exists():
+        return name
+    if "/" in path:
+        return str(root / name)
+    if not _is_public(path):
+        raise UnmaskError(f"There is no folder '{root / path}', and mteb has no task or task set '{path}'.")
+    return name
+
+
+def _is_public(name: str) -> bool:
+    from unmask.tasks.benchmarks import find_set
+    from unmask.tasks.mteb import catalogue
+
+    return find_set(name) is not None or catalogue.short(name) in catalogue.task_names()
 
 
 def starter_specs(spec: str) -> list[str]:
