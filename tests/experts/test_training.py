@@ -142,5 +142,5 @@ def test_a_mixture_from_the_command_line(base: Path, tmp_path: Path, monkeypatch
     with pytest.raises(UnmaskError, match="'merged' exists"):
         CliRunner().invoke(app, merging, catch_exceptions=False)
     assert Embedder.from_pretrained("mixture", design="causal/plain/mean/routing").encode(["x", "y z"]).shape == (2, 12)
-    with pytest.raises(UnmaskError, match="of other experts, lessons or settings"):
+    with pytest.raises(UnmaskError, match="with other experts, lessons, order or settings"):
         CliRunner().invoke(app, [*mixing, "-o", "mixture", "--top-k", "2", *small], catch_exceptions=False)
