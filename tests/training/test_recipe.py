@@ -220,6 +220,7 @@ def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: 
         (["train=lorra"], "train: Input should be 'lora', 'full' or 'head', or Input should be a valid tuple."),
         (["train=[]"], "train: Input should be 'lora', 'full' or 'head', or Tuple should have at least 1 item"),
         (["model.x=1"], "model: Input should be a valid string."),
+        (["dtype=float16"], "dtype: Input should be 'auto', 'bfloat16' or 'float32'."),
         (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, label, anchor, positive"),
     ],
 )

@@ -68,7 +68,7 @@ class Recipe(Table):
     model: str
     designs: tuple[str, ...] = Field(min_length=1)
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(default=(0,), min_length=1)
-    dtype: str = "auto"
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"  # float16 would lose small gradients
     train: Literal["lora", "full", "head"] | Annotated[tuple[str, ...], Field(min_length=1)] = "lora"
     merge: bool = True
     shard: bool = False
