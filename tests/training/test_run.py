@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.messages import heard
 from tests.training.running import ROOT, TEXTS, At, encode, losses, recipe, run, same, weights
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
@@ -248,6 +249,13 @@ def test_every_schedule_warms_up(schedule: str, model: Path, tmp_path: Path) -> 
     rates = [entry["learning_rate"] for entry in log if "loss" in entry]
     assert rates[:4] == pytest.approx([0, 1e-3, 2e-3, 3e-3])
     assert (rates[-1] == rates[3]) == (schedule == "constant")
+
+
+@pytest.mark.parametrize(("warmup", "told"), [(2, True), (1, False)])
+def test_a_warm_up_that_does_not_end_is_told(warmup: int, told: bool, model: Path, tmp_path: Path) -> None:
+    with heard() as said:
+        run(recipe(model, "contrastive", contrastive={"steps": 2, "warmup": warmup}), tmp_path)
+    assert any("the warm-up of 2 steps does not end within 2" in message for message in said) is told
 
 
 # ---- the result -------------------------------------------------------------------------------------------------------------------
