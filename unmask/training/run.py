@@ -362,9 +362,8 @@ def run_stage(
         return covered
     listener.covered(name, covered)
     if stage.warmup >= stage.steps:
-        say(
-            f"  {name}: the warm-up of {stage.warmup} steps does not end within {stage.steps}, so the learning rate stays below {stage.lr:g}"
-        )
+        short = f"the warm-up of {stage.warmup} steps does not end within {stage.steps}"
+        say(f"  {name}: {short}, so the learning rate stays below {stage.lr:g}")
     if trainee.recipe.shard:
         # a head that predicts tokens may share its weights with the embeddings, so both belong to one root
         shard(trainee.backbone, ready.module if ready.module is trainee.language_model else trainee.backbone.model)
