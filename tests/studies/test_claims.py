@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +38,7 @@ def measured(difference: float, noise: float = 0.1, tasks: int = 12) -> PairedTe
     return wilcoxon(values, np.zeros(tasks))
 
 
-def claim(name: str = "a-beats-b", than: tuple[str, ...] = ("b",), **more: object) -> Claim:
+def claim(name: str = "a-beats-b", than: tuple[str, ...] = ("b",), **more: Any) -> Claim:
     return Claim.model_validate({"id": name, "where": "table 1", "says": "a is better", "better": "a", "than": than, **more})
 
 

@@ -561,7 +561,7 @@ def test_a_starter_task_has_a_name_everywhere() -> None:
     (task,), (sample,) = resolve_tasks(["starter:sts"]), resolve_tasks(["starter:sts#9"])
     assert task.name == "starter-sts"
     assert sample.name == "starter-sts#9"
-    assert sample.size == 9
+    assert isinstance(sample, LocalTask) and sample.size == 9
     with pytest.raises(UnmaskError, match=r"Unknown starter task 'stss'\. Did you mean 'sts'\?"):
         resolve_tasks(["starter:stss"])
 
