@@ -145,7 +145,8 @@ def test_all_tests_of_a_study_are_one_family() -> None:
 def test_claims_with_a_margin_are_corrected_as_one_family(form: str) -> None:
     """Twenty true differences lie exactly at the margin, far from 0. In one study of twenty, one claim may be decided and not more."""
     random = np.random.default_rng(0)
-    claims = [claim(f"claim {place}", **{form: 6.0}) for place in range(20)]
+    margin: dict[str, Any] = {form: 6.0}
+    claims = [claim(f"claim {place}", **margin) for place in range(20)]
 
     def decided() -> bool:
         seen = random.normal(-6, 1, 20)
@@ -159,8 +160,9 @@ def test_claims_with_a_margin_are_corrected_as_one_family(form: str) -> None:
 
 def test_the_p_of_a_claim_with_a_margin_is_about_the_margin() -> None:
     test = t_of_sources(-2.0, [(0.25, 10**6)], 100, "items")
-    for form, margin, verdict_of_it in (("costs", 3.0, "confirmed"), ("within", 3.0, "confirmed"), ("within", 1.0, "refuted")):
-        [found] = findings([claim(**{form: margin})], {("a-beats-b", "b"): test})
+    margins: dict[str, Any]
+    for margins, verdict_of_it in (({"costs": 3.0}, "confirmed"), ({"within": 3.0}, "confirmed"), ({"within": 1.0}, "refuted")):
+        [found] = findings([claim(**margins)], {("a-beats-b", "b"): test})
         assert found.tests[0].p == pytest.approx(2 * norm.sf(2.0), rel=0.02), "two standard errors from the margin, four from 0"
         assert found.verdict == verdict_of_it
     [open_one] = findings([claim(costs=2.1)], {("a-beats-b", "b"): test})
