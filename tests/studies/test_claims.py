@@ -160,8 +160,8 @@ def test_claims_with_a_margin_are_corrected_as_one_family(form: str) -> None:
 
 def test_the_p_of_a_claim_with_a_margin_is_about_the_margin() -> None:
     test = t_of_sources(-2.0, [(0.25, 10**6)], 100, "items")
-    margins: dict[str, Any]
-    for margins, verdict_of_it in (({"costs": 3.0}, "confirmed"), ({"within": 3.0}, "confirmed"), ({"within": 1.0}, "refuted")):
+    for form, margin, verdict_of_it in (("costs", 3.0, "confirmed"), ("within", 3.0, "confirmed"), ("within", 1.0, "refuted")):
+        margins: dict[str, Any] = {form: margin}
         [found] = findings([claim(**margins)], {("a-beats-b", "b"): test})
         assert found.tests[0].p == pytest.approx(2 * norm.sf(2.0), rel=0.02), "two standard errors from the margin, four from 0"
         assert found.verdict == verdict_of_it
