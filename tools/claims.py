@@ -202,9 +202,10 @@ def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: s
     """The claims on which a further result says something else than the first result of its study."""
     verdicts = {one.claim.id: one.verdict for one in first}
     others = [one for one in found if verdicts.get(one.claim.id) != one.verdict]
+    if not others:
+        return f"All verdicts are those of {model}.\n"
     lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
-    same = "All verdicts are those of" if not lines else "The verdicts are those of"
-    return "\n".join([f"{same} {model}{', but for these:' if lines else '.'}", *lines]) + "\n"
+    return "\n".join([f"The verdicts are those of {model}, but for these:", *lines]) + "\n"
 
 
 def _where(claim: Claim) -> str:

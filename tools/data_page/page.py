@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tools.data_page.facts import FACTS, WORDS, Facts, find_facts, kept_facts
 from tools.data_page.needs import PAGE, folder_of, needed_by, needs
+from tools.results.cells import markdown
 
 GROUPS: Final = {
     "tasks": "Tasks",
@@ -67,9 +68,8 @@ column. `branch` and `grown` read texts of your own. [`benchmarks.grow`](trainin
 and `nq`, which are not described here. Most benchmarks (`python -m benchmarks.NAME`) read `stsb` or `scifact`. With `--smoke` they
 need nothing.
 """
-LEGEND: Final = """
-In the tables below, a number after a file is its number of rows, and `[]` marks a column of lists. Licences are as the sources state
-them. All sets were written anew as JSON lines; "changes" says what else was done.
+LEGEND: Final = """In the tables below, a number after a file is its number of rows, and `[]` marks a column of lists. Licences are
+as the sources state them. All sets were written anew as JSON lines; "changes" says what else was done.
 """
 
 
@@ -83,7 +83,7 @@ def needs_table() -> Iterator[str]:
     alike: dict[tuple[str, ...], list[str]] = {}
     for command, both in needs().items():
         alike.setdefault(tuple(_folders(paths) or "-" for paths in both), []).append(f"`{command}`")
-    yield from _table(["command", "trains on", "is tested on"], ([", ".join(alike[cells]), *cells] for cells in alike))
+    yield markdown(["command", "trains on", "is tested on"], [[", ".join(alike[cells]), *cells] for cells in alike])
 
 
 def _folders(paths: Sequence[str]) -> str:
@@ -94,12 +94,9 @@ def _folders(paths: Sequence[str]) -> str:
 
 def _sets(facts: Mapping[str, Facts]) -> Iterator[str]:
     for group, title in GROUPS.items():
-        yield f"## {title}\n"
-        yield from _table(
-            ["folder", "files and columns", "source", "licence", "changes", "needed by"],
-            (_row(name, words, facts[name]) for name, words in WORDS[group].items()),
-        )
-        yield ""
+        columns = ["folder", "files and columns", "source", "licence", "changes", "needed by"]
+        rows = [_row(name, words, facts[name]) for name, words in WORDS[group].items()]
+        yield f"## {title}\n\n{markdown(columns, rows)}"
 
 
 def _row(name: str, words: Mapping[str, str], facts: Facts) -> list[str]:
@@ -115,12 +112,6 @@ def _row(name: str, words: Mapping[str, str], facts: Facts) -> list[str]:
         "; ".join(changes) or "none",
         needed_by(name),
     ]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * len(head)
-    yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
 
 
 def main(given: Sequence[str]) -> None:

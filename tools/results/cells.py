@@ -16,7 +16,7 @@ def command(kept: Kept) -> str:
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table without a title."""
-    return Sheet("", tuple(columns), tuple(tuple(row) for row in rows)).markdown().partition("\n")[2]
+    return Sheet("", tuple(columns), tuple(tuple(row) for row in rows)).body()
 
 
 def interval(bounds: Sequence[float]) -> str:

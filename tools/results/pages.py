@@ -37,8 +37,7 @@ SHOWN: Final[Mapping[str, Callable[[Kept], str]]] = {
     "prompt": choices.prompt,
     "benchmark": benchmark,
 }
-_TABLE: Final = re.compile(r"(<!-- table: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_SECTION: Final = re.compile(r"(<!-- section: (\S+) ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK: Final = re.compile(r"(<!-- (table|section): (\S+) ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NOT_TYPED: Final = re.compile(r"```.*?^```|`[^`\n]+`|\]\([^)]*\)|^#.*?$", re.DOTALL | re.MULTILINE)
 """Commands, code, targets of links, and headings."""
 _VERSION: Final = re.compile(r"\d+(?:\.\d+){2,}|\b(?:Python|arXiv|Apache)[ -]\d+\.\d+")
@@ -48,8 +47,12 @@ _NUMBER: Final = re.compile(r"^\|.*\d.*$|\d+\.\d+|\d+(?:[ ,]\d{3})+\b|\d+ ?(?:%|
 
 def page(text: str, root: Path = ROOT) -> str:
     """A page with its tables and sections written again."""
-    text = _TABLE.sub(lambda found: found[1] + SHOWN[found[3]](_read(root / "docs" / found[2])) + found[4], text)
-    return _SECTION.sub(lambda found: found[1] + _section(root / "docs" / found[2], found[3]) + found[4], text)
+    return _BLOCK.sub(lambda found: found[1] + _content(root, *found.group(2, 3, 4)) + found[5], text)
+
+
+def _content(root: Path, kind: str, name: str, part: str) -> str:
+    file = root / "docs" / name
+    return SHOWN[part](_read(file)) if kind == "table" else _section(file, part)
 
 
 def _section(report: Path, heading: str) -> str:
@@ -70,12 +73,13 @@ def _read(file: Path) -> Kept:
 def shown(root: Path = ROOT) -> Iterator[Path]:
     """The files of kept results that the pages show."""
     for name in PAGES:
-        yield from (root / "docs" / found[2] for found in _TABLE.finditer((root / name).read_text(encoding="utf-8")))
+        blocks = _BLOCK.finditer((root / name).read_text(encoding="utf-8"))
+        yield from (root / "docs" / found[3] for found in blocks if found[2] == "table")
 
 
 def typed_numbers(text: str) -> list[str]:
     """What looks like a measured number and does not come from a kept result. Commands, code and versions may hold numbers."""
-    prose = _VERSION.sub("", _NOT_TYPED.sub("", _SECTION.sub("", _TABLE.sub("", text))))
+    prose = _VERSION.sub("", _NOT_TYPED.sub("", _BLOCK.sub("", text)))
     return [found[0] for found in _NUMBER.finditer(prose)]
 
 

@@ -7,7 +7,7 @@ answers. If it does not, only files that were downloaded before are used.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
@@ -89,8 +89,11 @@ def hub_file(name: str, file: str, revision: str | None) -> Path | None:
     return None
 
 
-def hub_folder(name: str, file: str, revision: str | None) -> Path | None:
-    """The files of a model on the hub that has this file, downloaded whole. None if it lacks the file, or if the hub does not give it."""
+def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[str] | None = None) -> Path | None:
+    """The downloaded files of a model on the hub that has this file. None if it lacks the file, or if the hub does not give it.
+
+    patterns: download only files of these names.
+    """
     from huggingface_hub import snapshot_download
 
     try:
@@ -100,7 +103,9 @@ def hub_folder(name: str, file: str, revision: str | None) -> Path | None:
     if found is None:
         return None
     with no_long_wait():
-        return Path(snapshot_download(name, revision=found.parent.name))
+        return Path(
+            snapshot_download(name, revision=found.parent.name, allow_patterns=None if patterns is None else list(patterns))
+        )
 
 
 def hub_commit(name: str, revision: str | None) -> str:

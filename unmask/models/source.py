@@ -14,12 +14,13 @@ from typing import Any
 
 from unmask.errors import UnmaskError
 from unmask.models.bundled import BUNDLED, HUB, is_path, resolve
-from unmask.models.hub import hub_file, no_long_wait
+from unmask.models.hub import hub_file, hub_folder
 
 TRUSTED = "UNMASK_TRUST_CODE_OF"
 """Environment variable: more repositories and folders whose code may run with `--trust-remote-code`, separated by commas."""
 
 _ADAPTER, _MIXTURE, _EMBEDDER = "adapter_config.json", "mixture.json", "unmask.json"
+_ADAPTER_FILES = ("adapter_*",)
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ def is_adapter(folder: Path) -> bool:
 def place_of(source: Source) -> str:
     """The local folder of a model, or its hub id. An adapter on the hub is downloaded. Raises UnmaskError."""
     path = resolve(source.model)
-    return path if Path(path).is_dir() else str(_hub_adapter(path, source.revision) or path)
+    if Path(path).is_dir():
+        return path
+    return str(hub_folder(path, _ADAPTER, source.revision, _ADAPTER_FILES) or path)
 
 
 def adapter_folder(name: str) -> str:
@@ -63,23 +66,10 @@ def adapter_folder(name: str) -> str:
     path = resolve(name)
     if Path(path).is_dir():
         return path
-    folder = _hub_adapter(path, None)
+    folder = hub_folder(path, _ADAPTER, None, _ADAPTER_FILES)
     if folder is None:
         raise UnmaskError(f"The adapter '{name}' could not be loaded: Can't find '{_ADAPTER}' there.")
     return str(folder)
-
-
-def _hub_adapter(name: str, revision: str | None) -> Path | None:
-    """The downloaded files of an adapter on the hub. None for anything else; loading then gives the reason."""
-    from huggingface_hub import snapshot_download
-
-    try:
-        if hub_file(name, _ADAPTER, revision) is None:
-            return None
-    except UnmaskError:
-        return None
-    with no_long_wait():
-        return Path(snapshot_download(name, revision=revision, allow_patterns=["adapter_*"]))
 
 
 def has_adapter(source: Source) -> bool:

@@ -20,14 +20,17 @@ class Sheet:
     note: str = ""
 
     def markdown(self) -> str:
-        """The table as Markdown, with numbers aligned to the right."""
+        """The table as Markdown below its title."""
+        return f"## {self.title}\n{self.body()}" + (f"\n{self.note}\n" if self.note else "")
+
+    def body(self) -> str:
+        """The table alone as Markdown, with numbers aligned to the right."""
         lines = [
             self.columns,
             tuple("--:" if self._holds_numbers(place) else "---" for place in range(len(self.columns))),
             *self.rows,
         ]
-        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"## {self.title}\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
+        return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
     def rich(self) -> Table:
         """The table for a terminal."""

@@ -72,11 +72,18 @@ def find_set(name: str) -> TaskSet | None:
     return TaskSet(benchmark, stated.source if stated else described_benchmark(benchmark), tuple(tasks), refused)
 
 
+def known_names() -> dict[str, str]:
+    """The tasks of mteb and all task sets, by short name."""
+    from unmask.tasks.mteb.catalogue import benchmark_names, task_names
+
+    return task_names() | benchmark_names() | {stated: stated for stated, entry in stated_sets().items() if entry.tasks}
+
+
 def unknown_task(name: str) -> UnmaskError:
     """Error for a name that is neither a task nor a task set, with the nearest of both."""
-    from unmask.tasks.mteb.catalogue import benchmark_names, short, task_names
+    from unmask.tasks.mteb.catalogue import short
 
-    known = task_names() | benchmark_names() | {stated: stated for stated, entry in stated_sets().items() if entry.tasks}
+    known = known_names()
     nearest = dict.fromkeys(known[entry] for entry in get_close_matches(short(name), known, n=3, cutoff=0.6))
     hint = f" Did you mean {_either([repr(entry) for entry in nearest])}?" if nearest else ""
     return UnmaskError(

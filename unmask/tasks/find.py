@@ -138,16 +138,12 @@ def _below(root: Path, name: str) -> str:
         return name
     if "/" in path:
         return str(root / name)
-    if not _is_public(path):
+    from unmask.tasks.benchmarks import known_names
+    from unmask.tasks.mteb.catalogue import short
+
+    if short(path) not in known_names():
         raise UnmaskError(f"There is no folder '{root / path}', and mteb has no task or task set '{path}'.")
     return name
-
-
-def _is_public(name: str) -> bool:
-    from unmask.tasks.benchmarks import find_set
-    from unmask.tasks.mteb import catalogue
-
-    return find_set(name) is not None or catalogue.short(name) in catalogue.task_names()
 
 
 def starter_specs(spec: str) -> list[str]:

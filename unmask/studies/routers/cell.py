@@ -39,7 +39,7 @@ from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.probing.routing.measures import measured_routing
 from unmask.probing.routing.recording import record_routing
 from unmask.starter import reference_texts
-from unmask.studies.routers.configurations import CONFIGURATIONS, rests_on
+from unmask.studies.routers.configurations import CONFIGURATIONS, digest
 from unmask.studies.routers.lesson_sets import Lessons
 from unmask.studies.routers.recorded import responses
 from unmask.studies.routers.same_experts import experts_of
@@ -122,10 +122,14 @@ class Measuring:
         """
         folder = self._folder(name, seed)
         record = CellRecord.read(folder / CELL)
-        if record is None or mixture not in (None, record.mixture) or record.configuration not in ("", _digest(name)):
+        if record is None or mixture not in (None, record.mixture) or not self._is_current(name, record):
             return None
         counts = _read_counts(folder)
         return None if counts is None else _cell(record, counts, fresh=False)
+
+    def _is_current(self, name: str, record: CellRecord) -> bool:
+        """Whether the configuration is still the measured one. The base model has none, and older records do not say it."""
+        return not record.configuration or record.configuration == digest(name)
 
     def _folder(self, name: str, seed: int) -> Path:
         return inside(inside(self.folder, name.replace(" ", "-")), str(seed))
@@ -137,7 +141,7 @@ class Measuring:
         say(f"{self.source.model}: measuring {name}" + ("" if mixture is None else f", seed {seed}"))
         record, counts = self._measure(name, seed, mixture, held_out, content)
         if mixture is not None:
-            record = record.model_copy(update={"configuration": _digest(name), "experts": experts_of(name, mixture)})
+            record = record.model_copy(update={"configuration": digest(name), "experts": experts_of(name, mixture)})
         folder = self._folder(name, seed)
         save_arrays(folder / COUNTS, {"counts": counts}, compressed=True)
         record.write(folder / CELL)
@@ -207,11 +211,6 @@ class _Routing:
 def _cell(record: CellRecord, counts: NDArray[Any], fresh: bool) -> Cell:
     shares = counts / np.maximum(counts.sum(axis=2, keepdims=True), 1) if record.routing else None
     return Cell(record.likelihood, record.routing, record.scores, shares, record.strength, fresh, record.experts)
-
-
-def _digest(name: str) -> str:
-    """The digest of a configuration; none for the base model."""
-    return rests_on([name])[f"configuration {name}"] if name in CONFIGURATIONS else ""
 
 
 def _read_counts(folder: Path) -> NDArray[Any] | None:

@@ -113,6 +113,11 @@ def reference_of(name: str) -> str:
     return _OTHER_REFERENCES.get(name, STANDARD)
 
 
+def digest(name: str) -> str:
+    """The digest of a configuration: of how it is built and used, not of the words about it."""
+    return digest_of({**vars(CONFIGURATIONS[name]), "factor": "", "about": ""})
+
+
 def rests_on(names: Iterable[str]) -> dict[str, str]:
-    """Digests of configurations, by name: of how they are built and used, not of the words about them."""
-    return {f"configuration {name}": digest_of({**vars(CONFIGURATIONS[name]), "factor": "", "about": ""}) for name in names}
+    """Digests of configurations, by name."""
+    return {f"configuration {name}": digest(name) for name in names}

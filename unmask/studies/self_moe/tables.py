@@ -106,8 +106,9 @@ def _written(findings: Findings) -> Sheet:
         rows.append((row.model, *nats, f"{row.average:.3f}", _difference(row, BASE), reached))
     note = (
         "Nats per response token on held-out human lessons; lower is better. Experts learn equally many lessons for equally many steps. "
-        "Last column: what the written lessons gain over the base, as a share of what human lessons gain, with its 95 % interval (paired "
-        "bootstrap over lessons); of an expert, on its own domain. It is empty if human lessons gain nothing for certain."
+        "Written and human lessons both gain over the base. The last column divides the first gain by the second, with its 95 % interval "
+        "(paired bootstrap over lessons). For an expert, this is measured on its own domain. The cell is empty if human lessons gain "
+        "nothing for certain."
     )
     header = ("", *findings.main[BASE], "average", "minus base", "share of the human gain")
     return Sheet("Written lessons", header, tuple(rows), note)
