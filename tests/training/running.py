@@ -18,7 +18,9 @@ from transformers import TrainerCallback
 
 from unmask.embedder import Embedder
 from unmask.training.recipe import Recipe
-from unmask.training.run import Listener, Run, Score, train
+from unmask.training.run import train
+from unmask.training.run_folder import Run
+from unmask.training.stage_run import Listener, Score
 
 STEPS = 6
 STAGES: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from tests.training.running import ROOT, At, die, killed, recipe, run, same, wei
 from unmask.errors import UnmaskError
 from unmask.io.seals import seal
 from unmask.training.loop import COMPLETE, WEIGHTS, checkpoints, last_checkpoint, resumable
-from unmask.training.records import DATA, RECIPE, RUN
-from unmask.training.run import DONE, train
+from unmask.training.records import DATA, DONE, RECIPE, RUN
+from unmask.training.run import train
 
 
 def flip(file: Path) -> None:

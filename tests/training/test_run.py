@@ -333,6 +333,12 @@ def test_every_design_and_seed_has_its_folder(model: Path, tmp_path: Path) -> No
     assert len({tuple(encode(one.folder)[0]) for one in found}) == 4
 
 
+def test_two_designs_do_not_share_a_folder(model: Path, tmp_path: Path) -> None:
+    designs = ['causal/"{text} is a/b"/last', 'causal/"{text} is a-b"/last']
+    with pytest.raises(UnmaskError, match="would share a folder"):
+        train(recipe(model, "contrastive", contrastive=SHORT, designs=designs), tmp_path / "run", ROOT)
+
+
 def test_what_trains_is_read_back_only_where_it_belongs(model: Path, tmp_path: Path) -> None:
     made = recipe(model, "contrastive")
     trainee = Trainee.load(made, Design.parse("causal/plain/mean"), 0)

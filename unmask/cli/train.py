@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from unmask.training.lora import Coverage
     from unmask.training.recipe import Recipe
-    from unmask.training.run import Run
+    from unmask.training.run_folder import Run
 
 Name = Annotated[str, typer.Argument(help="A shipped recipe (see `unmask recipes list`) or a TOML file.")]
 Scale = Annotated[
@@ -64,7 +64,7 @@ def train(
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
     from unmask.training.recipe_run import run_recipe
-    from unmask.training.run import Listener
+    from unmask.training.stage_run import Listener
 
     with showing() as callbacks:
         done = run_recipe(recipe, output, root, Listener(_covered, callbacks), keep_leaks=keep_leaks)

@@ -11,7 +11,7 @@ from unmask.evaluation.training_gain import TrainingGain
 from unmask.io.files import atomic
 from unmask.training.recipe import Recipe
 from unmask.training.records import RUN, ModelRecord, RunRecord, StageData
-from unmask.training.run import Run
+from unmask.training.run_folder import Run
 
 _ROWS = 12  # of a curve
 

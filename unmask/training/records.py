@@ -15,6 +15,7 @@ DATA: Final = "data.json"
 RUN: Final = "run.json"
 RECIPE: Final = "recipe.json"
 BASE: Final = "base.json"
+DONE: Final = "done.safetensors"  # what a stage trained; where it lies, the stage is done
 COMPARED: Final = "compared"  # a folder of results
 
 

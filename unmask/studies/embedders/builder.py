@@ -18,7 +18,7 @@ from unmask.models.upcycling import UpcycleOptions, upcycle
 from unmask.studies.embedders.plan import BASE, EmbeddersPlan, Making
 from unmask.tasks.task import Task
 from unmask.training.recipe_run import run_recipe
-from unmask.training.run import Listener
+from unmask.training.stage_run import Listener
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,95 @@
+"""A run that goes on: its tasks, its rows, its base model and its teacher have to be those with which it began."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+from unmask.errors import UnmaskError
+from unmask.io.files import remove
+from unmask.models.identity import identity_of
+from unmask.models.source import Source, lasting_name
+from unmask.training import processes
+from unmask.training.recipe import Recipe
+from unmask.training.records import BASE, DATA, BaseRecord, DataRecord, ModelRecord, StageData
+from unmask.training.run_folder import digest, is_begun
+from unmask.training.stage_run import is_finished, stage_folder
+from unmask.training.stages import STAGES
+
+
+def require_same_tasks(folder: Path, tasks: Iterable[str]) -> None:
+    """Raise UnmaskError if the run began with other held-out tasks."""
+    record = DataRecord.read(folder / DATA) if is_begun(folder) else None
+    sets = [data for stage in record.stages.values() for data in stage.values()] if record else []
+    before, now = {task for data in sets for task in data.leaks}, set(tasks)
+    if sets and before != now:
+        raise UnmaskError(
+            f"'{folder}' holds a run whose rows were checked for leaks into {_listed(before)}, and now they are checked for "
+            f"leaks into {_listed(now)}: give another folder, or use --keep-leaks, or leave it out, as before."
+        )
+
+
+def _listed(tasks: Iterable[str]) -> str:
+    return ", ".join(sorted(tasks)) or "no task"
+
+
+def require_same_data(folder: Path, seen: dict[str, StageData], recipe: Recipe) -> None:
+    """Raise UnmaskError if steps were made with other rows, because the run could not continue with the same schedule.
+
+    If the record of the rows is damaged, nothing says which rows the steps saw, so the stages begin anew.
+    """
+    file = folder / DATA
+    record = DataRecord(stages=seen, recipe=digest(recipe))
+    before = DataRecord.read(file) if is_begun(folder) else record
+    changed = [
+        f"{stage}: {name}"
+        for stage, sets in seen.items()
+        for name in sets
+        if before and before.stages[stage].get(name) != sets[name]
+    ]
+    if changed:
+        raise UnmaskError(f"The data changed since the run in '{folder}' began ({', '.join(changed)}): give another folder.")
+    processes.wait()
+    if processes.is_first():
+        if before is None:
+            warnings.warn(f"Nothing says which rows the stages in '{folder}' saw, so they are begun anew.", stacklevel=2)
+            remove(folder / "stages")
+        record.write(file)
+    processes.wait()
+
+
+def require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:
+    """The base model and the teacher of a run by their content. Raises UnmaskError if one has changed since the run began."""
+    file = folder / BASE
+    before = BaseRecord.read(file) if is_begun(folder) else None
+    base = require_unchanged("base model", recipe.model, before, folder)
+    record = BaseRecord(model=base.model, weights=base.weights, teacher=_teacher(recipe, folder, before and before.teacher))
+    processes.wait()
+    if processes.is_first():
+        record.write(file)
+    return record
+
+
+def _teacher(recipe: Recipe, folder: Path, before: ModelRecord | None) -> ModelRecord | None:
+    """The teacher of a run. It is not asked for again when the stage that learns from it is done."""
+    for number, name in enumerate(recipe.stages, start=1):
+        teacher = STAGES[name].teacher(recipe.stage(name))
+        if teacher is not None:
+            return (
+                before
+                if is_finished(stage_folder(folder, number, name))
+                else require_unchanged("teacher", teacher, before, folder)
+            )
+    return None
+
+
+def require_unchanged(what: str, model: str, before: ModelRecord | None, folder: Path) -> ModelRecord:
+    """A model as it is now. Raises UnmaskError if it was another one when the run began."""
+    now = ModelRecord(model=lasting_name(model), weights=identity_of(Source(model)).revision)
+    if before is not None and before.weights != now.weights:
+        raise UnmaskError(
+            f"The {what} '{model}' has changed since the run in '{folder}' began: its weights were {before.weights} "
+            f"and are {now.weights} now. Bring the old {what.removesuffix(' model')} back, or give another folder."
+        )
+    return now
