@@ -99,6 +99,9 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
     ("probe", "routing"): Example(
         ("-m", "sparse", "-t", "{in}", "--label", "kind", "-o", "{out}", *CPU), "kinds.jsonl", "routing", column="text"
     ),
+    ("probe", "experts"): Example(
+        ("-m", "sparse", "-t", "{in}", "--label", "kind", "-o", "{out}", *CPU), "kinds.jsonl", "routing", column="text"
+    ),
     ("probe", "states"): Example(("--texts", "{in}", "-o", "{out}", *PICO), "texts.jsonl", "states", column="text"),
     ("recipes", "list"): Example(()),
     ("recipes", "show"): Example(("llm2vec",)),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.errors import UnmaskError, unknown
-from unmask.mixture.any_model import load_any_decoder
+from unmask.mixture.any_model import load_any_decoder, load_any_language_model
 from unmask.models.decoder import body_of
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_language_model, places_of
+from unmask.models.source import is_mixture
 from unmask.saving.folder import read_settings
 
 
@@ -26,7 +29,9 @@ def load_model(source: Source, attention: Attention | None = None) -> LoadedMode
 def load_predicting_model(source: Source, attention: Attention | None = None) -> LoadedModel:
     """As load_model, with the output layer that predicts tokens. Raises UnmaskError also for a model that was saved without it."""
     source, attention, limit = _completed(source, attention)
-    model, tokenizer = load_language_model(source)
+    folder, adapter = places_of(source)
+    load = load_any_language_model if is_mixture(Path(adapter or folder)) else load_language_model
+    model, tokenizer = load(source)
     return LoadedModel(Backbone(body_of(model), attention), tokenizer, source, model.eval(), limit)
 
 

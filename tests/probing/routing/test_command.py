@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.mixture.models import language_model
 from tests.probing.conftest import Run
 from tests.probing.routing.recorded import topical
 from tests.test_docs import ROOT, blocks
@@ -62,20 +61,16 @@ def test_the_python_of_the_page_runs(
     run: Run,
     texts: Path,
     pico_folder: Callable[[str], Path],
-    tokenizer: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    language_model("olmoe", vocab_size=512).save_pretrained("my-mixture")
-    tokenizer.save_pretrained("my-mixture")
     assert run("routing", "-m", pico_folder("olmoe"), "-t", texts, "--label", "topic", "-o", "routing")[0] == 0
-    reading, ablating = blocks(ROOT / "docs" / "routers.md", "python")
+    [reading] = blocks(ROOT / "docs" / "routers.md", "python")
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(reading.replace("[0, 5]", "[0, 2]").replace("points[5]", "points[2]"), "routers.md", "exec"), {})
-        exec(compile(ablating, "routers.md", "exec"), {})
-    assert "gate" in printed.getvalue() and printed.getvalue().count("math") == 8
+    assert "gate" in printed.getvalue()
 
 
 @pytest.mark.parametrize(

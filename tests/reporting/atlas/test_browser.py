@@ -14,6 +14,7 @@ from tests.chromium import CHROMIUM
 from tests.proofs import ALL
 from tests.reporting.atlas.conftest import recorded
 from tests.reporting.atlas.made_record import SCRIPT, Made
+from tests.reporting.atlas.test_removal import EACH, losses
 from unmask.reporting.atlas.page import write_atlas
 
 if TYPE_CHECKING:
@@ -226,6 +227,17 @@ def test_cards_say_what_an_expert_takes(look: Any, small_atlas: Path) -> None:
     assert 1 <= cards.locator(".expert").count() < 8
     cards.get_by_label("Find a word").fill("nowhere")
     assert "No expert of this layer" in cards.inner_text()
+
+
+def test_a_card_says_the_loss(look: Any, tmp_path: Path) -> None:
+    seen = look(write_atlas([losses(tmp_path / "record", EACH)], tmp_path / "page"))
+    cards = seen.view("cards")
+    cards.get_by_label("Layer", exact=True).focus()
+    seen.press("End")
+    said = seen.page.locator("#card-0-2-1 .removal").inner_text()
+    assert said == "Loss without it: +0.900 [+0.890, +0.910]; most for law: +1.900"
+    cards.get_by_label("Order of cards").select_option("by loss without it")
+    assert cards.locator(".expert h3").all_inner_texts()[0].startswith("Expert 3")
 
 
 def test_a_partner_leads_to_its_card(look: Any, small_atlas: Path) -> None:

@@ -7,6 +7,7 @@ import typer
 from unmask.cli.options import with_model_options
 from unmask.cli.outputs import Command, Group
 from unmask.cli.probing.analyses import clusters, layers, pairs, prompts, states
+from unmask.cli.probing.experts import experts
 from unmask.cli.probing.probes import geometry, head, masked, prefix, words
 from unmask.cli.probing.routing import routing
 
@@ -28,6 +29,7 @@ for command, example in (
     (pairs, "pairs test.jsonl -m MODEL -o pairs"),
     (layers, "layers -m smollm2 -d mean -t starter -o layers"),
     (routing, "routing -m MODEL -t news.jsonl -t code.jsonl --label topic -o routing"),
+    (experts, "experts -m MODEL -t texts.jsonl#100 --label topic -o routing"),
     (states, "states -m smollm2 --texts texts.txt --limit 200 -o states"),
 ):
     probe.command(cls=Command, epilog=f"Example: unmask probe {example}")(with_model_options(command))

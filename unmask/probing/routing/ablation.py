@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,48 +17,80 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import collate, plan
-from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer, TokenizedText
+from unmask.encoding.loaded_model import LoadedModel
+from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
 from unmask.mixture.gating import gates
-from unmask.models.decoder import body_of, model_lock
+from unmask.models.decoder import model_lock
 from unmask.models.routers import why_no_routers
 from unmask.models.routing import Router
 from unmask.probing.routing.recording import routing_points
 from unmask.statistics.routing.text_bootstrap import Measured, bootstrap_texts, measured
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 _LOGITS_AT_ONCE = 2**26
 
 
 @dataclass(frozen=True)
-class Ablation:
-    """Loss by label, and how it changes without each expert.
+class Removal:
+    """An expert that is removed, and the routing points at which it is."""
 
-    labels: the values of the label. loss: mean negative log-likelihood per token of the texts of each label, in nats. changes: for each
-    expert, its change for each label, paired by text. points: the routing points at which it is removed.
+    points: tuple[int, ...]
+    expert: int
+
+
+@dataclass(frozen=True)
+class LabelLosses:
+    """Losses of texts with one label, in nats per token: the mean over the texts of each value.
+
+    loss: with all experts. changes: for each removal, its change for each value, paired by text.
     """
 
-    labels: tuple[str, ...]
+    values: tuple[str, ...]
     loss: tuple[float, ...]
-    experts: tuple[int, ...]
-    points: tuple[int, ...]
     changes: tuple[tuple[Measured, ...], ...]
 
-    @property
-    def dominance(self) -> float:
-        """How far labels differ in the expert whose removal hurts them most: 0 if it is the same for all, 1 if no two share it."""
-        most = np.argmax([[change.value for change in own] for own in self.changes], axis=0)
-        different = min(len(self.labels), len(self.experts)) - 1
-        return (len(np.unique(most)) - 1) / different if different else 0.0
 
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self) | {"dominance": self.dominance}
+@dataclass(frozen=True, eq=False)
+class Ablation:
+    """What texts lose without each expert.
+
+    loss: mean negative log-likelihood per token of each text, in nats. without: the same for each removal.
+    """
+
+    removals: tuple[Removal, ...]
+    loss: Float[NDArray[np.float64], " text"]
+    without: Float[NDArray[np.float64], "removal text"]
+
+    def changes(self, seed: int = 0) -> tuple[Measured, ...]:
+        """The mean change of each removal over all texts, paired by text."""
+        return tuple(_mean(change, seed) for change in self.without - self.loss)
+
+    def by_label(self, labels: Sequence[str], seed: int = 0) -> LabelLosses:
+        """The losses for each value of a label. labels: the value of each text. Raises UnmaskError if they do not match the texts."""
+        if len(labels) != len(self.loss):
+            raise UnmaskError(f"There are {len(self.loss)} texts and {len(labels)} labels; each text needs one.")
+        values, codes = np.unique(labels, return_inverse=True)
+        own = [codes == place for place in range(len(values))]
+        changes = (tuple(_mean(change[mask], seed) for mask in own) for change in self.without - self.loss)
+        return LabelLosses(tuple(map(str, values)), tuple(float(self.loss[mask].mean()) for mask in own), tuple(changes))
+
+
+def dominance(removals: Sequence[Removal], losses: LabelLosses) -> float:
+    """How far the values of a label differ in the expert whose removal hurts them most, mean over routing points.
+
+    0: it is one expert for all values; 1: no two values share it.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for place, removal in enumerate(removals):
+        groups.setdefault(removal.points, []).append(place)
+    found = []
+    for places in groups.values():
+        most = np.argmax([[change.value for change in losses.changes[place]] for place in places], axis=0)
+        different = min(len(losses.values), len(places)) - 1
+        found.append((len(np.unique(most)) - 1) / different if different else 0.0)
+    return float(np.mean(found))
 
 
 def without_expert(
@@ -112,61 +144,67 @@ def _hook(router: Router, expert: int) -> Any:
         if len(places) != 1 or router.weight is not None:
             raise UnmaskError(f"{type(module).__name__} does not say which experts it chooses, so none can be removed.")
         indices, scores = parts[places[0]], router.scores(output).float()
-        best = scores.scatter(1, indices, -torch.inf).argmax(dim=-1, keepdim=True)
-        if indices.shape[1] >= scores.shape[1]:
-            raise UnmaskError("All experts of this model act on every token, so none can be replaced.")
-        parts[places[0]] = torch.where(indices == expert, best, indices)
+        if indices.shape[1] < scores.shape[1]:
+            best = scores.scatter(1, indices, -torch.inf).argmax(dim=-1, keepdim=True)
+            parts[places[0]] = torch.where(indices == expert, best, indices)
+        else:  # all experts act, so none is free to take over
+            alike = [at for at, part in enumerate(parts) if at != places[0] and part.shape == indices.shape]
+            if len(alike) != 2 or indices.shape[1] < 2:
+                raise UnmaskError(f"{type(module).__name__} does not say how strongly its experts act, so none can be removed.")
+            parts[alike[1]] = _without(parts[alike[1]], indices == expert)  # the gates stand behind the scores
         return tuple(parts)
 
     return hook
 
 
-def ablate_experts(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    labels: Sequence[str],
-    *,
-    experts: Sequence[int] | None = None,
-    points: Sequence[int] | None = None,
-    max_length: int = MAX_LENGTH,
-    batch_tokens: int = 2048,
-    seed: int = 0,
-) -> Ablation:
-    """Remove each expert in turn, at all routing points or at some, and measure the loss of texts by label.
+def _without(weights: Tensor, removed: Tensor) -> Tensor:
+    """Gates of all experts without some, with the sum that they had."""
+    rest = weights.masked_fill(removed, 0)
+    return rest * (weights.sum(dim=-1, keepdim=True) / rest.sum(dim=-1, keepdim=True).clamp_min(1e-12))
 
-    model: with the output layer that predicts tokens. Raises UnmaskError for a dense model, for labels that do not match the texts, and for
-    texts of fewer than two tokens.
+
+def ablate_experts(
+    model: LoadedModel,
+    texts: Sequence[str],
+    *,
+    together: bool = False,
+    max_length: int | None = None,
+    batch_tokens: int = 2048,
+) -> Ablation:
+    """Remove each expert in turn, and measure the loss of texts.
+
+    model: causal, with the output layer that predicts tokens. together: an expert is removed at all routing points at once, for experts
+    that have one origin, such as a branch; else at one point after the other. Experts of a mixture of LoRA experts are always removed
+    at all points. Raises UnmaskError for a dense model, and for texts of fewer than two tokens.
     """
-    backbone = Backbone(body_of(model), "causal")
-    body, routers = backbone.model, backbone.routers
-    if not routers:
+    backbone = model.backbone
+    body = backbone.model
+    if not backbone.routers:
         raise UnmaskError(f"{type(body).__name__} {why_no_routers(body)}.")
-    if len(texts) != len(labels):
-        raise UnmaskError(f"There are {len(texts)} texts and {len(labels)} labels; each text needs one.")
-    number = max(point.experts for point in routing_points(backbone).values())
-    chosen = tuple(range(number)) if experts is None else tuple(experts)
-    places = tuple(range(len(routers))) if points is None else tuple(points)
-    tokenized = list(PromptTokenizer(tokenizer, "plain", max_length).tokenize(texts))
+    points = routing_points(backbone)
+    own = {router.module: router for router in backbone.routers}
+    routers = [own[module] for module in points]  # in the order in which they run
+    tokenized = list(model.prompt_tokenizer("plain", max_length).tokenize(texts))
     if any(len(text.ids) < 2 for text in tokenized):
         raise UnmaskError("A text of one token has no loss: leave out texts of fewer than two tokens.")
-    with progress_bar("removing experts", 1 + len(chosen)) as advance:
-        whole = text_losses(model, tokenized, batch_tokens)
+    numbers = [point.experts for point in points.values()]
+    removals = _removals(numbers, together or getattr(body, "mixture", None) is not None)
+    with progress_bar("removing experts", 1 + len(removals)) as advance:
+        loss = text_losses(model.language_model, tokenized, batch_tokens)
         advance(1)
-        changes = []
-        for expert in chosen:
-            with removed(body, routers, places, expert):
-                changes.append(text_losses(model, tokenized, batch_tokens) - whole)
+        without = []
+        for removal in removals:
+            with removed(body, routers, removal.points, removal.expert):
+                without.append(text_losses(model.language_model, tokenized, batch_tokens))
             advance(1)
-    values, codes = np.unique(labels, return_inverse=True)
-    own = [codes == place for place in range(len(values))]
-    return Ablation(
-        tuple(map(str, values)),
-        tuple(float(whole[mask].mean()) for mask in own),
-        chosen,
-        places,
-        tuple(tuple(_mean(change[mask], seed) for mask in own) for change in changes),
-    )
+    return Ablation(removals, loss, np.stack(without))
+
+
+def _removals(numbers: Sequence[int], together: bool) -> tuple[Removal, ...]:
+    """Each expert once. numbers: of experts, by routing point."""
+    if together:
+        return tuple(Removal(tuple(range(len(numbers))), expert) for expert in range(max(numbers)))
+    return tuple(Removal((point,), expert) for point, number in enumerate(numbers) for expert in range(number))
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]

@@ -6,6 +6,7 @@ parts/00000/texts.parquet   a row for each text: text, number of tokens, where e
                             of its last layer
 parts/00000/tokens.parquet  a row for each token: text, position, token id, labels of tokens, and three columns for each routing point
 measures.json               the measures, once they were computed
+experts.json                what `unmask probe experts` found, if it was run (see `unmask.probing.routing.expert_losses`)
 ```
 `read_record(folder)` opens a finished record. A part holds whole texts, in order, and is sealed. Probabilities and gates are of 16 bits.
 """
@@ -30,7 +31,8 @@ from unmask.errors import UnmaskError
 from unmask.io.records import Record
 from unmask.io.seals import Damaged, check_seal, is_sealed
 
-RECORD, PARTS, TOKENS, TEXTS, MEASURES = "record.json", "parts", "tokens.parquet", "texts.parquet", "measures.json"
+RECORD, PARTS, TOKENS, TEXTS = "record.json", "parts", "tokens.parquet", "texts.parquet"
+MEASURES, EXPERTS = "measures.json", "experts.json"
 
 
 class Point(BaseModel):

@@ -34,6 +34,8 @@ from unmask.models.provenance import fingerprint_of
 from unmask.models.routers import why_no_routers
 from unmask.probing.routing.labelled_texts import LabelledTexts
 from unmask.probing.routing.record import (
+    EXPERTS,
+    PARTS,
     RECORD,
     Choices,
     Label,
@@ -262,7 +264,7 @@ def _kinds(texts: LabelledTexts) -> list[tuple[str, Any]]:
 def check_folder(folder: Path) -> None:
     """Raise UnmaskError for a folder that holds anything but a record."""
     if folder.is_dir() and not (folder / RECORD).is_file():
-        others = [path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name != "parts"]
+        others = [path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name not in (PARTS, EXPERTS)]
         if others:
             raise UnmaskError(f"'{folder}' holds other files ({others[0]}) and no record: give another folder.")
 

@@ -13,6 +13,7 @@ from unmask.reporting.atlas.experts import examples, partners, words
 from unmask.reporting.atlas.maps import NEIGHBOURS, same_label, shared_neighbours, text_map
 from unmask.reporting.atlas.names import named_ids, pieces
 from unmask.reporting.atlas.packing import packed
+from unmask.reporting.atlas.removal import removal
 from unmask.reporting.atlas.tally import TOP, Shares, Tally, tally
 
 MAPPED, SHOWN = 1000, 300
@@ -43,6 +44,7 @@ def aggregate(record: RoutingRecord, seed: int = 0) -> dict[str, Any]:
         "heat": [_heat(shares) for shares in (counts.everything, *counts.groups)],
         "flows": _flows(counts),
         **_texts_and_cards(counts),
+        "removal": removal(counts),
         "map": _maps(counts),
     }
 

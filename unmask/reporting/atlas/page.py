@@ -50,9 +50,11 @@ def render(records: Sequence[RoutingRecord]) -> str:
     script = "(function () {\n'use strict';\n" + "".join(part(_OWN, name) for name in SCRIPTS) + "})();"
     place = secrets.token_hex(16)  # of the data: no name in the page can be the same
     filters = {"amount": amount, "breakable": breakable, "number": number}
-    html = fill((_OWN, "atlas.html"), (*STYLE, (_OWN, "atlas.css")), script, filters, {"data": place, **_content(records)})
+    data = [aggregate(record) for record in records]
+    content = {"data": place, "removal": any(one["removal"] for one in data), **_content(records)}
+    html = fill((_OWN, "atlas.html"), (*STYLE, (_OWN, "atlas.css")), script, filters, content)
     before, _, after = html.partition(place)
-    return before + as_script([aggregate(record) for record in records]) + after
+    return before + as_script(data) + after
 
 
 def number(value: float | None) -> str:

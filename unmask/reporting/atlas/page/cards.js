@@ -10,7 +10,7 @@ class CardView {
     this.cards = el("div", { class: "cards" });
     this.more = el("button", { type: "button", class: "wide", onclick: () => { this.most += 48; this.draw(); } }, "Show more");
     this.search = el("input", { type: "search", "aria-label": "Find a word", placeholder: "a word", oninput: () => { this.find = this.search.value.trim().toLowerCase(); this.draw(); } });
-    const orders = ["by load", "by number", state.raw.heat.length > 1 ? "by label" : "by words"];
+    const orders = ["by load", "by number", state.raw.heat.length > 1 ? "by label" : "by words", ...(state.raw.removal ? ["by loss without it"] : [])];
     pane.append(
       el("div", { class: "controls" }, layerSlider(state, "Layer"), labelled("Order", chooser("Order of cards", orders, 0, (order) => { this.order = order; this.draw(); })), labelled("Find", this.search)),
       this.cards, this.more,
@@ -46,6 +46,10 @@ class CardView {
         : Math.max(0, ...this.words(state.slotOf(point, expert)).map(({ lift }) => lift));
       experts.sort((a, b) => strength(b) - strength(a));
     }
+    if (this.order === 3) {
+      const loss = (expert) => this.without(state.slotOf(point, expert))[0];
+      experts.sort((a, b) => (loss(b) || 0) - (loss(a) || 0));
+    }
     if (this.find) experts = experts.filter((expert) => this.words(state.slotOf(point, expert)).some(({ name }) => name.toLowerCase().includes(this.find)));
     this.more.hidden = experts.length <= this.most;
     this.cards.replaceChildren(...experts.slice(0, this.most).map((expert) => this.card(point, expert)));
@@ -66,8 +70,27 @@ class CardView {
       leanings.length ? el("ul", { class: "leanings" }, leanings.map(({ name, by }) =>
         el("li", {}, el("bdi", { class: "name" }, name), el("span", { class: "lean " + (by < 0 ? "less" : "more"), "aria-hidden": "true" }, el("i", { style: { width: (50 * Math.abs(by)) / widest + "%" } })), el("span", { class: "figure" }, signed(by))))) : null,
       words.length ? el("p", { class: "wordlist" }, words.map(({ name, count, lift }) => [el("span", { class: "word", title: several(count, "time") }, el("bdi", {}, name), el("small", {}, lift.toFixed(lift < 10 ? 1 : 0) + "×")), " "])) : el("p", { class: "quiet" }, "No word stands out."),
-      this.examples(point, expert), this.partners(point, slot),
+      this.removal(slot), this.examples(point, expert), this.partners(point, slot),
     );
+  }
+
+  // How much the loss grows without an expert, with the bounds of its interval; NaN if it is not known.
+  without(slot) {
+    return this.state.read("without", this.state.raw.removal.all).slice(3 * slot, 3 * slot + 3);
+  }
+
+  removal(slot) {
+    const { state } = this;
+    if (!state.raw.removal) return null;
+    const [change, low, high] = this.without(slot);
+    if (Number.isNaN(change)) return null;
+    const known = Number.isNaN(low) ? "" : " [" + nats(low) + ", " + nats(high) + "]";
+    const packed = state.label ? state.raw.removal.labels[state.label - 1] : null;
+    const { values } = state.raw.heat[state.label];
+    const changes = packed ? Array.from(state.read("without" + state.label, packed).slice(values.length * slot, values.length * (slot + 1))) : [];
+    const most = changes.reduce((best, one, at) => (one > (best < 0 ? -Infinity : changes[best]) ? at : best), -1);
+    return el("p", { class: "removal" }, "Loss without it" + (state.raw.removal.together ? ", in all layers" : "") + ": " + nats(change) + known,
+      most < 0 ? null : ["; most for ", el("bdi", {}, values[most]), ": " + nats(changes[most])]);
   }
 
   partners(point, slot) {

@@ -49,6 +49,10 @@ const signed = (share, digits = 1) => {
   const size = Math.abs(100 * share).toFixed(digits);
   return (Number(size) === 0 ? "" : share < 0 ? "\u2212" : "+") + size;
 };
+const nats = (change) => {
+  const size = Math.abs(change).toFixed(3);
+  return (Number(size) === 0 ? "" : change < 0 ? "\u2212" : "+") + size;
+};
 const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const several = (count, what) => grouped(count) + " " + what + (count === 1 ? "" : "s");
