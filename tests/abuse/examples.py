@@ -132,8 +132,16 @@ EXAMPLES: dict[tuple[str, ...], Example] = {
 }  # fmt: skip
 
 WRITERS = [path for path, example in EXAMPLES.items() if example.output]
-TWIN = ("reproduce", "pooling-and-attention")
-"""The program of `reproduce llm2vec` with another plan: what happens to files is tried with one of the two in `make test`."""
+ALIKE = frozenset(
+    {
+        *(("reproduce", study) for study in ("llm2vec", "pooling-and-attention", "routers", "self-moe")),
+        *(("probe", name) for name in ("clusters", "prompts", "pairs", "layers", "states")),
+    }
+)
+"""Commands that write their files with the functions of another one. `make test` cuts and crowds the other one only.
+
+A study writes with `train`, `expert`, `mix` and `compare`, and its results as `reproduce moee` does. These probes write as `probe prefix`.
+"""
 
 RECIPE = """about = "Pico."
 model = "pico"

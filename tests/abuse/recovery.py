@@ -108,11 +108,11 @@ def case_of(path: tuple[str, ...], start: Path, place: Path) -> Case:
     return Case(" ".join(path), command(*example.line(path), drawn=False), start, place, example.timed)
 
 
-def cuts(operations: int, seed: str, few: int = 3) -> list[tuple[int, Loss]]:
-    """Where to cut: a few places with one loss each, or in `make proofs` all (of more than 40: the first 20, and 20 others)."""
+def cuts(operations: int, seed: str) -> list[tuple[int, Loss]]:
+    """Where to cut: three places with one loss each, or in `make proofs` all (of more than 40: the first 20, and 20 others)."""
     chance = random.Random(seed)
     if not ALL:
-        chosen = sorted(chance.sample(range(1, operations + 1), min(few, operations)))
+        chosen = sorted(chance.sample(range(1, operations + 1), min(3, operations)))
         return [(cut, LOSSES[(cut + place) % 3]) for place, cut in enumerate(chosen)]
     places = list(range(1, operations + 1))
     if operations > FIRST + MORE:

@@ -1,6 +1,6 @@
 """Any text under any option: finite vectors that do not depend on the other texts, or a sentence that says why not.
 
-`make test` draws a few hundred cases, `make proofs` 10 000.
+`make test` draws a hundred cases, `make proofs` 10 000.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unmask.designs.prompts import PROMPTS
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 
-NUMBER = 10_000 if ALL else 200
+NUMBER = 10_000 if ALL else 100
 PIECES = [
     "", " ", "\n", "\t", "\0", "\x1b[31m", "</s>", "<s>", "<pad>", "{text}", "{instruction}", "{", "}", '"', "\\", "/", "\ufeff",
     "\u200b", "\u202e", "\u0301", "\U0001f468\u200d\U0001f469", "\U0001f1e6\U0001f1f9", "ﷺ", "ß", "İ", "가", "今日は",

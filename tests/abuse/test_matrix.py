@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.abuse.examples import EXAMPLES, TWIN, WRITERS, Example
+from tests.abuse.examples import ALIKE, EXAMPLES, WRITERS, Example
 from tests.abuse.forking import command, run, start, wait
 from tests.abuse.recovery import Case, case_of
 from tests.abuse.refusals import Wrong, faults, require_a_sentence, snapshot
@@ -25,15 +25,7 @@ Command = tuple[str, ...]
 Rows = list[dict[str, Any]]
 
 READERS = [path for path, example in EXAMPLES.items() if example.source and example.column]
-SLOW = {
-    ("probe", "clusters"),
-    ("probe", "prompts"),
-    ("probe", "pairs"),
-    ("probe", "layers"),
-    ("probe", "states"),
-    ("recommend",),
-    TWIN,
-}
+SLOW = {*ALIKE, ("recommend",)}
 """Commands of which `make test` tries only what they refuse."""
 LONG = 50_000_000 if ALL else 200_000
 STRANGE = [
