@@ -39,6 +39,7 @@ def load_any_language_model(source: Source) -> tuple[Any, PreTrainedTokenizerBas
     folder = Path(adapter_folder(source.adapter) if source.adapter else place_of(source))
     if is_mixture(folder):
         mixture, tokenizer = load_mixture(folder, source)
+        note_source(mixture.body, source, mixture.source)
         return mixture.model.eval(), tokenizer
     if is_adapter(folder):
         expert = read_expert(folder)

@@ -81,9 +81,10 @@ def test_experts_of_a_mixture_of_ours(run: Run, texts: Path, ours: Path, tmp_pat
     assert all(name in out for name in found.experts) and " all " in out
 
 
-def test_the_atlas_of_a_record_shows_it(run: Run, texts: Path, native: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["native", "ours"])
+def test_the_atlas_of_a_record_shows_it(kind: str, run: Run, texts: Path, native: Path, ours: Path, tmp_path: Path) -> None:
     record = tmp_path / "record"
-    given = ("-m", native, "-t", texts, "--label", "topic", "-o", record)
+    given = ("-m", {"native": native, "ours": ours}[kind], "-t", texts, "--label", "topic", "-o", record)
     assert run("routing", *given)[0] == 0
     assert aggregate(read_record(record))["removal"] is None
     assert run("experts", *given)[0] == 0
