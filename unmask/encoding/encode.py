@@ -18,6 +18,7 @@ from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone, Beginning
 from unmask.encoding.batching import collate, plan, share
 from unmask.encoding.beginnings import after, find_beginning
+from unmask.encoding.copies import Copies
 from unmask.encoding.features import Fit, Raw, check_corpus, fit, mean_of, vectors
 from unmask.encoding.replicas import in_parallel, threads_for
 from unmask.encoding.several_prompts import DesignTokenizer, together
@@ -46,6 +47,19 @@ class Tally:
     padded: int = 0
     cut: list[int] = field(default_factory=list)
     by_prompt: dict[str, int] = field(default_factory=dict)
+
+    def count(self, texts: Sequence[TokenizedText]) -> None:
+        """Add texts."""
+        cut = [self.texts + place for place, text in enumerate(texts) if text.truncated]
+        self.texts += len(texts)
+        self.truncated += len(cut)
+        self.cut += cut
+
+    def count_batch(self, texts: Sequence[TokenizedText], prompts: int) -> None:
+        """Add the tokens of a batch, with one forward pass for each prompt."""
+        self.tokens += sum(len(text.ids) for text in texts)
+        longest = (max(len(text.part(place).ids) for text in texts) for place in range(prompts))
+        self.padded += len(texts) * sum(longest)
 
 
 def group_by_pass(designs: Iterable[Design]) -> dict[tuple[Attention, Prompts], list[Design]]:
@@ -99,49 +113,38 @@ def encode_tokenized(
     number of cores; with few texts, some cores have nothing to do. not_finite: takes the places of texts with a vector that is not finite,
     and no error is raised.
     """
-    sparse = any(design.is_sparse for design in fits)
-    same: dict[tuple[object, ...], list[int]] = {}
-    for place, text in enumerate(texts):
-        # different texts may have the same tokens, but a lexical vector depends on the text itself
-        same.setdefault((text.ids, text.start, text.spans, text.parts, text.kept if sparse else ""), []).append(place)
-    copies = list(same.values())
-    unique = [texts[places[0]] for places in copies]
+    copies = Copies(texts, by_words=any(design.is_sparse for design in fits))
     if tally is not None:
-        cut = [tally.texts + place for place, text in enumerate(texts) if text.truncated]
-        tally.texts += len(texts)
-        tally.truncated += len(cut)
-        tally.cut += cut
-    beginnings = _find_beginnings(backbone, list(fits), tokenizer, unique)
+        tally.count(texts)
+    beginnings = _find_beginnings(backbone, list(fits), tokenizer, copies.unique)
     before = [beginning.length if beginning else 0 for beginning in beginnings]
-    unique = [after_each(text, before) for text in unique]
-    results: dict[Design, Vectors] = {}
+    unique = [after_each(text, before) for text in copies.unique]
     lengths = [text.longest for text in unique]
     threads = threads_for(backbone) if steady else threads_for(backbone, sum(lengths))
     batches = plan(lengths, batch_tokens if steady else share(batch_tokens, sum(lengths), threads), max(before))
-    first_row = np.cumsum([0, *(_vectors_of(text) for text in texts)])
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
         return encode_batch(replica, tokenizer, fits, [unique[index] for index in batch], beginnings)
 
+    def check(values: Vectors, batch: list[int]) -> None:
+        owners = copies.owners(batch)
+        if not_finite is None:
+            places = [copies.places[index][0] for index in owners]
+            require_finite(values, places if numbers is None else [numbers[place] for place in places], backbone.dtype)
+        else:
+            not_finite.extend(place for row in _not_finite(values) for place in copies.places[owners[row]])
+
+    results: dict[Design, Vectors] = {}
     for batch, computed in zip(batches, in_parallel(backbone, batches, threads, compute), strict=True):
         if tally is not None:
-            tally.tokens += sum(len(unique[index].ids) for index in batch)
-            longest = (max(len(unique[index].part(place).ids) for index in batch) for place in range(len(beginnings)))
-            tally.padded += len(batch) * sum(longest)
-        owners = [index for index in batch for _ in range(_vectors_of(unique[index]))]
-        ends = np.cumsum([_vectors_of(unique[index]) for index in batch])[:-1]
+            tally.count_batch([unique[index] for index in batch], prompts=len(beginnings))
         for design, values in computed.items():
-            if not_finite is None:
-                places = [copies[index][0] for index in owners]
-                require_finite(values, places if numbers is None else [numbers[place] for place in places], backbone.dtype)
-            else:
-                not_finite += [place for row in _not_finite(values) for place in copies[owners[row]]]
+            check(values, batch)
             if design not in results:
-                results[design] = np.empty((first_row[-1], values.shape[1]), dtype=np.float32)
-            for index, own in zip(batch, np.split(values, ends), strict=True):
-                results[design][first_row[copies[index]][:, None] + np.arange(len(own))] = own
+                results[design] = np.empty((copies.rows, values.shape[1]), dtype=np.float32)
+            copies.put(results[design], batch, values)
         if progress:
-            progress(sum(len(copies[index]) for index in batch))
+            progress(sum(len(copies.places[index]) for index in batch))
     return results or {design: np.empty((0, _width(backbone, tokenizer, design, fits[design])), np.float32) for design in fits}
 
 
@@ -324,10 +327,6 @@ def features_of(
 def _together(raws: list[Raw]) -> Raw:
     parts = ([part.cpu() for raw in raws if (part := getattr(raw, field.name)) is not None] for field in fields(Raw))
     return Raw(*(torch.cat(part) if part else None for part in parts))
-
-
-def _vectors_of(text: TokenizedText) -> int:
-    return len(text.spans) or 1
 
 
 def _width(backbone: Backbone, tokenizer: DesignTokenizer, design: Design, fitted: Fit) -> int:
