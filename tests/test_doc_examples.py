@@ -51,6 +51,9 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r" -m mntp/model -m llm2vec/model", ""),
     (r" other-routing", " routing"),
     (r"(unmask train llm2vec .*-o (?:my-embedder|other)\b.*)", r"\1 --set evaluation.compared=[]"),  # the first one compares
+    (r"(unmask train llm2vec .*-o try\b.*)", r"""\1 --set 'evaluation.compared=["my-task"]'"""),
+    (r"seeds=\[0, 1, 2\]", "seeds=[0, 1]"),
+    (r"(unmask reproduce moee .*)", r"""\1 --set 'only=["hidden-z", "routing-z"]'"""),
     (r"(unmask reproduce llm2vec .*)", r"""\1 --set 'only=["uni", "mntp"]'"""),
 )
 PARSED_ONLY = (

@@ -358,8 +358,8 @@ def test_files_of_a_shard_without_a_record_do_not_outlive_its_texts(part: str, h
 def test_names_of_shards_do_not_collide() -> None:
     from hashlib import sha256
 
-    files = [f"part-{number}/data.jsonl" for number in range(200_000)]
-    assert len({sha256(file.encode()).hexdigest()[:8] for file in files}) < len(files)
+    files = [f"part-{number}/data.jsonl" for number in (107498, 125815)]
+    assert len({sha256(file.encode()).hexdigest()[:8] for file in files}) == 1, "of 200 000 such names, two begin alike"
     assert len(
         {SourceFile(file=file, size=1, changed=1, sha256="", rows=1, starts=[(0, 0, 0)]).shards()[0].name for file in files}
     ) == len(files)
@@ -522,9 +522,9 @@ def test_a_text_beyond_the_limit_is_a_dead_letter(here: Path, monkeypatch: pytes
 
 def test_a_file_whose_end_is_damaged_is_embedded_up_to_there(here: Path) -> None:
     only(here, "a.txt", "a\n")
-    whole = gzip.compress(b"".join(b"%d\n" % number for number in range(50_000)))
+    whole = gzip.compress(b"".join(b"%d\n" % number for number in range(5_000)))
     (here / "corpus" / "b.txt.gz").write_bytes(whole[: len(whole) // 2])
-    manifest = run(job_of(here, shard_rows=50_000))
+    manifest = run(job_of(here, shard_rows=5_000))
     [letter] = letters_of(here / "out")
     assert "cannot be unpacked after line" in letter["reason"]
     assert manifest.complete and manifest.texts == letter["line"]
