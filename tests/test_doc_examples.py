@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import unmask.embedder
+from tests.families import FAMILIES
 from tests.resampling import resample_less
 from tests.serving.running import running
 from tests.test_docs import ROOT, blocks, fenced
@@ -114,7 +115,7 @@ def data_files() -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pico_folder: Callable[[str], Path]) -> Path:
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pico_folder: Callable[[str], Path], tokenizer: Any) -> Path:
     """A folder with data and models, in which the commands run."""
     monkeypatch.chdir(tmp_path)
     resample_less(monkeypatch.setattr)
@@ -122,7 +123,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pico_folder: Callable[
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text("".join(lines), "utf-8")
-    shutil.copytree(pico_folder("olmoe"), "routed")
+    FAMILIES["olmoe"].build_language_model().save_pretrained("routed")
+    tokenizer.save_pretrained("routed")
     shutil.copytree(pico_folder("llama"), "path/to/model")
     save_lora(tmp_path / "path" / "to" / "model", tmp_path / "path" / "to" / "lora")
     return tmp_path
