@@ -27,6 +27,7 @@ from unmask.errors import UnmaskError
 from unmask.io.files import naming, remove, sync
 from unmask.io.seals import Damaged, check_seal, load_tensors, save_tensors, seal
 from unmask.training import processes
+from unmask.training.attention_kernel import attention_kernel
 from unmask.training.sharding import is_sharded, whole
 from unmask.training.stages.stage import StageOptions
 
@@ -103,9 +104,10 @@ class Loop(Trainer):  # type: ignore[misc]
         # a loss that was divided by the items of all processes is averaged over them once more
         return loss if num_items_in_batch is None else loss * self.accelerator.num_processes
 
-    def training_step(self, *step: Any, **options: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *more: Any, **options: Any) -> Tensor:
         """One forward and backward pass. Gradients are averaged over processes by us (see processes.py), not by the wrapper."""
-        loss: Tensor = super().training_step(*step, **options)
+        with attention_kernel(self.model, inputs):
+            loss: Tensor = super().training_step(model, inputs, *more, **options)
         if self.accelerator.sync_gradients:  # the last pass of this step
             processes.average_gradients(self.model.parameters())
         return loss
