@@ -35,7 +35,8 @@ class StageOptions(Table):
 
     steps: optimiser steps. batch: examples of one step, over all machines. lr: peak learning rate. warmup: steps. accumulate:
     forward passes that a step is split into. max_length: tokens of one text. checkpointing: compute activations twice to save memory.
-    evaluate_every: steps between evaluations (0: only at the end). save_every: steps between checkpoints.
+    evaluate_every: steps between evaluations (0: only at the end). save_every: steps between checkpoints; a run that evaluates in between
+    writes one at each evaluation instead.
     """
 
     data: tuple[str, ...] = Field(min_length=1)
