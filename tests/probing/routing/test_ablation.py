@@ -122,14 +122,17 @@ def test_losses_by_label_are_means_of_the_texts_of_each_value() -> None:
 
 
 def test_dominance() -> None:
-    def of(*by_expert: tuple[float, float]) -> float:
+    def of(*by_expert: tuple[float, float], width: float = 0.05) -> float | None:
         points = (0, 0, 0, 1, 1, 1)[: len(by_expert)]
         removals = [Removal((point,), place) for place, point in enumerate(points)]
-        changes = tuple(tuple(Measured(value, 0.0, None) for value in own) for own in by_expert)
+        changes = tuple(tuple(Measured(one, 0.0, (one - width, one + width)) for one in own) for own in by_expert)
         return dominance(removals, LabelLosses(("a", "b"), (1.0, 1.0), changes))
 
     alike, apart = ((0.9, 0.8), (0.1, 0.2), (0.0, 0.0)), ((0.9, 0.1), (0.1, 0.8), (0.0, 0.0))
     assert of(*alike) == 0 and of(*apart) == 1 and of(*alike, *apart) == 0.5
+    assert of(*apart, width=1.0) is None, "nothing is certain"
+    assert of(*apart, width=0.85) is None, "one value alone surely misses an expert"
+    assert of(*apart, (0.01, 0.0), (0.0, 0.01), (0.0, 0.0)) == 1, "where nothing is certain, a layer does not count"
 
 
 def test_an_expert_that_nobody_uses_changes_nothing(tokenizer: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, ModelOptions
-from unmask.cli.probing.common import Seed, between, show
+from unmask.cli.probing.common import Seed, show
 
 if TYPE_CHECKING:
     from unmask.probing.routing.expert_losses import ExpertLosses
@@ -64,14 +64,20 @@ def _row(found: ExpertLosses, place: int) -> tuple[str, ...]:
     removal, change = found.removals[place], found.changes[place]
     layer = str(found.points[removal.points[0]].layer) if len(removal.points) == 1 else "all"
     name = found.experts[removal.expert] if found.experts else str(removal.expert)
-    width = between(change.interval, 1, 3).removeprefix("95 %: ")
+    width = " to ".join(map(_signed, change.interval or ()))
     by_value = [
         (one.value, f"{label}: {value}")
         for label, losses in found.labels.items()
         for value, one in zip(losses.values, losses.changes[place], strict=True)
     ]
     most, there = max(by_value, default=(0.0, ""))
-    return layer, name, f"{change.value:+.3f}", width, there, f"{most:+.3f}" if there else ""
+    return layer, name, _signed(change.value), width, there, _signed(most) if there else ""
+
+
+def _signed(change: float) -> str:
+    """A change with its sign; 0 has none."""
+    text = f"{change:+.3f}"
+    return text if text.strip("+-0.") else "0.000"
 
 
 def _notes(found: ExpertLosses, output: Path) -> list[str]:
@@ -80,14 +86,18 @@ def _notes(found: ExpertLosses, output: Path) -> list[str]:
     return [
         f"{found.model}: {found.loss:.3f} nats per token with all experts, on {found.texts} texts of {found.tokens} tokens.{left_out}",
         "The table shows how much this loss grows without an expert. The best expert that was not chosen takes its place.",
-        *(
-            f"dominance of {label}: {found.dominance(label):.2f}. 0: one expert matters most for all values; 1: each has its own."
-            for label in found.labels
-        ),
+        *(_dominance(found, label) for label in found.labels),
         *_differences(found),
         *([f"{more} experts that matter less are in {EXPERTS} only."] if more > 0 else []),
         f"Written to {output}/: {EXPERTS}. If a routing record lies there, `unmask report {output}` shows these losses.",
     ]
+
+
+def _dominance(found: ExpertLosses, label: str) -> str:
+    share = found.dominance(label)
+    if share is None:
+        return f"dominance of {label}: not known, since no two values surely miss an expert of one layer."
+    return f"dominance of {label}: {share:.2f}. 0: one expert matters most for all values; 1: each has its own."
 
 
 def _differences(found: ExpertLosses) -> list[str]:

@@ -77,20 +77,23 @@ class Ablation:
         return LabelLosses(tuple(map(str, values)), tuple(float(self.loss[mask].mean()) for mask in own), tuple(changes))
 
 
-def dominance(removals: Sequence[Removal], losses: LabelLosses) -> float:
+def dominance(removals: Sequence[Removal], losses: LabelLosses) -> float | None:
     """How far the values of a label differ in the expert whose removal hurts them most, mean over routing points.
 
-    0: it is one expert for all values; 1: no two values share it.
+    0: it is one expert for all values; 1: no two values share it. Only values count that miss this expert for certain: the interval of the
+    change is above 0. None if no routing point has two such values.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for place, removal in enumerate(removals):
         groups.setdefault(removal.points, []).append(place)
     found = []
     for places in groups.values():
-        most = np.argmax([[change.value for change in losses.changes[place]] for place in places], axis=0)
-        different = min(len(losses.values), len(places)) - 1
-        found.append((len(np.unique(most)) - 1) / different if different else 0.0)
-    return float(np.mean(found))
+        strongest = [max(places, key=lambda place: losses.changes[place][value].value) for value in range(len(losses.values))]
+        missed = [place for value, place in enumerate(strongest) if (losses.changes[place][value].interval or (0.0,))[0] > 0]
+        different = min(len(missed), len(places)) - 1
+        if different > 0:
+            found.append((len(set(missed)) - 1) / different)
+    return float(np.mean(found)) if found else None
 
 
 def without_expert(
@@ -180,7 +183,7 @@ def ablate_experts(
     backbone = model.backbone
     body = backbone.model
     if not backbone.routers:
-        raise UnmaskError(f"{type(body).__name__} {why_no_routers(body)}.")
+        raise UnmaskError(f"'{model.source.model}' {why_no_routers(body)}.")
     points = routing_points(backbone)
     own = {router.module: router for router in backbone.routers}
     routers = [own[module] for module in points]  # in the order in which they run

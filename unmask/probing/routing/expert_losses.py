@@ -50,8 +50,8 @@ class ExpertLosses(Record):
     overlaps: dict[str, float]
     provenance: dict[str, Any]
 
-    def dominance(self, label: str) -> float:
-        """How far the values of a label differ in the expert that they need most: 0 to 1."""
+    def dominance(self, label: str) -> float | None:
+        """How far the values of a label differ in the expert that they miss most: 0 to 1; None if that is not certain."""
         return dominance(self.removals, self.labels[label])
 
 
