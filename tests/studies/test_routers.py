@@ -41,7 +41,7 @@ from unmask.studies.routers.plan import LessonSource, load_plan, scales
 from unmask.studies.routers.recorded import responses
 from unmask.studies.routers.run import RoutersRecord
 from unmask.studies.routers.same_experts import SameExperts
-from unmask.studies.routers.tables import routing_and_prediction
+from unmask.studies.routers.tables import _MEASURES, measures, routing_and_prediction
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
 
@@ -133,7 +133,12 @@ def made_cell(distinct: float, gain: float, score: float, seed: int, texts: int 
         design: {f"task{k}": score + better + 0.02 * k + random.normal(0, 0.002) for k in range(6)}
         for design, better in (("hidden", 0.1), ("routing", 0.0), ("concat", 0.12), ("sum", 0.11))
     }
-    return Cell({f"domain{k}": tuple(row) for k, row in enumerate(nats.tolist())}, {"recorded": True}, scores, shares)
+    return Cell(
+        {f"domain{k}": tuple(row) for k, row in enumerate(nats.tolist())},
+        {measure: {"corrected": distinct} for measure in _MEASURES},
+        scores,
+        shares,
+    )
 
 
 def made(values: Mapping[str, tuple[float, float, float]], seeds: int = 3) -> tuple[Any, Any]:
@@ -221,6 +226,41 @@ def test_distinct_routing_is_correlated_over_configurations() -> None:
     assert any("More distinct routing goes with less of this: gain in nats (rho -0.90" in sentence for sentence in words)
 
 
+def test_the_conclusion_names_the_highest_what_contradicts_papers_and_what_is_open() -> None:
+    names = {
+        STANDARD: (0.3, 0.2, 0.4),
+        "layer routers": (0.3, 0.2, 0.4),
+        "renormalised": (0.3, 0.9, 0.4),
+        "soft": (0.3, 1.2, 0.4),
+    }
+    cells, bases = made(names)
+    rows = {row.name: row for row in rows_of(cells, bases)}
+    papers = verdicts(load_plan("small").claims, cells, bases)
+    said = conclusion(rows, {}, None, papers)
+    refuted = [one.claim for one in papers if one.verdict == "refuted"]
+    assert refuted and all(any(claim.where in one and claim.says in one for one in said) for claim in refuted)
+    [still_open] = [one for one in said if one.startswith("Not measured: ")]
+    assert "joint top-1" in still_open and "layer routers" not in still_open
+    best = max((STANDARD, "layer routers", "soft"), key=lambda name: rows[name].scores["routing"])
+    told = [one for one in said if one.startswith("Routing weights") and "the highest mean" in one]
+    assert told == [
+        f"Routing weights as embeddings: {best} has the highest mean of all trained configurations. It is not shown to be better."
+    ]
+    assert best != STANDARD, "which is not told of"
+
+
+def test_all_measures_stand_in_one_table_and_a_choice_has_the_strength_of_its_definition() -> None:
+    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "random": (0.3, 0.1, 0.4), "oracle": (0.3, 0.4, 0.4)})
+    for seed, cell in cells[STANDARD].items():
+        cells[STANDARD][seed] = replace(cell, strength=0.4 + 0.1 * seed)
+    for name in ("random", "oracle"):  # they have no router of their own
+        cells[name] = {seed: replace(cell, routing={}, shares=None) for seed, cell in cells[name].items()}
+    rows = {row.name: row for row in rows_of(cells, bases)}
+    assert [rows[name].strength for name in (STANDARD, "random", "oracle")] == pytest.approx([0.5, 0.5, 1.0])
+    assert [line[0] for line in measures(rows).rows] == [STANDARD]
+    assert set(measures(rows).rows[0][1:]) == {"0.30"}
+
+
 def test_papers_are_confirmed_refuted_or_undecided_by_the_tests() -> None:
     cells, bases = made({
         STANDARD: (0.3, 0.2, 0.4), "renormalised": (0.3, 0.2, 0.4), "trained top-1": (0.3, 0.2, 0.4),
@@ -270,8 +310,8 @@ def test_tables_conclusion_and_claims_say_the_same_of_a_test(
     interval = (difference - 0.01, difference + 0.01)
     test = replace(row.tests["gain"], effect=effect, difference=difference, p=p, p_holm=None, interval=interval, bounds=None)
     row = replace(row, tests={"gain": test})
-    said = [sentence for sentence in conclusion({STANDARD: first, row.name: row}, {}) if "responses" in sentence]
-    assert len(said) == 1 and {"better", "worse", "not shown"} & set(_words(said[0])) == {word}
+    said = " ".join(sentence for sentence in conclusion({STANDARD: first, row.name: row}, {}) if "responses" in sentence)
+    assert {"better", "worse", "not shown"} & set(_words(said)) == {word}
     contest = " ".join(conclusion({STANDARD: first}, {}, Contest(row.name, 3, {"gain": test})))
     assert {"better", "worse", "not shown"} & set(_words(contest.partition("our own structure is")[2])) == {word}
     claim = Claim(id="a", where="b", says="c", better="layer routers", than=("standard",))

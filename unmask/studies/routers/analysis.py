@@ -38,8 +38,8 @@ class Row:
 
     information: I(D;E) of first choices, of the most that so many domains and experts allow, without chance; the mean over routing points
     and seeds. best_information: at the routing point where it is highest. points: routing points that decide. strength: mean sum of gates.
-    gain: nats per token less than the base model. scores: by design, the mean score over tasks and seeds, in percent. tests: by yardstick,
-    against the reference.
+    gain: nats per token less than the base model. scores: by design, the mean score over tasks and seeds, in percent. measures: of routing,
+    by name, without chance, mean over seeds. tests: by yardstick, against the reference.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Row:
     strength: float | None
     gain: float
     scores: dict[str, float]
+    measures: dict[str, float]
     tests: dict[Yardstick, PairedTest]
 
 
@@ -90,11 +91,19 @@ def _row(name: str, cells: Cells, bases: Bases, tests: dict[Yardstick, PairedTes
     distinct = float(np.mean([information(cell) for cell in routed])) if routed else None
     best = float(np.mean([best_information(cell) for cell in routed])) if routed else None
     points = routed[0].shares.shape[1] if routed and routed[0].shares is not None else 0
-    strengths = [cell.strength for cell in own if cell.strength is not None]
     scores = {design: 100 * float(np.mean([list(cell.scores[design].values()) for cell in own])) for design in own[0].scores}
     gain = float(np.mean([_gain(cell, base) for cell in own]))
-    strength = float(np.mean(strengths)) if strengths else None
-    return Row(name, len(own), distinct, best, points, strength, gain, scores, tests)
+    measures = {measure: float(np.mean([cell.routing[measure]["corrected"] for cell in own])) for measure in own[0].routing}
+    return Row(name, len(own), distinct, best, points, _strength(name, cells), gain, scores, measures, tests)
+
+
+def _strength(name: str, cells: Cells) -> float | None:
+    """The mean sum of a token's gates. A choice without training has that of the standard router, or 1 by its definition."""
+    choice = CONFIGURATIONS[name].choice
+    if choice is not None and choice != "random":
+        return 1.0
+    found = [cell.strength for cell in cells.get(STANDARD if choice else name, {}).values() if cell.strength is not None]
+    return float(np.mean(found)) if found else None
 
 
 def differences(name: str, reference: str, cells: Cells, bases: Bases, noise: SeedNoise) -> dict[Yardstick, PairedTest]:

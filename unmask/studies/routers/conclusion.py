@@ -8,6 +8,7 @@ from unmask.evaluation.verdict import counted
 from unmask.reporting.page import p_value
 from unmask.statistics.paired import SIGNIFICANT, better_side
 from unmask.statistics.rank_correlation import RankCorrelation
+from unmask.studies.claims.claim import Finding
 from unmask.studies.routers.analysis import ROUTING_SCORE, Row
 from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, Yardstick, reference_of
 from unmask.studies.routers.contest import Contest
@@ -19,15 +20,41 @@ _AIMS: Mapping[Yardstick, str] = {
 }
 
 
-def conclusion(rows: Mapping[str, Row], found: Mapping[str, RankCorrelation], contest: Contest | None = None) -> list[str]:
-    """Sentences: for each aim, what is better and worse than the reference; whether distinct routing makes better embeddings; our own."""
+def conclusion(
+    rows: Mapping[str, Row],
+    found: Mapping[str, RankCorrelation],
+    contest: Contest | None = None,
+    papers: Sequence[Finding] = (),
+) -> list[str]:
+    """Sentences: for each aim, what is better and worse than the reference; whether distinct routing makes better embeddings; our own.
+
+    Then what contradicts papers, and what was not measured. papers: what becomes of their claims.
+    """
     return [
         *(sentence for yardstick in _AIMS for sentence in _aim(yardstick, list(rows.values()))),
         *_embeddings(found),
         *_own(contest),
+        *_papers(papers),
+        *_open(rows),
         f"The experts were trained once (those of joint training: once a seed), so nothing is said of other experts. The numbers are of "
         f"{counted(rows[STANDARD].seeds, 'router seed')}.",
     ]
+
+
+def _papers(papers: Sequence[Finding]) -> Iterator[str]:
+    """What contradicts papers here."""
+    for one in papers:
+        if one.verdict == "refuted":
+            yield f"Contradicts {one.claim.where}: \u201c{one.claim.says}\u201d"
+    undecided = sum(one.verdict == "undecided" for one in papers)
+    if undecided:
+        yield f"{counted(undecided, 'claim')} of papers stay{'s' if undecided == 1 else ''} undecided."
+
+
+def _open(rows: Mapping[str, Row]) -> Iterator[str]:
+    """What was not measured."""
+    if missing := [name for name in CONFIGURATIONS if name not in rows]:
+        yield f"Not measured: {', '.join(missing)}."
 
 
 def _aim(yardstick: Yardstick, rows: Sequence[Row]) -> Iterator[str]:
@@ -39,9 +66,25 @@ def _aim(yardstick: Yardstick, rows: Sequence[Row]) -> Iterator[str]:
         if names:
             listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {reference_of(name)})" for name in names)
             yield f"{_AIMS[yardstick]}: {word} than the reference: {listed}."
+    highest = _highest(yardstick, rows)
+    if highest not in (None, STANDARD, *better, *worse):
+        yield f"{_AIMS[yardstick]}: {highest} has the highest mean of all trained configurations. It is not shown to be better."
     if open_:
         what = "other configuration" if better or worse else "configuration"
         yield f"{_AIMS[yardstick]}: no difference was shown for {counted(open_, what)}. There may be one."
+
+
+def _highest(yardstick: Yardstick, rows: Sequence[Row]) -> str | None:
+    """The configuration with the highest mean among those that can be compared: trained, and of the standard's domains."""
+    values = {
+        row.name: value
+        for row in rows
+        if CONFIGURATIONS[row.name].domains == CONFIGURATIONS[STANDARD].domains
+        and not CONFIGURATIONS[row.name].choice
+        and (value := {"information": row.information, "gain": row.gain, "routing": row.scores.get("routing")}[yardstick])
+        is not None
+    }
+    return max(values, key=lambda name: values[name]) if values else None
 
 
 def _embeddings(found: Mapping[str, RankCorrelation]) -> Iterator[str]:

@@ -51,7 +51,7 @@ class Findings:
     @property
     def conclusion(self) -> list[str]:
         """The conclusion in sentences."""
-        return conclusion(self.rows, self.correlations, self.measured.contest)
+        return conclusion(self.rows, self.correlations, self.measured.contest, self.papers)
 
     def as_json(self) -> dict[str, Any]:
         """Every number of the report, and the measures of each cell."""

@@ -10,7 +10,7 @@ from unmask.studies.claims.page import claims_sheet
 from unmask.studies.routers.configurations import CONFIGURATIONS, STANDARD
 from unmask.studies.routers.findings import Findings
 from unmask.studies.routers.plan import PAPER, RoutersPlan
-from unmask.studies.routers.tables import correlations, embeddings, legend, routing_and_prediction
+from unmask.studies.routers.tables import correlations, embeddings, legend, measures, routing_and_prediction
 from unmask.studies.sheet import Sheet
 
 
@@ -26,6 +26,7 @@ def _tables(findings: Findings) -> Iterator[Sheet]:
         yield embeddings(findings.rows, findings.measured.base_score)
     if findings.correlations:
         yield correlations(findings.correlations)
+    yield measures(findings.rows)
 
 
 def write_report(findings: Findings, folder: Path, model: str, plan: RoutersPlan) -> list[Sheet]:

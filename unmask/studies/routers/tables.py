@@ -15,6 +15,12 @@ _COMPARED = (
     "the column (Holm), and * marks a difference that the test shows. Tests need two seeds."
 )
 
+_MEASURES = {
+    "confidence": "confidence", "balance": "balance", "distinctness": "distinctness", "max violation": "max violation",
+    "repetition": "repetition", "vocabulary specialisation": "vocabulary", "layer agreement": "layers",
+    "specialisation": "specialisation",
+}  # fmt: skip
+
 
 def routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
     """How distinct routing is, and how well held-out responses are predicted: one line for each configuration."""
@@ -42,6 +48,23 @@ def routing_and_prediction(rows: Mapping[str, Row]) -> Sheet:
         lines,
         note,
     )
+
+
+def measures(rows: Mapping[str, Row]) -> Sheet:
+    """What routing is like by all measures: one line for each configuration that has a router of its own."""
+    lines = tuple(
+        (name, *(f"{row.measures[measure]:.2f}" if measure in row.measures else "" for measure in _MEASURES))
+        for name, row in rows.items()
+        if row.measures
+    )
+    note = (
+        "Means over routing points and seeds, of whole texts, with what chance gives taken off. Confidence: the largest probability of a "
+        "token. Balance: 1 if all experts are used alike. Distinctness: balance minus uncertainty; 0 if all tokens are routed alike. Max "
+        "violation: the largest load / the mean load - 1. Repetition: neighbouring tokens with one first choice. Vocabulary: how much the "
+        "token id decides the expert. Layers: how much the expert of one routing point tells about that of the next, if there is one. "
+        "Specialisation: how far the experts of one domain differ from those of all."
+    )
+    return Sheet("All measures of routing", ("", *_MEASURES.values()), lines, note)
 
 
 def embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
