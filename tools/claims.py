@@ -81,8 +81,11 @@ _KEPT: Final = (
 UNRECORDED: Final = "It was measured before results said which recipes and configurations they rest on."
 HEAD: Final = """# Claims
 
-What papers claim of embedders made from language models, and what holds for small models. Some rows are questions of reviewers or of
-ours; they say so. **This page is generated.** The claims are in
+What papers claim of embedders made from language models, and what holds for small models.
+
+{counts}
+
+Some rows are questions of reviewers or of ours; they say so. **This page is generated.** The claims are in
 the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
 page. A test fails if the page does not follow from plans and results.
 
@@ -153,18 +156,21 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
 def page() -> str:
     """The page."""
     known = results()
-    parts = [HEAD, *_overview(known)]
+    parts = [HEAD.format(counts="\n".join(_overview(known)).rstrip())]
     for study, title in PAPERS.items():
         parts += [f"## {title}\n", *_study(study, known[study])]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
-    """How many claims there are of each verdict. A claim counts with one result of its study, the first."""
-    every = [finding for study in PAPERS for finding in _first(study, known[study])]
+    """How many claims there are of each verdict, and which are refuted. A claim counts with one result of its study, the first."""
+    every = [(title, finding) for study, title in PAPERS.items() for finding in _first(study, known[study])]
     models = ", ".join(f"{title} on {known[study][0]['model']}" for study, title in PAPERS.items() if known[study])
-    yield f"**{counts(every)}** Of each paper, one result is counted: {models or 'there is none yet'}.\n"
-    yield "For each paper, what was refuted or stays undecided comes first.\n"
+    yield f"**{counts([finding for _, finding in every])}** Of each paper, one result is counted: {models or 'there is none yet'}."
+    refuted = [(title, finding) for title, finding in every if finding.verdict == "refuted"]
+    if refuted:
+        yield "These are refuted here. Below, each paper begins with its refuted and undecided claims.\n"
+        yield from (f"- {title}: {finding.claim.says}" for title, finding in refuted)
 
 
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
