@@ -98,6 +98,7 @@ ELSEWHERE = {
     "training/loop": "training/test_run.py",
     "training/processes": "training/test_distributed.py",
     "training/progress": "training/test_train_cli.py",
+    "probing/routing/expert_record": "probing/routing/test_expert_losses.py",
     "training/run_folder": "training/test_resume.py",
     "training/same_run": "training/test_resume.py",
     "training/stage_run": "training/test_run.py",

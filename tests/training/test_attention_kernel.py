@@ -35,6 +35,13 @@ def test_short_texts_take_the_plain_kernel_and_long_ones_do_not(monkeypatch: pyt
             assert not plain()
 
 
+@pytest.mark.parametrize("inputs", [step(4, 10), {"labels": torch.ones(2)}])
+def test_without_attention_or_texts_nothing_is_chosen(inputs: dict[str, Any]) -> None:
+    model = FAMILIES["mamba" if "input_ids" in inputs else "llama"].build()
+    with attention_kernel(model, inputs):
+        assert not plain()
+
+
 def test_gradients_are_those_of_the_other_kernel() -> None:
     model = FAMILIES["llama"].build().train()
     ids, mask = torch.arange(5, 45).reshape(4, 10), torch.ones(4, 10, dtype=torch.long)

@@ -107,7 +107,7 @@ def unmask(
     """Options of unmask itself."""
 
 
-_CODE_OF_SHAPES, _SHAPES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"), "256"
+_SHAPE_LIMITS, _SHAPES = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"), "256"
 """torch on a CPU reads these when it is imported. It keeps compiled code for so many shapes of a batch. By its own limit this code grows
 to gigabytes. 64 shapes are slower, since some are compiled again."""
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -125,7 +125,7 @@ def main() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_VERBOSITY", "critical")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    for name in _CODE_OF_SHAPES:
+    for name in _SHAPE_LIMITS:
         os.environ.setdefault(name, _SHAPES)
     warnings.showwarning = lambda message, *_, **__: print(f"note: {visible(str(message))}", file=sys.stderr)
     warnings.filterwarnings("ignore", category=DeprecationWarning)

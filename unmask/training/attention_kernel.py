@@ -15,7 +15,7 @@ from torch import Tensor, nn
 _KEPT = 2**30
 """Most bytes of attention probabilities that a step may keep."""
 _BYTES = 4
-"""Of one probability: scores and probabilities in 16 bits."""
+"""Of one probability: it is kept in fp32, also by a model in bf16."""
 
 
 def attention_kernel(model: nn.Module, inputs: Mapping[str, Any]) -> AbstractContextManager[Any]:
@@ -29,9 +29,10 @@ def attention_kernel(model: nn.Module, inputs: Mapping[str, Any]) -> AbstractCon
     if config is None or next(model.parameters()).device.type != "cpu":
         return nullcontext()
     decoder = config.get_text_config(decoder=True)
+    heads = getattr(decoder, "num_attention_heads", 0)  # a model without attention has none
     pairs = sum(ids.shape[0] * ids.shape[1] ** 2 for ids in _ids(inputs))
-    kept = pairs * decoder.num_attention_heads * decoder.num_hidden_layers * _BYTES
-    return sdpa_kernel(SDPBackend.MATH) if kept <= _KEPT else nullcontext()
+    kept = pairs * heads * decoder.num_hidden_layers * _BYTES
+    return sdpa_kernel(SDPBackend.MATH) if 0 < kept <= _KEPT else nullcontext()
 
 
 def _ids(inputs: Any) -> Iterator[Tensor]:

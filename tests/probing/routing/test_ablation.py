@@ -20,17 +20,8 @@ from unmask.mixture.mixture_folder import Mixture
 from unmask.models.decoder import body_of
 from unmask.models.routers import proven_routers
 from unmask.models.source import Source
-from unmask.probing.routing.ablation import (
-    Ablation,
-    LabelLosses,
-    Removal,
-    ablate_experts,
-    dominance,
-    removed,
-    text_losses,
-    without_expert,
-)
-from unmask.statistics.routing.text_bootstrap import Measured
+from unmask.probing.routing.ablation import Ablation, ablate_experts, removed, text_losses, without_expert
+from unmask.probing.routing.expert_record import Removal
 
 TEXTS = [text.text for text in topical(8).texts]
 
@@ -119,20 +110,6 @@ def test_losses_by_label_are_means_of_the_texts_of_each_value() -> None:
     assert found.changes()[0].value == pytest.approx(0.05)
     with pytest.raises(UnmaskError, match="There are 4 texts and 2 labels"):
         found.by_label(["a", "b"])
-
-
-def test_dominance() -> None:
-    def of(*by_expert: tuple[float, float], width: float = 0.05) -> float | None:
-        points = (0, 0, 0, 1, 1, 1)[: len(by_expert)]
-        removals = [Removal((point,), place) for place, point in enumerate(points)]
-        changes = tuple(tuple(Measured(one, 0.0, (one - width, one + width)) for one in own) for own in by_expert)
-        return dominance(removals, LabelLosses(("a", "b"), (1.0, 1.0), changes))
-
-    alike, apart = ((0.9, 0.8), (0.1, 0.2), (0.0, 0.0)), ((0.9, 0.1), (0.1, 0.8), (0.0, 0.0))
-    assert of(*alike) == 0 and of(*apart) == 1 and of(*alike, *apart) == 0.5
-    assert of(*apart, width=1.0) is None, "nothing is certain"
-    assert of(*apart, width=0.85) is None, "one value alone surely misses an expert"
-    assert of(*apart, (0.01, 0.0), (0.0, 0.01), (0.0, 0.0)) == 1, "where nothing is certain, a layer does not count"
 
 
 def test_an_expert_that_nobody_uses_changes_nothing(tokenizer: Any) -> None:

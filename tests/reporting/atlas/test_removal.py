@@ -11,8 +11,7 @@ import pytest
 from tests.reporting.atlas.conftest import recorded
 from tests.reporting.atlas.made_record import Made
 from tests.reporting.atlas.test_packing import unpacked
-from unmask.probing.routing.ablation import LabelLosses, Removal
-from unmask.probing.routing.expert_losses import ExpertLosses
+from unmask.probing.routing.expert_record import ExpertLosses, LabelLosses, Removal
 from unmask.probing.routing.record import EXPERTS, read_record
 from unmask.reporting.atlas.aggregate import aggregate
 from unmask.statistics.routing.text_bootstrap import Measured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,8 @@ from unmask.cli.options import AsJson, ModelOptions
 from unmask.cli.probing.common import Seed, show
 
 if TYPE_CHECKING:
-    from unmask.probing.routing.expert_losses import ExpertLosses
+    from unmask.probing.routing.expert_record import ExpertLosses
+    from unmask.statistics.routing.text_bootstrap import Measured
 
 _SHOWN = 15
 EXPERTS = "experts.json"
@@ -26,13 +28,23 @@ def experts(
     ],
     label: Annotated[list[str] | None, typer.Option(help="Column with a label for each text. Repeat for several.")] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the result. That of a routing record shows it.")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for the result. The atlas of a routing record in it shows the losses.",
+        ),
     ] = Path("routing"),
     column: Annotated[
         list[str] | None, typer.Option(help="Column that holds the text. Default: text. Repeat if files differ.")
     ] = None,
     together: Annotated[
-        bool, typer.Option("--together", help="Remove an expert in all layers at once. Right if its copies have one origin.")
+        bool,
+        typer.Option(
+            "--together",
+            help="Remove expert 1 of all layers at once, then expert 2. For experts that each grew from one model.",
+        ),
     ] = False,
     seed: Seed = 0,
     *,
@@ -46,12 +58,16 @@ def experts(
     from unmask.saving.load_model import load_predicting_model
 
     given = read_labelled(texts, label or [], column or ["text"], seed)
+    if given.token_labels:
+        warnings.warn(
+            f"Labels of words are left out, since a loss is that of a text: {', '.join(given.token_labels)}.", stacklevel=2
+        )
     check_folder(output)
     loaded = load_predicting_model(options.source(model), "causal")
     found = measure_experts(
         loaded, given, output, together=together, seed=seed, max_length=options.max_length, batch_tokens=options.batch_tokens
     )
-    head = ("layer", "expert", "loss", "95 %", "most for", "loss there")
+    head = ("layer", "expert", "loss grows", "95 %", "most for", "there")
     show("Without an expert", found, _rows(found), _notes(found, output), as_json, head, prose=False)
 
 
@@ -65,13 +81,18 @@ def _row(found: ExpertLosses, place: int) -> tuple[str, ...]:
     layer = str(found.points[removal.points[0]].layer) if len(removal.points) == 1 else "all"
     name = found.experts[removal.expert] if found.experts else str(removal.expert)
     width = " to ".join(map(_signed, change.interval or ()))
-    by_value = [
+    missed = [
         (one.value, f"{label}: {value}")
         for label, losses in found.labels.items()
         for value, one in zip(losses.values, losses.changes[place], strict=True)
+        if _is_above_0(one)
     ]
-    most, there = max(by_value, default=(0.0, ""))
+    most, there = max(missed, default=(0.0, ""))
     return layer, name, _signed(change.value), width, there, _signed(most) if there else ""
+
+
+def _is_above_0(change: Measured) -> bool:
+    return change.interval is not None and change.interval[0] > 0
 
 
 def _signed(change: float) -> str:
@@ -81,23 +102,25 @@ def _signed(change: float) -> str:
 
 
 def _notes(found: ExpertLosses, output: Path) -> list[str]:
+    from unmask.evaluation.verdict import counted
+
     more = len(found.removals) - _SHOWN
     left_out = f" Left out: {found.left_out} of one token." if found.left_out else ""
+    read = f"{counted(found.texts, 'text')} of {found.tokens} tokens"
     return [
-        f"{found.model}: {found.loss:.3f} nats per token with all experts, on {found.texts} texts of {found.tokens} tokens.{left_out}",
-        "The table shows how much this loss grows without an expert. The best expert that was not chosen takes its place.",
-        *(_dominance(found, label) for label in found.labels),
+        f"{found.model}: {found.loss:.3f} nats per token with all experts, on {read}.{left_out}",
+        f"The table shows how much this loss grows without an expert. {_instead(found)}",
+        "Each interval is that of one expert alone. Of many experts, some lie above 0 by chance.",
         *_differences(found),
         *([f"{more} experts that matter less are in {EXPERTS} only."] if more > 0 else []),
         f"Written to {output}/: {EXPERTS}. If a routing record lies there, `unmask report {output}` shows these losses.",
     ]
 
 
-def _dominance(found: ExpertLosses, label: str) -> str:
-    share = found.dominance(label)
-    if share is None:
-        return f"dominance of {label}: not known, since no two values surely miss an expert of one layer."
-    return f"dominance of {label}: {share:.2f}. 0: one expert matters most for all values; 1: each has its own."
+def _instead(found: ExpertLosses) -> str:
+    if all(point.chosen == point.experts for point in found.points):
+        return "All experts act, so the gates of the others grow instead."
+    return "The best expert that was not chosen takes its place."
 
 
 def _differences(found: ExpertLosses) -> list[str]:

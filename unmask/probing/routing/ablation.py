@@ -17,6 +17,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import collate, plan
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.tokenization import TokenizedText
@@ -26,30 +27,12 @@ from unmask.mixture.gating import gates
 from unmask.models.decoder import model_lock
 from unmask.models.routers import why_no_routers
 from unmask.models.routing import Router
+from unmask.probing.routing.expert_record import LabelLosses, Removal
+from unmask.probing.routing.record import Point
 from unmask.probing.routing.recording import routing_points
 from unmask.statistics.routing.text_bootstrap import Measured, bootstrap_texts, measured
 
 _LOGITS_AT_ONCE = 2**26
-
-
-@dataclass(frozen=True)
-class Removal:
-    """An expert that is removed, and the routing points at which it is."""
-
-    points: tuple[int, ...]
-    expert: int
-
-
-@dataclass(frozen=True)
-class LabelLosses:
-    """Losses of texts with one label, in nats per token: the mean over the texts of each value.
-
-    loss: with all experts. changes: for each removal, its change for each value, paired by text.
-    """
-
-    values: tuple[str, ...]
-    loss: tuple[float, ...]
-    changes: tuple[tuple[Measured, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,25 +58,6 @@ class Ablation:
         own = [codes == place for place in range(len(values))]
         changes = (tuple(_mean(change[mask], seed) for mask in own) for change in self.without - self.loss)
         return LabelLosses(tuple(map(str, values)), tuple(float(self.loss[mask].mean()) for mask in own), tuple(changes))
-
-
-def dominance(removals: Sequence[Removal], losses: LabelLosses) -> float | None:
-    """How far the values of a label differ in the expert whose removal hurts them most, mean over routing points.
-
-    0: it is one expert for all values; 1: no two values share it. Only values count that miss this expert for certain: the interval of the
-    change is above 0. None if no routing point has two such values.
-    """
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for place, removal in enumerate(removals):
-        groups.setdefault(removal.points, []).append(place)
-    found = []
-    for places in groups.values():
-        strongest = [max(places, key=lambda place: losses.changes[place][value].value) for value in range(len(losses.values))]
-        missed = [place for value, place in enumerate(strongest) if (losses.changes[place][value].interval or (0.0,))[0] > 0]
-        different = min(len(missed), len(places)) - 1
-        if different > 0:
-            found.append((len(set(missed)) - 1) / different)
-    return float(np.mean(found)) if found else None
 
 
 def without_expert(
@@ -184,13 +148,12 @@ def ablate_experts(
     body = backbone.model
     if not backbone.routers:
         raise UnmaskError(f"'{model.source.model}' {why_no_routers(body)}.")
-    points = routing_points(backbone)
+    points, numbers = experts_of(backbone)
     own = {router.module: router for router in backbone.routers}
     routers = [own[module] for module in points]  # in the order in which they run
     tokenized = list(model.prompt_tokenizer("plain", max_length).tokenize(texts))
     if any(len(text.ids) < 2 for text in tokenized):
         raise UnmaskError("A text of one token has no loss: leave out texts of fewer than two tokens.")
-    numbers = [point.experts for point in points.values()]
     removals = _removals(numbers, together or getattr(body, "mixture", None) is not None)
     with progress_bar("removing experts", 1 + len(removals)) as advance:
         loss = text_losses(model.language_model, tokenized, batch_tokens)
@@ -200,7 +163,24 @@ def ablate_experts(
             with removed(body, routers, removal.points, removal.expert):
                 without.append(text_losses(model.language_model, tokenized, batch_tokens))
             advance(1)
+    if not np.isfinite([loss, *without]).all():
+        raise UnmaskError("A loss is not finite. Use --dtype float32; if that does not help, the weights are damaged.")
     return Ablation(removals, loss, np.stack(without))
+
+
+def experts_of(backbone: Backbone) -> tuple[dict[nn.Module, Point], list[int]]:
+    """The routing points whose experts can be removed, and their numbers of experts. In a mixture of ours, experts of the base stay.
+
+    Raises UnmaskError for routers that do not say what they choose.
+    """
+    try:
+        points = routing_points(backbone)
+    except UnmaskError as error:
+        raise UnmaskError(f"No expert can be removed: {error}") from error
+    mixture = getattr(backbone.model, "mixture", None)
+    if mixture is not None:
+        points = {module: point for module, point in points.items() if module in set(mixture.points.values())}
+    return points, [point.experts for point in points.values()]
 
 
 def _removals(numbers: Sequence[int], together: bool) -> tuple[Removal, ...]:

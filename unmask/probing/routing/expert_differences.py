@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,34 +14,24 @@ from unmask.encoding.batching import collate
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.models.routers import why_no_routers
+from unmask.probing.routing.expert_record import LayerDifference
 from unmask.statistics.routing.distinctness import output_cka, output_cosine, subspace_overlap
-from unmask.statistics.routing.text_bootstrap import Measured, bootstrap_texts, measured
+from unmask.statistics.routing.text_bootstrap import bootstrap_texts, measured
 
 if TYPE_CHECKING:
     from unmask.mixture.expert_folder import Expert
 
 
-@dataclass(frozen=True)
-class LayerDifference:
-    """The experts of one routing point. cosine, cka: of their outputs on the same tokens; 1 for copies."""
-
-    point: str
-    cosine: Measured
-    cka: float
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self) | {"cosine": self.cosine.as_json()}
-
-
-def output_differences(model: LoadedModel, texts: Sequence[str], seed: int = 0) -> list[LayerDifference]:
+def output_differences(
+    model: LoadedModel, texts: Sequence[str], seed: int = 0, max_length: int | None = None
+) -> list[LayerDifference]:
     """Compare the outputs of all experts on the tokens of some texts, at each routing point of a native mixture.
 
     Every expert gets every token, whatever the router says. All outputs of one layer are in memory: a few thousand tokens are enough.
     Raises UnmaskError for a dense model, and for experts that cannot be called one by one.
     """
     backbone = model.backbone
-    tokenized = list(model.prompt_tokenizer("plain").tokenize(texts))
+    tokenized = list(model.prompt_tokenizer("plain", max_length).tokenize(texts))
     inputs: dict[str, list[Tensor]] = {}
     names = {module: name for name, module in backbone.model.named_modules()}
     modules = {names[router.module]: _experts_beside(backbone.model, names[router.module]) for router in backbone.routers}
@@ -60,6 +49,8 @@ def output_differences(model: LoadedModel, texts: Sequence[str], seed: int = 0) 
         for hook in hooks:
             hook.remove()
     lengths = np.array([len(text.ids) for text in tokenized])
+    if not all(inputs.values()):
+        raise UnmaskError(f"The experts of '{model.source.model}' cannot be called one by one.")
     return [_compare(name, _outputs(modules[name], torch.cat(given)), lengths, seed) for name, given in inputs.items()]
 
 
@@ -93,7 +84,9 @@ def _keeper(kept: list[Tensor]) -> Any:
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _outputs(experts: nn.Module, hidden: Tensor) -> NDArray[np.float32]:
     """The output of each expert for each token at gate 1, (expert, token, dim)."""
-    number = next(weight.shape[0] for weight in experts.parameters() if weight.dim() == 3)
+    number = next((weight.shape[0] for weight in experts.parameters() if weight.dim() == 3), None)
+    if number is None:
+        raise UnmaskError(f"{type(experts).__name__} holds no experts side by side, so their outputs cannot be compared.")
     ones = hidden.new_ones(len(hidden), 1)
     outputs = []
     for expert in range(number):

@@ -2,65 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
-from unmask.io.records import Record
+from unmask.io.files import refuse_foreign
+from unmask.io.seals import CHECKSUM
 from unmask.models.loading import dtype_name
-from unmask.probing.routing.ablation import LabelLosses, Removal, ablate_experts, dominance
-from unmask.probing.routing.expert_differences import LayerDifference, factor_overlaps, output_differences
+from unmask.probing.routing.ablation import ablate_experts, experts_of
+from unmask.probing.routing.expert_differences import factor_overlaps, output_differences
+from unmask.probing.routing.expert_record import ExpertLosses, LayerDifference, read_expert_losses
 from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
-from unmask.probing.routing.record import EXPERTS, RECORD, Point, RecordSettings
-from unmask.probing.routing.recording import check_folder, routing_points
-from unmask.statistics.routing.text_bootstrap import Measured
+from unmask.probing.routing.record import EXPERTS, RECORD, RecordSettings
+from unmask.probing.routing.recording import check_folder
 
 _COMPARED = 2000
 """Tokens on which the outputs of experts are compared. All outputs of one layer are in memory."""
 
 
-class ExpertLosses(Record):
-    """What an ablation of experts found.
-
-    weights: the identity of the model. points: the routing points. experts: names of the experts, if they have some. texts, tokens: that
-    were read; left_out: texts of one token, which have no loss. loss: nats per token with all experts, mean over texts. changes: of
-    the loss, for each removal. labels: the same by label. differences: of the experts' outputs, for a native mixture. overlaps: of the
-    directions that LoRA experts write to, by linear map.
-    """
-
-    format: Literal[1] = 1
-    model: str
-    weights: str
-    dtype: str
-    max_length: int
-    seed: int
-    sources: tuple[str, ...]
-    texts: int
-    tokens: int
-    left_out: int
-    points: tuple[Point, ...]
-    experts: tuple[str, ...] | None
-    loss: float
-    removals: tuple[Removal, ...]
-    changes: tuple[Measured, ...]
-    labels: dict[str, LabelLosses]
-    differences: tuple[LayerDifference, ...]
-    overlaps: dict[str, float]
-    provenance: dict[str, Any]
-
-    def dominance(self, label: str) -> float | None:
-        """How far the values of a label differ in the expert that they miss most: 0 to 1; None if that is not certain."""
-        return dominance(self.removals, self.labels[label])
-
-
 def check_experts_folder(folder: Path, weights: str) -> None:
-    """Raise UnmaskError for a folder with other files, or with a routing record of another model."""
+    """Raise UnmaskError for a folder with other files, or with a routing record or losses of another model."""
     check_folder(folder)
-    record = RecordSettings.read(folder / RECORD)
-    if record is not None and record.weights != weights:
-        raise UnmaskError(f"'{folder}' holds a routing record of '{record.model}' with other weights: give another folder.")
+    refuse_foreign(folder / EXPERTS, [CHECKSUM])
+    for what, before in (("a routing record", RecordSettings.read(folder / RECORD)), ("losses", read_expert_losses(folder))):
+        if before is not None and before.weights != weights:
+            raise UnmaskError(f"'{folder}' holds {what} of '{before.model}' with other weights: give another folder.")
 
 
 def measure_experts(
@@ -82,8 +50,9 @@ def measure_experts(
     check_experts_folder(folder, weights)
     texts, tokens = _with_loss(model, given.texts, max_length)
     plain = [text.text for text in texts]
-    ablation = ablate_experts(model, plain, together=together, max_length=max_length, batch_tokens=batch_tokens or 2048)
     mixture = getattr(model.backbone.model, "mixture", None)
+    differences = () if mixture else _differences(model, _few(plain, tokens), seed, max_length)
+    ablation = ablate_experts(model, plain, together=together, max_length=max_length, batch_tokens=batch_tokens or 2048)
     labels = {name: [text.values[place] for text in texts] for place, name in enumerate(given.labels)}
     found = ExpertLosses(
         model=model.source.model,
@@ -95,13 +64,13 @@ def measure_experts(
         texts=len(texts),
         tokens=sum(tokens),
         left_out=len(given.texts) - len(texts),
-        points=tuple(routing_points(model.backbone).values()),
+        points=tuple(experts_of(model.backbone)[0].values()),
         experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
         loss=float(ablation.loss.mean()),
         removals=ablation.removals,
         changes=ablation.changes(seed),
         labels={name: ablation.by_label(values, seed) for name, values in labels.items()},
-        differences=() if mixture else tuple(output_differences(model, _few(plain, tokens), seed)),
+        differences=differences,
         overlaps=factor_overlaps(mixture.experts) if mixture and len(mixture.experts) > 1 else {},
         provenance=model.provenance,
     )
@@ -110,9 +79,15 @@ def measure_experts(
     return found
 
 
-def read_expert_losses(folder: Path) -> ExpertLosses | None:
-    """What `experts.json` of a folder holds; None without it, and with a warning if it is damaged."""
-    return ExpertLosses.read(folder / EXPERTS)
+def _differences(model: LoadedModel, texts: Sequence[str], seed: int, max_length: int | None) -> tuple[LayerDifference, ...]:
+    """How the outputs of experts differ; nothing, with a warning, if they cannot be called one by one."""
+    if not model.backbone.routers:
+        return ()  # the ablation says why
+    try:
+        return tuple(output_differences(model, texts, seed, max_length))
+    except UnmaskError as error:
+        warnings.warn(f"The outputs of experts are not compared: {error}", stacklevel=3)
+        return ()
 
 
 def _with_loss(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.probing.routing.expert_losses import ExpertLosses, read_expert_losses
+from unmask.probing.routing.expert_record import ExpertLosses, read_expert_losses
 from unmask.reporting.atlas.packing import packed
 from unmask.reporting.atlas.tally import Tally
 

@@ -48,7 +48,8 @@ class CardView {
     }
     if (this.order === 3) {
       const loss = (expert) => this.without(state.slotOf(point, expert))[0];
-      experts.sort((a, b) => (loss(b) || 0) - (loss(a) || 0));
+      const known = (expert) => (Number.isNaN(loss(expert)) ? -Infinity : loss(expert));
+      experts.sort((a, b) => known(b) - known(a));
     }
     if (this.find) experts = experts.filter((expert) => this.words(state.slotOf(point, expert)).some(({ name }) => name.toLowerCase().includes(this.find)));
     this.more.hidden = experts.length <= this.most;
@@ -89,8 +90,9 @@ class CardView {
     const { values } = state.raw.heat[state.label];
     const changes = packed ? Array.from(state.read("without" + state.label, packed).slice(values.length * slot, values.length * (slot + 1))) : [];
     const most = changes.reduce((best, one, at) => (one > (best < 0 ? -Infinity : changes[best]) ? at : best), -1);
-    return el("p", { class: "removal" }, "Loss without it" + (state.raw.removal.together ? ", in all layers" : "") + ": " + nats(change) + known,
-      most < 0 ? null : ["; most for ", el("bdi", {}, values[most]), ": " + nats(changes[most])]);
+    const texts = "on " + several(state.raw.removal.texts, "text");
+    return el("p", { class: "removal", title: texts }, "Loss without it" + (state.raw.removal.together ? ", in all layers" : "") + ": " + nats(change) + known,
+      most < 0 || !(changes[most] > 0) ? null : ["; most for ", el("bdi", {}, values[most]), ": " + nats(changes[most])]);
   }
 
   partners(point, slot) {
