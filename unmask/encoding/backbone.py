@@ -253,7 +253,11 @@ class Backbone:
         with self.computing():
             output = self.model(input_ids=ids, use_cache=True, **self._places(real.to(self.device)))
         cache = getattr(output, "past_key_values", None)
-        return Beginning(real.to(self.device), cache) if hasattr(cache, "batch_repeat_interleave") else None
+        # a state of linear attention cannot be repeated, and the padding before a shorter text would be in it
+        parts = (cache, *getattr(cache, "layers", ()))
+        return (
+            Beginning(real.to(self.device), cache) if all(hasattr(part, "batch_repeat_interleave") for part in parts) else None
+        )
 
     def raw(self, batch: TokenBatch, designs: Iterable[Design]) -> dict[Design, Raw]:
         """The features of each design, from ONE pass over a batch. Designs may differ in pooling, layer and features.
