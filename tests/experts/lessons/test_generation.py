@@ -19,7 +19,7 @@ GREEDY = Sampling(12)
 
 
 @pytest.mark.parametrize("rows", [ROWS, [ROWS[0]] * 2], ids=["padded", "alike"])
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "olmo2", "mistral-sliding"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "olmo2", "mistral-sliding", "qwen3-next"])
 def test_a_shared_prefix_changes_nothing(family: str, rows: list[str], tokenizer: Any) -> None:
     model = language_model(family, vocab_size=512, max_position_embeddings=512)
     found = Writer(model, tokenizer).write(PREFIX, rows, GREEDY, "\n\nTask", 0)

@@ -85,7 +85,8 @@ class Writer:
         """
         start = self.tokenizer(prefix)["input_ids"]
         ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
-        shared = bool(start) and not self._decides_first and (not self._slides or len({len(end) for end in ends}) == 1)
+        one_length = len({len(end) for end in ends}) == 1
+        shared = bool(start) and not self._decides_first and self._repeats and (not self._slides or one_length)
         ids, mask = self._inputs(start, ends, shared)
         positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         if positions and ids.shape[1] + sampling.max_new_tokens > positions:
@@ -118,6 +119,13 @@ class Writer:
         """Whether the model is a mixture with a final router. Its second cache, of the base, cannot be repeated for every row."""
         mixture = getattr(self.model.base_model, "mixture", None)
         return mixture is not None and mixture.routing.router == "final"
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether what the model keeps of a prefix can be repeated for every row. A state of linear attention cannot."""
+        from transformers import DynamicCache
+
+        return all(hasattr(layer, "batch_repeat_interleave") for layer in DynamicCache(config=self.model.config).layers)
 
     @property
     def _slides(self) -> bool:
