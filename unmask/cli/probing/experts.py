@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from unmask.statistics.routing.text_bootstrap import Measured
 
 _SHOWN = 15
-EXPERTS = "experts.json"
 
 
 def experts(
@@ -103,6 +102,7 @@ def _signed(change: float) -> str:
 
 def _notes(found: ExpertLosses, output: Path) -> list[str]:
     from unmask.evaluation.verdict import counted
+    from unmask.probing.routing.record import EXPERTS
 
     more = len(found.removals) - _SHOWN
     left_out = f" Left out: {found.left_out} of one token." if found.left_out else ""

@@ -39,9 +39,10 @@ _LOGITS_AT_ONCE = 2**26
 class Ablation:
     """What texts lose without each expert.
 
-    loss: mean negative log-likelihood per token of each text, in nats. without: the same for each removal.
+    points: the routing points. loss: mean negative log-likelihood per token of each text, in nats. without: the same for each removal.
     """
 
+    points: tuple[Point, ...]
     removals: tuple[Removal, ...]
     loss: Float[NDArray[np.float64], " text"]
     without: Float[NDArray[np.float64], "removal text"]
@@ -148,13 +149,13 @@ def ablate_experts(
     body = backbone.model
     if not backbone.routers:
         raise UnmaskError(f"'{model.source.model}' {why_no_routers(body)}.")
-    points, numbers = experts_of(backbone)
+    points = experts_of(backbone)
     own = {router.module: router for router in backbone.routers}
     routers = [own[module] for module in points]  # in the order in which they run
     tokenized = list(model.prompt_tokenizer("plain", max_length).tokenize(texts))
     if any(len(text.ids) < 2 for text in tokenized):
         raise UnmaskError("A text of one token has no loss: leave out texts of fewer than two tokens.")
-    removals = _removals(numbers, together or getattr(body, "mixture", None) is not None)
+    removals = _removals([point.experts for point in points.values()], together or getattr(body, "mixture", None) is not None)
     with progress_bar("removing experts", 1 + len(removals)) as advance:
         loss = text_losses(model.language_model, tokenized, batch_tokens)
         advance(1)
@@ -165,11 +166,11 @@ def ablate_experts(
             advance(1)
     if not np.isfinite([loss, *without]).all():
         raise UnmaskError("A loss is not finite. Use --dtype float32; if that does not help, the weights are damaged.")
-    return Ablation(removals, loss, np.stack(without))
+    return Ablation(tuple(points.values()), removals, loss, np.stack(without))
 
 
-def experts_of(backbone: Backbone) -> tuple[dict[nn.Module, Point], list[int]]:
-    """The routing points whose experts can be removed, and their numbers of experts. In a mixture of ours, experts of the base stay.
+def experts_of(backbone: Backbone) -> dict[nn.Module, Point]:
+    """The routing points whose experts can be removed, in the order in which they run. In a mixture of ours, experts of the base stay.
 
     Raises UnmaskError for routers that do not say what they choose.
     """
@@ -180,7 +181,7 @@ def experts_of(backbone: Backbone) -> tuple[dict[nn.Module, Point], list[int]]:
     mixture = getattr(backbone.model, "mixture", None)
     if mixture is not None:
         points = {module: point for module, point in points.items() if module in set(mixture.points.values())}
-    return points, [point.experts for point in points.values()]
+    return points
 
 
 def _removals(numbers: Sequence[int], together: bool) -> tuple[Removal, ...]:

@@ -11,7 +11,7 @@ from unmask.errors import UnmaskError
 from unmask.io.files import refuse_foreign
 from unmask.io.seals import CHECKSUM
 from unmask.models.loading import dtype_name
-from unmask.probing.routing.ablation import ablate_experts, experts_of
+from unmask.probing.routing.ablation import ablate_experts
 from unmask.probing.routing.expert_differences import factor_overlaps, output_differences
 from unmask.probing.routing.expert_record import ExpertLosses, LayerDifference, read_expert_losses
 from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
@@ -64,7 +64,7 @@ def measure_experts(
         texts=len(texts),
         tokens=sum(tokens),
         left_out=len(given.texts) - len(texts),
-        points=tuple(experts_of(model.backbone)[0].values()),
+        points=ablation.points,
         experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
         loss=float(ablation.loss.mean()),
         removals=ablation.removals,
