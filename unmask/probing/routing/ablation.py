@@ -180,7 +180,8 @@ def experts_of(backbone: Backbone) -> dict[nn.Module, Point]:
         raise UnmaskError(f"No expert can be removed: {error}") from error
     mixture = getattr(backbone.model, "mixture", None)
     if mixture is not None:
-        points = {module: point for module, point in points.items() if module in set(mixture.points.values())}
+        ours = set(mixture.points.values())
+        points = {module: point for module, point in points.items() if module in ours}
     return points
 
 

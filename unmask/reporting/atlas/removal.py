@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unmask.probing.routing.expert_record import ExpertLosses, read_expert_losses
 from unmask.reporting.atlas.packing import packed
-from unmask.reporting.atlas.tally import Tally
+from unmask.reporting.atlas.tally import Grouping, Tally
 
 
 def removal(counts: Tally) -> dict[str, Any] | None:
@@ -50,7 +50,7 @@ def _slots(counts: Tally, found: ExpertLosses) -> list[list[int]]:
     return slots
 
 
-def _by_value(found: ExpertLosses, grouping: Any, slots: list[list[int]], number: int) -> dict[str, str] | None:
+def _by_value(found: ExpertLosses, grouping: Grouping, slots: list[list[int]], number: int) -> dict[str, str] | None:
     """The changes by the values of a label, in the page's order of values; None for a label without losses."""
     losses = found.labels.get(grouping.label.name) if grouping.label else None
     if losses is None:
