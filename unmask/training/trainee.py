@@ -21,6 +21,7 @@ from unmask.models.loading import Source, load_language_model, pick_dtype
 from unmask.saving.folder import adapted, mixture_of
 from unmask.starter import reference_texts
 from unmask.training import processes
+from unmask.training.expert_products import as_before, speed_up_experts
 from unmask.training.lora import (
     ROUTER,
     Coverage,
@@ -99,6 +100,8 @@ class Trainee:
             covered = coverage(body, kinds)
         precision = pick_dtype(self.recipe.dtype, self.backbone.device)
         self.backbone.autocast = precision if precision != torch.float32 and self.recipe.train != "head" else None
+        if self.backbone.autocast is not None:
+            speed_up_experts(self.backbone.model)
         if self.adapter is not None:
             cast_inputs(self.adapter, self.backbone.autocast is None)
         if head is not None:
@@ -115,6 +118,7 @@ class Trainee:
         if self.adapter is not None:
             cast_inputs(self.adapter, True)
         self.backbone.autocast = None
+        as_before(self.backbone.model)
 
     def rest(self) -> None:
         """Put the embedder in evaluation mode and in the precision of the recipe, as `save` writes it."""

@@ -1,0 +1,67 @@
+"""The products of a mixture's experts, in training on a CPU under autocast.
+
+Two things make them slow there. Autocast computes products of matrices in bfloat16, but it does not know `grouped_mm`, the product of
+experts: this stays in float32 (https://github.com/pytorch/pytorch/issues/174763). And PyTorch compiles a kernel for each size of a
+product in bfloat16, while each expert gets another number of tokens in each layer and step. So numbers of tokens are rounded up here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+_IMPLEMENTATION: Final = "unmask_rounded"
+_MULTIPLE: Final = 128
+"""Each expert gets a multiple of so many tokens: few sizes, and few tokens that are nothing."""
+
+
+def speed_up_experts(model: nn.Module) -> None:
+    """Have the experts of a mixture computed in bfloat16 under autocast on a CPU, each with a rounded number of tokens.
+
+    A model that lets nobody choose how its experts are computed stays as it is, and so does a model on another device.
+    """
+    if _choice(model) == "grouped_mm" and next(model.parameters()).device.type == "cpu":
+        _register()
+        model.set_experts_implementation(_IMPLEMENTATION)  # type: ignore[operator]
+
+
+def as_before(model: nn.Module) -> None:
+    """Undo `speed_up_experts`."""
+    if _choice(model) == _IMPLEMENTATION:
+        model.set_experts_implementation("grouped_mm")  # type: ignore[operator]
+
+
+def _choice(model: nn.Module) -> str | None:
+    return getattr(getattr(model, "config", None), "_experts_implementation", None)
+
+
+@cache
+def _register() -> None:
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    torch.library.register_autocast("aten::_grouped_mm", "cpu", torch.bfloat16)
+    ALL_EXPERTS_FUNCTIONS.register(_IMPLEMENTATION, rounded_experts)
+
+
+def rounded_experts(experts: Any, states: Tensor, chosen: Tensor, gates: Tensor) -> Tensor:
+    """The output of experts, by transformers' `grouped_mm`, with tokens added that are 0 and have gates of 0.
+
+    states: (token, dim). chosen, gates: the experts of each token and their weights, of shape (token, choice). Shape: (token, dim).
+    """
+    from transformers.integrations.moe import grouped_mm_experts_forward
+
+    choices = chosen.shape[1]
+    counts = torch.bincount(chosen.flatten(), minlength=experts.num_experts)
+    added = torch.arange(experts.num_experts, device=chosen.device).repeat_interleave(-counts % _MULTIPLE)
+    added = added[: len(added) // choices * choices].view(-1, choices).to(chosen.dtype)  # whole tokens
+    more = len(added)
+    made: Tensor = grouped_mm_experts_forward(
+        experts,
+        nn.functional.pad(states, (0, 0, 0, more)),
+        torch.cat([chosen, added]),
+        nn.functional.pad(gates, (0, 0, 0, more)),
+    )
+    return made[: len(states)]
