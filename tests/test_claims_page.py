@@ -39,7 +39,10 @@ def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyP
     plan = load_plan("moee", "small").model_dump(mode="json")
     result = {"claims": found, "plan": plan}
     assert claims.stale("moee", result) == []
-    assert claims.stale("moee", {**result, "plan": {**plan, "made": {}}}) == ["made"]
+    for part, value in (("made", {}), ("tasks", ["stsb#10"]), ("max_length", 32), ("reference", "minilm")):
+        assert claims.stale("moee", {**result, "plan": {**plan, part: value}}) == [part]
+    for chosen in ("seeds", "only", "models"):
+        assert claims.stale("moee", {**result, "plan": {**plan, chosen: ["of a command"]}}) == []
     changed = first.model_copy(update={"than": ("concat",)})
     monkeypatch.setattr(claims, "planned", lambda _: [changed, *others])
     assert claims.stale("moee", result) == [first.id]

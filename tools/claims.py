@@ -78,6 +78,13 @@ _KEPT: Final = (
     *StudyResults.model_fields,
 )
 
+_CHOSEN: Final = {"models", "seeds", "fresh_seeds", "only", "on", "configurations", "ablations", "claims"}
+"""Parts of a plan of which a command may choose some, and the claims, which stand in results by themselves.
+
+Results of mixtures keep less of their plan, and name tasks with their revision: the parts that both have are compared.
+"""
+_NAMED: Final = 20
+"""So many sets of data are named on the page."""
 UNRECORDED: Final = "It was measured before results said which recipes and configurations they rest on."
 HEAD: Final = """# Claims
 
@@ -144,9 +151,9 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
     now = {claim.id: claim for claim in planned(study)}
     then = {finding.claim.id: finding.claim for finding in findings(result)}
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
-    if study in STUDIES:
-        plan = load_plan(study, "small").model_dump(mode="json")
-        old += [part for part in ("embedders", "made") if result["plan"][part] != plan[part]]
+    plan, measured = plan_of(study).model_dump(mode="json"), result["plan"]
+    compared = plan.keys() - _CHOSEN if study in STUDIES else plan.keys() & measured.keys() - _CHOSEN - {"tasks"}
+    old += [part for part in plan if part in compared and measured.get(part) != plan[part]]
     if recorded := result.get("rests_on"):
         digests = rests_on(study, result["scale"])
         old += [name for name, digest in recorded.items() if digests.get(name) != digest]
@@ -167,6 +174,11 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     every = [(title, finding) for study, title in PAPERS.items() for finding in _first(study, known[study])]
     models = ", ".join(f"{title} on {known[study][0]['model']}" for study, title in PAPERS.items() if known[study])
     yield f"**{counts([finding for _, finding in every])}** Of each paper, one result is counted: {models or 'there is none yet'}."
+    open_here = [finding.here.verdict for _, finding in every if finding.verdict == "undecided" and finding.here]
+    yield (
+        f"The test of {len(open_here)} undecided claims is over tasks. On their tasks alone, {open_here.count('confirmed')} of them are "
+        f"confirmed and {open_here.count('refuted')} refuted; a column says which."
+    )
     refuted = [(title, finding) for title, finding in every if finding.verdict == "refuted"]
     if refuted:
         yield "These are refuted here. Below, each paper begins with its refuted and undecided claims.\n"
@@ -201,7 +213,14 @@ def _measured_on(study: str, result: dict[str, Any]) -> str:
     used = result["versions"]
     libraries = ", ".join(f"{name} {used[name]}" for name in ("unmask", "torch", "transformers") if name in used)
     older = "" if result.get("rests_on") else f" {UNRECORDED}"
-    return f"On {result['model']}, {libraries}; [all tables](measured/{study}-{result['model']}.md).{older}"
+    place = f"measured/{study}-{result['model']}"
+    return f"On {result['model']}, {libraries}; [all tables]({place}.md). {_data(result['data'], place)}{older}"
+
+
+def _data(data: dict[str, str], place: str) -> str:
+    """What was measured on."""
+    names = f": {', '.join(data)}" if len(data) <= _NAMED else ""
+    return f"[{len(data)} sets of data, with their revisions]({place}.json){names}."
 
 
 def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: str) -> str:

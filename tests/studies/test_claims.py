@@ -14,9 +14,9 @@ from scipy.stats import norm
 from unmask.errors import UnmaskError
 from unmask.statistics.paired import PairedTest, wilcoxon
 from unmask.statistics.variance_sources import t_of_sources
-from unmask.studies.claims.claim import Claim, Finding, check_names
+from unmask.studies.claims.claim import Claim, Finding, check_names, with_here
 from unmask.studies.claims.claim import findings as findings_in
-from unmask.studies.claims.page import claims_sheet, short_sheet, summary
+from unmask.studies.claims.page import HERE, claims_sheet, short_sheet, summary
 from unmask.studies.embedders.plan import STUDIES, load_plan
 from unmask.studies.routers.plan import load_plan as load_routers
 from unmask.studies.self_moe.plan import load_plan as load_self_moe
@@ -206,6 +206,23 @@ def test_a_table_has_a_line_for_each_claim_and_the_summary_says_what_does_not_ho
     ]
     again = [Finding.model_validate_json(one.model_dump_json()) for one in found]
     assert claims_sheet(again) == claims_sheet(found), "results that were saved give the same table"
+
+
+def test_what_holds_on_these_tasks_alone_stands_beside_the_verdict() -> None:
+    """It is told of tests over tasks only; another test of the claim is about these tasks already."""
+    claims = [claim("tasks", than=("b", "c")), claim("items"), claim("none")]
+    items = {("items", "b"): replace(measured(1.0), unit="items")}
+    over_tasks = {("tasks", "b"): measured(0.01), ("tasks", "c"): measured(0.02)}
+    over_items = {("tasks", "b"): measured(1.0), ("tasks", "c"): measured(-1.0)}
+    found = with_here(findings(claims, over_tasks | items), findings(claims, over_items | items))
+    assert [one.here and one.here.verdict for one in found] == ["refuted", None, None]
+    assert [one.verdict for one in found] == ["undecided", "confirmed", "not measured"]
+    sheet = claims_sheet(found)
+    assert "on these tasks" in sheet.columns and HERE in sheet.note
+    [said] = {row[sheet.columns.index("on these tasks")] for row in sheet.rows} - {""}
+    assert said.startswith("refuted (against c), -1 ["), "the rival that decided here is another one"
+    without = claims_sheet([one.model_copy(update={"here": None}) for one in found])
+    assert "on these tasks" not in without.columns and HERE not in without.note
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from unmask.encoding.heads import HeadOptions, build_head, count_parameters
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
-from unmask.studies.embedders.contrast import Scored, contrast
+from unmask.statistics.paired import PairedTest
+from unmask.studies.embedders.contrast import Scored, contrast, contrast_here
 from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
 from unmask.studies.embedders.run import EmbeddersRecord
 from unmask.studies.results import read_results
@@ -222,6 +223,57 @@ def test_only_tasks_of_the_kinds_of_a_claim_count(tmp_path: Path) -> None:
     assert of_sts.difference == pytest.approx(25) == of_all.difference, "without kinds, tasks on words are left out"
     assert of_words.difference == 0
     assert contrast(a, b, ["retrieval"], store, 1) is None
+
+
+def two_kinds(store: ResultStore, name: str, seeds: int, on_sts: float, on_topics: float) -> Scored:
+    """One task of STS and three of topics, with these differences from an embedder that has none."""
+    random = np.random.default_rng(sum(map(ord, name)))
+    hard = np.random.default_rng(7).uniform(0.2, 0.6, (4, 80))
+    kinds = ["sts", *["classification"] * 3]
+    shifts = [on_sts, *[on_topics] * 3]
+    return Scored(
+        tuple(
+            {
+                f"task{place}": result(
+                    store, f"{name}{seed}", f"task{place}", row + 0.05 * random.normal(size=80) + shift, kind
+                )
+                for place, (row, kind, shift) in enumerate(zip(hard, kinds, shifts, strict=True))
+            }
+            for seed in range(seeds)
+        )
+    )
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_difference_that_depends_on_the_kind_of_task_is_an_interaction(tmp_path: Path, seeds: int) -> None:
+    store = ResultStore(tmp_path)
+    plain = two_kinds(store, "plain", seeds, 0.0, 0.0)
+
+    def interaction(name: str, on_sts: float, on_topics: float) -> PairedTest:
+        found = contrast(two_kinds(store, name, seeds, on_sts, on_topics), plain, ["sts"], store, 1, ["classification"])
+        assert found is not None and found.unit == "items"
+        return found
+
+    larger, same, smaller = interaction("a", 0.1, 0.0), interaction("b", 0.1, 0.1), interaction("c", 0.0, 0.1)
+    assert larger.difference == pytest.approx(10, abs=2) and larger.p < 0.01 and larger.n == 320
+    assert abs(same.difference) < 2 and same.p > 0.01
+    assert smaller.difference == pytest.approx(-10, abs=2) and smaller.p < 0.01
+    assert contrast(plain, plain, ["sts"], store, 1, ["retrieval"]) is None, "there is no such task to compare with"
+
+
+def test_on_these_tasks_alone_the_items_are_tested(tmp_path: Path) -> None:
+    """Tasks that disagree decide nothing in general, and much on themselves."""
+    store = ResultStore(tmp_path)
+    plain = scored(store, "b", 0.0, 1, 8)
+    shifts = np.array([0.3, 0.3, 0.3, 0.05, -0.1, -0.1, 0.02, -0.05])
+    items = np.random.default_rng(7).uniform(0.2, 0.6, (8, 80))
+    uneven = Scored(
+        ({f"task{place}": result(store, "uneven", f"task{place}", row + shifts[place]) for place, row in enumerate(items)},)
+    )
+    general, here = contrast(uneven, plain, [], store, 1), contrast_here(uneven, plain, [], store, 1)
+    assert general is not None and here is not None
+    assert (general.unit, here.unit) == ("tasks", "items") and general.difference == pytest.approx(here.difference)
+    assert here.p < 0.01 < 0.05 < general.p
 
 
 ONE_OF_A_KIND = {

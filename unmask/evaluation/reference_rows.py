@@ -59,6 +59,16 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> l
     return results
 
 
+def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
+    """The same; None if the model is a bundled one that is not installed."""
+    try:
+        resolve(name)
+    except UnmaskError as error:
+        say(f"compared without {name}: {error}")
+        return None
+    return compare_reference(name, tasks, store)
+
+
 def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Items | None]:
     from unmask.tasks.mteb.evaluator import evaluate
 

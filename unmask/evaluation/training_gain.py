@@ -17,13 +17,12 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.leader import points
-from unmask.evaluation.reference_rows import compare_reference
+from unmask.evaluation.reference_rows import compare_if_installed
 from unmask.evaluation.results import Failure, Result, ResultStore
 from unmask.evaluation.verdict import comparisons, counted
 from unmask.io.files import only_run_in
 from unmask.io.records import Record
 from unmask.io.terminal import say
-from unmask.models.bundled import resolve
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest, better_side
@@ -145,7 +144,7 @@ def training_gain(
         own = compare(ComparisonPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
         untrained = _untrained(base, tasks, max_length, store)
         ours = _scored(own, trained.model, store)
-        return _gain(tasks, ours, untrained, _reference(tasks, store), store)
+        return _gain(tasks, ours, untrained, compare_if_installed(REFERENCE, tasks, store), store)
 
 
 def _untrained(base: Source, tasks: Sequence[Task], max_length: int, store: ResultStore) -> list[Result]:
@@ -168,16 +167,6 @@ def _scored(results: list[Result], model: str, store: ResultStore) -> list[Resul
         reason = next(failure.error for failure in reversed(store.failures) if failure.model == model)
         raise UnmaskError(f"'{model}' has no score on any task to compare on: {reason}")
     return results
-
-
-def _reference(tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
-    """Results of the reference row; None if its model is not installed."""
-    try:
-        resolve(REFERENCE)
-    except UnmaskError as error:
-        say(f"compared without {REFERENCE}: {error}")
-        return None
-    return compare_reference(REFERENCE, tasks, store)
 
 
 def _gain(

@@ -42,7 +42,8 @@ class Claim(_Fixed):
 
     id: unique in its study. where: section or table of the paper. says: the claim, in our words. how: how it is tested here, if the
     comparison does not say it. better, than: what is compared. kinds: kinds of task, or the yardstick of a study that has several; none
-    means all of them. within, costs: the margins of the two other forms of claim. needs: ids of claims that stand before this one, without
+    means all of them. less_on: kinds of task on which the difference is smaller; then the difference of both differences is tested, an
+    interaction. within, costs: the margins of the two other forms of claim. needs: ids of claims that stand before this one, without
     which its tests say nothing. untestable: why this study cannot carry the claim; then nothing is compared.
     """
 
@@ -53,6 +54,7 @@ class Claim(_Fixed):
     better: str = ""
     than: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    less_on: tuple[str, ...] = ()
     within: float | None = Field(default=None, gt=0)
     costs: float | None = Field(default=None, gt=0)
     needs: tuple[str, ...] = ()
@@ -91,10 +93,18 @@ class Measured(_Fixed):
     detectable: float
 
 
+class Here(_Fixed):
+    """What becomes of a claim on these tasks alone: the test over their items that decided, and its verdict."""
+
+    test: Measured
+    verdict: Verdict
+
+
 class Finding(_Fixed):
     """A claim with its tests, corrected for all tests that were measured (Holm), and its verdict.
 
-    decided_by: the place of the test that decided. because: why the tests do not count, if they do not.
+    decided_by: the place of the test that decided. because: why the tests do not count, if they do not. here: of a claim that was tested
+    over tasks, the same on these tasks alone.
     """
 
     claim: Claim
@@ -102,6 +112,7 @@ class Finding(_Fixed):
     verdict: Verdict
     decided_by: int = 0
     because: str = ""
+    here: Here | None = None
 
     @property
     def deciding(self) -> Measured | None:
@@ -134,6 +145,16 @@ def findings(
         own = {than: corrected[claim.id, than] for than in claim.than if (claim.id, than) in tests}
         found[claim.id] = _with_what_it_needs(_finding(claim, own, measured_in(claim)), found)
     return list(found.values())
+
+
+def with_here(found: Sequence[Finding], here: Sequence[Finding]) -> list[Finding]:
+    """Findings of tests over tasks, with those of the same claims over the items of these tasks."""
+    return [
+        one.model_copy(update={"here": Here(test=other.deciding, verdict=other.verdict)})
+        if one.deciding and one.deciding.unit == "tasks" and other.deciding
+        else one
+        for one, other in zip(found, here, strict=True)
+    ]
 
 
 def _as_one_family(

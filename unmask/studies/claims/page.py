@@ -17,6 +17,12 @@ NOTE: Final = (
     "An interval that ends at 0 was widened to 0, since p does not show a difference. Where a claim names several rivals, the one that "
     "decided is shown. Detectable: a true difference of this size is found in 80 % of studies like this one."
 )
+HERE: Final = (
+    "The verdict is about tasks of these kinds in general, so its test is over tasks. The column before it is about these tasks alone: its "
+    "test is over their items, and over seeds where there are several, with a correction of its own. Where a model was trained with one "
+    "seed, it is about that training."
+)
+"""What the verdict on these tasks alone means."""
 MEANINGS: Final[dict[Verdict, str]] = {
     "refuted": "A test shows the opposite, against one rival at least.",
     "undecided": (
@@ -27,6 +33,8 @@ MEANINGS: Final[dict[Verdict, str]] = {
     "not testable here": "The study cannot carry the claim.",
 }
 """What each verdict means. What does not hold comes first."""
+_TESTS: Final = {"Wilcoxon": "Wilcoxon", "paired bootstrap": "bootstrap", "exact sign-flip": "sign-flip", "t over": "t"}
+"""How the name of a test begins, and a word for it."""
 _SENTENCE_END: Final = re.compile(r"(?<=\.) ")
 
 
@@ -47,6 +55,7 @@ def counts(found: Sequence[Finding]) -> str:
 def claims_sheet(found: Sequence[Finding]) -> Sheet:
     """A line for each claim, what does not hold first. What is said of all tests stands below the table, once."""
     of_all = said_of_all(found)
+    some_here = any(one.here for one in found)
     lines = tuple(
         (
             one.claim.says,
@@ -54,14 +63,17 @@ def claims_sheet(found: Sequence[Finding]) -> Sheet:
             compared(one).removesuffix(of_all).rstrip(),
             _effect(one),
             _p(one.deciding),
-            size(one.deciding) if one.deciding else "",
+            f"{name_of_test(one.deciding)}, {size(one.deciding)}" if one.deciding else "",
             f"{one.deciding.detectable:.3g}" if one.deciding and one.verdict == "undecided" else "",
+            *([here_said(one)] if some_here else []),
             one.verdict,
         )
         for one in sorted(found, key=lambda one: list(MEANINGS).index(one.verdict))
     )
-    columns = ("claim", "where", "compared here", "difference", "p", "n", "detectable", "verdict")
-    return Sheet("Claims", columns, lines, f"{of_all} {NOTE}".lstrip())
+    here = ["on these tasks"] if some_here else []
+    columns = ("claim", "where", "compared here", "difference", "p", "test, n", "detectable", *here, "verdict")
+    note = f"{of_all} {NOTE} {HERE if some_here else ''}".strip()
+    return Sheet("Claims", columns, lines, note)
 
 
 def said_of_all(found: Sequence[Finding]) -> str:
@@ -85,6 +97,7 @@ def compared(one: Finding) -> str:
     deciding = one.deciding
     than = deciding.than if deciding else ", ".join(claim.than)
     kinds = f" on {', '.join(claim.kinds)}" if claim.kinds else ""
+    kinds += f" more than on {', '.join(claim.less_on)}" if claim.less_on else ""
     margin = f", within {claim.within:g}" if claim.within else f", at a cost of {claim.costs:g} at most" if claim.costs else ""
     more = "".join(f" {sentence}" for sentence in (claim.how, one.because) if sentence)
     return f"{claim.better} against {than}{kinds}{margin}.{more}"
@@ -98,6 +111,20 @@ def difference(test: Measured) -> str:
     """A difference with its interval."""
     low, high = test.interval
     return f"{test.difference:+.3g} [{low:+.3g}, {high:+.3g}]"
+
+
+def here_said(one: Finding) -> str:
+    """What becomes of a claim on these tasks alone; empty if its own test is about that."""
+    if one.here is None:
+        return ""
+    test = one.here.test
+    rival = f" (against {test.than})" if one.deciding and test.than != one.deciding.than else ""
+    return f"{one.here.verdict}{rival}, {difference(test)}"
+
+
+def name_of_test(test: Measured) -> str:
+    """The name of a test in a word."""
+    return next(name for start, name in _TESTS.items() if test.test.startswith(start))
 
 
 def _p(test: Measured | None) -> str:

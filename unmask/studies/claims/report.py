@@ -12,7 +12,7 @@ from unmask.reporting.page import MINUS, breakable, p_value
 from unmask.reporting.template import STYLE, fill
 from unmask.studies.claims.claim import Finding, Measured
 from unmask.studies.claims.forest import Plot, plots
-from unmask.studies.claims.page import MEANINGS, NOTE, compared, counts, difference, size
+from unmask.studies.claims.page import HERE, MEANINGS, NOTE, compared, counts, difference, here_said, size
 from unmask.studies.results import StudyResults, read_results
 
 NAME: Final = "claims.html"
@@ -41,6 +41,7 @@ def render(results: StudyResults) -> str:
         "results": results,
         "counts": counts(results.claims),
         "note": NOTE,
+        "here": HERE if any(one.here for one in results.claims) else "",
         "groups": list(_groups(results.claims)),
     }
     return fill((_OWN, "claims.html"), (*STYLE, (_OWN, "claims.css")), "", filters, content)
@@ -63,4 +64,12 @@ def _groups(found: Sequence[Finding]) -> Iterator[dict[str, Any]]:
 def _line(one: Finding, plot: Plot | None) -> dict[str, Any]:
     others: list[Measured] = list(one.tests) if len(one.tests) > 1 else []
     missing = [than for than in one.claim.than if than not in {test.than for test in one.tests}]
-    return {"finding": one, "claim": one.claim, "compared": compared(one), "plot": plot, "tests": others, "missing": missing}
+    return {
+        "finding": one,
+        "claim": one.claim,
+        "compared": compared(one),
+        "plot": plot,
+        "tests": others,
+        "missing": missing,
+        "here": here_said(one),
+    }

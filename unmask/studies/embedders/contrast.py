@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,21 +45,46 @@ class Scored:
         return known if len(known) == len(self.runs) else None
 
 
-def contrast(a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore, family: int) -> PairedTest | None:
+def contrast(
+    a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore, family: int, less_on: Sequence[str] = ()
+) -> PairedTest | None:
     """The difference of a and b in points, the mean over the tasks of these kinds that both were scored on.
 
     With tasks enough for one of `family` tests to be significant after Holm's correction, the test is over tasks, and over seeds where
-    there are several (`over_tasks`). With fewer, it is over the items of those tasks that have some, and over seeds. None if there is no
-    such task.
+    there are several (`over_tasks`). With fewer, it is that of `contrast_here`. None if there is no such task.
+
+    less_on: kinds whose mean difference is taken off. That is the interaction of designs and kinds of task, and is tested over items.
     """
-    tasks = [task for task in a.tasks(kinds) if task in b.tasks(kinds)]
-    if len(tasks) >= fewest_tasks(family):
-        return _in_points(over_tasks(*(_run_or_runs(side.points(tasks)) for side in (a, b))))
-    items = {task: (a.items(task, store), b.items(task, store)) for task in tasks}
-    known = {task: (own, other) for task, (own, other) in items.items() if own is not None and other is not None}
-    return (
-        _in_points(_over_items(a.points(list(known)), b.points(list(known)), list(known.values()), family)) if known else None
-    )
+    tasks = _common(a, b, kinds)
+    if less_on or len(tasks) < fewest_tasks(family):
+        return contrast_here(a, b, kinds, store, family, less_on)
+    return _in_points(over_tasks(*(_run_or_runs(side.points(tasks)) for side in (a, b))))
+
+
+def contrast_here(
+    a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore, family: int, less_on: Sequence[str] = ()
+) -> PairedTest | None:
+    """The same difference, tested over the items of these tasks, and over seeds where there are several.
+
+    It says nothing of other tasks. Tasks without items are left out. None if no task is left, or none of the kinds of `less_on`.
+    """
+    weights = dict.fromkeys(_with_items(a, b, _common(a, b, kinds), store), 1.0)
+    if less_on:
+        less = _with_items(a, b, _common(a, b, less_on), store)
+        if not less:
+            return None
+        both = len(weights) + len(less)
+        weights = {task: both / len(weights) for task in weights} | {task: -both / len(less) for task in less}
+    return _in_points(_over_items(a, b, weights, store, family)) if weights else None
+
+
+def _common(a: Scored, b: Scored, kinds: Sequence[str]) -> list[str]:
+    known = b.tasks(kinds)
+    return [task for task in a.tasks(kinds) if task in known]
+
+
+def _with_items(a: Scored, b: Scored, tasks: Sequence[str], store: ResultStore) -> list[str]:
+    return [task for task in tasks if a.items(task, store) and b.items(task, store)]
 
 
 def _in_points(test: PairedTest) -> PairedTest:
@@ -78,20 +103,23 @@ def _run_or_runs(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return points[0] if len(points) == 1 else points
 
 
-def _over_items(
-    points_a: NDArray[np.float64],
-    points_b: NDArray[np.float64],
-    items: Sequence[tuple[list[Items], list[Items]]],
-    family: int,
-) -> PairedTest:
-    """items: for each task, those of each run of a, and of each run of b."""
+def _over_items(a: Scored, b: Scored, weights: Mapping[str, float], store: ResultStore, family: int) -> PairedTest:
+    """weights: of each task in the mean difference. They differ from 1 for an interaction only."""
     resamples = max(_RESAMPLES, 100 * family)
-    runs = [list(zip(*(sides[side] for sides in items), strict=True)) for side in (0, 1)]
-    samples = [np.array([bootstrap_tasks(run, resamples) for run in side]) for side in runs]  # (seed, task, resample)
-    sizes = [own[0].n for own, _ in items]
+    tasks, scale = list(weights), np.array(list(weights.values()))
+    items = [[of for task in tasks if (of := side.items(task, store)) is not None] for side in (a, b)]
+    runs = [list(zip(*of_side, strict=True)) for of_side in items]
+    samples = [
+        np.array([bootstrap_tasks(run, resamples) for run in side]) * scale[:, None] for side in runs
+    ]  # (seed, task, resample)
+    points = [side.points(tasks) * scale for side in (a, b)]
+    sizes = [of_task[0].n for of_task in items[0]]
     if max(map(len, runs)) > 1:
-        return items_and_seeds_test((samples[0], samples[1]), (points_a, points_b), sizes)
-    changes = task_changes([own for own, _ in items], [other for _, other in items])
+        return items_and_seeds_test((samples[0], samples[1]), (points[0], points[1]), sizes)
+    plain = bool(
+        (scale == 1).all()
+    )  # in an interaction, the null hypothesis does not make the sign of an item's change a coin flip
     return difference_test(
-        samples[0][0], samples[1][0], points_a[0], points_b[0], sum(sizes), smallest=min(sizes), changes=changes
-    )
+        samples[0][0], samples[1][0], points[0][0], points[1][0], sum(sizes), smallest=min(sizes),
+        changes=task_changes(*items) if plain else None,
+    )  # fmt: skip

@@ -73,7 +73,8 @@ class EmbeddersPlan(PlanTable):
     """The settings of a study at one scale.
 
     study: its name. paper: what is studied. models: base models. made: models by name. embedders: what is compared. tasks: folders below
-    the data folder, or `starter:NAME`. max_length: most tokens of a text. seeds: of each training. only: the embedders to
+    the data folder, or `starter:NAME`. max_length: most tokens of a text. reference: a sentence-transformers model
+    that is scored beside them, as a yardstick; none if empty. seeds: of each training. only: the embedders to
     measure; none means all. on: by base model, the part that is measured there. how: what every claim says of how it is tested.
     claims: what the paper says. Those of embedders that are left out stay unmeasured.
     """
@@ -85,6 +86,7 @@ class EmbeddersPlan(PlanTable):
     embedders: dict[str, Reading] = Field(min_length=2)
     tasks: tuple[str, ...] = Field(min_length=1)
     max_length: int = Field(ge=16)
+    reference: str = ""
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     only: tuple[str, ...] = ()
     on: dict[str, Part] = Field(default={})

@@ -22,6 +22,8 @@ def write_report(findings: Findings, folder: Path) -> list[Sheet]:
     named = "\n".join(
         f"- **{name}**: `{reading.design}` of {reading.model}" for name, reading in findings.plan.measured.items()
     )
+    if findings.plan.reference in findings.scored:
+        named += f"\n- **{findings.plan.reference}**: a sentence-transformers model, as a yardstick"
     head = f"# {findings.plan.paper} on {findings.model}\n\n{summary(findings.claims)}\n"
     tables = [_scores(findings)]
     shown = [sheet.markdown() for sheet in (claims_sheet(findings.claims), *tables)]
@@ -33,7 +35,7 @@ def write_report(findings: Findings, folder: Path) -> list[Sheet]:
 def _scores(findings: Findings) -> Sheet:
     kinds = findings.kinds
     lines = []
-    for name in findings.plan.measured:
+    for name in findings.scored:
         means = [findings.mean(name, kind) for kind in kinds]
         seeds = len(findings.scored[name].runs)
         lines.append((name, f"{seeds}", *("" if mean is None else f"{mean:.1f}" for mean in means)))

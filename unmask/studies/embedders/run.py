@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.reference_rows import compare_if_installed
 from unmask.evaluation.results import ResultStore
 from unmask.experts.records import RunRecord, write_or_check
 from unmask.io.files import only_run_in
@@ -19,9 +20,9 @@ from unmask.models.loading import Source, pick_device
 from unmask.models.source import lasting_name
 from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest
-from unmask.studies.claims.claim import Claim, Finding, findings
+from unmask.studies.claims.claim import Claim, Finding, findings, with_here
 from unmask.studies.embedders.builder import Builder
-from unmask.studies.embedders.contrast import Scored, contrast
+from unmask.studies.embedders.contrast import Scored, contrast, contrast_here
 from unmask.studies.embedders.plan import EmbeddersPlan, Making
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
@@ -52,7 +53,7 @@ class EmbeddersRecord(RunRecord):
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study found: each embedder with its scores, and what becomes of each claim."""
+    """What a study found: each embedder with its scores, then the reference row if there is one, and what becomes of each claim."""
 
     plan: EmbeddersPlan
     model: str
@@ -105,10 +106,8 @@ def study(
         write_or_check(folder / RECORD, record)
         builder = Builder(plan, scale, source, root, folder, tasks, callbacks)
         store = ResultStore(folder / "scores")
-        scored = _scored(plan, builder, tasks, store)
-        found = Findings(
-            plan, source.model, scored, findings(plan.claims, _tests(plan.claims, scored, store), lambda _: "points")
-        )
+        scored = _scored(plan, builder, tasks, store) | _reference(plan.reference, tasks, store)
+        found = Findings(plan, source.model, scored, _claims(plan.claims, scored, store))
         results = ResultsFile(
             folder, record, pick_device(source.device), study=plan.study, paper=plan.paper, command=command, scale=scale,
             data={task.name: task.revision for task in tasks}, rests_on=plan.rests_on(scale),
@@ -130,9 +129,21 @@ def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store:
     return {name: Scored(tuple(runs[name])) for name in plan.measured}
 
 
-def _tests(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStore) -> dict[tuple[str, str], PairedTest]:
+def _reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:
+    results = compare_if_installed(name, tasks, store) if name else None
+    return {name: Scored(({result.task: result for result in results},))} if results else {}
+
+
+def _claims(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStore) -> list[Finding]:
+    """What becomes of each claim: on tasks of these kinds in general, and on these tasks alone."""
     pairs = [(claim, than) for claim in claims for than in claim.than if claim.better in scored and than in scored]
-    tests = {
-        (claim.id, than): contrast(scored[claim.better], scored[than], claim.kinds, store, len(pairs)) for claim, than in pairs
-    }
-    return {names: test for names, test in tests.items() if test is not None}
+
+    def tested(test: Callable[..., PairedTest | None]) -> list[Finding]:
+        tests = {
+            (claim.id, than): test(scored[claim.better], scored[than], claim.kinds, store, len(pairs), claim.less_on)
+            for claim, than in pairs
+        }
+        measured = {names: test for names, test in tests.items() if test is not None}
+        return findings(claims, measured, lambda _: "points")
+
+    return with_here(tested(contrast), tested(contrast_here))
