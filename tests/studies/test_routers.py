@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -32,7 +32,7 @@ from unmask.studies.routers.analysis import best_information, distinct_and_good,
 from unmask.studies.routers.anchor import prototype_accuracy
 from unmask.studies.routers.cell import Cell, CellRecord, Measuring
 from unmask.studies.routers.conclusion import conclusion
-from unmask.studies.routers.configurations import CONFIGURATIONS, OWN, STANDARD, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OWN, STANDARD, Yardstick, reference_of
 from unmask.studies.routers.contest import Contest, decide, most_distinct
 from unmask.studies.routers.contrast import Contrast, of_items, seed_noise
 from unmask.studies.routers.lesson_sets import LessonSet, draw, lessons_of
@@ -53,7 +53,7 @@ def test_every_scale_has_a_plan_and_every_configuration_a_reference() -> None:
     assert set(load_plan("small").configurations) == set(CONFIGURATIONS), "the small scale measures all of them"
     assert all(reference_of(name) in CONFIGURATIONS for name in CONFIGURATIONS)
     for claim in load_plan("small").claims:
-        assert {claim.better, *claim.than} <= set(CONFIGURATIONS) and set(claim.kinds) <= {"information", "gain", "routing"}
+        assert {claim.better, *claim.than} <= set(CONFIGURATIONS) and set(claim.kinds) <= set(get_args(Yardstick))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_differences_are_told_apart_where_they_are_and_only_there() -> None:
     better, equal = rows["layer routers"].tests, rows["by text so far"].tests
     assert better["information"].difference > 0.1 and better["information"].p_holm < 0.01  # type: ignore[operator]
     assert better["gain"].difference == pytest.approx(-0.1, abs=0.02) and better["gain"].p_holm < 0.01  # type: ignore[operator]
-    assert better["routing"].difference == pytest.approx(5, abs=0.5)
+    assert all(better[design].difference == pytest.approx(5, abs=0.5) for design in EMBEDDINGS)
     assert all(test.p > 0.05 and test.interval[0] < 0 < test.interval[1] for test in (equal["information"], equal["gain"]))
     assert rows["layer routers"].information > rows[STANDARD].information + 0.1  # type: ignore[operator]
 
@@ -242,7 +242,7 @@ def test_the_conclusion_names_the_highest_what_contradicts_papers_and_what_is_op
     [still_open] = [one for one in said if one.startswith("Not measured: ")]
     assert "joint top-1" in still_open and "layer routers" not in still_open
     best = max((STANDARD, "layer routers", "soft"), key=lambda name: rows[name].scores["routing"])
-    told = [one for one in said if one.startswith("Routing weights") and "the highest mean" in one]
+    told = [one for one in said if one.startswith("Routing weights as") and "the highest mean" in one]
     assert told == [
         f"Routing weights as embeddings: {best} has the highest mean of all trained configurations. It is not shown to be better."
     ]

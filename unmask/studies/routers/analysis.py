@@ -20,7 +20,7 @@ from unmask.statistics.rank_correlation import FEWEST, RankCorrelation, rank_cor
 from unmask.statistics.routing.information import joint_of_texts, normalised_information
 from unmask.statistics.routing.text_bootstrap import shuffled_labels, text_weights, without_chance
 from unmask.studies.routers.cell import Cell
-from unmask.studies.routers.configurations import CONFIGURATIONS, OTHERS_ROUTER, STANDARD, Yardstick, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, OTHERS_ROUTER, STANDARD, Yardstick, reference_of
 from unmask.studies.routers.contrast import Contrast, SeedNoise, of_items, seed_noise
 
 RESAMPLES = 1000
@@ -124,7 +124,8 @@ def contrasts(name: str, reference: str, cells: Cells, bases: Bases) -> dict[Yar
         return {}
     if all(cell.shares is not None for pair in pairs for cell in pair):
         found["information"] = _information_contrast(pairs, same_texts)
-        found["routing"] = of_items(np.stack([_scores(a, "routing") - _scores(b, "routing") for a, b in pairs]), "tasks")
+        for design in EMBEDDINGS:
+            found[design] = of_items(np.stack([_scores(a, design) - _scores(b, design) for a, b in pairs]), "tasks")
     if same_texts:
         gains = [_gain(a, bases[domains]) - _gain(b, bases[domains]) for a, b in pairs]
         found["gain"] = of_items(np.stack(gains), "responses")

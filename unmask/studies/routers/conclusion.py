@@ -17,6 +17,8 @@ _AIMS: Mapping[Yardstick, str] = {
     "information": "Distinct routing",
     "gain": "Predicting held-out responses",
     "routing": "Routing weights as embeddings",
+    "concat": "Routing weights beside hidden states",
+    "sum": "The sum of both similarities",
 }
 
 
@@ -81,8 +83,7 @@ def _highest(yardstick: Yardstick, rows: Sequence[Row]) -> str | None:
         for row in rows
         if CONFIGURATIONS[row.name].domains == CONFIGURATIONS[STANDARD].domains
         and not CONFIGURATIONS[row.name].choice
-        and (value := {"information": row.information, "gain": row.gain, "routing": row.scores.get("routing")}[yardstick])
-        is not None
+        and (value := {"information": row.information, "gain": row.gain, **row.scores}.get(yardstick)) is not None
     }
     return max(values, key=lambda name: values[name]) if values else None
 

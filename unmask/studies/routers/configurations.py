@@ -10,16 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from unmask.experts.balance import Balance
 from unmask.experts.router import RouterOptions
 from unmask.mixture.gating import Routing
 from unmask.studies.settings_digests import digest_of
 
-Yardstick = Literal["information", "gain", "routing"]
-"""I(D;E); nats per token less than the base model; score of routing weights as embeddings."""
-UNITS: Final[Mapping[Yardstick, str]] = {"information": "I(D;E)", "gain": "nats per token", "routing": "points"}
+Embedding = Literal["routing", "concat", "sum"]
+"""Embeddings that routers take part in: routing weights, these beside the hidden state, and the sum of both similarities."""
+Yardstick = Literal["information", "gain", Embedding]
+"""I(D;E); nats per token less than the base model; scores of embeddings."""
+EMBEDDINGS: Final[tuple[Embedding, ...]] = get_args(Embedding)
+UNITS: Final[Mapping[Yardstick, str]] = {
+    "information": "I(D;E)", "gain": "nats per token", "routing": "points", "concat": "points", "sum": "points"
+}  # fmt: skip
 STANDARD: Final = "standard"
 OWN: Final = "anchored"
 """Our own structure."""

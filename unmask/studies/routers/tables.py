@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from unmask.statistics.paired import PairedTest, better_side
 from unmask.statistics.rank_correlation import RankCorrelation
 from unmask.studies.routers.analysis import Row
-from unmask.studies.routers.configurations import CONFIGURATIONS, reference_of
+from unmask.studies.routers.configurations import CONFIGURATIONS, EMBEDDINGS, reference_of
 from unmask.studies.sheet import Sheet
 
 _COMPARED = (
@@ -69,9 +69,12 @@ def measures(rows: Mapping[str, Row]) -> Sheet:
 
 def embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
     """How good the embeddings are: one line for each configuration that was embedded with. base: the score of the base model."""
-    designs = ("hidden", "routing", "concat", "sum")
     lines = tuple(
-        (name, *(f"{row.scores[design]:.1f}" for design in designs), _difference(row.tests.get("routing"), 1))
+        (
+            name,
+            f"{row.scores['hidden']:.1f}",
+            *(part for one in EMBEDDINGS for part in (f"{row.scores[one]:.1f}", _difference(row.tests.get(one), 1))),
+        )
         for name, row in rows.items()
         if row.scores
     )
@@ -79,7 +82,8 @@ def embeddings(rows: Mapping[str, Row], base: float) -> Sheet:
         "Mean score over the tasks in percent: PromptEOL's hidden state (HS), routing weights (RW), both side by side, sum of both "
         f"similarities, all standardised alike. HS of the base model: {base:.1f}. {_COMPARED}"
     )
-    return Sheet("Embeddings", ("", "HS", "RW", "concat", "sum", "RW, difference"), lines, note)
+    columns = ("", "HS", "RW", "difference", "concat", "difference", "sum", "difference")
+    return Sheet("Embeddings", columns, lines, note)
 
 
 def correlations(found: Mapping[str, RankCorrelation]) -> Sheet:
