@@ -1,11 +1,12 @@
-"""A mixture of experts grown from one dense model: four branches, the mixture, its training, and what came of it.
+"""A mixture of experts grown from one dense model: four branches, the mixture, its training, a control, and what came of it.
 
     python -m benchmarks.grow -o FOLDER [--smoke]
 
 It cuts the text of four domains from the data folder (UNMASK_DATA) into training and held-out texts. Then it gives the commands of
 `unmask` one after the other, and prints each of them: train four branches, mix them, train the mixture, measure loss by domain, and
-compare hidden states with routing weights. Two idle cores take about four hours. Stop it at any time and give the same command again:
-finished steps are left out, and a training goes on from its last checkpoint.
+compare hidden states with routing weights. The control is the base, upcycled: its experts start as copies, and it trains on the same
+text for as many steps. Stop it at any time and give the same command again: finished steps are left out, and a training goes on from its
+last checkpoint.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def commands(folder: Path, model: str, scale: str, tasks: Iterable[str]) -> list
     domains = folder / "domains"
     branches = {name: folder / "branches" / name for name in DOMAINS}
     mixed, grown = folder / "mixed", folder / "grown"
+    copies, control = folder / "copies", folder / "upcycled"
     train = [
         (
             ["train", "branch", "--scale", scale, "-o", str(place), "--data", str(domains),
@@ -107,16 +109,22 @@ def commands(folder: Path, model: str, scale: str, tasks: Iterable[str]) -> list
     for name, place in branches.items():
         mix += ["--branch", f"{name}={place / 'model'}"]
     every = ["code", "math", "medicine", "encyclopedia"]
-    learn = ["train", "grown", "--scale", scale, "-o", str(grown), "--data", str(domains), "--set", f'model="{mixed}"',
-             "--set", f"next-token.data={json.dumps(every)}"]  # fmt: skip
-    judged = [model, *(str(place / "model") for place in branches.values()), str(mixed), str(grown / "model")]
+    learn = [
+        ["train", "grown", "--scale", scale, "-o", str(trained), "--data", str(domains), "--set", f'model="{start}"',
+         "--set", f"next-token.data={json.dumps(every)}"]
+        for start, trained in ((mixed, grown), (copies, control))
+    ]  # fmt: skip
+    copy = ["upcycle", model, "-o", str(copies), "--experts", str(len(DOMAINS))]
+    judged = [model, *(str(place / "model") for place in (*branches.values(), grown, control)), str(mixed)]
     loss = ["evaluate-lm", *(part for one in judged for part in ("-m", one))]
     for name in DOMAINS:
         loss += ["--texts", f"{name}={domains / f'{name}-test.jsonl'}"]
-    compare = ["compare", "-m", str(mixed), "-m", str(grown / "model"), "-d", DESIGNS, "-o", str(folder / "report")]
+    compare = ["compare", "-d", DESIGNS, "-o", str(folder / "report")]
+    for one in (mixed, grown / "model", control / "model"):
+        compare += ["-m", str(one)]
     for task in tasks:
         compare += ["-t", task]
-    return [*train, (mix, mixed), (learn, None), (loss, None), (compare, None)]
+    return [*train, (mix, mixed), (learn[0], None), (copy, copies), (learn[1], None), (loss, None), (compare, None)]
 
 
 def main(arguments: list[str] | None = None) -> None:
