@@ -31,7 +31,7 @@ def language_model(family: str = "llama", **changes: Any) -> Any:
 
 
 def saved_experts(
-    folder: Path, model: Any, names: Sequence[str] = ("a", "b", "c"), rank: int = 2, **options: Any
+    folder: Path, model: Any, names: Sequence[str] = ("a", "b", "c"), rank: int = 2, std: float = 0.2, **options: Any
 ) -> list[Expert]:
     """Experts as PEFT saves them, with weights large enough to matter."""
     from peft import LoraConfig, get_peft_model
@@ -44,7 +44,7 @@ def saved_experts(
         adapted = get_peft_model(model, config)
         for path, parameter in adapted.named_parameters():
             if "lora_" in path:
-                torch.nn.init.normal_(parameter, std=0.2)
+                torch.nn.init.normal_(parameter, std=std)
         adapted.save_pretrained(folder / name)
         adapted.unload()
     return [read_expert(folder / name) for name in names]
