@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.reporting.atlas.looking import Look
 from tests.reporting.atlas.made_record import Made, write_made
 from unmask.probing.routing.measures import measured_routing
 from unmask.probing.routing.point_measures import Draws
 from unmask.probing.routing.record import read_record
 from unmask.reporting.atlas.page import write_atlas
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def recorded(folder: Path, made: Made, measured: bool = False) -> Path:
@@ -41,3 +47,20 @@ def two_atlases(small_record: Path, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("two")
     other = recorded(folder / "record", Made(points=7, experts=4, chosen=1, known=0.1, model="other", seed=3))
     return write_atlas([small_record, other], folder)
+
+
+@pytest.fixture
+def look(browser: Browser) -> Iterator[Any]:
+    """Open an atlas; at the end nothing may have gone wrong, and nothing but the file been asked for."""
+    opened: list[tuple[Any, Look]] = []
+
+    def at(atlas: Path, width: int = 1280, **options: Any) -> Look:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **({"reduced_motion": "reduce"} | options))
+        opened.append((context, Look(context.new_page(), atlas)))
+        return opened[-1][1]
+
+    yield at
+    for context, seen in opened:
+        assert seen.problems == []
+        assert [url for url in seen.asked if not url.startswith("file:")] == [] and len(seen.asked) == 1
+        context.close()

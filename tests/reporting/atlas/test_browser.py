@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +15,6 @@ from tests.reporting.atlas.conftest import recorded
 from tests.reporting.atlas.made_record import SCRIPT, Made
 from tests.reporting.atlas.test_removal import EACH, losses
 from unmask.reporting.atlas.page import write_atlas
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Locator, Page
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")
 
@@ -48,51 +44,6 @@ CONTRAST = """() => {
         return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), one.className + ": " + one.textContent.slice(0, 40)];
     }).filter(([contrast]) => contrast < 4.5);
 }"""
-
-
-class Look:
-    """An atlas under observation."""
-
-    def __init__(self, page: Page, atlas: Path) -> None:
-        self.page = page
-        self.problems: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", lambda message: self.problems.append(message.text))
-        page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("dialog", self._dismiss)
-        page.on("request", lambda request: self.asked.append(request.url))
-        page.goto(atlas.as_uri())
-
-    def _dismiss(self, dialog: Dialog) -> None:
-        self.problems.append(dialog.message)
-        dialog.dismiss()
-
-    def view(self, name: str, pane: int = 0) -> Locator:
-        return self.page.locator(f"#{name} .pane").nth(pane)
-
-    def told(self, name: str, pane: int = 0) -> str:
-        return self.view(name, pane).locator(".told").inner_text()
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
-
-
-@pytest.fixture
-def look(browser: Browser) -> Iterator[Any]:
-    """Open an atlas; at the end nothing may have gone wrong, and nothing but the file been asked for."""
-    opened: list[tuple[Any, Look]] = []
-
-    def at(atlas: Path, width: int = 1280, **options: Any) -> Look:
-        context = browser.new_context(viewport={"width": width, "height": 900}, **({"reduced_motion": "reduce"} | options))
-        opened.append((context, Look(context.new_page(), atlas)))
-        return opened[-1][1]
-
-    yield at
-    for context, seen in opened:
-        assert seen.problems == []
-        assert [url for url in seen.asked if not url.startswith("file:")] == [] and len(seen.asked) == 1
-        context.close()
 
 
 def test_the_heat_map_is_walked_by_arrow_keys(look: Any, small_atlas: Path) -> None:
@@ -370,6 +321,15 @@ def test_a_phone_does_not_scroll_sideways(name: str, look: Any, request: pytest.
             .filter((one) => one.getClientRects().length).map((one) => one.getBoundingClientRect().height)"""
     )
     assert min(heights) >= 28, "large enough for a finger"
+
+
+def test_a_window_without_room_is_drawn_and_drawn_again(look: Any, strange_atlas: Path) -> None:
+    """Each resize draws. A drawing that never ends would stop the page for good."""
+    seen = look(strange_atlas)
+    for width in (40, 1280):
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        seen.page.wait_for_function("width => innerWidth === width", arg=width, timeout=20_000)
+    assert "layer 1" in seen.view("heat").inner_text()
 
 
 def test_the_map_takes_the_colours_of_the_page(look: Any, small_atlas: Path) -> None:

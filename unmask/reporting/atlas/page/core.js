@@ -3,7 +3,7 @@ const KINDS = { u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, f32: Float32
 const NONE16 = 65535;
 const NONE32 = 4294967295;
 const SVG = "http://www.w3.org/2000/svg";
-const MARKS = ["circle", "square", "triangle", "diamond", "plus", "cross", "ring", "bar"];
+const MARKS = ["circle", "plus", "triangle", "ring", "square", "cross", "diamond", "bar"]; // the first differ most
 
 function unpack(packed) {
   const text = atob(packed.data);

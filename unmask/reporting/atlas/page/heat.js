@@ -146,7 +146,7 @@ class HeatView {
   drawLarge() {
     const { state, canvas, columns } = this;
     const count = state.points.length;
-    const room = canvas.parentElement.clientWidth;
+    const room = Math.max(canvas.parentElement.clientWidth, 280); // an embedded page may have no width yet
     const names = state.points.map((point) => point.name);
     const left = 14 + 6.5 * Math.max(...names.map((name) => Math.min(12, name.length)));
     const longest = this.order ? 2 : Math.max(2, ...state.raw.names.map((name) => Math.min(14, name.length)));
@@ -200,8 +200,9 @@ class HeatView {
     if (wide >= 26 && high >= 15) {
       context.font = (wide < 34 ? "10px " : "11px ") + colour("--sans");
       context.fillText(this.mode === "against" ? signed(number, 0) : (100 * number).toFixed(0), x + (wide - gap) / 2, y + high / 2);
-    } else if (this.mode === "against" && number < -0.2 * this.used.most && wide >= 4) {
-      context.fillRect(x + wide * 0.25, y + high / 2 - 0.5, wide * 0.5 - gap / 2, 1); // a dash: less, for those who cannot tell the hues apart
+    } else if (this.mode === "against" && number < -0.2 * this.used.most) {
+      const room = wide >= 4 ? wide * 0.5 - gap / 2 : wide;
+      context.fillRect(x + (wide - gap - room) / 2, y + high / 2 - 0.5, room, 1); // a dash: less, for those who cannot tell the hues apart
     }
   }
 

@@ -20,8 +20,8 @@ class TokenView {
     this.legend = el("div", { class: "chips", role: "group", "aria-label": "Experts of this text at this layer" });
     this.body = el("div", {
       class: "tokens", role: "listbox", "aria-label": "Tokens of the text", "aria-orientation": "horizontal",
-      onkeydown: (event) => this.key(event), onpointerover: (event) => this.over(event), onclick: (event) => this.over(event, true),
-      onfocusin: (event) => this.over(event),
+      onkeydown: (event) => this.key(event), onpointerover: (event) => this.on(event, (token) => this.tell(token)), onpointerleave: () => this.tell(),
+      onclick: (event) => this.on(event, (token) => this.choose(token, true)), onfocusin: (event) => this.on(event, (token) => this.choose(token)),
     });
     this.told = el("div", { class: "told" });
     pane.append(
@@ -95,14 +95,13 @@ class TokenView {
     return [...parts, ...gap(tail), text.cut ? el("span", { class: "quiet" }, " … the rest of the text is not shown") : ""];
   }
 
-  over(event, click) {
+  on(event, act) {
     const span = event.target.closest(".tok");
-    if (!span) return;
-    const token = Number(span.dataset.at);
-    if (click || token !== this.token) this.focusToken(token, click);
+    if (span) act(Number(span.dataset.at));
   }
 
-  focusToken(token, focus) {
+  // A click, a tap or a key chooses a token. Pointing shows one for the moment: on the way to what is told, a pointer crosses others.
+  choose(token, focus) {
     const spans = this.body.querySelectorAll(".tok");
     const before = spans[this.token];
     if (before) { before.tabIndex = -1; before.setAttribute("aria-selected", "false"); }
@@ -121,12 +120,12 @@ class TokenView {
     event.preventDefault();
     if (layer) {
       this.state.change("layer", clamp(this.state.layer + layer, 0, this.state.points.length - 1));
-      this.focusToken(this.token, true);
-    } else this.focusToken(target, true);
+      this.choose(this.token, true);
+    } else this.choose(target, true);
   }
 
-  tell() {
-    const { state, token } = this;
+  tell(token = this.token) {
+    const { state } = this;
     const { experts, shares, text } = this.at(token);
     const words = text.parts[2 * token + 1];
     const rest = 1 - shares.reduce((sum, share) => sum + share / 255, 0);
