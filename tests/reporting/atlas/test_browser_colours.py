@@ -142,6 +142,19 @@ def test_a_token_has_the_name_of_its_expert_under_it(seen: Seen) -> None:
     assert {f"expert {name}" for name in names} == set(chips)
 
 
+def test_the_line_under_a_token_has_the_colour_of_its_expert(seen: Seen) -> None:
+    """In full, whatever the tint: a tint alone tells less."""
+    token = seen.look.view("tokens").locator(".tok").nth(3)
+    token.scroll_into_view_if_needed()
+    box = token.bounding_box()
+    assert box
+    line = seen.pixels(
+        {"x": round(box["x"] + box["width"] / 2), "y": round(box["y"] + box["height"]) - 2, "width": 1, "height": 1}
+    )
+    colour = token.evaluate("one => getComputedStyle(one).borderBottomColor")
+    assert colour == "rgb({}, {}, {})".format(*line[0, 0])
+
+
 def attributes(found: Locator, name: str) -> list[str]:
     return found.evaluate_all("(all, name) => all.map((one) => one.getAttribute(name))", name)  # type: ignore[no-any-return]
 

@@ -22,7 +22,7 @@ from tests.reporting.test_page import Parsed
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.io.terminal import visible
-from unmask.probing.routing.record import read_record
+from unmask.probing.routing.record import RecordSettings, read_record
 from unmask.reporting.atlas.aggregate import aggregate
 from unmask.reporting.atlas.packing import as_script
 from unmask.reporting.atlas.page import NAME, number, write_atlas
@@ -180,3 +180,22 @@ def test_a_report_of_scores_beside_an_atlas_is_left_alone(small_record: Path, tm
 def test_it_needs_no_model(small_record: Path, tmp_path: Path) -> None:
     code = "from unmask.reporting.atlas.page import write_atlas; write_atlas(given[:1], given[1])"
     assert loaded_by(code, small_record, tmp_path) == set()
+
+
+class Blocks(Made):
+    """Two routing points in each layer."""
+
+    def settings(self, tokens: int) -> RecordSettings:
+        settings = super().settings(tokens)
+        names = [(place // 2, ("attention", "mlp")[place % 2]) for place in range(len(settings.points))]
+        points = tuple(
+            point.model_copy(update={"name": f"layers.{layer}.{block}", "layer": layer + 1})
+            for point, (layer, block) in zip(settings.points, names, strict=True)
+        )
+        return settings.model_copy(update={"points": points})
+
+
+def test_the_layer_that_tells_most_is_named_with_its_block(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "record", Blocks(), measured=True)
+    said = Parsed(write_atlas([folder], tmp_path).read_text("utf-8")).all("p")
+    assert any(re.search(r"Layer [12] (attention|mlp) tells most", text) for _, text in said)

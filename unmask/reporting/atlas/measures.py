@@ -21,7 +21,7 @@ HOW = {
     "layer agreement": "How much the expert of one layer tells about that of the next. 1: all.",
     "co-activation": "How often an expert acts with its strongest partner, beyond chance. 1: always.",
     "information": "How much the first choice tells about the label. 0: nothing; 1: all.",
-    "soft information": "The same, with probabilities in place of first choices.",
+    "soft information": "As information, with probabilities in place of first choices.",
     "specialisation": "How far the experts of one label differ from those of all. 0: not at all.",
     "probe, routing weights": "Accuracy of a linear probe on routing weights of texts that it has not seen.",
     "probe, hidden states": "The same on hidden states: what there is to know.",

@@ -10,7 +10,7 @@ from typing import Any
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic, check_output, refuse_foreign
 from unmask.probing.routing.record import RECORD, RoutingRecord, read_record
-from unmask.reporting.atlas.aggregate import FLOWS, MAPPED, SHOWN, aggregate
+from unmask.reporting.atlas.aggregate import FLOWS, MAPPED, SHOWN, aggregate, point_names
 from unmask.reporting.atlas.experts import SEEN
 from unmask.reporting.atlas.measures import grouped, read_measures, strongest
 from unmask.reporting.atlas.packing import as_script
@@ -93,7 +93,7 @@ def _lead(record: RoutingRecord, measures: dict[str, Any] | None) -> str:
     if len(found.steps) < 2:
         return said
     at = max(range(len(found.steps)), key=lambda point: found.steps[point])
-    return f"{said} Layer {record.points[at].layer} tells most: {100 * found.steps[at]:.0f}\u00a0%."
+    return f"{said} Layer {point_names(record.points)[at]} tells most: {100 * found.steps[at]:.0f}\u00a0%."
 
 
 def _facts(record: RoutingRecord) -> str:

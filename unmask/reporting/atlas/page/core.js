@@ -56,6 +56,7 @@ const nats = (change) => {
 const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 const several = (count, what) => grouped(count) + " " + what + (count === 1 ? "" : "s");
+const short = (name, room) => (name.length <= room ? name : name.slice(0, Math.max(1, room - 1)) + "…");
 const say = (text) => (document.getElementById("said").textContent = text);
 
 function colour(name) {

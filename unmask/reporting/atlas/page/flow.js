@@ -62,7 +62,9 @@ class FlowView {
   draw() {
     const { state } = this;
     const room = this.box.clientWidth;
-    const shown = Math.min(state.points.length, clamp(Math.floor(room / 118) + 1, 3, 8));
+    const longest = Math.max(0, ...state.raw.names.map((name) => name.length));
+    const named = Math.min(96, 6.2 * longest + 10); // room for the longest name in a block
+    const shown = Math.min(state.points.length, clamp(Math.floor(room / Math.max(118, 2 * named)) + 1, 3, 8));
     const lastStart = state.points.length - shown;
     state.from = clamp(state.from, 0, Math.max(0, lastStart));
     if (this.shown !== shown) {
@@ -71,8 +73,7 @@ class FlowView {
     }
     const { columns, flows } = this.layout(state.from, state.from + shown - 1);
     this.columns = columns;
-    const longest = Math.max(0, ...state.raw.names.map((name) => name.length));
-    const [wide, node, top] = [Math.max(room, 280), Math.max(26, Math.min(room / shown / 2, 6.2 * longest + 10)), 26];
+    const [wide, node, top] = [Math.max(room, 280), Math.max(26, Math.min(room / shown / 2, named)), 26];
     this.letters = Math.max(3, Math.floor((node - 6) / 6));
     const step = (wide - node) / Math.max(1, shown - 1);
     columns.forEach((column, at) => {
@@ -132,7 +133,7 @@ class FlowView {
         onclick: () => this.choose(node, true), onpointerenter: () => this.choose(node, false), onfocus: () => this.choose(node, false),
         onkeydown: (event) => this.key(event, node),
       }, svg("rect", { x: node.x, y: node.y, width: wide, height: node.height, rx: 2 }));
-      if (node.height >= 12) node.drawn.append(svg("text", { x: node.x + wide / 2, y: node.y + node.height / 2, "text-anchor": "middle", "dominant-baseline": "central" }, state.expert(node.expert).slice(0, this.letters)));
+      if (node.height >= 12) node.drawn.append(svg("text", { x: node.x + wide / 2, y: node.y + node.height / 2, "text-anchor": "middle", "dominant-baseline": "central" }, short(state.expert(node.expert), this.letters)));
       parts.push(node.drawn);
     }
     if (column.others) parts.push(svg("text", { x, y: column.end + 12, class: "head", "text-anchor": anchor }, "+ " + column.others + " (" + percent(column.rest, 0) + ")"));

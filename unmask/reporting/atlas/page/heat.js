@@ -1,7 +1,7 @@
 // Layers x experts: one large map of the chosen value, and a small one of every value to choose it by.
 const MODES = [["against", "against all"], ["first", "first choice"], ["load", "chosen"], ["sure", "sure"]];
 const MODE_WORDS = {
-  against: "How many of these tokens choose the expert first, minus how many of all tokens do, in percentage points.",
+  against: "How many of these tokens choose the expert first, minus how many of all tokens do, in percentage points. A dash in a narrow cell: clearly fewer.",
   first: "Share of tokens whose first choice is the expert.",
   load: "Share of tokens that choose the expert at all.",
   sure: "Mean probability of the expert, over the tokens that choose it first.",
@@ -73,7 +73,7 @@ class HeatView {
       ...(heat.length > 1
         ? [labelled("Label", chooser("Label", heat.map((one) => one.name || "all tokens"), state.label, (label) => state.change("label", label)))]
         : []),
-      segments("Show", MODES.slice(state.label ? 0 : 1), this.mode, (mode) => { this.mode = mode; this.draw(); }),
+      segments("Show", MODES.slice(state.label ? 0 : 1).filter(([mode]) => mode !== "load" || state.points.some(({ chosen }) => chosen > 1)), this.mode, (mode) => { this.mode = mode; this.draw(); }),
       labelled("Order", chooser("Order of experts", ["by number", "by load", "by favourite value"].slice(0, state.label ? 3 : 2), this.order, (order) => { this.order = order; this.draw(); })),
     ));
     this.thumbs.hidden = heat[state.label].values.length < 2;
@@ -212,13 +212,13 @@ class HeatView {
     context.textAlign = "right";
     const every = Math.ceil(13 / high);
     this.state.points.forEach((point, at) => {
-      if (at % every === 0) context.fillText(point.name.slice(0, 12), left - 8, top + (at + 0.5) * high);
+      if (at % every === 0) context.fillText(short(point.name, 12), left - 8, top + (at + 0.5) * high);
     });
     context.textAlign = "center";
     const step = Math.ceil((6.4 * longest + 8) / wide);
     for (let column = 0; column < this.columns; column += step) {
       const text = this.order ? String(column + 1) : this.state.expert(column);
-      context.fillText(text.slice(0, 14), left + (column + 0.5) * wide, top / 2);
+      context.fillText(short(text, 14), left + (column + 0.5) * wide, top / 2);
     }
   }
 

@@ -129,19 +129,20 @@ class TokenView {
     const { experts, shares, text } = this.at(token);
     const words = text.parts[2 * token + 1];
     const rest = 1 - shares.reduce((sum, share) => sum + share / 255, 0);
-    const rows = Array.from(experts, (expert, at) => [state.expert(expert), shares[at] / 255]);
-    if (rest > 0.005) rows.push([several(state.points[state.layer].experts - experts.length, "other"), rest]);
+    const rows = Array.from(experts, (expert, at) => ["expert " + state.expert(expert), shares[at] / 255]);
+    const others = Array.from({ length: state.points[state.layer].experts }, (_, expert) => expert).filter((expert) => !experts.includes(expert));
+    if (rest > 0.005) rows.push([others.length === 1 ? "expert " + state.expert(others[0]) : several(others.length, "other"), rest]);
     const path = state.points.map((point, at) => {
       const first = this.at(token, at);
       return el("button", {
         type: "button", class: "cell" + (at === state.layer ? " on" : ""), "aria-label": state.layerName(at) + ": expert " + state.expert(first.experts[0]),
-        title: "layer " + point.name, style: { "--sure": (first.shares[0] / 255).toFixed(2) }, onclick: () => state.change("layer", at),
-      }, state.expert(first.experts[0]).slice(0, 8));
+        title: state.layerName(at) + ": expert " + state.expert(first.experts[0]), style: { "--sure": (first.shares[0] / 255).toFixed(2) }, onclick: () => state.change("layer", at),
+      }, short(state.expert(first.experts[0]), 12));
     });
     redrawn(this.told, () => this.told.replaceChildren(
       el("h3", {}, el("bdi", {}, "“" + (words.trim() || words.replace(/\n/g, "⏎").replace(/ /g, "␣")) + "”"), " at " + state.layerName(state.layer)),
       el("ul", { class: "bars" }, rows.map(([name, share], at) =>
-        el("li", { class: at === 0 ? "on" : "" }, el("bdi", { class: "name" }, at < experts.length ? "expert " + name : name), bar(share, 1), el("span", { class: "figure" }, percent(share, 0))))),
+        el("li", { class: at === 0 ? "on" : "" }, el("bdi", { class: "name" }, name), bar(share, 1), el("span", { class: "figure" }, percent(share, 0))))),
       el("h4", {}, "Its first choice, layer by layer"), el("div", { class: "path" }, path),
     ));
   }
