@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import runpy
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.abuse.forking import import_everything, run
+from unmask.cli import main
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 PRINTED = {  # a line that each script prints once it has come to its end
@@ -24,7 +29,22 @@ PRINTED = {  # a line that each script prints once it has come to its end
 
 NEEDS = {"langchain_search": "langchain_core", "llama_index_search": "llama_index", "bertopic_topics": "bertopic"}
 
+PROGRAM = [sys.executable, "-m", "unmask"]
+
 pytestmark = pytest.mark.slow
+
+
+def ran(command: list[str]) -> SimpleNamespace:
+    """What `python -m unmask` prints, without a process of its own, which would import for seconds."""
+    printed = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    sys.argv = command[2:]
+    with contextlib.redirect_stdout(printed):
+        try:
+            main()
+        except SystemExit as ended:
+            assert not ended.code, command
+    printed.flush()
+    return SimpleNamespace(stdout=printed.buffer.getvalue())  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
@@ -32,6 +52,8 @@ def test_script_runs(script: Path, tmp_path: Path) -> None:
     pytest.importorskip(NEEDS.get(script.stem, "unmask"))
 
     def work() -> None:
+        started = subprocess.run
+        vars(subprocess)["run"] = lambda command, **rest: ran(command) if command[:3] == PROGRAM else started(command, **rest)
         sys.argv = [str(script), "pico"]
         runpy.run_path(str(script), run_name="__main__")
 

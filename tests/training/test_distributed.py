@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.abuse.forking import command
+from tests.abuse.forking import run as start_copy
 from tests.messages import heard
+from tests.proofs import ALL
 from tests.training.running import At, die, losses, recipe, run, same, together, weights
 from unmask.errors import UnmaskError
 from unmask.training import processes
@@ -159,6 +162,38 @@ def test_a_process_alone_uses_one_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
     assert made.train_batch_size == 6
 
 
+def by_torchrun(words: list[str], _: Path) -> str:
+    """Run `torchrun -m unmask`, two processes; what it said."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "unmask"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([*start, *words], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def by_its_agent(words: list[str], folder: Path) -> str:
+    """The same by the agent of torchrun, which starts copies of this process: three new ones would import for ten seconds."""
+
+    def alone() -> None:
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(reset_partial_state=True)  # of runs of the parent
+        command(*words)()
+
+    def work() -> None:
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+        config = LaunchConfig(
+            1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", run_id="unmask", start_method="fork", max_restarts=0
+        )
+        elastic_launch(config, alone)()
+
+    (folder / "here").mkdir()
+    done = start_copy(work, folder / "here", folder / "notes")
+    assert done.code == 0, done.err
+    return done.err
+
+
 def test_the_command_runs_under_torchrun(model: Path, tmp_path: Path) -> None:
     file = tmp_path / "pico.toml"
     stage = 'data = ["pairs"]\nsteps = 2\nbatch = 4\nlr = 1e-3\nmax_length = 16'
@@ -166,18 +201,10 @@ def test_the_command_runs_under_torchrun(model: Path, tmp_path: Path) -> None:
         f'about = "Pico."\nmodel = "{model}"\ndesigns = ["causal/plain/mean"]\nstages = ["contrastive"]\ndtype = "float32"\n'
         f'[lora]\nr = 4\n[data.pairs]\npath = "starter:pairs"\n[contrastive]\n{stage}\n'
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "unmask"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [*command, "train", str(file), "-o", str(tmp_path / "run")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("trained embedder in") == 1
-    assert done.stderr.count("step 2/2") == 1
+    words = ["train", str(file), "-o", str(tmp_path / "run")]
+    said = (by_torchrun if ALL else by_its_agent)(words, tmp_path)
+    assert said.count("trained embedder in") == 1
+    assert said.count("step 2/2") == 1
     assert (tmp_path / "run" / "model" / "README.md").is_file()
     events = list((tmp_path / "run" / "stages" / "1-contrastive" / "tensorboard").iterdir())
     assert len(events) == 1
