@@ -174,6 +174,15 @@ def base(tokenizer: Any, tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
+@pytest.fixture
+def sketched() -> Iterator[None]:
+    """Figures are sketched and not drawn, for a test that looks at none. What a fixture of a wider scope wrote is drawn."""
+    from tests.sketches import sketching
+
+    with sketching():
+        yield
+
+
 @pytest.fixture(scope="session")
 def data() -> Path:
     """Real data sets, from UNMASK_DATA or ../shared/data; the test skips without them."""

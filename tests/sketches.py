@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 
-def sketch_figures() -> None:
-    """Write sketches from now on in this process, which is a copy (abuse/forking.py): one file, opened and written once, as if drawn."""
+
+@contextmanager
+def sketching() -> Iterator[None]:
+    """Write sketches in a `with` block."""
+    with pytest.MonkeyPatch.context() as patch:
+        sketch_figures(patch.setattr)
+        yield
+
+
+def sketch_figures(change: Callable[[object, str, object], None] = setattr) -> None:
+    """Write sketches from now on: one file, opened and written once, as if drawn. change: `monkeypatch.setattr`, if it is to be undone."""
     from matplotlib.figure import Figure
 
     drawn = Figure.savefig
@@ -18,7 +30,7 @@ def sketch_figures() -> None:
             return
         file.write_bytes(sketch(figure))
 
-    setattr(Figure, "savefig", savefig)  # noqa: B010
+    change(Figure, "savefig", savefig)
 
 
 def sketch(figure: Any) -> bytes:

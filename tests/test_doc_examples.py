@@ -53,9 +53,8 @@ CHEAPER = (  # what stands for what is large, slow, or fetched
     (r" other-routing", " routing"),
     (r"(unmask train llm2vec .*-o (?:my-embedder|other)\b.*)", r"\1 --set evaluation.compared=[]"),  # the first one compares
     (r"(unmask train llm2vec .*-o try\b.*)", r"""\1 --set 'evaluation.compared=["my-task"]'"""),
-    (r"seeds=\[0, 1, 2\]", "seeds=[0, 1]"),
     (r"(unmask reproduce moee .*)", r"""\1 --set 'only=["hidden-z", "routing-z"]'"""),
-    (r"(unmask reproduce llm2vec .*)", r"""\1 --set 'only=["uni", "mntp"]'"""),
+    (r"(unmask reproduce (llm2vec|pooling-and-attention) .*)", r"\1 --plan"),  # tests/studies/test_embedders.py runs them
 )
 PARSED_ONLY = (
     "--ability",
@@ -115,7 +114,9 @@ def data_files() -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pico_folder: Callable[[str], Path], tokenizer: Any) -> Path:
+def desk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sketched: None, pico_folder: Callable[[str], Path], tokenizer: Any
+) -> Path:
     """A folder with data and models, in which the commands run."""
     monkeypatch.chdir(tmp_path)
     resample_less(monkeypatch.setattr)

@@ -36,6 +36,7 @@ from unmask.tasks.mteb.evaluator import evaluate
 from unmask.tasks.tagged import read_sentences
 from unmask.tasks.task import LocalTask, Task
 
+pytestmark = pytest.mark.usefixtures("sketched")
 READ = "mean,last,causal/plain/mean@1,bidirectional-mean"
 NOT_READ = {
     "prompteol": "without a prompt",

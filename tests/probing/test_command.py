@@ -20,6 +20,7 @@ from tests.tiny import write_rows
 from unmask.cli import app
 from unmask.embedder import Embedder
 
+pytestmark = pytest.mark.usefixtures("sketched")  # test_prefix_stages.py draws
 COMMANDS = ["words", "prefix", "geometry", "masked"]
 
 

@@ -25,6 +25,8 @@ from unmask.reporting.grid import read_grid
 from unmask.reporting.report_folder import write_report
 from unmask.reporting.summary import summarise
 
+pytestmark = pytest.mark.usefixtures("sketched")
+
 
 def rows(report: Written, name: str) -> list[dict[str, str]]:
     with (report.page.parent / "data" / f"{name}.csv").open(encoding="utf-8", newline="") as stream:

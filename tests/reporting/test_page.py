@@ -23,6 +23,7 @@ from unmask.io.seals import open_line, sealed_line
 from unmask.reporting.page import amount, listed, points
 from unmask.reporting.report_folder import write_report
 
+pytestmark = pytest.mark.usefixtures("sketched")  # the page holds its figures as SVG, which is drawn
 VOID = {"meta", "wbr", "br", "path", "use", "line"}
 
 

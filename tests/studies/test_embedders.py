@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from tests.proofs import ALL
+from tests.sketches import sketching
 from unmask.cli import app
 from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt
@@ -293,7 +294,8 @@ The others differ from these in the values of their settings, which are read abo
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A study and its folder after a run by the command line, at smoke scale."""
     folder = tmp_path_factory.mktemp(request.param)
-    done = CliRunner().invoke(app, whole_command(request.param, folder), catch_exceptions=False)
+    with sketching():
+        done = CliRunner().invoke(app, whole_command(request.param, folder), catch_exceptions=False)
     assert done.exit_code == 0 and "verdict" in done.stdout
     assert done.stdout.splitlines()[-1] == f"Look at it next: unmask report {folder / 'pico'}"
     return request.param, folder
@@ -337,6 +339,7 @@ def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[st
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
+@pytest.mark.usefixtures("sketched")
 def test_embedders_can_be_left_out_and_added_later(whole: tuple[str, Path], tmp_path: Path) -> None:
     study, _ = whole
     first, second, *_ = load_plan(study, "smoke").embedders

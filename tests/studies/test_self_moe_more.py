@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.messages import heard
+from tests.sketches import sketching
 from tests.studies.test_self_moe import DOMAINS, LITTLE, file_of
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.ability_tests import read_items
@@ -34,7 +35,8 @@ def run(folder: Path, *settings: str, data: Path = Path()) -> tuple[Findings, li
     plan = load_plan("smoke", [*LITTLE, "ablations=[]", *settings])
     with heard() as said:
         found = study(plan, PICO, data, folder, lambda *_: [])
-    write_report(found, folder, "pico", plan)  # once: test_self_moe.py has it written after each table
+    with sketching():
+        write_report(found, folder, "pico", plan)  # once: test_self_moe.py has it written after each table, and drawn
     return found, [message.removeprefix("pico: ") for message in said]
 
 

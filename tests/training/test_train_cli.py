@@ -25,6 +25,7 @@ from unmask.training.recipe import load_recipe, shipped
 from unmask.training.records import DataRecord, RunRecord
 from unmask.training.trainee import Trainee
 
+pytestmark = pytest.mark.usefixtures("sketched")
 Cli = Callable[..., tuple[int, str, str]]
 
 

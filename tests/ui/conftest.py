@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.reporting.synthetic import small
+from tests.sketches import sketching
 from tests.ui.running import Client, running
 from unmask.embedder import Embedder
 from unmask.reporting.report_folder import write_report
@@ -40,7 +41,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Report]:
     """One report, and a page of somebody else beside it."""
     folder: Path = tmp_path_factory.mktemp("reports")
     small().write(folder)
-    write_report(folder, folder / "report")
+    with sketching():
+        write_report(folder, folder / "report")
     (folder / "other.html").write_text("<title>mine</title>", encoding="utf-8")
     return find_reports([folder])
 
