@@ -95,6 +95,7 @@ ELSEWHERE = {
     "tasks/folder": "tasks/test_task.py",
     "tasks/sampling": "tasks/test_subsets.py",
     "training/card": "training/test_run.py",
+    "training/difference": "test_paper_scale.py",
     "training/loop": "training/test_run.py",
     "training/processes": "training/test_distributed.py",
     "training/progress": "training/test_train_cli.py",

@@ -103,11 +103,11 @@ seeds, so their verdicts may differ. [Experiments](experiments.md) has earlier m
 """
 
 
-def plan_of(study: str) -> EmbeddersPlan | RoutersPlan | StudyPlan:
-    """The plan of a study, as it is now."""
+def plan_of(study: str, scale: str = "small") -> EmbeddersPlan | RoutersPlan | StudyPlan:
+    """The plan of a study at a scale, as it is now."""
     if study == "routers":
-        return load_routers("small")
-    return load_self_moe("small") if study == "self-moe" else load_plan(study, "small")
+        return load_routers(scale)
+    return load_self_moe(scale) if study == "self-moe" else load_plan(study, scale)
 
 
 def planned(study: str) -> Sequence[Claim]:

@@ -77,6 +77,25 @@ def test_controls_without_a_head_have_its_parameters_in_their_lora(scale: str) -
         assert larger.contrastive == plain.contrastive and larger.data == plain.data
 
 
+@pytest.mark.parametrize(
+    ("scale", "model", "hidden", "layers"),
+    [("small", "smollm2", 576, 30), ("paper", "Mistral-7B-v0.1", 4096, 32), ("paper", "Qwen2-0.5B", 896, 24)],
+)
+def test_every_head_of_the_plan_can_be_made(scale: str, model: str, hidden: int, layers: int) -> None:
+    """A width that the attention heads do not share equally would show only when its turn comes."""
+    plan = load_plan("pooling-and-attention", scale, model=model)
+    heads = {}
+    for reading in plan.measured.values():
+        if reading.parsed.needs_head:
+            recipe = plan.made[reading.model].recipe_at(scale)
+            assert recipe is not None
+            with torch.device("meta"):
+                heads[reading.model] = build_head(reading.parsed.pooling, hidden, layers, recipe.head or HeadOptions())
+    assert {"2", "3", "4", "5"} <= heads.keys()
+    if "5-narrow" in heads:
+        assert heads["5-narrow"].options.dim == hidden // 4, "a quarter of the hidden state, as its claim says"
+
+
 @pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
 def test_labels_are_added_to_as_many_pairs_as_their_control_sees(scale: str) -> None:
     """Batches are drawn in proportion to the sizes of the data, so this is what both are expected to see."""

@@ -72,6 +72,24 @@ def test_a_wrong_plan_is_refused_by_name(setting: str, words: str) -> None:
         load_plan("small", [setting])
 
 
+def test_every_domain_has_lessons_enough_at_the_scale_of_the_paper(data: Path, tmp_path: Path) -> None:
+    plan = load_plan("paper")
+    sets = draw(plan, data, tmp_path, lambda lesson: (len(lesson.instruction) + len(lesson.output)) // 3)
+    assert set(sets) == set(plan.domains)
+    for one in sets.values():
+        assert {len(lessons) for lessons in one.learned.values()} == {plan.number}
+        assert {len(lessons) for lessons in one.held_out.values()} == {plan.held_out}
+
+
+def test_words_about_a_plan_are_no_settings() -> None:
+    plan = load_plan("paper")
+    other = plan.model_copy(update={"differences": (), "claims": (), "models": ("pico",), "passes": 8})
+    assert plan.differences and plan.claims and other.settled() == plan.settled()
+    assert {"number", "batch", "lora", "expert", "router", "seeds"} <= plan.settled().keys()
+    assert "seeds" not in plan.settled("seeds")
+    assert plan.model_copy(update={"number": 7}).settled() != plan.settled()
+
+
 def test_neighbouring_domains_share_an_expert() -> None:
     lessons = {name: [Lesson("do", name)] for name in ["a", "b", "c", "d"]}
     own = LessonSet(lessons, lessons)

@@ -294,6 +294,13 @@ def test_plans(tmp_path: Path) -> None:
     small = load_plan("small")
     assert small.expert_learning(4 * small.number, 0).steps == 4 * small.expert_learning(small.number, 0).steps, "equal data"
     assert small.router_learning("example", 3, trained=True, seed=0).batch == 6, "as many lessons of each domain"
+    assert {small.router_learning("example", n, trained=True, seed=0).accumulate for n in (2, 3, 4)} == {1}
+    saving = load_plan("paper")
+    assert (saving.expert_learning(saving.number, 0).batch, saving.expert_learning(saving.number, 0).accumulate) == (32, 16)
+    three = saving.router_learning("example", 3, trained=True, seed=0)
+    assert (three.batch, three.accumulate) == (30, 30), "16 passes do not share 30 lessons equally; 30 are the next that do"
+    few = load_plan("small", ["passes=16", "batch=6"]).expert_learning(small.number, 0)
+    assert few.accumulate == 6, "no pass is empty"
     assert VARIANTS[MIXSE].routing.top_k == 1
     for setting, why in (("ablations=['no']", "Unknown ablation 'no'"), ("numbers=3", "numbers"), ("number=1", "number")):
         with pytest.raises(UnmaskError, match=why):

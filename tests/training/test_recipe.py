@@ -66,18 +66,6 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
     assert again == recipe, "the run folder keeps the recipe as JSON"
 
 
-@pytest.mark.parametrize("name", [name for name, scale in SHIPPED if scale == "paper"])
-def test_the_scale_of_the_paper_says_where_it_is_not_the_paper(name: str) -> None:
-    differences = load_recipe(name, "paper").differences
-    assert differences, "no scale here is the paper in everything: its data alone are not on the hub as one set"
-    page = (Path(__file__).parents[2] / "docs" / "paper-scale.md").read_text(encoding="utf-8")
-    for row in differences:
-        assert f"| `{name}` | {row.what} | {row.paper} | {row.here} | {row.why} |" in page
-    assert page.count(f"| `{name}` | ") == len(differences), "a row of the page that the recipe does not have"
-    for scale in scales(name):
-        assert scale == "paper" or not load_recipe(name, scale).differences
-
-
 PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
     ("llm2vec", "lora", {"r": 16, "alpha": 32, "dropout": 0.05}),
     (

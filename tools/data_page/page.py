@@ -64,9 +64,9 @@ then report the other:
 NEEDS: Final = """## What a command needs
 These are the folders that recipes and studies read at the scale `small`. With `--set 'evaluation={}'` a recipe needs only the second
 column. `branch` and `grown` read texts of your own. [`benchmarks.grow`](training.md#grow-a-mixture-of-experts) makes them from `mbpp`,
-`nl2bash`, `gsm8k`, `medquad` and `wikitext2`. At the scale `paper`, recipes read the hub, and `self-moe` also reads `math`, `triviaqa`
-and `nq`, which are not described here. Most benchmarks (`python -m benchmarks.NAME`) read `stsb` or `scifact`. With `--smoke` they
-need nothing.
+`nl2bash`, `gsm8k`, `medquad` and `wikitext2`. At the scale `paper`, recipes read the hub, and so do studies of embedders (`llm2vec` also
+reads `ud_ewt_pos`). `self-moe` also reads `math`, `triviaqa` and `nq`, which are not described here. Most benchmarks
+(`python -m benchmarks.NAME`) read `stsb` or `scifact`. With `--smoke` they need nothing.
 """
 LEGEND: Final = """In the tables below, a number after a file is its number of rows, and `[]` marks a column of lists. Licences are
 as the sources state them. All sets were written anew as JSON lines; "changes" says what else was done.

@@ -17,7 +17,7 @@ from unmask.cli.outputs import Command, Group
 from unmask.cli.train import Data, Settings, root_of, show_settings
 
 if TYPE_CHECKING:
-    from unmask.studies.plans import PlanTable
+    from unmask.studies.plans import WholePlan
     from unmask.studies.sheet import Sheet
 
 reproduce = typer.Typer(
@@ -29,7 +29,12 @@ Output = Annotated[
     Path,
     typer.Option("--output", "-o", metavar="FOLDER", help="Folder of the study. Run the same command again to continue."),
 ]
-Scale = Annotated[str, typer.Option(help="smoke (seconds), small (hours on a laptop) or paper (a GPU).")]
+Scale = Annotated[
+    str,
+    typer.Option(
+        help="smoke (seconds), small (hours on a laptop) or paper (a GPU; --plan shows its differences from the paper)."
+    ),
+]
 Models = Annotated[
     list[str] | None, typer.Option("--model", "-m", help="Base model. Repeat for several. Default: the models of the plan.")
 ]
@@ -187,7 +192,7 @@ for _study, _about, _setting in (
     _of_embedders(_study, _about, _setting)
 
 
-def _show(plan: PlanTable, models: list[str] | None, **names: Iterable[str]) -> None:
+def _show(plan: WholePlan, models: list[str] | None, **names: Iterable[str]) -> None:
     """Print a plan. names: what a setting may hold, by the key of the setting."""
     chosen = plan.model_copy(update={"models": tuple(models)}) if models else plan
     show_settings(chosen, allowed={key: list(values) for key, values in names.items()})

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from unmask.experts.lesson_training import Learning
 from unmask.experts.names import Average
-from unmask.studies.plans import PlanTable
+from unmask.studies.plans import PlanTable, WholePlan
 from unmask.training.lora import LoraOptions
 
 
@@ -29,12 +29,17 @@ class RouterPlan(PlanTable):
     warmup: int = Field(ge=0)
 
 
-class LearningPlan(PlanTable):
-    """number: lessons to learn in each domain. held_out: lessons for the tests, never learned. batch: lessons of a step."""
+class LearningPlan(WholePlan):
+    """What the study learns, and how.
+
+    number: lessons to learn in each domain. held_out: lessons for the tests, never learned. batch: lessons of a step. passes: into at
+    least so many forward passes a step is split, to save memory.
+    """
 
     number: int = Field(ge=2)
     held_out: int = Field(ge=2)
     batch: int = Field(ge=1)
+    passes: int = Field(default=1, ge=1)
     max_length: int = Field(ge=16)
     expert: ExpertPlan
     router: RouterPlan
@@ -44,11 +49,25 @@ class LearningPlan(PlanTable):
         """How a LoRA learns this number of lessons."""
         steps = max(1, round(self.expert.steps * lessons / self.number))
         warmup = min(self.expert.warmup, steps - 1)
-        return Learning(steps, self.expert.lr, self.batch, warmup=warmup, max_length=self.max_length, seed=seed)
+        return Learning(
+            steps,
+            self.expert.lr,
+            self.batch,
+            self._accumulate(self.batch),
+            warmup=warmup,
+            max_length=self.max_length,
+            seed=seed,
+        )
 
     def router_learning(self, average: Average, domains: int, trained: bool, seed: int) -> Learning:
         """How a router learns. A batch has the same number of lessons of each domain, and every router sees as many lessons."""
         batch = max(1, self.batch // domains) * domains
         steps = max(1, round(self.router.steps * self.batch / batch)) if trained else 0
         warmup = max(0, min(self.router.warmup, steps - 1))
-        return Learning(steps, self.router.lr, batch, warmup=warmup, max_length=self.max_length, average=average, seed=seed)
+        return Learning(
+            steps, self.router.lr, batch, self._accumulate(batch), warmup=warmup, max_length=self.max_length, average=average, seed=seed
+        )  # fmt: skip
+
+    def _accumulate(self, batch: int) -> int:
+        """The fewest equal passes of a batch that are not fewer than `passes`. No pass is smaller than one lesson."""
+        return next(count for count in range(min(self.passes, batch), batch + 1) if batch % count == 0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from unmask.errors import UnmaskError, first_problem, unknown
+from unmask.training.difference import Difference
 from unmask.training.recipe import merged, parse_setting
 
 
@@ -19,7 +20,21 @@ class PlanTable(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-Plan = TypeVar("Plan", bound=PlanTable)
+class WholePlan(PlanTable):
+    """What every plan of a study has. models: base models. differences: from the paper's own evaluation, at the scale `paper`."""
+
+    models: tuple[str, ...] = Field(min_length=1)
+    differences: tuple[Difference, ...] = ()
+
+    def settled(self, *extended: str) -> dict[str, Any]:
+        """The settings that may not change while a study on one base model goes on.
+
+        Left out are words, what only saves memory, and `extended`: what may change when a finished study is extended.
+        """
+        return self.model_dump(mode="json", exclude={"models", "differences", "claims", "passes", *extended})
+
+
+Plan = TypeVar("Plan", bound=WholePlan)
 
 
 def scales_of(file: Path) -> list[str]:

@@ -18,6 +18,7 @@ from unmask.designs.design import Design
 from unmask.encoding.heads import HeadOptions
 from unmask.errors import UnmaskError, unknown
 from unmask.training.data import DataSet, DataSource
+from unmask.training.difference import Difference
 from unmask.training.lora import LoraOptions
 from unmask.training.stages import STAGES
 from unmask.training.stages.contrastive import ContrastiveOptions
@@ -39,15 +40,6 @@ class Evaluation(Table):
     tasks: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()
     compared: tuple[str, ...] = ()
-
-
-class Difference(Table):
-    """A row of what the scale `paper` does in another way than the paper. what: the setting; paper, here: its values; why: the reason."""
-
-    what: str = Field(min_length=1)
-    paper: str = Field(min_length=1)
-    here: str = Field(min_length=1)
-    why: str = Field(min_length=1)
 
 
 class Recipe(Table):

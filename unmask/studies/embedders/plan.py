@@ -13,7 +13,7 @@ from unmask.designs.design import Design, parse_designs
 from unmask.designs.prompts import find_prompt
 from unmask.errors import unknown
 from unmask.studies.claims.claim import Claim, check_names
-from unmask.studies.plans import PlanTable, read_plan, scales_of
+from unmask.studies.plans import PlanTable, WholePlan, read_plan, scales_of
 from unmask.studies.settings_digests import digest_of
 from unmask.training.recipe import Recipe, load_recipe
 
@@ -69,10 +69,10 @@ class Part(PlanTable):
     only: tuple[str, ...] = Field(min_length=1)
 
 
-class EmbeddersPlan(PlanTable):
+class EmbeddersPlan(WholePlan):
     """The settings of a study at one scale.
 
-    study: its name. paper: what is studied. models: base models. made: models by name. embedders: what is compared. tasks: folders below
+    study: its name. paper: what is studied. made: models by name. embedders: what is compared. tasks: folders below
     the data folder, or `starter:NAME`. max_length: most tokens of a text. reference: a sentence-transformers model
     that is scored beside them, as a yardstick; none if empty. seeds: of each training. only: the embedders to
     measure; none means all. on: by base model, the part that is measured there. how: what every claim says of how it is tested.
@@ -81,7 +81,6 @@ class EmbeddersPlan(PlanTable):
 
     study: str
     paper: str
-    models: tuple[str, ...] = Field(min_length=1)
     made: dict[str, Making] = Field(default={})
     embedders: dict[str, Reading] = Field(min_length=2)
     tasks: tuple[str, ...] = Field(min_length=1)

@@ -42,7 +42,6 @@ class RoutersPlan(LearningPlan):
     compared with have to be among them. claims: of papers; their kind is a yardstick of the study.
     """
 
-    models: tuple[str, ...] = Field(min_length=1)
     domains: dict[str, dict[str, LessonSource]]
     seeds: tuple[int, ...] = Field(min_length=1)
     fresh_seeds: tuple[int, ...] = ()

@@ -141,9 +141,7 @@ def _data(record: RoutersRecord, tasks: Sequence[Task]) -> dict[str, str]:
 
 
 def _record(plan: RoutersPlan, source: Source, tasks: Sequence[Task], sets: Mapping[str, LessonSet]) -> RoutersRecord:
-    settled = plan.model_dump(
-        mode="json", exclude={"models", "configurations", "seeds", "fresh_seeds", "domains", "tasks", "claims"}
-    )
+    settled = plan.settled("configurations", "seeds", "fresh_seeds", "domains", "tasks")
     return RoutersRecord(
         model=lasting_name(source.model),
         base_weights=identity_of(source).revision,

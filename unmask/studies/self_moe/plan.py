@@ -82,7 +82,6 @@ class StudyPlan(LearningPlan):
     the paper says of rows of the tables; `kinds` are domains, or ability tests of a row of answers.
     """
 
-    models: tuple[str, ...] = Field(min_length=1)
     seeds: dict[str, str] = Field(min_length=2)
     lessons: Literal["seeds", "written"]
     sizes: tuple[int, ...] = ()

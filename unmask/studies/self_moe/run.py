@@ -30,7 +30,7 @@ from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw,
 from unmask.studies.sheet import Sheet
 
 # these may change when a finished study is extended
-_MORE = ("abilities", "limit", "run_code", "unsandboxed_code", "answers", "written", "writer")
+_MORE = ("ablations", "sizes", "abilities", "limit", "run_code", "unsandboxed_code", "answers", "written", "writer")
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 HUMAN, SELF = "human lessons", "self-written"
 
@@ -144,7 +144,7 @@ def study(
             model=lasting_name(source.model),
             base_weights=identity_of(source).revision,
             dtype=source.dtype,
-            plan=plan.model_dump(mode="json", exclude={"models", "ablations", "sizes", "claims", *_MORE}),
+            plan=plan.settled(*_MORE),
             learned={name: LessonsRecord.of(lessons) for name, lessons in data.learned.items()},
             held_out={name: LessonsRecord.of(lessons) for name, lessons in data.held_out.items()},
         )
