@@ -99,6 +99,13 @@ def test_what_a_claim_needs_has_to_be_confirmed(first: float | None, second: str
     assert found[3].because == "" and len(found[1].tests) == 1, "what was measured is kept"
 
 
+def test_a_need_that_holds_on_the_tasks_of_the_run_is_enough() -> None:
+    claims = [claim("learns"), claim("wins", needs=("learns",))]
+    tests = {("learns", "b"): measured(0.0), ("wins", "b"): measured(1.0)}
+    found = findings_in(claims, tests, lambda _: "points", hold_here=["learns"])
+    assert [(one.verdict, one.because) for one in found] == [("undecided", ""), ("confirmed", "")]
+
+
 def test_a_claim_without_tests_stays_not_measured_whatever_it_needs() -> None:
     found = findings([claim("learns"), claim("wins", needs=("learns",))], {("learns", "b"): measured(0.0)})
     assert [(one.verdict, one.because) for one in found] == [("undecided", ""), ("not measured", "")]

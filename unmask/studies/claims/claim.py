@@ -11,13 +11,13 @@ Two forms of claim have a margin. `within` says that two things are about as goo
 `costs` says that something is lost, but not more than so much: the whole interval has to be above minus the margin. Both are refuted if
 the whole interval is outside. Their p is the smallest level at which the interval decides, so that they are corrected with all others.
 
-A claim may need others, without which its tests say nothing. If one of them is not confirmed, the claim is undecided, whatever its own
-tests say, and the finding says why.
+A claim may need others, without which its tests say nothing: that a training had an effect at all, for example. It is enough that they
+hold on the tasks of the run. If one of them is not confirmed, the claim is undecided, whatever its own tests say, and the finding says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal, get_args
 
@@ -133,17 +133,20 @@ def check_names(claims: Sequence[Claim]) -> None:
 
 
 def findings(
-    claims: Sequence[Claim], tests: Mapping[tuple[str, str], PairedTest], measured_in: Callable[[Claim], str]
+    claims: Sequence[Claim],
+    tests: Mapping[tuple[str, str], PairedTest],
+    measured_in: Callable[[Claim], str],
+    hold_here: Collection[str] = (),
 ) -> list[Finding]:
     """The verdict on each claim. tests: of a claim (id) against another thing (name), positive if the claim is right.
 
-    measured_in: the unit of the differences of a claim.
+    measured_in: the unit of the differences of a claim. hold_here: ids of claims that are confirmed on the tasks of the run.
     """
     corrected = _as_one_family({claim.id: claim for claim in claims}, tests)
     found: dict[str, Finding] = {}
     for claim in claims:
         own = {than: corrected[claim.id, than] for than in claim.than if (claim.id, than) in tests}
-        found[claim.id] = _with_what_it_needs(_finding(claim, own, measured_in(claim)), found)
+        found[claim.id] = _with_what_it_needs(_finding(claim, own, measured_in(claim)), found, hold_here)
     return list(found.values())
 
 
@@ -186,8 +189,9 @@ def _p_of_margin(claim: Claim, test: PairedTest) -> float:
     return high
 
 
-def _with_what_it_needs(one: Finding, before: Mapping[str, Finding]) -> Finding:
-    missing = [before[name].claim.says for name in one.claim.needs if before[name].verdict != "confirmed"]
+def _with_what_it_needs(one: Finding, before: Mapping[str, Finding], hold_here: Collection[str]) -> Finding:
+    open_ = [name for name in one.claim.needs if before[name].verdict != "confirmed" and name not in hold_here]
+    missing = [before[name].claim.says for name in open_]
     if not missing or one.verdict in ("not measured", "not testable here"):
         return one
     because = f"Its tests say nothing, because this is not confirmed: {' '.join(missing)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,12 +138,13 @@ def _claims(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultSto
     """What becomes of each claim: on tasks of these kinds in general, and on these tasks alone."""
     pairs = [(claim, than) for claim in claims for than in claim.than if claim.better in scored and than in scored]
 
-    def tested(test: Callable[..., PairedTest | None]) -> list[Finding]:
+    def tested(test: Callable[..., PairedTest | None], hold_here: Collection[str] = ()) -> list[Finding]:
         tests = {
             (claim.id, than): test(scored[claim.better], scored[than], claim.kinds, store, len(pairs), claim.less_on)
             for claim, than in pairs
         }
         measured = {names: test for names, test in tests.items() if test is not None}
-        return findings(claims, measured, lambda _: "points")
+        return findings(claims, measured, lambda _: "points", hold_here)
 
-    return with_here(tested(contrast), tested(contrast_here))
+    here = tested(contrast_here)
+    return with_here(tested(contrast, [one.claim.id for one in here if one.verdict == "confirmed"]), here)
