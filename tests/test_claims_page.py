@@ -43,6 +43,8 @@ def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyP
         assert claims.stale("moee", {**result, "plan": {**plan, part: value}}) == [part]
     for chosen in ("seeds", "only", "models"):
         assert claims.stale("moee", {**result, "plan": {**plan, chosen: ["of a command"]}}) == []
+    [(name, making)] = plan["made"].items()
+    assert claims.stale("moee", {**result, "plan": {**plan, "made": {name: {**making, "seeds": [7]}}}}) == []
     changed = first.model_copy(update={"than": ("concat",)})
     monkeypatch.setattr(claims, "planned", lambda _: [changed, *others])
     assert claims.stale("moee", result) == [first.id]

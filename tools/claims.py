@@ -78,8 +78,8 @@ _KEPT: Final = (
     *StudyResults.model_fields,
 )
 
-_CHOSEN: Final = {"models", "seeds", "fresh_seeds", "only", "on", "configurations", "ablations", "claims"}
-"""Parts of a plan of which a command may choose some, and the claims, which stand in results by themselves.
+_CHOSEN: Final = {"models", "seeds", "fresh_seeds", "only", "on", "configurations", "ablations", "claims", "differences"}
+"""Parts of a plan of which a command may choose some, and words: on differences, and claims, which stand in results by themselves.
 
 Results of mixtures keep less of their plan, and name tasks with their revision: the parts that both have are compared.
 """
@@ -153,11 +153,18 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     plan, measured = plan_of(study).model_dump(mode="json"), result["plan"]
     compared = plan.keys() - _CHOSEN if study in STUDIES else plan.keys() & measured.keys() - _CHOSEN - {"tasks"}
-    old += [part for part in plan if part in compared and measured.get(part) != plan[part]]
+    old += [part for part in plan if part in compared and _without_seeds(measured.get(part)) != _without_seeds(plan[part])]
     if recorded := result.get("rests_on"):
         digests = rests_on(study, result["scale"])
         old += [name for name, digest in recorded.items() if digests.get(name) != digest]
     return old
+
+
+def _without_seeds(part: Any) -> Any:
+    """A part of a plan without the seeds of each model: a command may choose them."""
+    if not isinstance(part, dict):
+        return part
+    return {name: _without_seeds(value) for name, value in part.items() if name != "seeds"}
 
 
 def page() -> str:
