@@ -21,13 +21,30 @@ TEXTS = [text.text for text in topical(8).texts]
 def test_experts_of_a_native_mixture(family: str, tokenizer: Any) -> None:
     model = native(family, tokenizer)
     found = output_differences(model, TEXTS)
-    assert [one.point for one in found] == [
+    assert [one.point for one in found.points] == [
         name
         for name, module in model.backbone.model.named_modules()
         if module in {router.module for router in model.backbone.routers}
     ]
-    for one in found:
-        assert abs(one.cosine.value) < 0.3 and one.cosine.interval is not None and 0 <= one.cka < 0.9
+    for one in (*found.points, found):
+        assert one.cka is not None and one.cka.interval is not None and one.cosine.interval is not None
+        assert abs(one.cosine.value) < 0.3 and one.cka.value < 0.9
+        for measure in (one.cosine, one.cka):
+            assert measure.interval[0] < measure.value < measure.interval[1]
+    for name in ("cosine", "cka"):
+        assert getattr(found, name).value == pytest.approx(np.mean([getattr(one, name).value for one in found.points]))
+
+
+def test_texts_are_the_units(tokenizer: Any) -> None:
+    """Order of texts does not matter, and one text says nothing of others."""
+    model = native("olmoe", tokenizer)
+    found, turned = output_differences(model, TEXTS).cka, output_differences(model, TEXTS[::-1]).cka
+    assert found is not None and turned is not None and turned.value == pytest.approx(found.value, abs=1e-5)
+    assert turned.interval == pytest.approx(found.interval, abs=1e-5)
+    alone = output_differences(model, TEXTS[:1])
+    assert alone.cka is None and alone.cosine.interval is None
+    few = output_differences(model, TEXTS[:3]).cka
+    assert few is not None and few.interval is None
 
 
 def test_copies(tokenizer: Any) -> None:
@@ -36,8 +53,10 @@ def test_copies(tokenizer: Any) -> None:
     with torch.no_grad():
         for weight in (experts.gate_up_proj, experts.down_proj):
             weight.copy_(weight[:1].expand_as(weight).clone())
-    first, second, _ = output_differences(model, TEXTS)
-    assert first.cosine.value == pytest.approx(1, abs=1e-5) and first.cka == pytest.approx(1, abs=1e-5)
+    first, second, _ = output_differences(model, TEXTS).points
+    assert first.cosine.value == pytest.approx(1, abs=1e-5)
+    assert first.cka is not None and first.cka.value == pytest.approx(1, abs=1e-5)
+    assert first.cka.interval == pytest.approx((1, 1), abs=1e-4)
     assert second.cosine.value < 0.3
 
 

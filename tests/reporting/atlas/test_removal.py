@@ -28,11 +28,14 @@ def losses(folder: Path, removals: list[Removal], **other: Any) -> Path:
         return Measured(value, 0.0, (value - 0.01, value + 0.01))
 
     numbers = [place / 10 for place in range(len(removals))]
-    of_domains = LabelLosses(("law", "unknown"), (1.0, 1.0), tuple((change(one + 1), change(9.0)) for one in numbers))
+    of_domains = LabelLosses(
+        ("law", "unknown"), (change(1.0), change(1.0)), tuple((change(one + 1), change(9.0)) for one in numbers)
+    )
     given: dict[str, Any] = {
         "model": settings.model, "weights": settings.weights, "dtype": "float32", "max_length": 32, "seed": 0, "sources": ("made",),
-        "texts": 12, "tokens": 100, "left_out": 0, "points": settings.points, "experts": None, "loss": 2.0, "removals": removals,
-        "changes": [change(one) for one in numbers], "labels": {"domain": of_domains}, "differences": (), "overlaps": {}, "provenance": {},
+        "texts": 12, "tokens": 100, "left_out": 0, "points": settings.points, "experts": None, "loss": change(2.0), "removals": removals,
+        "changes": [change(one) for one in numbers], "labels": {"domain": of_domains}, "differences": None, "overlaps": {},
+        "provenance": {},
     }  # fmt: skip
     ExpertLosses.model_validate(given | other).write(folder / EXPERTS)
     return folder

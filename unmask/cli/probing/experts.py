@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmask.cli.options import AsJson, ModelOptions
-from unmask.cli.probing.common import Seed, show
+from unmask.cli.probing.common import Seed, between, show
 
 if TYPE_CHECKING:
     from unmask.probing.routing.expert_record import ExpertLosses
@@ -108,7 +108,7 @@ def _notes(found: ExpertLosses, output: Path) -> list[str]:
     left_out = f" Left out: {found.left_out} of one token." if found.left_out else ""
     read = f"{counted(found.texts, 'text')} of {found.tokens} tokens"
     return [
-        f"{found.model}: {found.loss:.3f} nats per token with all experts, on {read}.{left_out}",
+        f"{found.model}: {_with_interval(found.loss, 3)} nats per token with all experts, on {read}.{left_out}",
         f"The table shows how much this loss grows without an expert. {_instead(found)}",
         "Each interval is that of one expert alone. Of many experts, some lie above 0 by chance.",
         *_differences(found),
@@ -124,15 +124,27 @@ def _instead(found: ExpertLosses) -> str:
 
 
 def _differences(found: ExpertLosses) -> list[str]:
-    """How different the experts are: the mean over layers, or over linear maps, and its range."""
+    """How different the experts are: the mean over layers with its interval, or over linear maps, and the range."""
     if found.overlaps:
-        return [f"Directions that experts write to: {_mean_of(found.overlaps.values())} in common. 1: the same directions."]
-    if not found.differences:
+        values = list(found.overlaps.values())
+        mean = f"{sum(values) / len(values):.2f} in common ({_range(values)} by linear map)"
+        return [f"Directions that experts write to: {mean}. 1: the same directions. Weights alone, so no interval."]
+    if found.differences is None:
         return []
-    cosine, cka = (_mean_of(values) for values in zip(*((one.cosine.value, one.cka) for one in found.differences), strict=True))
-    return [f"Outputs of a layer's experts for the same tokens: cosine {cosine}, CKA {cka}. 1: copies."]
+    whole, points = found.differences, found.differences.points
+    measures = {"cosine": (whole.cosine, [one.cosine for one in points]), "CKA": (whole.cka, [one.cka for one in points])}
+    said = [
+        f"{name} {_with_interval(mean, 2)}, {_range([one.value for one in own if one])} by layer"
+        for name, (mean, own) in measures.items()
+        if mean
+    ]
+    return [f"Outputs of a layer's experts for the same tokens: {'; '.join(said)}. 1: copies."]
 
 
-def _mean_of(values: Iterable[float]) -> str:
-    found = list(values)
-    return f"{sum(found) / len(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+def _with_interval(found: Measured, digits: int) -> str:
+    width = f" ({between(found.interval, 1, digits)})" if found.interval else ""
+    return f"{found.value:.{digits}f}{width}"
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}"

@@ -47,6 +47,10 @@ class Ablation:
     loss: Float[NDArray[np.float64], " text"]
     without: Float[NDArray[np.float64], "removal text"]
 
+    def whole(self, seed: int = 0) -> Measured:
+        """The mean loss over all texts, with all experts."""
+        return _mean(self.loss, seed)
+
     def changes(self, seed: int = 0) -> tuple[Measured, ...]:
         """The mean change of each removal over all texts, paired by text."""
         return tuple(_mean(change, seed) for change in self.without - self.loss)
@@ -58,7 +62,7 @@ class Ablation:
         values, codes = np.unique(labels, return_inverse=True)
         own = [codes == place for place in range(len(values))]
         changes = (tuple(_mean(change[mask], seed) for mask in own) for change in self.without - self.loss)
-        return LabelLosses(tuple(map(str, values)), tuple(float(self.loss[mask].mean()) for mask in own), tuple(changes))
+        return LabelLosses(tuple(map(str, values)), tuple(_mean(self.loss[mask], seed) for mask in own), tuple(changes))
 
 
 def without_expert(

@@ -14,21 +14,28 @@ from unmask.encoding.batching import collate
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.models.routers import why_no_routers
-from unmask.probing.routing.expert_record import LayerDifference
+from unmask.probing.routing.expert_record import LayerDifference, OutputDifferences
+from unmask.statistics.jackknife import jackknife_interval
 from unmask.statistics.routing.distinctness import output_cka, output_cosine, subspace_overlap
-from unmask.statistics.routing.text_bootstrap import bootstrap_texts, measured
+from unmask.statistics.routing.text_bootstrap import Measured, bootstrap_texts, mean_of
 
 if TYPE_CHECKING:
     from unmask.mixture.expert_folder import Expert
 
+Cosine = tuple[float, NDArray[np.float64], float]
+"""A mean cosine, its resamples, and what chance gives."""
+Cka = tuple[float, NDArray[np.float64]]
+"""A CKA, and its values without each text."""
+
 
 def output_differences(
     model: LoadedModel, texts: Sequence[str], seed: int = 0, max_length: int | None = None
-) -> list[LayerDifference]:
+) -> OutputDifferences:
     """Compare the outputs of all experts on the tokens of some texts, at each routing point of a native mixture.
 
     Every expert gets every token, whatever the router says. All outputs of one layer are in memory: a few thousand tokens are enough.
-    Raises UnmaskError for a dense model, and for experts that cannot be called one by one.
+    Intervals are over texts: of cosines by bootstrap, of CKA by jackknife. Raises UnmaskError for a dense model, and for experts
+    that cannot be called one by one.
     """
     backbone = model.backbone
     tokenized = list(model.prompt_tokenizer("plain", max_length).tokenize(texts))
@@ -51,13 +58,19 @@ def output_differences(
     lengths = np.array([len(text.ids) for text in tokenized])
     if not all(inputs.values()):
         raise UnmaskError(f"The experts of '{model.source.model}' cannot be called one by one.")
-    return [_compare(name, _outputs(modules[name], torch.cat(given)), lengths, seed) for name, given in inputs.items()]
+    found = {name: _compare(name, _outputs(modules[name], torch.cat(given)), lengths, seed) for name, given in inputs.items()}
+    return OutputDifferences(
+        mean_of([cosine for cosine, _ in found.values()]),
+        _cka_of([cka for _, cka in found.values()]),
+        tuple(LayerDifference(name, mean_of([cosine]), _cka_of([cka])) for name, (cosine, cka) in found.items()),
+    )
 
 
 def factor_overlaps(experts: Sequence[Expert]) -> dict[str, float]:
     """For each linear map, the overlap of the directions that two LoRA experts write to: 1 if they are the same, r / dim by chance.
 
-    Raises ValueError for fewer than two experts.
+    There are no intervals: an overlap is a property of the weights, and no texts were drawn to measure it. Raises ValueError for fewer
+    than two experts.
     """
     names = experts[0].factors
     return {
@@ -95,7 +108,8 @@ def _outputs(experts: nn.Module, hidden: Tensor) -> NDArray[np.float32]:
     return np.stack(outputs)
 
 
-def _compare(name: str, outputs: NDArray[np.float32], lengths: NDArray[np.int64], seed: int) -> LayerDifference:
+def _compare(name: str, outputs: NDArray[np.float32], lengths: NDArray[np.int64], seed: int) -> tuple[Cosine, Cka]:
+    """The measures of one layer, with what the intervals need: resamples of the cosine, and CKA without each text."""
     if not np.isfinite(outputs).all():
         raise UnmaskError(f"The experts of '{name}' give numbers that are not finite. Use --dtype float32.")
     starts = np.cumsum(lengths) - lengths
@@ -105,4 +119,12 @@ def _compare(name: str, outputs: NDArray[np.float32], lengths: NDArray[np.int64]
         return np.asarray(weights @ sums / (weights @ lengths))
 
     value = float(statistic(np.ones((1, len(lengths))))[0])
-    return LayerDifference(name, measured(value, bootstrap_texts(statistic, len(lengths), seed=seed)), output_cka(outputs))
+    return (value, bootstrap_texts(statistic, len(lengths), seed=seed), 0.0), output_cka(outputs, lengths)
+
+
+def _cka_of(points: Sequence[Cka]) -> Measured | None:
+    """The mean of CKA over routing points; None if there is one text only."""
+    value = float(np.mean([value for value, _ in points]))
+    if np.isnan(value):
+        return None
+    return Measured(value, 0.0, jackknife_interval(value, np.mean([left_out for _, left_out in points], axis=0), most=1.0))

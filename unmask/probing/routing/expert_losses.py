@@ -13,7 +13,7 @@ from unmask.io.seals import CHECKSUM
 from unmask.models.loading import dtype_name
 from unmask.probing.routing.ablation import ablate_experts
 from unmask.probing.routing.expert_differences import factor_overlaps, output_differences
-from unmask.probing.routing.expert_record import ExpertLosses, LayerDifference, read_expert_losses
+from unmask.probing.routing.expert_record import ExpertLosses, OutputDifferences, read_expert_losses
 from unmask.probing.routing.labelled_texts import LabelledText, LabelledTexts
 from unmask.probing.routing.record import EXPERTS, RECORD, RecordSettings
 from unmask.probing.routing.recording import check_folder
@@ -51,7 +51,7 @@ def measure_experts(
     texts, tokens = _with_loss(model, given.texts, max_length)
     plain = [text.text for text in texts]
     mixture = getattr(model.backbone.model, "mixture", None)
-    differences = () if mixture else _differences(model, _few(plain, tokens), seed, max_length)
+    differences = None if mixture else _differences(model, _few(plain, tokens), seed, max_length)
     ablation = ablate_experts(model, plain, together=together, max_length=max_length, batch_tokens=batch_tokens or 2048)
     labels = {name: [text.values[place] for text in texts] for place, name in enumerate(given.labels)}
     found = ExpertLosses(
@@ -66,7 +66,7 @@ def measure_experts(
         left_out=len(given.texts) - len(texts),
         points=ablation.points,
         experts=tuple(expert.name for expert in mixture.experts) if mixture else None,
-        loss=float(ablation.loss.mean()),
+        loss=ablation.whole(seed),
         removals=ablation.removals,
         changes=ablation.changes(seed),
         labels={name: ablation.by_label(values, seed) for name, values in labels.items()},
@@ -79,15 +79,15 @@ def measure_experts(
     return found
 
 
-def _differences(model: LoadedModel, texts: Sequence[str], seed: int, max_length: int | None) -> tuple[LayerDifference, ...]:
-    """How the outputs of experts differ; nothing, with a warning, if they cannot be called one by one."""
+def _differences(model: LoadedModel, texts: Sequence[str], seed: int, max_length: int | None) -> OutputDifferences | None:
+    """How the outputs of experts differ; None, with a warning, if they cannot be called one by one."""
     if not model.backbone.routers:
-        return ()  # the ablation says why
+        return None  # the ablation says why
     try:
-        return tuple(output_differences(model, texts, seed, max_length))
+        return output_differences(model, texts, seed, max_length)
     except UnmaskError as error:
         warnings.warn(f"The outputs of experts are not compared: {error}", stacklevel=3)
-        return ()
+        return None
 
 
 def _with_loss(
