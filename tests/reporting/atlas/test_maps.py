@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unmask.reporting.atlas.maps import NEIGHBOURS, same_label, shared_neighbours, text_map
+from tests.proofs import ALL
+from unmask.reporting.atlas.maps import NEIGHBOURS, TextMap, same_label, shared_neighbours, text_map
+from unmask.statistics.jackknife import jackknife_interval
 
 
 def test_points_of_a_plane_keep_their_distances() -> None:
@@ -46,18 +48,57 @@ def test_a_large_dimension_is_not_the_whole_map_and_a_constant_one_is_left_out()
 def test_shared_neighbours() -> None:
     random = np.random.default_rng(0)
     one, other = text_map(random.normal(size=(200, 8))), text_map(random.normal(size=(200, 8)))
-    assert shared_neighbours(one, one)[0] == 1
-    found, chance = shared_neighbours(one, other)
-    assert found == pytest.approx(chance, abs=0.02) and chance == pytest.approx(10 / 199)
+    same = shared_neighbours(one, one)
+    assert same.value == 1 and same.interval == (1, 1)
+    found = shared_neighbours(one, other)
+    assert found.value == pytest.approx(found.chance, abs=0.02) and found.chance == pytest.approx(10 / 199)
+    assert found.interval is not None and found.interval[0] < found.chance < found.interval[1]
+
+
+@pytest.mark.parametrize("texts", [8, 11, 12, 40])
+def test_each_text_is_left_out_with_the_other_places_as_they_are(texts: int) -> None:
+    random = np.random.default_rng(texts)
+    order = np.stack([np.stack([random.permutation(np.delete(np.arange(texts), text)) for text in range(texts)]) for _ in "ab"])
+    codes, kept = random.integers(3, size=texts), [own[:, : NEIGHBOURS + 1] for own in order]
+    one, other = (TextMap(np.zeros((texts, 2)), (0.0, 0.0), own) for own in kept)
+
+    def shares(left_out: int | None) -> tuple[float, float]:
+        own = [text for text in range(texts) if text != left_out]
+        lists = [[[near for near in whole[text] if near != left_out][:NEIGHBOURS] for text in own] for whole in order]
+        both = [len(set(some) & set(others)) / len(some) for some, others in zip(*lists, strict=True)]
+        alike = [np.mean(codes[some] == codes[text]) for text, some in zip(own, lists[0], strict=True)]
+        return float(np.mean(both)), float(np.mean(alike))
+
+    expected = np.array([shares(text) for text in range(texts)])
+    for measure, found in enumerate((shared_neighbours(one, other), same_label(one, codes))):
+        assert found.value == pytest.approx(shares(None)[measure])
+        assert found.interval == pytest.approx(jackknife_interval(found.value, expected[:, measure], most=1.0))
+
+
+def test_intervals_cover_what_other_texts_show() -> None:
+    """Both maps see the same texts, each with noise of its own."""
+    found = []
+    for seed in range(300 if ALL else 60):
+        random = np.random.default_rng(seed)
+        codes = random.integers(3, size=60)
+        texts = random.normal(size=(60, 5)) + 2 * np.eye(5)[codes]
+        one, other = (text_map(texts + random.normal(size=texts.shape)) for _ in range(2))
+        found.append(
+            [[share.value, *(share.interval or ())] for share in (shared_neighbours(one, other), same_label(one, codes))]
+        )
+    value, low, high = np.moveaxis(np.array(found), 2, 0)
+    truth = value.mean(axis=0)
+    assert (((low <= truth) & (truth <= high)).mean(axis=0) >= 0.88).all()
+    assert ((high - low).mean(axis=0) < 6 * value.std(axis=0)).all(), "not wide for nothing"
 
 
 def test_neighbours_of_one_label() -> None:
     codes = np.arange(80) % 4
     apart = np.eye(4)[codes] * 10 + np.random.default_rng(0).normal(size=(80, 4))
-    found, chance = same_label(text_map(apart).neighbours, codes)
-    assert found == 1 and chance == pytest.approx(19 / 79)
-    found, chance = same_label(text_map(np.random.default_rng(1).normal(size=(80, 4))).neighbours, codes)
-    assert found == pytest.approx(chance, abs=0.08)
+    found = same_label(text_map(apart), codes)
+    assert found.value == 1 and found.chance == pytest.approx(19 / 79)
+    found = same_label(text_map(np.random.default_rng(1).normal(size=(80, 4))), codes)
+    assert found.value == pytest.approx(found.chance, abs=0.08)
 
 
 @pytest.mark.parametrize("texts", [3, 5])
@@ -65,6 +106,8 @@ def test_few_texts_have_few_neighbours(texts: int) -> None:
     found = text_map(np.random.default_rng(0).normal(size=(texts, 6)))
     assert found.neighbours.shape == (texts, texts - 1)
     assert np.isfinite(found.places).all()
+    share = shared_neighbours(found, found)
+    assert share.value == 1 and (share.interval is None) == (texts < 5)
 
 
 def test_texts_that_are_all_alike_lie_on_one_place() -> None:

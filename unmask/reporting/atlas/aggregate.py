@@ -15,6 +15,7 @@ from unmask.reporting.atlas.names import named_ids, pieces
 from unmask.reporting.atlas.packing import packed
 from unmask.reporting.atlas.removal import removal
 from unmask.reporting.atlas.tally import TOP, Shares, Tally, tally
+from unmask.statistics.intervals import Bounds
 
 MAPPED, SHOWN = 1000, 300
 """Most texts on the map, and most texts that are shown token by token."""
@@ -158,7 +159,7 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
         return None
     record, place = counts.record, {text: at for at, text in enumerate(counts.shown)}
     hidden, routing = text_map(record.hidden(counts.mapped)), text_map(counts.routing)
-    together, chance = shared_neighbours(hidden, routing)
+    together = shared_neighbours(hidden, routing)
     labels: list[dict[str, Any] | None] = []
     for shares in counts.groups:
         label = shares.grouping.label
@@ -166,13 +167,13 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
             labels.append(None)
             continue
         codes = shares.grouping.place[record.texts.labels[label.name][counts.mapped]]
-        of_hidden, by_chance = same_label(hidden.neighbours, codes)
+        near = {name: same_label(own, codes) for name, own in (("hidden", hidden), ("routing", routing))}
         labels.append(
             {
                 "codes": codes.tolist(),
-                "hidden": round(of_hidden, 4),
-                "routing": round(same_label(routing.neighbours, codes)[0], 4),
-                "chance": round(by_chance, 4),
+                **{name: round(own.value, 4) for name, own in near.items()},
+                "intervals": {name: _bounds(own.interval) for name, own in near.items()},
+                "chance": round(near["hidden"].chance, 4),
             }
         )
     return {
@@ -184,10 +185,15 @@ def _maps(counts: Tally) -> dict[str, Any] | None:
         "explained": {"hidden": list(hidden.explained), "routing": list(routing.explained)},
         "neighbours": {
             "number": min(NEIGHBOURS, len(counts.mapped) - 1),
-            "shared": round(together, 4),
-            "chance": round(chance, 4),
+            "shared": round(together.value, 4),
+            "interval": _bounds(together.interval),
+            "chance": round(together.chance, 4),
         },
     }
+
+
+def _bounds(interval: Bounds | None) -> list[float] | None:
+    return [round(bound, 4) for bound in interval] if interval else None
 
 
 def _snippet(text: str) -> str:

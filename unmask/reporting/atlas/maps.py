@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,16 +10,41 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
+from unmask.statistics.intervals import Bounds
+from unmask.statistics.jackknife import jackknife_interval
+
 NEIGHBOURS = 10
+Nearest = Int[NDArray[np.int64], "text neighbour"]
+Rows = Int[NDArray[np.int64], " text"]
 
 
 @dataclass(frozen=True, eq=False)
 class TextMap:
-    """places: from 0 to 1 on two axes, with one scale for both. explained: the share of variance on each axis."""
+    """places: from 0 to 1 on two axes, with one scale for both. explained: the share of variance on each axis.
+
+    nearest: the ten nearest texts of each, and an eleventh, which takes the place of one that the jackknife leaves out.
+    """
 
     places: Float[NDArray[np.float64], "text 2"]
     explained: tuple[float, float]
-    neighbours: Int[NDArray[np.int64], "text neighbour"]
+    nearest: Nearest
+
+    @property
+    def neighbours(self) -> Nearest:
+        """The ten nearest texts of each; fewer if there are not as many."""
+        return self.nearest[:, :NEIGHBOURS]
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """A share of nearest neighbours, what chance gives, and the 95 % interval of the share: by jackknife over texts.
+
+    A bootstrap would draw some texts twice, and a copy of a text is its nearest neighbour. interval is None for fewer than five texts.
+    """
+
+    value: float
+    chance: float
+    interval: Bounds | None
 
 
 def text_map(vectors: Float[NDArray[Any], "text dim"]) -> TextMap:
@@ -40,18 +66,42 @@ def text_map(vectors: Float[NDArray[Any], "text dim"]) -> TextMap:
     return TextMap((places - middle) / spread + 0.5, (float(shares[0]), float(shares[1])), _nearest(products))
 
 
-def shared_neighbours(one: TextMap, other: TextMap) -> tuple[float, float]:
-    """The share of nearest neighbours that two maps have in common, and what chance gives."""
+def shared_neighbours(one: TextMap, other: TextMap) -> Nearness:
+    """The share of nearest neighbours that two maps have in common."""
+
+    def share(_: Rows, first: Nearest, second: Nearest) -> NDArray[np.float64]:
+        return np.asarray((first[:, :, None] == second[:, None, :]).any(axis=2).mean(axis=1), np.float64)
+
     texts, size = one.neighbours.shape
-    same = [len(np.intersect1d(*pair)) / size for pair in zip(one.neighbours, other.neighbours, strict=True)] if size else []
-    return float(np.mean(same)) if same else 0.0, size / max(1, texts - 1)
+    return _nearness(share, [one.nearest, other.nearest], size / (texts - 1))
 
 
-def same_label(neighbours: Int[NDArray[np.int64], "text neighbour"], codes: Int[NDArray[Any], " text"]) -> tuple[float, float]:
-    """The share of nearest neighbours with the same label, and what chance gives."""
-    texts = len(codes)
+def same_label(own: TextMap, codes: Int[NDArray[Any], " text"]) -> Nearness:
+    """The share of nearest neighbours with the same label."""
+
+    def share(texts: Rows, nearest: Nearest) -> NDArray[np.float64]:
+        return np.asarray((codes[nearest] == codes[texts, None]).mean(axis=1), np.float64)
+
     counts = np.bincount(codes)[codes]
-    return float((codes[neighbours] == codes[:, None]).mean()), float(((counts - 1) / max(1, texts - 1)).mean())
+    return _nearness(share, [own.nearest], float(((counts - 1) / (len(codes) - 1)).mean()))
+
+
+def _nearness(share: Callable[..., NDArray[np.float64]], nearest: Sequence[Nearest], chance: float) -> Nearness:
+    """The mean of a share over texts, with its interval. share: of some texts, from their nearest texts."""
+    number = len(nearest[0])
+    whole = share(np.arange(number), *(own[:, :NEIGHBOURS] for own in nearest))
+    left_out = np.empty(number)
+    for text in range(number):
+        near = np.flatnonzero(np.any([(own[:, :NEIGHBOURS] == text).any(axis=1) for own in nearest], axis=0))
+        anew = share(near, *(_without(own[near], text) for own in nearest)).sum() if number > 2 else 0.0
+        left_out[text] = (whole.sum() - whole[text] - whole[near].sum() + anew) / (number - 1)
+    return Nearness(float(whole.mean()), chance, jackknife_interval(float(whole.mean()), left_out, most=1.0))
+
+
+def _without(nearest: Nearest, text: int) -> Nearest:
+    """The nearest texts but one, in their order."""
+    last = np.argsort(nearest == text, axis=1, kind="stable")
+    return np.take_along_axis(nearest, last, axis=1)[:, : nearest.shape[1] - 1]
 
 
 def _standardised(vectors: NDArray[Any]) -> NDArray[np.float64]:
@@ -61,8 +111,8 @@ def _standardised(vectors: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray((wide[:, kept] - wide[:, kept].mean(axis=0)) / spread[kept])
 
 
-def _nearest(products: NDArray[np.float64]) -> NDArray[np.int64]:
-    size = min(NEIGHBOURS, len(products) - 1)
+def _nearest(products: NDArray[np.float64]) -> Nearest:
+    size = min(NEIGHBOURS + 1, len(products) - 1)
     lengths = np.diagonal(products)
     distances = lengths[:, None] + lengths - 2 * products
     np.fill_diagonal(distances, np.inf)

@@ -85,9 +85,10 @@ class MapView {
 
   describe() {
     const { neighbours, labels } = this.map;
-    const near = `Of the ${neighbours.number} nearest texts by hidden state, ${percent(neighbours.shared, 0)} are also among the nearest by routing (chance: ${percent(neighbours.chance, 0)}).`;
+    const sure = (share, bounds) => percent(share, 0) + (bounds ? ` (95 %: ${percent(bounds[0], 0)} to ${percent(bounds[1], 0)})` : "");
+    const near = `Of the ${neighbours.number} nearest texts by hidden state, ${sure(neighbours.shared, neighbours.interval)} are also among the nearest by routing (chance: ${percent(neighbours.chance, 0)}).`;
     const own = this.label < 0 ? null : labels[this.label];
-    this.found.textContent = near + (own ? ` Nearest texts have the same ${this.state.raw.heat[this.label + 1].name} in ${percent(own.hidden, 0)} of cases by hidden state and in ${percent(own.routing, 0)} by routing (chance: ${percent(own.chance, 0)}).` : "") +
+    this.found.textContent = near + (own ? ` Nearest texts have the same ${this.state.raw.heat[this.label + 1].name} in ${sure(own.hidden, own.intervals.hidden)} of cases by hidden state and in ${sure(own.routing, own.intervals.routing)} by routing (chance: ${percent(own.chance, 0)}).` : "") +
       " Both are measured in all dimensions, not on the drawing.";
   }
 
