@@ -50,6 +50,7 @@ SAYS = {
     "clusters": [
         "exact matching",
         "24 distinct texts, 3 clusters",
+        "A with itself",
         "AMI with 'label': routing ",
         "clusters.svg",
     ],

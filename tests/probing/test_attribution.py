@@ -44,6 +44,10 @@ def test_shares_are_means_over_texts_whatever_their_batches(embedder: Embedder) 
     together = np.array(attribute_layers(embedder, TEXTS).shares)
     apart = np.mean([attribute_layers(embedder, [text]).shares for text in TEXTS], axis=0)
     np.testing.assert_allclose(together, apart, atol=1e-5)
+    found = attribute_layers(embedder, [*TEXTS, "One more text"])
+    for share, bounds in zip(found.shares, found.intervals, strict=True):
+        assert bounds is not None and bounds[0] <= share <= bounds[1] and bounds[0] < bounds[1]
+    assert set(attribute_layers(embedder, TEXTS[:4]).intervals) == {None}
 
 
 def test_the_figure_is_drawn(embedder: Embedder, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.probing.models import pico_model
+from tests.proofs import ALL
 from tests.tiny import TOPICS, labelled, write_rows
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
@@ -21,12 +22,14 @@ from unmask.probing.clusters import (
     exact_matching,
     group,
     matched,
+    mean_agreement,
     pair_jaccard,
     probe_clusters,
     read_texts,
 )
 from unmask.probing.topics import top_words
 from unmask.reporting.probe_figures import draw_clusters
+from unmask.statistics.jackknife import jackknife_interval
 
 RANDOM = np.random.default_rng(0)
 HIDDEN, ROUTING = Design("causal", "plain", "mean"), Design("causal", "plain", "mean", features="routing")
@@ -41,19 +44,51 @@ def test_measures_by_hand() -> None:
     """Pairs together: {01, 23} and {01, 02, 12}: one in both, four in either; three of four texts lie in matched clusters."""
     one, other = of(0, 0, 1, 1), of(1, 1, 1, 0)
     assert contingency(one, other).tolist() == [[0, 2], [1, 1]]
-    assert pair_jaccard(one, other) == 1 / 4
-    assert exact_matching(one, other) == 3 / 4
+    assert pair_jaccard(contingency(one, other)) == 1 / 4
+    assert exact_matching(contingency(one, other)) == 3 / 4
     assert matched(one, other) == [1, 0]
-    assert pair_jaccard(of(0, 1), of(1, 0)) == 1  # nothing is together in either
+    assert pair_jaccard(contingency(of(0, 1), of(1, 0))) == 1  # nothing is together in either
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_names_of_clusters_do_not_matter_and_order_of_designs_neither(measure: str) -> None:
     one, other = RANDOM.integers(4, size=60), RANDOM.integers(4, size=60)
-    found = MEASURES[measure](one, other)
-    assert MEASURES[measure](one, of(2, 3, 1, 0)[other]) == pytest.approx(found)
-    assert MEASURES[measure](other, one) == pytest.approx(found)
-    assert MEASURES[measure](one, of(3, 0, 2, 1)[one]) == pytest.approx(1)
+    found = MEASURES[measure](contingency(one, other))
+    assert MEASURES[measure](contingency(one, of(2, 3, 1, 0)[other])) == pytest.approx(found)
+    assert MEASURES[measure](contingency(other, one)) == pytest.approx(found)
+    assert MEASURES[measure](contingency(one, of(3, 0, 2, 1)[one])) == pytest.approx(1)
+
+
+def test_information_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
+
+    one, other = RANDOM.integers(4, size=60), RANDOM.integers(3, size=60)
+    for name, expected in (("AMI", adjusted_mutual_info_score), ("NMI", normalized_mutual_info_score)):
+        for pair in ((one, other), (one, one), (one, 0 * one), (0 * one, 0 * one)):
+            assert MEASURES[name](contingency(*pair)) == pytest.approx(expected(*pair), abs=1e-9)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_each_text_is_left_out_once(measure: str) -> None:
+    one, other, third = (RANDOM.integers(3, size=30) for _ in range(3))
+    value, bounds = mean_agreement(MEASURES[measure], [(one, other), (one, third)])
+    rest = [np.delete(np.arange(30), text) for text in range(30)]
+    left_out = [[MEASURES[measure](contingency(one[own], some[own])) for some in (other, third)] for own in rest]
+    assert bounds == pytest.approx(jackknife_interval(value, np.mean(left_out, axis=1), most=1.0))
+    assert mean_agreement(MEASURES[measure], [(one[:4], other[:4])])[1] is None, "too few texts"
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_intervals_cover_the_agreement_of_all_texts(measure: str) -> None:
+    """The groupings of all texts are known: this is the share of texts in each two clusters. A bootstrap lies above it."""
+    joint = np.array([[20, 4, 1], [3, 30, 6], [2, 9, 25]]) / 100
+    truth, random = MEASURES[measure](np.rint(1e6 * joint).astype(np.int64)), np.random.default_rng(0)
+    covered = []
+    for _ in range(1000 if ALL else 100):
+        drawn = random.choice(9, size=150, p=joint.ravel())
+        low, high = mean_agreement(MEASURES[measure], [(drawn // 3, drawn % 3)])[1] or (0, 0)
+        covered.append(low <= truth <= high)
+    assert 0.88 <= np.mean(covered) <= 0.99
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -64,6 +99,8 @@ def test_unrelated_groupings_agree_as_chance_does_and_equal_ones_do_not(measure:
     assert low <= unrelated.chance <= high
     assert unrelated.p > 0.01 and abs(unrelated.value - unrelated.chance) < 0.05
     assert equal.value == pytest.approx(1) and equal.p == pytest.approx(1 / 201)
+    assert unrelated.interval is not None and unrelated.interval[0] < unrelated.value < unrelated.interval[1]
+    assert equal.interval == pytest.approx((1, 1))
     assert equal.themselves[0] < 0.5  # two draws that know nothing of one another
     if measure != "AMI":  # which is why the others are never shown alone
         assert unrelated.chance > 0.01
@@ -74,7 +111,7 @@ def test_unrelated_groupings_agree_as_chance_does_and_equal_ones_do_not(measure:
 def test_rows_are_grouped_by_direction_and_not_by_length() -> None:
     centres = np.eye(3)[np.arange(30) % 3]
     rows = (centres + 0.05 * RANDOM.normal(size=(30, 3))) * RANDOM.uniform(0.1, 50, size=(30, 1))
-    assert exact_matching(group(rows, 3, seed=0), np.arange(30) % 3) == 1
+    assert exact_matching(contingency(group(rows, 3, seed=0), np.arange(30) % 3)) == 1
     assert np.array_equal(group(rows, 3, seed=4), group(rows * 7, 3, seed=4))
 
 
@@ -106,6 +143,8 @@ def test_a_mixture_read_in_two_ways(tokenizer: Any, tmp_path: Path) -> None:
         table[:, order].trace() for order in ([0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0])
     )
     assert found.gold is not None and [len(some) for some in found.gold] == [2, 2]
+    for own, bounds in zip(found.gold, found.gold_intervals or (), strict=True):
+        assert bounds is not None and bounds[0] < np.mean(own) < bounds[1]
     assert set(sum(found.words[0], ())) & set(" ".join(TOPICS.values()).split())
     content = json.loads(json.dumps(found.as_json()))
     assert content["provenance"]["designs"] == [HIDDEN.name, ROUTING.name] and content["provenance"]["max_length"] == 512

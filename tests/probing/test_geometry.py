@@ -12,7 +12,8 @@ import pytest
 
 from tests.conftest import TEXTS
 from tests.probing.models import pico_model
-from tests.tiny import write_rows
+from tests.proofs import ALL
+from tests.tiny import labelled, write_rows
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -20,13 +21,16 @@ from unmask.probing.geometry import (
     Pair,
     alignment,
     effective_rank,
+    linked,
     mean_cosine,
     pair_cosines,
     probe_geometry,
     read_pairs,
     row_cosines,
     uniformity,
+    without_each,
 )
+from unmask.statistics.jackknife import jackknife_interval
 
 AXES = np.eye(4, dtype=np.float32)
 RANDOM = np.random.default_rng(0).normal(size=(2500, 32)).astype(np.float32)  # more rows than one block has
@@ -83,6 +87,34 @@ def test_length_and_rotation_change_nothing(measure: Callable[[np.ndarray], floa
     assert measure(longer) == pytest.approx(measure(some)) == pytest.approx(measure(some @ rotation))
 
 
+def test_groups_are_texts_that_pairs_link() -> None:
+    assert linked([(0, 1), (2, 3), (3, 4)], 6).tolist() == [0, 0, 1, 1, 1, 2]
+
+
+def test_each_group_is_left_out() -> None:
+    some, groups = RANDOM[:1100], np.random.default_rng(3).integers(40, size=1100)  # more rows than one block has
+    spread, close = without_each(some, groups)
+    for group in (0, 7, 39):
+        rest = some[groups != group]
+        assert (spread[group], close[group]) == pytest.approx((uniformity(rest), mean_cosine(rest)), abs=1e-9)
+    assert np.isnan(without_each(AXES, np.array([0, 0, 0, 1]))[0][0]), "one text is left"
+
+
+def test_intervals_cover_what_other_texts_show() -> None:
+    """Both texts of a pair lie near one centre, so they are no two draws."""
+    values, bounds = [], []
+    for seed in range(1000 if ALL else 100):
+        random = np.random.default_rng(seed)
+        centres = np.repeat(random.normal(0.4, 0.9, size=(40, 8)), 2, axis=0)
+        texts = centres + random.normal(0, 0.4, size=centres.shape)
+        values.append((uniformity(texts), mean_cosine(texts)))
+        left_out = without_each(texts, np.arange(80) // 2)
+        bounds.append([jackknife_interval(*both) or (0, 0) for both in zip(values[-1], left_out, strict=True)])
+    (low, high), truth = np.moveaxis(np.array(bounds), 2, 0), np.mean(values, axis=0)
+    covered = ((low <= truth) & (truth <= high)).mean(axis=0)
+    assert (covered >= 0.88).all() and (covered <= 0.99).all()
+
+
 def test_what_has_no_geometry_is_refused() -> None:
     with pytest.raises(UnmaskError, match="Vector 1 is zero"):
         uniformity(np.array([[1.0, 0.0], [0.0, 0.0]]))
@@ -104,10 +136,22 @@ def test_an_embedder_on_pairs(pico: Callable[..., Embedder], tmp_path: Path) -> 
     vectors = embedder.encode(TEXTS[:5])
     assert found.alignment == pytest.approx(alignment(vectors[:2], vectors[1:3]))
     assert found.uniformity == pytest.approx(uniformity(vectors))
-    assert (found.positives, found.texts, found.dim, found.positive_from) == (2, 5, 64, 4.0)
+    assert (found.positives, found.texts, found.groups, found.dim, found.positive_from) == (2, 5, 1, 64, 4.0)
+    assert found.alignment_interval is found.uniformity_interval is found.mean_cosine_interval is None, "one group"
     assert probe_geometry(embedder, pairs, positive_from=0).positives == 4
     content = json.loads(json.dumps(found.as_json()))
     assert content["better"]["uniformity"] == "lower" and content["provenance"]["design"] == "bidirectional/plain/mean"
+
+
+def test_intervals_lie_around_the_numbers(pico: Callable[..., Embedder]) -> None:
+    texts = [row["text"] for row in labelled(0, 16)]
+    found = probe_geometry(
+        pico("bidirectional/plain/mean"), [Pair(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
+    )
+    assert found.groups == len(set(texts)) // 2 == 8
+    for name in ("alignment", "uniformity", "mean_cosine"):
+        low, high = getattr(found, f"{name}_interval")
+        assert low < getattr(found, name) < high
 
 
 def test_texts_count_once_and_pairs_without_a_score_are_paraphrases(pico: Callable[..., Embedder], tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_the_gap_of_a_causal_model_is_exactly_zero(family: str, dtype: str, toke
     found = probe_prefixes(pico_model(tokenizer, "causal", family, dtype=DTYPES[dtype]), [*TRIPLES, *read_triples()[::4]])
     assert found.gaps == (0.0,) * 15
     assert (found.gap, found.interval, found.accuracy) == (0.0, (0.0, 0.0), 0.0)
+    assert found.same_interval == found.different_interval and 0 < found.accuracy_interval[1] < 0.25
 
 
 @pytest.mark.parametrize("family", MOE)

@@ -12,11 +12,13 @@ import torch
 
 from tests.conftest import TEXTS
 from tests.probing.models import pico_model
+from tests.tiny import labelled
 from unmask.encoding.tokenization import tokenize_bare
 from unmask.errors import AttentionError, UnmaskError
 from unmask.models.attention import set_attention
 from unmask.probing.state_change import position_bins, probe_states
 from unmask.reporting.probe_figures import draw_states
+from unmask.statistics.jackknife import jackknife_interval
 
 FAMILIES = ["llama", "gpt2", "olmoe"]
 
@@ -85,6 +87,22 @@ def test_unrelated_is_the_mean_over_all_pairs_of_tokens(tokenizer: Any) -> None:
         ]
         ends.append(torch.nn.functional.normalize(torch.cat(states), dim=1))
     assert found.unrelated[-1] == pytest.approx(float((ends[0] @ ends[1].T).mean()), abs=1e-5)
+
+
+def test_intervals_are_those_of_the_probe_without_each_text(tokenizer: Any) -> None:
+    model = pico_model(tokenizer, "causal")
+    texts = [row["text"] for row in labelled(0, 6)]
+    found = probe_states(model, texts)
+    without = [probe_states(model, texts[:place] + texts[place + 1 :]) for place in range(6)]
+    for layer in range(model.backbone.depth):
+        left_out = np.array([one.unrelated[layer] for one in without])
+        expected = jackknife_interval(found.unrelated[layer], left_out, most=1.0)
+        assert found.unrelated_intervals[layer] == pytest.approx(expected, abs=1e-5)
+        left_out = np.array([one.cosine[layer][0] for one in without])
+        expected = jackknife_interval(found.cosine[layer][0], left_out, most=1.0)
+        assert found.cosine_intervals[layer][0] == pytest.approx(expected, abs=1e-5)
+    assert {bounds for row in without[0].cosine_intervals for bounds in row} != {None}
+    assert {bounds for row in probe_states(model, texts[:4]).cosine_intervals for bounds in row} == {None}
 
 
 def test_the_model_is_left_as_it_was(tokenizer: Any) -> None:

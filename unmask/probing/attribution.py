@@ -18,16 +18,20 @@ from unmask.encoding.heads import LayerAttention
 from unmask.encoding.loaded_model import provenance
 from unmask.errors import UnmaskError
 from unmask.models.provenance import fingerprint_of
+from unmask.statistics.intervals import Bounds
+from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
 
 
 @dataclass(frozen=True)
 class Attribution:
     """The attention of a head over layers 1..L.
 
-    shares: its mean over texts, heads and latents, which sums to 1; low, high: the 10th and 90th percentile over texts.
+    shares: its mean over texts, heads and latents, which sums to 1; intervals: of these means, 95 % over texts, None for fewer than five;
+    low, high: the 10th and 90th percentile over texts.
     """
 
     shares: tuple[float, ...]
+    intervals: tuple[Bounds | None, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
     texts: int
@@ -52,9 +56,12 @@ def attribute_layers(embedder: Embedder, texts: Sequence[str], instruction: str 
     states = layer_states(backbone, embedder.prompt, texts, instruction=instruction, batch_tokens=embedder.batch_tokens)
     real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     attention = head.attention(states, real).mean(dim=(1, 2)).cpu().numpy()
+    attention = np.asarray(attention, np.float64)
+    shares, without = attention.mean(axis=0), ratio_left_out(attention, np.ones_like(attention))
     low, high = np.percentile(attention, [10, 90], axis=0)
     return Attribution(
-        tuple(attention.mean(axis=0).tolist()),
+        tuple(shares.tolist()),
+        tuple(jackknife_interval(float(share), left_out, most=1.0) for share, left_out in zip(shares, without.T, strict=True)),
         tuple(low.tolist()),
         tuple(high.tolist()),
         len(texts),

@@ -4,6 +4,10 @@ The vectors of each design, at unit length, are clustered by k-means. Then the t
 2410.10814, section 3.3: Jaccard 0.06 and an exact matching of 45.5 % for hidden states and routing weights). Each measure is given with two
 others: its value by chance (the texts of one grouping shuffled), and its value for two k-means runs of one design with different seeds.
 Two designs cannot be expected to agree more than a design agrees with itself.
+
+Intervals are by jackknife over texts (`unmask.statistics.jackknife`): a bootstrap would draw some texts twice, and two copies of a text
+agree. They are those of these groupings for other texts; k-means is not fitted again. How much its groupings vary is what a design's
+agreement with itself shows.
 """
 
 from __future__ import annotations
@@ -24,10 +28,16 @@ from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
 from unmask.probing.geometry import unit
 from unmask.probing.topics import top_words
+from unmask.statistics.intervals import Bounds
+from unmask.statistics.jackknife import jackknife_interval
+from unmask.statistics.routing.information import entropy, mutual_information
+from unmask.statistics.routing.runs import adjusted_information
 
 SEEDS = 5
 _STARTS, _PERMUTATIONS = 10, 200
 Labels = NDArray[np.int64]
+Table = NDArray[np.int64]
+"""Numbers of texts by their cluster in both groupings, (cluster, cluster)."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +46,17 @@ class Agreement:
 
     chance: the mean after shuffling the texts of one grouping; chance_interval: the middle 95 % of these shuffles; p: the share of
     shuffles that agree as much, with one added to both counts; themselves: each design's agreement with itself over pairs of seeds.
+    interval, themselves_intervals: 95 % over texts, None for fewer than five texts.
     """
 
     measure: str
     value: float
+    interval: Bounds | None
     chance: float
     chance_interval: tuple[float, float]
     p: float
     themselves: tuple[float, float]
+    themselves_intervals: tuple[Bounds | None, Bounds | None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,7 @@ class Clusters:
 
     table: numbers of texts by cluster of the first design (rows) and of the second (columns, in the order that puts as many texts as
     possible on the diagonal), from the first seed; words: the top words of each cluster, in the same orders; gold: AMI of each design's
-    clusters with the labels, one number for each seed, or None without labels.
+    clusters with the labels, one number for each seed, or None without labels; gold_intervals: of their means, over texts.
     """
 
     designs: tuple[str, str]
@@ -63,6 +76,7 @@ class Clusters:
     table: tuple[tuple[int, ...], ...]
     words: tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, ...], ...]]
     gold: tuple[tuple[float, ...], tuple[float, ...]] | None
+    gold_intervals: tuple[Bounds | None, Bounds | None] | None
     data: str
     provenance: dict[str, Any]
 
@@ -71,44 +85,35 @@ class Clusters:
         return asdict(self)
 
 
-def adjusted_mutual_information(first: Labels, second: Labels) -> float:
-    """Mutual information of the groupings, corrected for chance: 0 by chance, 1 if they are the same (Vinh et al., 2010)."""
-    from sklearn.metrics import adjusted_mutual_info_score
-
-    return float(adjusted_mutual_info_score(first, second))
-
-
-def normalised_mutual_information(first: Labels, second: Labels) -> float:
+def normalised_mutual_information(table: Table) -> float:
     """2 I / (H + H'), from 0 to 1. By chance it is above 0, and the higher the more clusters there are."""
-    from sklearn.metrics import normalized_mutual_info_score
+    joint = table / table.sum()
+    total = float(entropy(joint.sum(axis=1)) + entropy(joint.sum(axis=0)))
+    return 2 * float(mutual_information(joint)) / total if total > 0 else 1.0
 
-    return float(normalized_mutual_info_score(first, second))
 
-
-def pair_jaccard(first: Labels, second: Labels) -> float:
+def pair_jaccard(table: Table) -> float:
     """Pairs of texts that share a cluster in both groupings, over pairs that do so in at least one; 1 if there is no such pair."""
-    table = contingency(first, second)
     both, rows, columns = (_pairs(counts) for counts in (table, table.sum(axis=1), table.sum(axis=0)))
     return both / (rows + columns - both) if rows + columns else 1.0
 
 
-def exact_matching(first: Labels, second: Labels) -> float:
+def exact_matching(table: Table) -> float:
     """The share of texts in matched clusters, for the one-to-one matching of clusters with the largest share (Kuhn, 1955)."""
     from scipy.optimize import linear_sum_assignment
 
-    table = contingency(first, second)
-    return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(first))
+    return float(table[linear_sum_assignment(table, maximize=True)].sum() / table.sum())
 
 
-MEASURES: dict[str, Callable[[Labels, Labels], float]] = {
-    "AMI": adjusted_mutual_information,
+MEASURES: dict[str, Callable[[Table], float]] = {
+    "AMI": adjusted_information,
     "NMI": normalised_mutual_information,
     "Jaccard of pairs": pair_jaccard,
     "exact matching": exact_matching,
 }
 
 
-def contingency(first: Labels, second: Labels) -> Labels:
+def contingency(first: Labels, second: Labels) -> Table:
     """Numbers of texts by their cluster in both groupings, shape (cluster, cluster)."""
     table = np.zeros((int(first.max()) + 1, int(second.max()) + 1), np.int64)
     np.add.at(table, (first, second), 1)
@@ -118,17 +123,36 @@ def contingency(first: Labels, second: Labels) -> Labels:
 def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: int = 0) -> Agreement:
     """One measure of two designs' groupings. Both have one grouping for each seed, and at least two seeds."""
     measure, random = MEASURES[name], np.random.default_rng(seed)
-    n = len(first[0])
+    value, bounds = mean_agreement(measure, list(zip(first, second, strict=True)))
 
-    def mean(order: Labels) -> float:
-        return float(np.mean([measure(labels, others[order]) for labels, others in zip(first, second, strict=True)]))
+    def dealt_anew() -> float:
+        order = random.permutation(len(first[0]))
+        return float(np.mean([measure(contingency(some, others[order])) for some, others in zip(first, second, strict=True)]))
 
-    value = mean(np.arange(n))
-    dealt = np.array([mean(random.permutation(n)) for _ in range(_PERMUTATIONS)])
+    dealt = np.array([dealt_anew() for _ in range(_PERMUTATIONS)])
     low, high = np.quantile(dealt, [0.025, 0.975])
-    themselves = [float(np.mean([measure(*pair) for pair in combinations(some, 2)])) for some in (first, second)]
+    one, other = (mean_agreement(measure, list(combinations(some, 2))) for some in (first, second))
     p = (int((dealt >= value).sum()) + 1) / (_PERMUTATIONS + 1)
-    return Agreement(name, value, float(dealt.mean()), (float(low), float(high)), p, (themselves[0], themselves[1]))
+    chance = float(dealt.mean()), (float(low), float(high))
+    return Agreement(name, value, bounds, *chance, p, (one[0], other[0]), (one[1], other[1]))
+
+
+def mean_agreement(measure: Callable[[Table], float], pairs: Sequence[tuple[Labels, Labels]]) -> tuple[float, Bounds | None]:
+    """The mean of a measure over pairs of groupings of the same texts, and its 95 % interval over texts."""
+    value = float(np.mean([measure(contingency(*pair)) for pair in pairs]))
+    left_out = np.mean([_without_each_text(measure, *pair) for pair in pairs], axis=0)
+    return value, jackknife_interval(value, left_out, most=1.0)
+
+
+def _without_each_text(measure: Callable[[Table], float], first: Labels, second: Labels) -> NDArray[np.float64]:
+    """The measure without each text, shape (text,). Texts that lie in the same two clusters leave the same table."""
+    table = contingency(first, second)
+    values = np.zeros(table.shape)
+    for cell in zip(*np.nonzero(table), strict=True):
+        rest = table.copy()
+        rest[cell] -= 1
+        values[cell] = measure(rest)
+    return np.asarray(values[first, second], np.float64)
 
 
 def group(vectors: NDArray[np.floating], clusters: int, seed: int) -> Labels:
@@ -177,6 +201,7 @@ def probe_clusters(
     first, second = ([group(vectors[design], clusters, seed) for seed in range(seeds)] for design in designs)
     order = matched(first[0], second[0])
     known = np.unique(labels, return_inverse=True)[1] if labels is not None else None
+    golds = [] if known is None else [_with(known, grouping) for grouping in (first, second)]
     words = [[tuple(top) for top in top_words(texts, grouping[0].tolist())] for grouping in (first, second)]
     return Clusters(
         (designs[0].name, designs[1].name),
@@ -186,7 +211,8 @@ def probe_clusters(
         tuple(agree(name, first, second) for name in MEASURES),
         tuple(tuple(row) for row in contingency(first[0], second[0])[:, order].tolist()),
         (tuple(words[0]), tuple(words[1][place] for place in order)),
-        None if known is None else (_with(known, first), _with(known, second)),
+        (golds[0][0], golds[1][0]) if golds else None,
+        (golds[0][1], golds[1][1]) if golds else None,
         fingerprint_of([*texts, *(labels or [])]),
         provenance(model.backbone, model.source)
         | {"designs": [design.name for design in designs], "max_length": model.limit(max_length)},
@@ -200,8 +226,10 @@ def matched(first: Labels, second: Labels) -> list[int]:
     return [int(place) for place in linear_sum_assignment(contingency(first, second), maximize=True)[1]]
 
 
-def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[float, ...]:
-    return tuple(adjusted_mutual_information(gold, grouping) for grouping in groupings)
+def _with(gold: Labels, groupings: Sequence[Labels]) -> tuple[tuple[float, ...], Bounds | None]:
+    """AMI of each grouping with the labels, and the interval of the mean."""
+    each = tuple(adjusted_information(contingency(gold, grouping)) for grouping in groupings)
+    return each, mean_agreement(adjusted_information, [(gold, grouping) for grouping in groupings])[1]
 
 
 def _pairs(counts: Labels) -> int:

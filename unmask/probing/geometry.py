@@ -5,6 +5,9 @@
   are equal, and -4 for random directions in many dimensions. Alignment and uniformity: Wang and Isola (arXiv 2005.10242).
 - effective rank: exp of the entropy of the singular values of the centred vectors, each divided by their sum: how many dimensions are in
   use (Roy and Vetterli, 2007).
+
+Intervals are by jackknife (`unmask.statistics.jackknife`), since a bootstrap would draw some texts twice, and two copies of a text are
+equal. Texts that pairs link are left out together: the two texts of a paraphrase are alike.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from unmask.encoding.loaded_model import LoadedModel, provenance
 from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
 from unmask.models.provenance import fingerprint_of
+from unmask.statistics.intervals import Bounds
+from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
 
 POSITIVE = 4.0
 """Pairs of the STS benchmark (scores 0 to 5) with at least this score count as paraphrases."""
@@ -47,15 +52,21 @@ class Geometry:
     """How texts lie on the sphere: alignment over the positives (paraphrases), everything else over the distinct texts.
 
     Lower alignment and lower uniformity are better. mean_cosine: of different texts, 0 if they lie evenly around the origin.
-    effective_rank: at most the smaller of dim and texts - 1.
+    effective_rank: at most the smaller of dim and texts - 1. It has no interval: it grows with the number of texts, so an interval around
+    it would not hold what more texts give. Compare it between designs on the same texts. groups: of texts that pairs link, the units of
+    the intervals, which are None for fewer than five.
     """
 
     alignment: float
+    alignment_interval: Bounds | None
     uniformity: float
+    uniformity_interval: Bounds | None
     mean_cosine: float
+    mean_cosine_interval: Bounds | None
     effective_rank: float
     positives: int
     texts: int
+    groups: int
     dim: int
     positive_from: float | None
     data: str
@@ -123,6 +134,35 @@ def read_pairs(file: Path) -> list[Pair]:
     return pairs
 
 
+def linked(pairs: Sequence[tuple[int, int]], texts: int) -> NDArray[np.int64]:
+    """The group of each text: pairs link their two texts, and through a text that they share each other."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    first, second = np.array(pairs).T
+    links = coo_array((np.ones(len(pairs)), (first, second)), shape=(texts, texts))
+    return np.asarray(connected_components(links, directed=False)[1], np.int64)
+
+
+def without_each(
+    vectors: Vectors, groups: NDArray[np.int64]
+) -> tuple[Float[NDArray[np.float64], " group"], Float[NDArray[np.float64], " group"]]:
+    """Uniformity and mean cosine of the texts without each group; nan where fewer than two texts are left."""
+    rows, number = unit(vectors), int(groups.max()) + 1
+    sums, with_all, inside = np.zeros((number, rows.shape[1])), np.zeros(number), np.zeros(number)
+    np.add.at(sums, groups, rows)
+    for start in range(0, len(rows), _ROWS_AT_ONCE):
+        own = groups[start : start + _ROWS_AT_ONCE]
+        near = np.exp(-_T * (2 - 2 * rows[start : start + _ROWS_AT_ONCE] @ rows.T))
+        with_all += np.bincount(own, near.sum(axis=1), number)
+        inside += np.bincount(own, (near * (own[:, None] == groups)).sum(axis=1), number)
+    left = len(rows) - np.bincount(groups, minlength=number).astype(np.float64)
+    left[left < 2] = np.nan
+    close = with_all.sum() - 2 * with_all + inside - left  # a text with itself has a kernel of 1
+    total = np.square(sums.sum(axis=0) - sums).sum(axis=1) - left
+    return np.log(close / left / (left - 1)), total / left / (left - 1)
+
+
 def _score(file: Path, line: int, row: dict[str, Any]) -> float:
     try:
         return float(field(file, line, row, "score", (int, float, str)))  # csv holds strings only
@@ -143,13 +183,24 @@ def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: flo
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.one, pair.other)))
     row = {text: index for index, text in enumerate(texts)}
     vectors = embedder.encode(texts)
+    groups = linked([(row[pair.one], row[pair.other]) for pair in pairs], len(texts))
+    first, second = ([row[getattr(pair, side)] for pair in positives] for side in ("one", "other"))
+    apart = np.square(unit(vectors[first]) - unit(vectors[second])).sum(axis=1)
+    known, own = np.unique(groups[first], return_inverse=True)
+    aligned = ratio_left_out(np.bincount(own, apart), np.bincount(own, minlength=len(known)))
+    spread, close = without_each(vectors, groups)
+    found = alignment(vectors[first], vectors[second]), uniformity(vectors), mean_cosine(vectors)
     return Geometry(
-        alignment=alignment(vectors[[row[pair.one] for pair in positives]], vectors[[row[pair.other] for pair in positives]]),
-        uniformity=uniformity(vectors),
-        mean_cosine=mean_cosine(vectors),
+        alignment=found[0],
+        alignment_interval=jackknife_interval(found[0], aligned),
+        uniformity=found[1],
+        uniformity_interval=jackknife_interval(found[1], spread, most=0.0),
+        mean_cosine=found[2],
+        mean_cosine_interval=jackknife_interval(found[2], close, most=1.0),
         effective_rank=effective_rank(vectors),
         positives=len(positives),
         texts=len(texts),
+        groups=int(groups.max()) + 1,
         dim=vectors.shape[1],
         positive_from=positive_from if scored else None,
         data=fingerprint_of([part for pair in pairs for part in (pair.one, pair.other, str(pair.score))]),

@@ -24,6 +24,7 @@ from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
+from unmask.statistics.intervals import Bounds, wilson
 from unmask.statistics.ratios import Ratio
 
 TRIPLES = Path(__file__).parent / "prefixes.jsonl"
@@ -50,15 +51,19 @@ class Triple:
 class PrefixGap:
     """How much the states of a prefix tell of what follows.
 
-    gap: mean of cos(q, s+) - cos(q, s-), exactly 0 if the model sees nothing of what follows; interval: 95 % by bootstrap over triples;
-    accuracy: the share of triples with a positive gap (0.0 for a causal model); same, different: the two mean cosines.
+    gap: mean of cos(q, s+) - cos(q, s-), exactly 0 if the model sees nothing of what follows; accuracy: the share of triples with a
+    positive gap (0.0 for a causal model); same, different: the two mean cosines. Intervals are 95 % over triples: by bootstrap, and of
+    the accuracy by Wilson's formula.
     """
 
     gap: float
     interval: tuple[float, float]
     accuracy: float
+    accuracy_interval: Bounds
     same: float
+    same_interval: Bounds
     different: float
+    different_interval: Bounds
     triples: int
     layer: int
     gaps: tuple[float, ...]
@@ -109,20 +114,27 @@ def probe_prefixes(
             near[row], far[row] = cosine(query, same), cosine(query, different)
             advance(1)
     gaps = near - far
-    interval = Ratio(gaps, np.ones(len(gaps))).interval()
-    assert interval is not None
     return PrefixGap(
         gap=float(gaps.mean()),
-        interval=interval,
+        interval=_of_mean(gaps),
         accuracy=float((gaps > 0).mean()),
+        accuracy_interval=wilson(float((gaps > 0).sum()), len(gaps)),
         same=float(near.mean()),
+        same_interval=_of_mean(near),
         different=float(far.mean()),
+        different_interval=_of_mean(far),
         triples=len(triples),
         layer=layer,
         gaps=tuple(gaps.tolist()),
         data=fingerprint_of([text for triple in triples for text in (triple.prefix, *triple.texts)]),
         provenance=model.provenance,
     )
+
+
+def _of_mean(values: NDArray[np.float64]) -> Bounds:
+    bounds = Ratio(values, np.ones(len(values))).interval()
+    assert bounds is not None
+    return bounds
 
 
 def cosine(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:

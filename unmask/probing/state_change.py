@@ -27,9 +27,11 @@ from unmask.encoding.tokenization import TokenizedText, tokenize_bare
 from unmask.errors import UnmaskError
 from unmask.io.terminal import progress_bar
 from unmask.models.provenance import fingerprint_of
-from unmask.statistics.intervals import Estimate
+from unmask.statistics.intervals import Bounds, Estimate
+from unmask.statistics.jackknife import jackknife_interval, ratio_left_out
 from unmask.statistics.ratios import Ratio
 
+_GROUPS = 40  # of texts, whose sums of states are in memory
 _STATES_AT_ONCE = 2**26  # numbers of the causal pass that are kept for the bidirectional pass: 256 MB in fp32
 
 
@@ -39,14 +41,17 @@ class StateChange:
 
     cosine: by layer (1..L, the last one after the final norm) and bin of positions; bins: first and last position of each bin, from 0;
     tokens: their number in each bin; mean: of each layer over all tokens, with a 95 % interval by bootstrap over texts; unrelated: for
-    each layer, the mean cosine of any token's causal state with any token's bidirectional state.
+    each layer, the mean cosine of any token's causal state with any token's bidirectional state. The intervals of `cosine` and
+    `unrelated` are 95 % by jackknife over texts (of `unrelated`: over 40 groups of texts at most), None for fewer than five texts.
     """
 
     cosine: tuple[tuple[float, ...], ...]
+    cosine_intervals: tuple[tuple[Bounds | None, ...], ...]
     bins: tuple[tuple[int, int], ...]
     tokens: tuple[int, ...]
     mean: tuple[Estimate, ...]
     unrelated: tuple[float, ...]
+    unrelated_intervals: tuple[Bounds | None, ...]
     texts: int
     truncated: int
     max_length: int
@@ -66,7 +71,7 @@ def position_bins(longest: int) -> list[tuple[int, int]]:
 
 @dataclass
 class _Sums:
-    """Sums over tokens: cosines by text, layer and bin, and unit states by layer under both attentions."""
+    """Sums over tokens: cosines by text, layer and bin; unit states by layer and group of texts under both attentions."""
 
     cosine: Float[NDArray[np.float64], "text layer bin"]
     tokens: Float[NDArray[np.float64], "text bin"]
@@ -97,13 +102,16 @@ def probe_states(
     sums = _sum_up((causal, bidirectional), usable, bins, batch_tokens)
     total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
     by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
-    sums_by_layer = zip(sums.causal, sums.bidirectional, strict=True)
+    groups = np.bincount(np.arange(len(usable)) % _GROUPS, sums.tokens.sum(axis=1))
+    unrelated = [_unrelated(*states, groups) for states in zip(sums.causal, sums.bidirectional, strict=True)]
     return StateChange(
         tuple(tuple(row) for row in (total / counts).tolist()),
+        tuple(tuple(_of_bin(sums, layer, place) for place in range(len(bins))) for layer in range(backbone.depth)),
         tuple(bins),
         tuple(int(count) for count in counts),
         tuple(Estimate(layer.value, layer.interval() or (layer.value, layer.value)) for layer in by_layer),
-        tuple(float(causal_sum @ bidirectional_sum / counts.sum() ** 2) for causal_sum, bidirectional_sum in sums_by_layer),
+        tuple(value for value, _ in unrelated),
+        tuple(bounds for _, bounds in unrelated),
         len(usable),
         sum(len(ids) > limit for ids in tokenized),
         limit,
@@ -119,6 +127,21 @@ def name_of(bounds: tuple[int, int]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
+def _of_bin(sums: _Sums, layer: int, place: int) -> Bounds | None:
+    """The interval of a mean cosine, over the texts that reach the bin."""
+    reach = sums.tokens[:, place] > 0
+    above, below = sums.cosine[reach, layer, place], sums.tokens[reach, place]
+    return jackknife_interval(float(above.sum() / below.sum()), ratio_left_out(above, below), most=1.0)
+
+
+def _unrelated(causal: Tensor, bidirectional: Tensor, tokens: NDArray[np.float64]) -> tuple[float, Bounds | None]:
+    """The mean cosine of any two tokens, and its interval. Given are sums of unit states by group of texts, and their tokens."""
+    before, after = causal.numpy(), bidirectional.numpy()
+    value = float(before.sum(axis=0) @ after.sum(axis=0) / tokens.sum() ** 2)
+    rest = (before.sum(axis=0) - before) * (after.sum(axis=0) - after)
+    return value, jackknife_interval(value, rest.sum(axis=1) / (tokens.sum() - tokens) ** 2, most=1.0)
+
+
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def _sum_up(
     backbones: tuple[Backbone, Backbone],
@@ -131,7 +154,7 @@ def _sum_up(
     sums = _Sums(
         np.zeros((len(texts), depth, len(bins))),
         np.zeros((len(texts), len(bins))),
-        *([torch.zeros(width, dtype=torch.float64) for _ in range(depth)] for _ in range(2)),
+        *([torch.zeros(min(_GROUPS, len(texts)), width, dtype=torch.float64) for _ in range(depth)] for _ in range(2)),
     )
     starts = np.array([first for first, _ in bins])
     budget = min(batch_tokens or default_batch_tokens(backbone), max(1, _STATES_AT_ONCE // (width * depth)))
@@ -141,14 +164,19 @@ def _sum_up(
             rows, positions = (indices.numpy() for indices in batch.real.nonzero(as_tuple=True))
             where = np.array(places)[rows], np.searchsorted(starts, positions, side="right") - 1
             np.add.at(sums.tokens, where, 1)
-            for layer, cosine in enumerate(_both_ways(*backbones, batch, sums)):
+            for layer, cosine in enumerate(_both_ways(*backbones, batch, sums, torch.from_numpy(where[0] % _GROUPS))):
                 np.add.at(sums.cosine[:, layer], where, cosine)
             advance(len(places))
     return sums
 
 
-def _both_ways(causal: Backbone, bidirectional: Backbone, batch: TokenBatch, sums: _Sums) -> list[NDArray[np.float64]]:
-    """Cosine of each real token's two states, layer by layer. Tokens are in the order of texts and positions."""
+def _both_ways(
+    causal: Backbone, bidirectional: Backbone, batch: TokenBatch, sums: _Sums, groups: Tensor
+) -> list[NDArray[np.float64]]:
+    """Cosine of each real token's two states, layer by layer. Tokens are in the order of texts and positions.
+
+    groups: the group of each token's text.
+    """
     layers = range(1, causal.depth + 1)
     own = [HiddenRead(layer, _real) for layer in layers]
     kept = causal.read(batch, own)
@@ -157,8 +185,8 @@ def _both_ways(causal: Backbone, bidirectional: Backbone, batch: TokenBatch, sum
         def compare(hidden: Tensor, mask: Tensor) -> Tensor:
             # each layer's causal states are dropped as soon as they have been compared
             before, after = (_unit(states) for states in (kept.pop(own[layer - 1]), _real(hidden, mask)))
-            sums.causal[layer - 1] += before.sum(dim=0, dtype=torch.float64).cpu()
-            sums.bidirectional[layer - 1] += after.sum(dim=0, dtype=torch.float64).cpu()
+            sums.causal[layer - 1].index_add_(0, groups, before.double().cpu())
+            sums.bidirectional[layer - 1].index_add_(0, groups, after.double().cpu())
             return (before * after).sum(dim=1, keepdim=True)
 
         return HiddenRead(layer, compare)

@@ -118,12 +118,14 @@ def draw_clusters(result: Clusters, folder: Path, names: Names = _AS_THEY_ARE) -
             alpha=0.5,
             solid_capstyle="butt",
         )
+        if agreement.interval:
+            right.plot([100 * bound for bound in agreement.interval], [place, place], color=BLUE, linewidth=2)
         right.plot(
             [100 * min(agreement.themselves), 100 * max(agreement.themselves)], [place, place], color=ORANGE, linewidth=1
         )
     values: dict[str, tuple[list[float], str, str]] = {
         "chance (line: 95 %)": ([agreement.chance for agreement in result.agreement], GREY, "|"),
-        "the two designs": ([agreement.value for agreement in result.agreement], BLUE, "o"),
+        "the two designs (line: 95 %)": ([agreement.value for agreement in result.agreement], BLUE, "o"),
         f"{first}, other seeds": ([agreement.themselves[0] for agreement in result.agreement], ORANGE, "<"),
         f"{second}, other seeds": ([agreement.themselves[1] for agreement in result.agreement], ORANGE, ">"),
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, Model, ModelOptions
-from unmask.cli.probing.common import Column, Limit, between, keep, percent, show, texts_of
+from unmask.cli.probing.common import Column, Limit, below, between, keep, percent, show, texts_of
 
 if TYPE_CHECKING:
     from unmask.designs.design import Design
@@ -70,19 +70,20 @@ def clusters(
     rows = [
         (
             agreement.measure,
-            percent(agreement.value),
-            f"{percent(agreement.chance)} ({between(agreement.chance_interval)})",
+            below(agreement.value, agreement.interval),
+            below(agreement.chance, agreement.chance_interval),
             f"{agreement.p:.3f}",
-            " / ".join(map(percent, agreement.themselves)),
+            *map(below, agreement.themselves, agreement.themselves_intervals),
         )
         for agreement in result.agreement
     ]
     first, second = (labels[name] for name in result.designs)
-    known = zip((first, second), result.gold or (), strict=False)
-    golds = [f"AMI with '{label}': {name} {percent(sum(some) / len(some))}." for name, some in known]
+    known = zip((first, second), result.gold or (), result.gold_intervals or (), strict=False)
+    golds = [f"AMI with '{label}': {name} {percent(sum(some) / len(some))} ({between(own)})." for name, some, own in known]
     notes = [
         f"{result.texts} distinct texts, {result.clusters} clusters, mean of {result.seeds} seeds. {first} against {second}.",
-        "By chance: the texts of one grouping dealt out anew. With itself: the same vectors from another seed, first / second design.",
+        "Below each number: 95 % over texts, with k-means as it is. By chance: the texts of one grouping dealt out anew (middle 95 %). "
+        "A, B: the first and the second design with itself, the same vectors from another seed.",
         *golds,
         written,
     ]
@@ -92,7 +93,7 @@ def clusters(
         rows,
         notes,
         as_json,
-        ("", "agreement", "by chance", "p", "with itself"),
+        ("", "agreement", "by chance", "p", "A with itself", "B with itself"),
         prose=False,
     )
 
@@ -168,8 +169,9 @@ def pairs(
     ]
     first, second = (labels[name] for name in result.designs)
     lean = f"{result.margin.value:+.4f} ({between(result.margin.interval, 1, 4)}); symmetric around 0: p = {result.p:.3g} (Wilcoxon)"
+    spearman = [f"{own.value:.3f} ({between(own.interval, 1, 3)})" for own in result.spearman]
     notes = [
-        f"A: {first}, Spearman {result.spearman[0].value:.3f}. B: {second}, {result.spearman[1].value:.3f}. "
+        f"A: {first}, Spearman {spearman[0]}. B: {second}, {spearman[1]}. "
         f"A minus B {result.difference.value:+.3f} ({between(result.difference.interval, 1, 3)}).",
         f"A wins {result.wins[0]} of {result.pairs} pairs, B {result.wins[1]}; mean margin {lean}.",
         *(
@@ -210,12 +212,19 @@ def layers(
     written = keep(result, output, "layers", draw_layers(result, output, {asked.name: design}))
     rows = []
     for place in range(len(result.cosine)):
-        near = [f"{some[place].value:.3f}" if place < len(some) else "" for some in (result.next_cosine, result.next_centred)]
+        near = [
+            below(some[place].value, some[place].interval, 1, 3) if place < len(some) else ""
+            for some in (result.next_cosine, result.next_centred)
+        ]
         marks = ["*" if place + 1 == scored.best else "=" if place + 1 in scored.level else " " for scored in result.scores]
-        scores = [f"{percent(scored.scores[place])}{mark}" for scored, mark in zip(result.scores, marks, strict=True)]
+        scores = [
+            below(scored.scores[place], scored.intervals[place] if scored.intervals else None, mark=mark)
+            for scored, mark in zip(result.scores, marks, strict=True)
+        ]
         rows.append((str(place + 1), *near, *scores))
     notes = [
-        f"Cosine of each layer with the next, as is and less the layer's mean, over {result.texts} texts; {design}.",
+        f"Cosine of each layer with the next, as is and less the layer's mean, over {result.texts} texts; {design}. "
+        "Below each number: its 95 % interval.",
         *(["Scores x 100; * the best layer, = not told from it by a paired bootstrap."] if result.scores else []),
         written,
     ]
@@ -243,11 +252,19 @@ def states(
     result = probe_states(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
     written = keep(result, output, "states", draw_states(result, output))
     rows = [
-        (str(layer), f"{mean.value:.3f}", f"{floor:.3f}", *(f"{cosine:.2f}" for cosine in cosines))
-        for layer, (mean, floor, cosines) in enumerate(zip(result.mean, result.unrelated, result.cosine, strict=True), start=1)
+        (
+            str(layer),
+            below(mean.value, mean.interval, 1, 3),
+            below(floor, bounds, 1, 3),
+            *(f"{cosine:.2f}" for cosine in cosines),
+        )
+        for layer, (mean, floor, bounds, cosines) in enumerate(
+            zip(result.mean, result.unrelated, result.unrelated_intervals, result.cosine, strict=True), start=1
+        )
     ]
     notes = [
-        "Mean over all tokens; any two: of a token's causal state with any token's bidirectional one; then by position from 0.",
+        "Mean over all tokens; any two: of a token's causal state with any token's bidirectional one; then by position from 0. "
+        "Below: 95 % over texts; those of positions are in the JSON.",
         f"{sum(result.tokens)} tokens of {result.texts} texts.",
         *([f"{result.truncated} texts were cut to {result.max_length} tokens (--max-length)."] if result.truncated else []),
         written,

@@ -13,6 +13,8 @@ import typer
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from unmask.designs.design import Attention
 
 
@@ -55,7 +57,7 @@ def texts_of(file: Path | None, column: str, limit: int | None) -> list[str]:
 def show(
     title: str,
     result: Any,
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[Any]],
     notes: Sequence[str],
     as_json: bool,
     head: Sequence[str] = ("", "", ""),
@@ -90,6 +92,16 @@ def percent(share: float) -> str:
 def between(bounds: tuple[float, float] | None, scale: float = 100, digits: int = 1) -> str:
     """A 95 % interval in words, or nothing."""
     return "" if bounds is None else f"95 %: {scale * bounds[0]:.{digits}f} to {scale * bounds[1]:.{digits}f}"
+
+
+def below(
+    value: float, bounds: tuple[float, float] | None, scale: float = 100, digits: int = 1, mark: str = ""
+) -> RenderableType:
+    """A number with its 95 % interval on a second line."""
+    from unmask.io.terminal import two_lines
+
+    number = f"{scale * value:.{digits}f}{mark}"
+    return two_lines(number, between(bounds, scale, digits).removeprefix("95 %: ")) if bounds else number
 
 
 def keep(result: Any, folder: Path, name: str, figures: list[Path]) -> str:

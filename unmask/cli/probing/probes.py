@@ -16,6 +16,7 @@ from unmask.cli.probing.common import (
     Limit,
     Seed,
     attention_of,
+    below,
     between,
     keep,
     percent,
@@ -115,12 +116,19 @@ def prefix(
     written = [keep(result, output, "prefix", draw_stages(result, output))] if output else []
     rows = []
     for stage in result.stages:
-        low, high = stage.found.interval
-        cosines = (f"{stage.found.same:.4f}", f"{stage.found.different:.4f}", f"{stage.found.gap:.4f}")
-        rows.append((stage.name, *cosines, f"{low:.4f} to {high:.4f}", percent(stage.found.accuracy)))
+        found = stage.found
+        cosines = [
+            below(value, bounds, 1, 4)
+            for value, bounds in (
+                (found.same, found.same_interval),
+                (found.different, found.different_interval),
+                (found.gap, found.interval),
+            )
+        ]
+        rows.append((stage.name, *cosines, below(found.accuracy, found.accuracy_interval)))
     notes = [
         f"{len(given)} triples; cosines of the prefix's own tokens where what follows means the same and where it does not; "
-        "their gap with its 95 % interval; share of triples with a positive gap.",
+        "their gap; share of triples with a positive gap. Below each number: its 95 % interval over triples.",
         *(
             f"{stage.name}: {stage.step.difference:+.4f} ({between(stage.step.interval, 1, 4)}) to the gap of the one before."
             for stage in result.stages
@@ -134,7 +142,7 @@ def prefix(
         *(f"{stage.name}: layer {stage.found.layer}, {stage.found.provenance['proof']}." for stage in result.stages),
         *written,
     ]
-    show("Shared prefixes", result, rows, notes, as_json, ("", "same", "different", "gap", "95 %", "above 0"), prose=False)
+    show("Shared prefixes", result, rows, notes, as_json, ("", "same", "different", "gap", "above 0"), prose=False)
 
 
 def geometry(
@@ -157,13 +165,24 @@ def geometry(
     embedder = Embedder.from_pretrained(model, design, **asdict(options))
     result = probe_geometry(embedder, given, positive_from)
     rows = [
-        ("alignment", f"{result.alignment:.4f}", "lower: paraphrases are closer"),
-        ("uniformity", f"{result.uniformity:.4f}", "lower (more negative): texts are spread more evenly"),
-        ("mean cosine", f"{result.mean_cosine:.4f}", "0: evenly around the origin"),
-        ("effective rank", f"{result.effective_rank:.1f}", f"of at most {min(result.dim, result.texts - 1)}"),
+        ("alignment", below(result.alignment, result.alignment_interval, 1, 4), "lower: paraphrases are closer"),
+        (
+            "uniformity",
+            below(result.uniformity, result.uniformity_interval, 1, 4),
+            "lower (more negative): texts are spread more evenly",
+        ),
+        ("mean cosine", below(result.mean_cosine, result.mean_cosine_interval, 1, 4), "0: evenly around the origin"),
+        (
+            "effective rank",
+            f"{result.effective_rank:.1f}",
+            f"of at most {min(result.dim, result.texts - 1)}; grows with the texts",
+        ),
     ]
     paraphrases = "" if result.positive_from is None else f" (score {result.positive_from:g} or more)"
-    notes = [f"{result.positives} paraphrases{paraphrases}, {result.texts} distinct texts; {embedder.design.name}."]
+    notes = [
+        f"{result.positives} paraphrases{paraphrases}, {result.texts} distinct texts; {embedder.design.name}.",
+        f"Below each number: 95 % over {result.groups} groups of texts that pairs link.",
+    ]
     show("Geometry", result, rows, notes, as_json)
 
 
@@ -233,10 +252,12 @@ def head(
     rows = [
         (
             f"layer {place + 1}",
-            percent(result.shares[place]),
+            below(result.shares[place], result.intervals[place]),
             f"80 % of texts: {percent(result.low[place])} to {percent(result.high[place])}",
         )
         for place in most
     ]
-    notes = [f"Share of attention in percent, the most-read layers of {len(result.shares)}; {result.texts} texts."]
+    notes = [
+        f"Share of attention in percent, the most-read layers of {len(result.shares)}; {result.texts} texts. Below: 95 % of the mean."
+    ]
     show("Layers that the head reads", result, rows, notes + ([f"Drawn to {output}."] if output else []), as_json)
