@@ -186,8 +186,8 @@ def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: flo
     groups = linked([(row[pair.one], row[pair.other]) for pair in pairs], len(texts))
     first, second = ([row[getattr(pair, side)] for pair in positives] for side in ("one", "other"))
     apart = np.square(unit(vectors[first]) - unit(vectors[second])).sum(axis=1)
-    known, own = np.unique(groups[first], return_inverse=True)
-    aligned = ratio_left_out(np.bincount(own, apart), np.bincount(own, minlength=len(known)))
+    own = np.unique(groups[first], return_inverse=True)[1]
+    aligned = ratio_left_out(np.bincount(own, apart), np.bincount(own, np.ones(len(own))))
     spread, close = without_each(vectors, groups)
     found = alignment(vectors[first], vectors[second]), uniformity(vectors), mean_cosine(vectors)
     return Geometry(

@@ -98,7 +98,7 @@ def _nearness(share: Callable[..., NDArray[np.float64]], nearest: Sequence[Neare
     return Nearness(float(whole.mean()), chance, jackknife_interval(float(whole.mean()), left_out, most=1.0))
 
 
-def _without(nearest: Nearest, text: int) -> Nearest:
+def _without(nearest: Nearest, text: int) -> Int[NDArray[np.int64], "text rest"]:
     """The nearest texts but one, in their order."""
     last = np.argsort(nearest == text, axis=1, kind="stable")
     return np.take_along_axis(nearest, last, axis=1)[:, : nearest.shape[1] - 1]

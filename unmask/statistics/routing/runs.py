@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 from numpy.typing import NDArray
 
 from unmask.statistics.routing.information import entropy, mutual_information
 
-Table = Float[NDArray[Any], "expert other"]
+Table = Real[NDArray[Any], "expert other"]
 """How many tokens chose each expert of one run and each of the other."""
 
 
