@@ -187,7 +187,7 @@ def probe_geometry(embedder: Embedder, pairs: Sequence[Pair], positive_from: flo
     first, second = ([row[getattr(pair, side)] for pair in positives] for side in ("one", "other"))
     apart = np.square(unit(vectors[first]) - unit(vectors[second])).sum(axis=1)
     own = np.unique(groups[first], return_inverse=True)[1]
-    aligned = ratio_left_out(np.bincount(own, apart), np.bincount(own, np.ones(len(own))))
+    aligned = ratio_left_out(np.bincount(own, apart).astype(np.float64), np.bincount(own).astype(np.float64))
     spread, close = without_each(vectors, groups)
     found = alignment(vectors[first], vectors[second]), uniformity(vectors), mean_cosine(vectors)
     return Geometry(

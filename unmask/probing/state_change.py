@@ -102,7 +102,7 @@ def probe_states(
     sums = _sum_up((causal, bidirectional), usable, bins, batch_tokens)
     total, counts = sums.cosine.sum(axis=0), sums.tokens.sum(axis=0)
     by_layer = [Ratio(sums.cosine[:, layer].sum(axis=1), sums.tokens.sum(axis=1)) for layer in range(backbone.depth)]
-    groups = np.bincount(np.arange(len(usable)) % _GROUPS, sums.tokens.sum(axis=1))
+    groups = np.bincount(np.arange(len(usable)) % _GROUPS, sums.tokens.sum(axis=1)).astype(np.float64)
     unrelated = [_unrelated(*states, groups) for states in zip(sums.causal, sums.bidirectional, strict=True)]
     return StateChange(
         tuple(tuple(row) for row in (total / counts).tolist()),

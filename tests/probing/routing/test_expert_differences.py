@@ -26,7 +26,8 @@ def test_experts_of_a_native_mixture(family: str, tokenizer: Any) -> None:
         for name, module in model.backbone.model.named_modules()
         if module in {router.module for router in model.backbone.routers}
     ]
-    for one in (*found.points, found):
+    compared: list[Any] = [*found.points, found]
+    for one in compared:
         assert one.cka is not None and one.cka.interval is not None and one.cosine.interval is not None
         assert abs(one.cosine.value) < 0.3 and one.cka.value < 0.9
         for measure in (one.cosine, one.cka):

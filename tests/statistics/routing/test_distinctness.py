@@ -66,7 +66,7 @@ def test_cka_pair_by_pair() -> None:
     def hsic(one: int, other: int, texts: set[int]) -> float:
         pairs = [(i, j) for i in range(10) for j in range(10) if owner[i] != owner[j] and {owner[i], owner[j]} <= texts]
         kernels = [[centred[expert, i] @ centred[expert, j] for i, j in pairs] for expert in (one, other)]
-        return float(np.cov(*kernels)[0, 1])
+        return float(np.cov(np.array(kernels))[0, 1])
 
     def cka(texts: set[int]) -> float:
         return float(

@@ -132,10 +132,13 @@ def _differences(found: ExpertLosses) -> list[str]:
     if found.differences is None:
         return []
     whole, points = found.differences, found.differences.points
-    measures = {"cosine": (whole.cosine, [one.cosine for one in points]), "CKA": (whole.cka, [one.cka for one in points])}
+    measures: list[tuple[str, Measured | None, list[Measured | None]]] = [
+        ("cosine", whole.cosine, [one.cosine for one in points]),
+        ("CKA", whole.cka, [one.cka for one in points]),
+    ]
     said = [
         f"{name} {_with_interval(mean, 2)}, {_range([one.value for one in own if one])} by layer"
-        for name, (mean, own) in measures.items()
+        for name, mean, own in measures
         if mean
     ]
     return [f"Outputs of a layer's experts for the same tokens: {'; '.join(said)}. 1: copies."]
