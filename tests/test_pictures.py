@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_the_diagram_is_that_of_the_page() -> None:
     with drawing():
         made = texts(as_svg(pictures.critical_example()))
     assert texts((pictures.PICTURES / "critical.svg").read_text("utf-8")) == made
+
+
+def test_the_curve_of_a_long_training_is_that_of_its_kept_losses() -> None:
+    """The line is the mean of 25 steps: it begins at the 13th, and a constant loss is a flat line."""
+    with drawing():
+        made = pictures.loss_curve(pictures.CURVES / "grown.json")
+        assert texts((pictures.PICTURES / "grown.svg").read_text("utf-8")) == texts(as_svg(made))
+    losses = json.loads((pictures.CURVES / "grown.json").read_text("utf-8"))["loss"]
+    [axes] = made.axes
+    line = np.array(axes.lines[0].get_xydata())
+    assert tuple(line[0]) == (13, pytest.approx(np.mean(losses[:25])))
+    assert tuple(line[-1]) == (len(losses) - 12, pytest.approx(np.mean(losses[-25:])))
 
 
 def test_its_commands_parse(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,19 +22,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.reporting.svg import INK, as_svg, drawing, inline
+from unmask.reporting.svg import ACCENT, INK, SOFT, as_svg, drawing, inline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
+CURVES = ROOT / "docs" / "measured" / "curves"
+"""Losses of long trainings, which are kept: {"loss": [one for each step]}."""
 RUNS = ROOT / "build" / "pictures"
 STARTER = ROOT / "unmask" / "starter"
 UI = ("ui", "-d", "prompteol,mean", "-m")
 DOMAINS = "math", "coding", "knowledge", "reasoning"
 LAYERS = {"smollm2": (4, 8, 12, 16, 20, 22, 24, 26, 28), "pico": (1, 2)}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+_AROUND = 25  # steps; one has texts of few documents, so its loss says little
 _WIDTH = 5.6  # inches, as the figures of a report: text can still be read on a phone
 _SCREEN = 600  # pixels: a wider screenshot could not be read on a phone
 _FONTS = 'system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans", sans-serif'
@@ -59,6 +62,7 @@ def main() -> None:
     with drawing():
         write(picture / "layers.svg", as_svg(layer_curves(given.runs)), "Score by layer")
         write(picture / "critical.svg", as_svg(critical_example()), "Critical-difference diagram")
+        write(picture / "grown.svg", as_svg(loss_curve(CURVES / "grown.json")), "Loss of a grown mixture in training")
         write(picture / "clusters.svg", as_svg(clusters(given.runs)), "Clusters of hidden states and of routing weights")
         write(picture / "routing.svg", as_svg(routing(given.runs)), "Experts that the tokens of each domain go to")
     if CHROMIUM is None:
@@ -138,6 +142,23 @@ def critical_example() -> Figure:
     exec(example[1], names)
     figure = critical_diagram(names["ranks"])
     figure.set_size_inches(_WIDTH, figure.get_figheight())
+    return figure
+
+
+def loss_curve(file: Path) -> Figure:
+    """The loss of each step as points, and a line through the means of 25 steps around each."""
+    from matplotlib.figure import Figure
+
+    losses = np.array(json.loads(file.read_text("utf-8"))["loss"])
+    means = np.convolve(losses, np.ones(_AROUND) / _AROUND, mode="valid")
+    first = 1 + _AROUND // 2
+    figure = Figure(figsize=(_WIDTH, 2.6), layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(np.arange(1, 1 + len(losses)), losses, s=5, color=SOFT, label="one step")
+    axes.plot(np.arange(first, first + len(means)), means, color=ACCENT, linewidth=2, label=f"mean of {_AROUND} steps")
+    axes.set(xlabel="step", ylabel="nats per token", xlim=(0, len(losses)))
+    axes.grid(visible=True)
+    axes.legend(frameon=False)
     return figure
 
 
