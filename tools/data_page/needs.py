@@ -43,7 +43,7 @@ def _of_recipe(recipe: Recipe) -> Paths:
 
 def _of_study(plan: EmbeddersPlan | RoutersPlan | StudyPlan) -> Paths:
     if isinstance(plan, StudyPlan):
-        tests = [*plan.requested_abilities.values(), *plan.requested_answers.values()]
+        tests = [*plan.requested_abilities.values(), *plan.requested_answers.values(), *plan.requested_choices.values()]
         return Paths(_below_data(plan.seeds.values()), _below_data(tests))
     if isinstance(plan, RoutersPlan):
         lessons = (source.file for domains in plan.domains.values() for source in domains.values())

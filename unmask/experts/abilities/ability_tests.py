@@ -31,7 +31,8 @@ from unmask.io.rows import Row, field, read_rows
 
 Asked = Literal["choice", "text", "code"]
 _MBPP_SHOTS: Final = (2, 3, 4)
-_MBPP_TEST: Final = range(11, 511)
+TEST_TASKS: Final = range(11, 511)
+"""The tasks of MBPP that are its test."""
 
 
 @dataclass(frozen=True)
@@ -163,14 +164,14 @@ def _mbpp(file: Path) -> list[Item]:
         raise UnmaskError(f"{file} lacks task {lacking[0]}: the examples of 'mbpp' are its tasks 2, 3 and 4.")
     head = "".join(_mbpp_prompt(rows[number]) + f"{str(rows[number]['code']).strip()}\n[DONE]\n\n" for number in _MBPP_SHOTS)
     items = []
-    for number, row in ((number, row) for number, row in rows.items() if number in _MBPP_TEST):
+    for number, row in ((number, row) for number, row in rows.items() if number in TEST_TASKS):
         tests = "\n".join([str(row.get("test_setup_code") or ""), *map(str, row["test_list"])])
         before, names = _taken(f"{file}, task {number}", str(row["code"]))
         code = str(row["code"]).strip().replace("\r\n", "\n")
         program = _program("", tests, names, before)
         items.append(Item(head + _mbpp_prompt(row), str(row["text"]), program=program, reference=code))
     if not items:
-        raise UnmaskError(f"{file} has no items: the test 'mbpp' uses the tasks {_MBPP_TEST[0]} to {_MBPP_TEST[-1]}.")
+        raise UnmaskError(f"{file} has no items: the test 'mbpp' uses the tasks {TEST_TASKS[0]} to {TEST_TASKS[-1]}.")
     return items
 
 

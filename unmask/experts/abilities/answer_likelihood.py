@@ -14,16 +14,22 @@ tokens (Brown et al., 2020, arXiv 2005.14165, section 2.4, compare choices by it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from unmask.encoding.beginnings import tokens_alike
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.ability_tests import Item
 from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import LessonTokens, tokenize_pairs
 from unmask.experts.likelihood import mean_losses
+from unmask.experts.shared_prefix import can_repeat, repeated_prefix
+from unmask.io.terminal import progress_bar
+from unmask.training.targets import mean_by_text, target_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -41,13 +47,53 @@ def answer_likelihood(
 
     A prompt that is too long loses its first tokens, as in the harness. An answer that is longer than max_length is cut.
     """
+    nats = answer_nats(model, tokenizer, items, max_length=max_length, batch_tokens=batch_tokens)
+    return np.array(
+        [behind(item, of_item) if item.choices else float(of_item[0]) for item, of_item in zip(items, nats, strict=True)]
+    )
+
+
+def answer_nats(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    items: Sequence[Item],
+    *,
+    max_length: int = 2048,
+    batch_tokens: int = 2048,
+) -> list[NDArray[np.float64]]:
+    """n(x) of every choice of an item, shape (choice,), or of its reference answer, shape (1,), for each item.
+
+    The prompt of an item is read once for all of its choices, if the model can go on from it (`can_repeat`).
+    """
     answers = [item.choices or (item.reference,) for item in items]
     pairs = [(item.prompt, answer) for item, own in zip(items, answers, strict=True) for answer in own]
     rows = [_shortened(ids, start, max_length) for ids, start in tokenize_pairs(tokenizer, pairs)]
+    ends = np.cumsum([0, *map(len, answers)])
+    by_item = [rows[begin:end] for begin, end in pairwise(ends)]
+    shared = [_shared(own) if can_repeat(model) else 0 for own in by_item]
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
-    nats = mean_losses(model, rows, [len(row.ids) for row in rows], collate, batch_tokens, "reading answers")
-    ends = np.cumsum([len(own) for own in answers])
-    return np.array([_value(item, of_item) for item, of_item in zip(items, np.split(nats, ends[:-1]), strict=True)])
+    nats = np.zeros(len(rows))
+    whole = [place for place in range(len(rows)) if not shared[int(np.searchsorted(ends, place, side="right")) - 1]]
+    nats[whole] = mean_losses(
+        model,
+        [rows[place] for place in whole],
+        [len(rows[place].ids) for place in whole],
+        collate,
+        batch_tokens,
+        "reading answers",
+    )
+    with progress_bar("reading choices", len(items)) as advance:
+        for place, length in enumerate(shared):
+            if length:
+                nats[ends[place] : ends[place + 1]] = _continued(model, by_item[place], length, collate)
+            advance(1)
+    return np.split(nats, ends[1:-1])
+
+
+def behind(item: Item, nats: NDArray[np.float64]) -> float:
+    """By how much the right choice is less likely than the likeliest wrong one: n(right) - min n(wrong)."""
+    right = int(str(item.target))
+    return float(nats[right] - np.delete(nats, right).min())
 
 
 def require_answers(tests: Mapping[str, Sequence[Item]]) -> None:
@@ -59,12 +105,23 @@ def require_answers(tests: Mapping[str, Sequence[Item]]) -> None:
             )
 
 
-def _value(item: Item, nats: NDArray[np.float64]) -> float:
-    """The value of an item, from the nats of its choices or of its reference answer."""
-    if not item.choices:
-        return float(nats[0])
-    right = int(str(item.target))
-    return float(nats[right] - np.delete(nats, right).min())
+def _shared(rows: Sequence[LessonTokens]) -> int:
+    """How many tokens of the prompt all choices share. The last one is not counted: the first token of an answer is predicted from it."""
+    return min(tokens_alike([row.ids for row in rows]), min(row.start for row in rows) - 1) if len(rows) > 1 else 0
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def _continued(model: Any, rows: Sequence[LessonTokens], length: int, collate: LessonCollator) -> NDArray[np.float64]:
+    """n(x) of choices whose first `length` tokens are the same."""
+    inputs = collate([LessonTokens(row.ids[length:], row.start - length, "") for row in rows])
+    ids, labels = (inputs[name].to(model.device) for name in ("input_ids", "labels"))
+    # padding stands behind every real token, which does not see it: so no mask is needed
+    given = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "past_key_values": repeated_prefix(model, rows[0].ids[:length], len(rows)),
+    }
+    return np.asarray(mean_by_text(*target_logits(model, given, labels)).double().cpu())
 
 
 def _shortened(ids: Sequence[int], start: int, max_length: int) -> LessonTokens:

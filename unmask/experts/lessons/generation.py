@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from unmask.errors import UnmaskError
+from unmask.experts.shared_prefix import can_repeat, repeated_prefix
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -86,7 +87,7 @@ class Writer:
         start = self.tokenizer(prefix)["input_ids"]
         ends = [self.tokenizer(row, add_special_tokens=False)["input_ids"] for row in rows]
         one_length = len({len(end) for end in ends}) == 1
-        shared = bool(start) and not self._decides_first and self._repeats and (not self._slides or one_length)
+        shared = bool(start) and can_repeat(self.model) and (not self._slides or one_length)
         ids, mask = self._inputs(start, ends, shared)
         positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         if positions and ids.shape[1] + sampling.max_new_tokens > positions:
@@ -102,7 +103,7 @@ class Writer:
             written = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
-                past_key_values=self._cache(start, len(rows)) if shared else None,
+                past_key_values=repeated_prefix(self.model, start, len(rows)) if shared else None,
                 max_new_tokens=sampling.max_new_tokens,
                 stop_strings=[stop],
                 tokenizer=self.tokenizer,
@@ -113,19 +114,6 @@ class Writer:
         texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
         ends = (new == self.tokenizer.eos_token_id).any(dim=1).tolist()
         return [Text(text.split(stop)[0], end or stop in text) for text, end in zip(texts, ends, strict=True)]
-
-    @property
-    def _decides_first(self) -> bool:
-        """Whether the model is a mixture with a final router. Its second cache, of the base, cannot be repeated for every row."""
-        mixture = getattr(self.model.base_model, "mixture", None)
-        return mixture is not None and mixture.routing.router == "final"
-
-    @property
-    def _repeats(self) -> bool:
-        """Whether what the model keeps of a prefix can be repeated for every row. A state of linear attention cannot."""
-        from transformers import DynamicCache
-
-        return all(hasattr(layer, "batch_repeat_interleave") for layer in DynamicCache(config=self.model.config).layers)
 
     @property
     def _slides(self) -> bool:
@@ -140,12 +128,3 @@ class Writer:
         begun, whole = [1] * len(start), [[1] * len(end) for end in ends]
         real = [[*begun, *gap, *end] if shared else [*gap, *begun, *end] for gap, end in zip(gaps, whole, strict=True)]
         return torch.tensor(rows, device=self.model.device), torch.tensor(real, device=self.model.device)
-
-    def _cache(self, start: Sequence[int], rows: int) -> Any:
-        from transformers import DynamicCache
-
-        cache = DynamicCache(config=self.model.config)
-        ids = torch.tensor([list(start)], device=self.model.device)
-        self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        cache.batch_repeat_interleave(rows)
-        return cache

@@ -1,4 +1,4 @@
-"""Measurements of the study, for every row of its tables: likelihoods of held-out responses and of answers, abilities, and routing.
+"""Measurements of the study, for every row of its tables: likelihoods of held-out responses and of answers, choices, abilities, routing.
 
 All results are kept, and only missing ones are measured. So a stopped study continues, and a finished study can be extended.
 """
@@ -6,9 +6,9 @@ All results are kept, and only missing ones are measured. So a stopped study con
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.errors import UnmaskError
-from unmask.experts.abilities.answer_likelihood import answer_likelihood
+from unmask.experts.abilities.answer_likelihood import answer_likelihood, answer_nats, behind
 from unmask.experts.abilities.harness import Fetched, Items, accuracies
+from unmask.experts.abilities.multiple_choice import Choice
 from unmask.experts.expert_usage import measure_usage
 from unmask.experts.likelihood import likelihoods
 from unmask.io.seals import read_record, write_record
@@ -33,6 +34,21 @@ from unmask.models.loading import Source, load_language_model
 from unmask.studies.self_moe.study_data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
+Speaker = AbstractContextManager[tuple[Any, Any]]
+"""Loads a language model and its tokenizer, for the time of a `with`."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A row of multiple choice, by test, in nats per token. behind: of each right choice (`behind`). nats: n(x) of each human answer."""
+
+    behind: Values
+    nats: Values
+
+    @property
+    def right(self) -> Values:
+        """100 for each item whose right choice is the likeliest, 0 for the others."""
+        return {name: np.where(of_test < 0, 100.0, 0.0) for name, of_test in self.behind.items()}
 
 
 class Measurements:
@@ -64,9 +80,8 @@ class Measurements:
     def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:
         """The values of the base model with these experts merged into it."""
         if self._lacks(row):
-            model, tokenizer = load_language_model(self.source)
-            merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
-            self._measure(row, model.eval(), tokenizer)
+            with self.merging(experts, method, density) as (model, tokenizer):
+                self._measure(row, model, tokenizer)
         return self._values(row)
 
     def choices(self, row: str, folder: Path, choices: Sequence[str], *, abilities: bool = False) -> dict[str, Values]:
@@ -118,6 +133,37 @@ class Measurements:
                 kept[name] = {"items": named[name], "nats": nats.tolist()}
                 write_record(self._file(f"{row}, answers"), kept)
         return {name: np.array(kept[name]["nats"]) for name in tests}
+
+    def multiple_choice(self, row: str, speaker: Speaker) -> Choices:
+        """The multiple choice of a model, which is loaded only if something of the row is not measured yet."""
+        kept, tests = self._read(f"{row}, multiple choice") or {}, self.ability_tests.choices
+        named = {name: _digest((one.item.prompt, one.item.choices, one.item.target) for one in tests[name]) for name in tests}
+        lacking = [name for name in tests if kept.get(name, {}).get("items") != named[name]]
+        if lacking:
+            say(f"{self.source.model}: measuring the multiple choice of {row}: {', '.join(lacking)}")
+            with speaker as (model, tokenizer):
+                for name in lacking:
+                    kept[name] = {"items": named[name], **_chosen(model, tokenizer, tests[name], self.max_length)}
+                    write_record(self._file(f"{row}, multiple choice"), kept)
+        values = ({name: np.array(kept[name][part]) for name in tests} for part in ("behind", "nats"))
+        return Choices(*values)
+
+    @contextmanager
+    def loading(self, folder: Path | None, routing: str = "") -> Iterator[tuple[Any, Any]]:
+        """A saved expert or mixture, or the base model (no folder). routing: another routing of a mixture."""
+        if not routing:
+            yield self._load(folder)
+            return
+        mixture, tokenizer = load_mixture(Path(str(folder)), self.source)
+        with override_routing(mixture, routing):
+            yield mixture.model.eval(), tokenizer
+
+    @contextmanager
+    def merging(self, experts: Sequence[Path], method: Method, density: float = 1.0) -> Iterator[tuple[Any, Any]]:
+        """The base model with these experts merged into it."""
+        model, tokenizer = load_language_model(self.source)
+        merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)
+        yield model.eval(), tokenizer
 
     def oracle(self, experts: Mapping[str, Values]) -> Values:
         """The values of each domain, measured with its own expert."""
@@ -179,6 +225,20 @@ class Measurements:
 
     def _file(self, row: str) -> Path:
         return self.folder / f"{row.replace(' ', '-').replace(',', '')}.json"
+
+
+def _chosen(model: Any, tokenizer: Any, choices: Sequence[Choice], max_length: int) -> dict[str, list[float]]:
+    """How far each right choice is behind, and n(x) of each human answer."""
+    chosen = answer_nats(model, tokenizer, [one.item for one in choices], max_length=max_length)
+    solutions = [one.solution for one in choices if one.solution]
+    apart = iter(answer_nats(model, tokenizer, solutions, max_length=max_length) if solutions else [])
+    nats = [
+        next(apart)[0] if one.solution else own[int(str(one.item.target))] for one, own in zip(choices, chosen, strict=True)
+    ]
+    return {
+        "behind": [behind(one.item, own) for one, own in zip(choices, chosen, strict=True)],
+        "nats": [float(value) for value in nats],
+    }
 
 
 def _named(items: Items, limit: int | None) -> str:

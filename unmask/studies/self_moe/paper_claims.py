@@ -10,7 +10,7 @@ from unmask.studies.claims.claim import Claim, Finding, findings
 from unmask.studies.self_moe.measurements import Values
 
 Rows = Mapping[str, Values]
-"""Nats per token of held-out lessons, by row and domain."""
+"""Nats per token, by row and domain or test."""
 
 
 def verdicts(claims: Sequence[Claim], rows: Rows) -> list[Finding]:

@@ -78,8 +78,9 @@ class StudyPlan(LearningPlan):
     experts are compared with those of as many seeds (0: none). writer: the model that writes them; the base if empty. abilities: ability
     tests with their files below the data folder (empty: the harness's data; false: no such test), `limit` items of each. Tests of code
     need run_code, and also unsandboxed_code if there is no sandbox. answers: ability tests whose right answers are measured by
-    likelihood, with their files (false: no such test), `limit` items of each. ablations: the other mixtures, by default all. claims: what
-    the paper says of rows of the tables; `kinds` are domains, or ability tests of a row of answers.
+    likelihood, with their files (false: no such test), `limit` items of each. multiple_choice: ability tests that are asked as a choice
+    between answers, with their files (`#64` after a file: so many items; false: no such test). ablations: the other mixtures, by default
+    all. claims: what the paper says of rows of the tables; `kinds` are domains, or ability tests of a row of answers or choices.
     """
 
     seeds: dict[str, str] = Field(min_length=2)
@@ -92,6 +93,7 @@ class StudyPlan(LearningPlan):
     run_code: bool = False
     unsandboxed_code: bool = False
     answers: dict[str, str | Literal[False]] = Field(default={})
+    multiple_choice: dict[str, str | Literal[False]] = Field(default={})
     ablations: tuple[str, ...] = ABLATIONS
     ties_density: float = 0.2
     dare_density: float = 0.5
@@ -107,6 +109,11 @@ class StudyPlan(LearningPlan):
     def requested_answers(self) -> dict[str, str]:
         """The tests whose right answers are measured, with their files."""
         return {name: file for name, file in self.answers.items() if file is not False}
+
+    @property
+    def requested_choices(self) -> dict[str, str]:
+        """The tests that are asked as a choice, with their files."""
+        return {name: file for name, file in self.multiple_choice.items() if file is not False}
 
 
 def scales() -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
+from unmask.experts.abilities.multiple_choice import chance
 from unmask.experts.lessons.specialise import Yield
 from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
 from unmask.io.files import inside, only_run_in
@@ -22,7 +23,7 @@ from unmask.statistics.intervals import Estimate
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
 from unmask.studies.self_moe.builder import Builder
-from unmask.studies.self_moe.measurements import Measurements, Values
+from unmask.studies.self_moe.measurements import Choices, Measurements, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, StudyPlan, rests_on
@@ -30,7 +31,10 @@ from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw,
 from unmask.studies.sheet import Sheet
 
 # these may change when a finished study is extended
-_MORE = ("ablations", "sizes", "abilities", "limit", "run_code", "unsandboxed_code", "answers", "written", "writer")
+_MORE = (
+    "ablations", "sizes", "abilities", "limit", "run_code", "unsandboxed_code", "answers", "multiple_choice", "written", "writer"
+)  # fmt: skip
+CHOICE_PARTS = ("right", "behind", "nats")
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 HUMAN, SELF = "human lessons", "self-written"
 
@@ -57,8 +61,9 @@ class Findings:
 
     usage: the usage of experts, by mixture. growing: mixtures of 0, 1, .. experts. sizes: instance merging and MiXSE, by number of
     lessons. abilities: for each row of any table, which items were answered correctly. answers: likelihoods of right answers, by ability
-    test. written: experts and MiXSE of lessons that a model wrote, and of as many human ones. writer: the name of the former in the rows.
-    yields: what became of all that a model wrote, by domain.
+    test. multiple_choice: choices between answers. chance: the percentage of right ones by chance, by test. written: experts and MiXSE of
+    lessons that a model wrote, and of as many human ones. writer: the name of the former in the rows. yields: what became of all that a
+    model wrote, by domain.
     """
 
     main: dict[str, Values] = field(default_factory=dict)
@@ -69,6 +74,8 @@ class Findings:
     overhead: dict[str, Any] = field(default_factory=dict)
     abilities: dict[str, Values] = field(default_factory=dict)
     answers: dict[str, Values] = field(default_factory=dict)
+    multiple_choice: dict[str, Choices] = field(default_factory=dict)
+    chance: dict[str, float] = field(default_factory=dict)
     written: dict[str, Values] = field(default_factory=dict)
     yields: Mapping[str, Yield] = field(default_factory=dict)
     writer: str = SELF
@@ -78,7 +85,12 @@ class Findings:
         """Every row that a claim can name."""
         fewest = {f"{MIXSE}, fewest lessons": self.sizes[min(self.sizes)][MIXSE]} if len(self.sizes) > 1 else {}
         answers = {f"{row}, answers": values for row, values in self.answers.items()}
-        return {**self.main, **self.ablations, **self.growing, **fewest, **answers, **self.written}
+        choices = {f"{row}, multiple choice": chosen.behind for row, chosen in self.multiple_choice.items()}
+        return {**self.main, **self.ablations, **self.growing, **fewest, **answers, **choices, **self.written}
+
+    def chosen(self, part: str) -> dict[str, Values]:
+        """One part of every row of multiple choice: `right`, `behind` or `nats`."""
+        return {row: getattr(chosen, part) for row, chosen in self.multiple_choice.items()}
 
     @property
     def shares(self) -> dict[str, Estimate | None]:
@@ -104,6 +116,14 @@ class Findings:
             **{name: [asdict(row) for row in rows_of(self, values)] for name, values in tables.items()},
             "abilities": [asdict(row) for row in compare_by_domain(self.abilities, BASE)] if self.abilities else [],
             "answers": [asdict(row) for row in compare_by_domain(self.answers, BASE)] if self.answers else [],
+            "multiple choice": {
+                "chance": self.chance,
+                **{
+                    part: [asdict(row) for row in compare_by_domain(self.chosen(part), BASE)]
+                    for part in CHOICE_PARTS
+                    if self.multiple_choice
+                },
+            },
             "shares": {row: asdict(share) if share else None for row, share in self.shares.items()},
             "yields": {name: one.as_json() for name, one in self.yields.items()},
             "routing": self.usage,
@@ -187,6 +207,20 @@ def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findi
     if plan.requested_answers:
         compared = {BASE: None, INSTANCE: builder.instance(plan.number), MIXSE: mixture}
         findings.answers = {row: measurements.answers(row, place) for row, place in compared.items()}
+        yield
+    if plan.requested_choices:
+        findings.chance = {name: chance(choices) for name, choices in measurements.ability_tests.choices.items()}
+        findings.multiple_choice = {
+            row: measurements.multiple_choice(row, speaker)
+            for row, speaker in {
+                BASE: measurements.loading(None),
+                **{f"expert {name}": measurements.loading(place) for name, place in experts.items()},
+                INSTANCE: measurements.loading(builder.instance(plan.number)),
+                "TIES": measurements.merging(places, "ties", plan.ties_density),
+                MIXSE: measurements.loading(mixture),
+                f"{MIXSE}, {RENORMALISED}": measurements.loading(mixture, RENORMALISED),
+            }.items()
+        }
         yield
     for name in plan.ablations:
         place = builder.mixture(name, plan.number)

@@ -10,6 +10,7 @@ from unmask.errors import UnmaskError
 from unmask.experts.abilities.ability_tests import TESTS, Item
 from unmask.experts.abilities.answer_likelihood import require_answers
 from unmask.experts.abilities.harness import Items, draw_items, draw_tests, find_test, learned_of, require_code_to_run
+from unmask.experts.abilities.multiple_choice import Choice, draw_choices, require_multiple_choice
 from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
 from unmask.experts.lessons.specialise import SpecialisePlan, Yield
@@ -45,7 +46,7 @@ class StudyData:
 class AbilityTests:
     """Ability tests: their items (`Fetched`: the first `limit` that the harness fetches), and whether code may run, also unsandboxed.
 
-    answers: the items whose right answers are measured by likelihood.
+    answers: the items whose right answers are measured by likelihood. choices: the questions that are asked as a choice.
     """
 
     items: Mapping[str, Items]
@@ -53,6 +54,7 @@ class AbilityTests:
     run_code: bool
     unsandboxed: bool = False
     answers: Mapping[str, Sequence[Item]] = field(default_factory=dict)
+    choices: Mapping[str, Sequence[Choice]] = field(default_factory=dict)
 
 
 def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData:
@@ -99,6 +101,13 @@ def check_tests(plan: StudyPlan, root: Path) -> None:
                 f"The answers of the ability test '{name}' need a file, and '{root / file}' is none. Give the folder of the data sets "
                 f"(--data), or leave the test out (--set answers.{name}=false)."
             )
+    for name, file in plan.requested_choices.items():
+        require_multiple_choice(name)
+        if not _sampled(file, root)[0].is_file():
+            raise UnmaskError(
+                f"The multiple choice of the ability test '{name}' needs a file, and '{_sampled(file, root)[0]}' is none. Give the folder "
+                f"of the data sets (--data), or leave the test out (--set multiple_choice.{name}=false)."
+            )
     if not plan.run_code and (
         code := [name for name, given in plan.requested_abilities.items() if TESTS[name].asked == "code"]
     ):
@@ -119,7 +128,18 @@ def ability_tests(plan: StudyPlan, root: Path, data: StudyData) -> AbilityTests:
         name: draw_items(name, root / file, plan.limit, plan.seed, known) for name, file in plan.requested_answers.items()
     }
     require_answers(answers)
-    return AbilityTests(items, plan.limit, plan.run_code, plan.unsandboxed_code, answers)
+    choices = {
+        name: draw_choices(name, *_sampled(file, root), plan.seed, known) for name, file in plan.requested_choices.items()
+    }
+    return AbilityTests(items, plan.limit, plan.run_code, plan.unsandboxed_code, answers, choices)
+
+
+def _sampled(file: str, root: Path) -> tuple[Path, int | None]:
+    """A file below the data folder, and how many items of it are drawn: `#64` behind its name."""
+    path, mark, number = file.partition("#")
+    if mark and not (number.isdecimal() and int(number)):
+        raise UnmaskError(f"'{file}': a number of items stands behind '#', as in '{path}#64'.")
+    return root / path, int(number) if mark else None
 
 
 def _file(name_or_path: str, root: Path) -> Path:

@@ -18,6 +18,8 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
         yield from _abilities(findings)
     if findings.answers:
         yield _answers(findings)
+    if findings.multiple_choice:
+        yield from _multiple_choice(findings)
     if findings.ablations:
         yield _likelihoods("Ablations", findings, findings.ablations)
     if findings.usage:
@@ -78,22 +80,48 @@ def _abilities(findings: Findings) -> Iterator[Sheet]:
 
 def _answers(findings: Findings) -> Sheet:
     """Nats per token of right answers by ability test, and their differences from the base."""
-    rows = compare_by_domain(findings.answers, BASE)
-    tests = tuple(rows[0].domains)
-    cells = []
-    for row in rows:
-        differences = (row.differences[test] for test in tests)
-        minus_base = (
-            "" if row.model == BASE else f" ({value:+.3f} ± {(high - low) / 2:.3f})" for value, low, high in differences
-        )
-        cells.append((row.model, *(f"{row.domains[test]:.3f}{than}" for test, than in zip(tests, minus_base, strict=True))))
-    numbers = ", ".join(f"{test} {len(findings.answers[BASE][test])}" for test in tests)
+    header, cells = _beside_base(findings.answers, 3)
+    numbers = ", ".join(f"{test} {len(findings.answers[BASE][test])}" for test in header[1:])
     note = (
         "Nats per token; lower is better. Of a test with choices: how much less likely the right choice is than the likeliest wrong one "
         "(below 0: the right one is the likeliest). Of other tests: the loss on the reference answer. In brackets: minus base, ± half of "
         f"the 95 % interval (paired bootstrap over items). Items: {numbers}."
     )
-    return Sheet("Answers of ability tests", ("", *tests), tuple(cells), note)
+    return Sheet("Answers of ability tests", header, cells, note)
+
+
+def _multiple_choice(findings: Findings) -> Iterator[Sheet]:
+    """The percentage of right choices, how far right choices are behind, and the likelihood of human answers."""
+    base = findings.multiple_choice[BASE].nats
+    numbers = ", ".join(f"{test} {len(items)}" for test, items in base.items())
+    about = f"In brackets: minus base, ± half of the 95 % interval (paired bootstrap over items). Items: {numbers}."
+    header, cells = _beside_base(findings.chosen("right"), 1)
+    by_chance = ("chance", *(f"{findings.chance[test]:.1f}" for test in header[1:]))
+    note = f"Percent of items whose right answer is likelier than all wrong answers of its form. {about}"
+    yield Sheet("Multiple choice", header, (by_chance, *cells), note)
+    note = (
+        "Nats per token; lower is better: how much less likely the right answer is than the likeliest wrong one (below 0: the right one is "
+        f"the likeliest). {about}"
+    )
+    yield Sheet("Multiple choice: distance to the likeliest wrong answer", *_beside_base(findings.chosen("behind"), 3), note)
+    note = f"Nats per token of the human answer to the question; lower is better. {about}"
+    yield Sheet("Multiple choice: likelihood of the human answer", *_beside_base(findings.chosen("nats"), 3), note)
+
+
+def _beside_base(values: dict[str, Values], digits: int) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The header and the rows of a table: the mean of each test, and its difference from the base's with half of its interval."""
+    rows = compare_by_domain(values, BASE)
+    tests = tuple(rows[0].domains)
+    cells = []
+    for row in rows:
+        differences = (row.differences[test] for test in tests)
+        minus_base = (
+            "" if row.model == BASE else f" ({value:+.{digits}f} ± {(high - low) / 2:.{digits}f})"
+            for value, low, high in differences
+        )
+        means = (f"{row.domains[test]:.{digits}f}{than}" for test, than in zip(tests, minus_base, strict=True))
+        cells.append((row.model, *means))
+    return ("", *tests), tuple(cells)
 
 
 def _written(findings: Findings) -> Sheet:
