@@ -12,9 +12,12 @@ import torch
 
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
+from tests.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.ability_tests import TESTS, Item, is_right, read_items
-from unmask.experts.abilities.answer_likelihood import answer_likelihood, require_answers
+from unmask.experts.abilities.answer_likelihood import answer_likelihood, answer_nats, require_answers
+from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import Mixture
 
 CHOICES = [
     Item("The sky is", "a", (" blue", " a wide green field", " made of stone"), 0),
@@ -34,7 +37,7 @@ def nats(model: Any, tokenizer: Any, prompt: str, answer: str) -> float:
     return -float(sum(float(logs[at - 1, ids[0, at]]) for at in range(start, ids.shape[1])) / (ids.shape[1] - start))
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3-moe"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "mistral-sliding", "qwen3-moe", "qwen3-next"])
 @pytest.mark.parametrize("add_bos", [False, True])
 def test_it_is_what_a_plain_reference_says(family: str, add_bos: bool) -> None:
     model, tokenizer = FAMILIES[family].build_language_model(), make_tokenizer(add_bos)
@@ -48,6 +51,37 @@ def test_it_is_what_a_plain_reference_says(family: str, add_bos: bool) -> None:
     alone = [answer_likelihood(model, tokenizer, [item])[0] for item in ITEMS]
     assert together == pytest.approx(alone, rel=1e-5, abs=1e-5)
     assert answer_likelihood(model, tokenizer, ITEMS[::-1], batch_tokens=40) == pytest.approx(expected[::-1], abs=1e-4)
+
+
+def tokens_read(model: Any, tokenizer: Any, items: list[Item]) -> int:
+    """How many tokens a model reads to measure these items."""
+    read: list[int] = []
+    hook = model.register_forward_pre_hook(lambda _, args, given: read.append(given["input_ids"].numel()), with_kwargs=True)
+    answer_likelihood(model, tokenizer, items)
+    hook.remove()
+    return sum(read)
+
+
+def test_a_prompt_is_read_once_for_all_of_its_choices(tokenizer: Any) -> None:
+    item = Item("A prompt of many words, which takes its time. " * 4, "a", (" one", " two", " three", " four", " five"), 0)
+    prompt, answers = len(tokenizer(item.prompt)["input_ids"]), [len(tokenizer(one)["input_ids"]) for one in item.choices]
+    once = tokens_read(FAMILIES["llama"].build_language_model(), tokenizer, [item])
+    assert once <= prompt + len(answers) * (max(answers) + 2)
+    linear = tokens_read(FAMILIES["qwen3-next"].build_language_model(), tokenizer, [item])
+    assert linear >= len(answers) * prompt, "a state of linear attention cannot be repeated"
+
+
+@pytest.mark.parametrize(
+    "routing", [Routing(), Routing("layer", top_k=2), Routing("final"), Routing(level="sequence")], ids=str
+)
+def test_a_mixture_reads_choices_as_it_reads_whole_texts(routing: Routing, tokenizer: Any, tmp_path: Path) -> None:
+    model = language_model(vocab_size=512, max_position_embeddings=512)
+    mixture = Mixture(model, saved_experts(tmp_path, model), routing)
+    for router in mixture.routers.values():
+        torch.nn.init.normal_(router.weight, std=0.5)
+    for item, found in zip(ITEMS, answer_nats(mixture.model, tokenizer, ITEMS), strict=True):
+        expected = [nats(mixture.model, tokenizer, item.prompt, answer) for answer in item.choices or (item.reference,)]
+        assert found == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_order_of_choices_does_not_matter_and_the_right_one_does(tokenizer: Any) -> None:

@@ -145,13 +145,14 @@ def _bbh(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
 
 
 def _gsm8k(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
-    """Problems whose last calculation, which is marked, gives the answer."""
+    """Problems whose last calculation, which is marked, gives the answer, if the steps before do not tell it already."""
     for line, row in rows:
         question, answer = field(file, line, row, "question"), field(file, line, row, "answer")
         *_, last = [None, *_RESULT.finditer(answer)]
         right = answer.rpartition("####")[2].strip().replace(",", "")
         steps = without_marks(answer[: last.start()]) if last else ""
-        if last and last[1] == right and steps.rstrip(" $").endswith("="):
+        told = re.search(rf"(?<![\d.]){re.escape(right)}(?![\d.])", steps)
+        if last and last[1] == right and steps.rstrip(" $").endswith("=") and not told:
             prompt = f"Question: {question}\nAnswer:"
             solution = Item(prompt, question, reference=f" {without_marks(answer)}")
             yield _Question(f"{prompt} {steps}", question, right, form=len(right), solution=solution)
