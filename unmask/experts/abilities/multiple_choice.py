@@ -151,7 +151,7 @@ def _gsm8k(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
         *_, last = [None, *_RESULT.finditer(answer)]
         right = answer.rpartition("####")[2].strip().replace(",", "")
         steps = without_marks(answer[: last.start()]) if last else ""
-        told = re.search(rf"(?<![\d.]){re.escape(right)}(?![\d.])", steps)
+        told = re.search(rf"(?<![\d.]){re.escape(right)}(?!\.?\d)", steps)
         if last and last[1] == right and steps.rstrip(" $").endswith("=") and not told:
             prompt = f"Question: {question}\nAnswer:"
             solution = Item(prompt, question, reference=f" {without_marks(answer)}")
