@@ -53,6 +53,7 @@ ELSEWHERE = {
     "experts/names": "experts/test_mixing.py",
     "experts/prototypes": "experts/test_mixing.py",
     "experts/router": "experts/test_mixing.py",
+    "experts/shared_prefix": "experts/abilities/test_answer_likelihood.py",
     "mixture/any_model": "mixture/test_mixture_folder.py",
     "mixture/expert_folder": "mixture/test_mixture_folder.py",
     "mixture/expert_linear": "mixture/test_mixture.py",

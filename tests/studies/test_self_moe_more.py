@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,17 @@ from tests.studies.test_self_moe import DOMAINS, LITTLE, file_of
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.ability_tests import read_items
 from unmask.experts.abilities.answer_likelihood import answer_likelihood
+from unmask.experts.abilities.multiple_choice import draw_choices
 from unmask.experts.lessons.generation import Sampling, Text, Writer
 from unmask.experts.lessons.lessons import read_lessons
 from unmask.mixture.any_model import load_any_language_model
-from unmask.models.loading import Source
+from unmask.mixture.expert_folder import read_expert
+from unmask.mixture.merging import merge_experts
+from unmask.mixture.mixture_folder import load_mixture
+from unmask.mixture.overrides import override_routing
+from unmask.models.loading import Source, load_language_model
 from unmask.studies.self_moe import written_lessons
+from unmask.studies.self_moe.measurements import Choices
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import MIXSE, load_plan
 from unmask.studies.self_moe.report import write_report
@@ -88,6 +95,95 @@ def test_claims_about_abilities_are_decided_by_answers() -> None:
     assert {one.verdict for one in verdicts(claims, found.rows)} == {"refuted"}
     [test] = next(one.tests for one in verdicts(claims, found.rows) if one.claim.id == "nothing-forgotten")
     assert test.n == 180, "coding is a domain of the study, so its items do not count"
+
+
+def problems(folder: Path, number: int) -> str:
+    """A file of problems with different results of one digit."""
+    rows = [
+        {
+            "question": f"What is {'abcdefgh'[one]} plus one?",
+            "answer": f"It is {one}+1=<<{one}+1={one + 1}>>{one + 1}.\n#### {one + 1}",
+        }
+        for one in range(number)
+    ]
+    (folder / "gsm8k.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return "gsm8k.jsonl"
+
+
+CHOOSING = [BASE, *(f"expert {name}" for name in DOMAINS), INSTANCE, "TIES", MIXSE, "MiXSE, renormalised"]
+
+
+def test_multiple_choice_is_added_to_a_study_that_stands(standing: Path, tmp_path: Path) -> None:
+    file = problems(tmp_path, 8)
+    found, said = run(standing, f'multiple_choice.gsm8k="{file}#5"', data=tmp_path)
+    assert said == [f"measuring the multiple choice of {row}: gsm8k" for row in CHOOSING], "and nothing else"
+    choices = draw_choices("gsm8k", tmp_path / file, 5, 0, lambda _: False)
+    mixture, _ = load_mixture(standing / "mixtures/MiXSE", PICO)
+    merged, tokenizer = load_language_model(PICO)
+    experts = [read_expert(standing / "experts" / name) for name in DOMAINS]
+    with override_routing(mixture, "renormalised"):
+        merged = merge_experts(merged, experts, "ties", density=load_plan("smoke").ties_density)
+        models = {"TIES": merged.eval(), "MiXSE, renormalised": mixture.model.eval()}
+        folders = {BASE: "pico", "expert math": standing / "experts/math", MIXSE: standing / "mixtures/MiXSE"}
+        models |= {row: load_any_language_model(Source(str(place), dtype="float32"))[0] for row, place in folders.items()}
+        for row, model in models.items():
+            expected = answer_likelihood(model, tokenizer, [one.item for one in choices])
+            assert found.multiple_choice[row].behind["gsm8k"] == pytest.approx(expected, abs=1e-5)
+            solutions = answer_likelihood(model, tokenizer, [one.solution for one in choices if one.solution])
+            assert found.multiple_choice[row].nats["gsm8k"] == pytest.approx(solutions, abs=1e-5)
+            assert found.multiple_choice[row].right["gsm8k"].tolist() == [100 * (value < 0) for value in expected]
+    report = (standing / "report.md").read_text()
+    assert "## Multiple choice\n" in report and "| chance | 25.0 |" in report and "Items: gsm8k 5." in report
+    results = json.loads((standing / "results.json").read_text())["multiple choice"]
+    assert results["chance"] == {"gsm8k": 25} and [row["model"] for row in results["right"]] == CHOOSING
+
+    assert run(standing, f'multiple_choice.gsm8k="{file}#5"', data=tmp_path)[1] == []
+    found, said = run(standing, f'multiple_choice.gsm8k="{file}"', data=tmp_path)
+    assert len(said) == len(CHOOSING) and len(found.multiple_choice[BASE].behind["gsm8k"]) == 8, "other items are other items"
+    found, _ = run(standing, "multiple_choice.gsm8k=false", data=tmp_path)
+    assert not found.multiple_choice and "multiple choice" not in (standing / "report.md").read_text().casefold()
+
+
+def test_the_right_choice_of_the_human_answer_is_its_likelihood(standing: Path, tmp_path: Path) -> None:
+    """Of a test whose right choice is the human answer, as for BBH."""
+    rows = [{"task": "navigate", "input": f"Go {one} steps.", "target": ["Yes", "No"][one % 2]} for one in range(4)]
+    (tmp_path / "bbh.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found, _ = run(standing, 'multiple_choice.bbh="bbh.jsonl"', data=tmp_path)
+    choices = draw_choices("bbh", tmp_path / "bbh.jsonl", None, 0, lambda _: False)
+    references = [replace(one.item, choices=(), reference=one.item.choices[int(str(one.item.target))]) for one in choices]
+    expected = answer_likelihood(*load_any_language_model(PICO), references)
+    assert found.multiple_choice[BASE].nats["bbh"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_claims_about_choices_are_decided_by_how_far_right_ones_are_behind() -> None:
+    random = np.random.default_rng(0)
+    noise = {name: random.normal(size=60) for name in ("bbh", "gsm8k", "mbpp")}
+
+    def row(worse: float) -> Choices:
+        values = {name: items + worse + 0.001 * random.normal(size=60) for name, items in noise.items()}
+        return Choices(values, {name: -items for name, items in values.items()})
+
+    claims = [claim for claim in load_plan("small").claims if claim.id.startswith("choice-")]
+    better = {row for claim in claims for row in (claim.better, *claim.than)}
+    assert better == {f"{row}, multiple choice" for row in CHOOSING}, "every row is in a claim"
+    levels = {INSTANCE: 0.2, "TIES": 0.2, BASE: 0.4, "expert knowledge": 0.6, MIXSE: 0.1, "MiXSE, renormalised": 0.1}
+    found = Findings(multiple_choice={row_: row(levels.get(row_, 0.3)) for row_ in CHOOSING})
+    assert {one.verdict for one in verdicts(claims, found.rows)} == {"confirmed"}
+    found = Findings(multiple_choice={row_: row(-levels.get(row_, 0.3)) for row_ in CHOOSING})
+    assert {one.verdict for one in verdicts(claims, found.rows)} == {"refuted"}
+
+
+def test_choices_that_cannot_be_asked_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+    file = problems(tmp_path, 8)
+    for setting, why in (
+        ('multiple_choice.gsm8k="none.jsonl"', r"'gsm8k' needs a file.*--set multiple_choice.gsm8k=false"),
+        (f'multiple_choice.gsm8k="{file}#no"', "a number of items stands behind '#'"),
+        (f'multiple_choice.gsm8k="{file}#0"', "a number of items stands behind '#'"),
+        ('multiple_choice.piqa="x"', "Unknown ability as a multiple choice 'piqa'"),
+    ):
+        with pytest.raises(UnmaskError, match=why):
+            run(tmp_path / "study", setting, data=tmp_path)
+    assert not list((tmp_path / "study").glob("[a-z]*"))
 
 
 def test_answers_that_are_not_there_are_refused_before_anything_is_drawn(tmp_path: Path) -> None:
@@ -224,4 +320,4 @@ def test_lessons_that_cannot_be_written_are_refused_at_once(settings: list[str],
 
 def test_new_parts_of_the_plan_leave_an_old_record_valid(plain: Path) -> None:
     recorded = json.loads((plain / "study.json").read_text())["plan"]
-    assert not {"written", "writer", "answers", "limit"} & recorded.keys()
+    assert not {"written", "writer", "answers", "multiple_choice", "limit"} & recorded.keys()

@@ -41,7 +41,9 @@ from unmask.experts.lessons.seed_lessons import without_marks
 from unmask.io.rows import Row, field, read_rows
 
 WRONG: Final = 3
-_NEAREST: Final = 20  # programs of about the same length: so many are drawn from
+# programs are sorted by length, and so many beside each other share their answers. The nearest in length would not do: there are more short
+# programs than long ones, so most of the nearest ones are shorter than the right one, which would tell it
+_TOGETHER: Final = 20
 _OPTION: Final = re.compile(r"^(\([A-Z]\)) ", re.MULTILINE)
 _RESULT: Final = re.compile(r"<<[^<>]*=(-?[\d.]+)>>")
 _HEAD: Final = "You are an expert Python programmer, and here is your task:"
@@ -119,10 +121,11 @@ def _as_choice(question: _Question, questions: Sequence[_Question], seed: int) -
 
 def _wrong_answers(question: _Question, questions: Sequence[_Question], draw: random.Random) -> Iterator[str]:
     """Different right answers of other questions of the same form, in random order."""
-    alike = [other for other in questions if other.form == question.form and other.key != question.key]
-    gaps = [abs(other.length - question.length) for other in alike]
-    most = max(sorted(gaps)[:_NEAREST], default=0)
-    near = [other for other, gap in zip(alike, gaps, strict=True) if gap <= most]
+    alike = sorted((other for other in questions if other.form == question.form), key=lambda other: other.length)
+    parts = max(1, len(alike) // _TOGETHER) if question.length else 1
+    part_of = [place * parts // len(alike) for place in range(len(alike))]
+    own_part = part_of[alike.index(question)]
+    near = [other for other, part in zip(alike, part_of, strict=True) if part == own_part]
     given, own = {question.right}, Novelty([question.key])
     for other in draw.sample(near, len(near)):
         answer = re.sub(rf"\b{re.escape(other.name)}\b", question.name, other.right) if other.name else other.right
