@@ -58,7 +58,7 @@ NAMES: Final = {
     "self-moe": (
         "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. The lower the loss on "
         "held-out answers, the better. A mixture such as `3: and math` has the experts up to math, the third. `oracle routing` gives each "
-        "text the expert of its domain."
+        "text the expert of its domain. `multiple choice` means [tests as a choice](experts.md#tests-as-a-choice)."
     ),
     "routers": (
         "I(D;E) says how well the first expert of a token tells the domain of its text: 0 is chance, 1 is certainty. The gain says by how "

@@ -98,13 +98,11 @@ def test_claims_about_abilities_are_decided_by_answers() -> None:
 
 
 def problems(folder: Path, number: int) -> str:
-    """A file of problems with different results of one digit."""
+    """A file of unlike problems with different results of one digit."""
+    asked = [" ".join(f"{'abcdefgh'[one]}{end}" for end in "stuvw") for one in range(number)]
     rows = [
-        {
-            "question": f"What is {'abcdefgh'[one]} plus one?",
-            "answer": f"It is {one}+1=<<{one}+1={one + 1}>>{one + 1}.\n#### {one + 1}",
-        }
-        for one in range(number)
+        {"question": f"{words}?", "answer": f"It is {one}+1=<<{one}+1={one + 1}>>{one + 1}.\n#### {one + 1}"}
+        for one, words in enumerate(asked)
     ]
     (folder / "gsm8k.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return "gsm8k.jsonl"
