@@ -102,7 +102,7 @@ def problems(folder: Path, number: int) -> str:
     asked = [" ".join(f"{'abcdefgh'[one]}{end}" for end in "stuvw") for one in range(number)]
     rows = [
         {"question": f"{words}?", "answer": f"It is {one}+1=<<{one}+1={one + 1}>>{one + 1}.\n#### {one + 1}"}
-        for one, words in enumerate(asked)
+        for one, words in enumerate(asked, start=1)
     ]
     (folder / "gsm8k.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return "gsm8k.jsonl"

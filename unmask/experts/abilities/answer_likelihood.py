@@ -70,24 +70,17 @@ def answer_nats(
     rows = [_shortened(ids, start, max_length) for ids, start in tokenize_pairs(tokenizer, pairs)]
     ends = np.cumsum([0, *map(len, answers)])
     by_item = [rows[begin:end] for begin, end in pairwise(ends)]
-    shared = [_shared(own) if can_repeat(model) else 0 for own in by_item]
+    repeats = can_repeat(model)
+    shared = [_shared(own) if repeats else 0 for own in by_item]
+    whole = [row for own, length in zip(by_item, shared, strict=True) if not length for row in own]
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
-    nats = np.zeros(len(rows))
-    whole = [place for place in range(len(rows)) if not shared[int(np.searchsorted(ends, place, side="right")) - 1]]
-    nats[whole] = mean_losses(
-        model,
-        [rows[place] for place in whole],
-        [len(rows[place].ids) for place in whole],
-        collate,
-        batch_tokens,
-        "reading answers",
-    )
+    read = iter(mean_losses(model, whole, [len(row.ids) for row in whole], collate, batch_tokens, "reading answers"))
+    nats = []
     with progress_bar("reading choices", len(items)) as advance:
-        for place, length in enumerate(shared):
-            if length:
-                nats[ends[place] : ends[place + 1]] = _continued(model, by_item[place], length, collate)
+        for own, length in zip(by_item, shared, strict=True):
+            nats.append(_continued(model, own, length, collate) if length else np.array([next(read) for _ in own]))
             advance(1)
-    return np.split(nats, ends[1:-1])
+    return nats
 
 
 def behind(item: Item, nats: NDArray[np.float64]) -> float:
@@ -107,7 +100,8 @@ def require_answers(tests: Mapping[str, Sequence[Item]]) -> None:
 
 def _shared(rows: Sequence[LessonTokens]) -> int:
     """How many tokens of the prompt all choices share. The last one is not counted: the first token of an answer is predicted from it."""
-    return min(tokens_alike([row.ids for row in rows]), min(row.start for row in rows) - 1) if len(rows) > 1 else 0
+    alike = min(tokens_alike([row.ids for row in rows]), *(row.start - 1 for row in rows))
+    return max(0, alike) if len(rows) > 1 else 0
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
