@@ -32,7 +32,7 @@ TOKENS = 400_000  # of each domain's training text: the smallest domain has abou
 HELD_OUT = 10  # one of so many documents, at most MOST
 MOST = 200
 DESIGNS = "causal/eol/last/zscore,causal/eol/last/routing/zscore,causal/eol/last/concat/zscore,causal/eol/last/sum/zscore"
-TASKS = ("stsb#500", "sickr#500", "mrpc#300", "trec", "subj", "searchsnippets")
+TASKS = ("stsb#500", "sickr#500", "mrpc#300", "trec#500", "subj#500", "searchsnippets#500")
 
 
 def _joined(file: str, *columns: str, form: str = "{}\n{}") -> list[list[str]]:
