@@ -76,7 +76,8 @@ lint: setup ## lint and types
 
 browser: ## chromium from Debian's packages, for the tests that look at reports (with sudo if not root)
 	@command -v chromium-headless-shell > /dev/null || { sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); $$sudo apt-get update -qq && \
-	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium-headless-shell fonts-dejavu-core > /dev/null; }
+	  for shell in chromium-headless-shell chromium; do $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y \
+	  --no-install-recommends $$shell fonts-dejavu-core > /dev/null && break; done; }
 
 sandbox: ## bubblewrap from Debian's packages: code that models write runs in it (with sudo if not root)
 	@command -v bwrap > /dev/null || { sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); $$sudo apt-get update -qq && \
