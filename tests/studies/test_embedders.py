@@ -20,7 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest
-from unmask.studies.embedders.contrast import Scored, contrast, contrast_here
+from unmask.studies.embedders.contrast import Scored, contrasts
 from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
 from unmask.studies.embedders.run import EmbeddersRecord
 from unmask.studies.results import read_results
@@ -181,6 +181,11 @@ def scored(store: ResultStore, name: str, shift: float, seeds: int, tasks: int, 
     return Scored(tuple(runs))
 
 
+def contrast(a: Scored, b: Scored, kinds: list[str], store: ResultStore, family: int) -> PairedTest | None:
+    """The test in general."""
+    return contrasts(a, b, kinds, store, family)[0]
+
+
 def test_few_tasks_are_tested_over_items_and_seeds(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     steady = contrast(scored(store, "a", 0.1, 3, 2), scored(store, "b", 0.0, 3, 2), [], store, 1)
@@ -270,15 +275,16 @@ def test_a_difference_that_depends_on_the_kind_of_task_is_an_interaction(tmp_pat
     plain = two_kinds(store, "plain", seeds, 0.0, 0.0)
 
     def interaction(name: str, on_sts: float, on_topics: float) -> PairedTest:
-        found = contrast(two_kinds(store, name, seeds, on_sts, on_topics), plain, ["sts"], store, 1, ["classification"])
-        assert found is not None and found.unit == "items"
+        found, here = contrasts(two_kinds(store, name, seeds, on_sts, on_topics), plain, ["sts"], store, 1, ["classification"])
+        assert found is not None and found.unit == "items" and here is found
         return found
 
     larger, same, smaller = interaction("a", 0.1, 0.0), interaction("b", 0.1, 0.1), interaction("c", 0.0, 0.1)
     assert larger.difference == pytest.approx(10, abs=2) and larger.p < 0.01 and larger.n == 320
     assert abs(same.difference) < 2 and same.p > 0.01
     assert smaller.difference == pytest.approx(-10, abs=2) and smaller.p < 0.01
-    assert contrast(plain, plain, ["sts"], store, 1, ["retrieval"]) is None, "there is no such task to compare with"
+    for kinds, less_on in ((["sts"], ["retrieval"]), (["retrieval"], ["sts"])):
+        assert contrasts(plain, plain, kinds, store, 1, less_on) == (None, None), "there is no such task to compare with"
 
 
 def test_on_these_tasks_alone_the_items_are_tested(tmp_path: Path) -> None:
@@ -290,7 +296,7 @@ def test_on_these_tasks_alone_the_items_are_tested(tmp_path: Path) -> None:
     uneven = Scored(
         ({f"task{place}": result(store, "uneven", f"task{place}", row + shifts[place]) for place, row in enumerate(items)},)
     )
-    general, here = contrast(uneven, plain, [], store, 1), contrast_here(uneven, plain, [], store, 1)
+    general, here = contrasts(uneven, plain, [], store, 1)
     assert general is not None and here is not None
     assert (general.unit, here.unit) == ("tasks", "items") and general.difference == pytest.approx(here.difference)
     assert here.p < 0.01 < 0.05 < general.p

@@ -45,37 +45,33 @@ class Scored:
         return known if len(known) == len(self.runs) else None
 
 
-def contrast(
+def contrasts(
     a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore, family: int, less_on: Sequence[str] = ()
-) -> PairedTest | None:
-    """The difference of a and b in points, the mean over the tasks of these kinds that both were scored on.
+) -> tuple[PairedTest | None, PairedTest | None]:
+    """The difference of a and b in points, on tasks of these kinds in general, and on these tasks alone.
 
-    With tasks enough for one of `family` tests to be significant after Holm's correction, the test is over tasks, and over seeds where
-    there are several (`over_tasks`). With fewer, it is that of `contrast_here`. None if there is no such task.
+    It is the mean over the tasks that both were scored on. In general, the test is over tasks, and over seeds where there are several
+    (`over_tasks`). If the tasks are too few for one of `family` tests to be significant after Holm's correction, it is the second test:
+    over the items of these tasks, and over seeds. That one leaves tasks without items out. None if there is no task to test.
 
     less_on: kinds whose mean difference is taken off. That is the interaction of designs and kinds of task, and is tested over items.
     """
+    here = _here(a, b, kinds, store, family, less_on)
     tasks = _common(a, b, kinds)
     if less_on or len(tasks) < fewest_tasks(family):
-        return contrast_here(a, b, kinds, store, family, less_on)
-    return _in_points(over_tasks(*(_run_or_runs(side.points(tasks)) for side in (a, b))))
+        return here, here
+    return _in_points(over_tasks(*(_run_or_runs(side.points(tasks)) for side in (a, b)))), here
 
 
-def contrast_here(
-    a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore, family: int, less_on: Sequence[str] = ()
+def _here(
+    a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore, family: int, less_on: Sequence[str]
 ) -> PairedTest | None:
-    """The same difference, tested over the items of these tasks, and over seeds where there are several.
-
-    It says nothing of other tasks. Tasks without items are left out. None if no task is left, or none of the kinds of `less_on`.
-    """
-    weights = dict.fromkeys(_with_items(a, b, _common(a, b, kinds), store), 1.0)
-    if less_on:
-        less = _with_items(a, b, _common(a, b, less_on), store)
-        if not less:
-            return None
-        both = len(weights) + len(less)
-        weights = {task: both / len(weights) for task in weights} | {task: -both / len(less) for task in less}
-    return _in_points(_over_items(a, b, weights, store, family)) if weights else None
+    items, less = _items(a, b, kinds, store), _items(a, b, less_on, store) if less_on else {}
+    if not items or (less_on and not less):
+        return None
+    both = len(items) + len(less)
+    weights = [both / len(items)] * len(items) + [-both / len(less)] * len(less) if less else [1.0] * len(items)
+    return _in_points(_over_items(a, b, items | less, weights, family))
 
 
 def _common(a: Scored, b: Scored, kinds: Sequence[str]) -> list[str]:
@@ -83,8 +79,14 @@ def _common(a: Scored, b: Scored, kinds: Sequence[str]) -> list[str]:
     return [task for task in a.tasks(kinds) if task in known]
 
 
-def _with_items(a: Scored, b: Scored, tasks: Sequence[str], store: ResultStore) -> list[str]:
-    return [task for task in tasks if a.items(task, store) and b.items(task, store)]
+Pair = tuple[list[Items], list[Items]]
+"""The items of a task, of each run of both sides."""
+
+
+def _items(a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore) -> dict[str, Pair]:
+    """The items of each task of these kinds that has some."""
+    found = {task: (a.items(task, store), b.items(task, store)) for task in _common(a, b, kinds)}
+    return {task: (own, other) for task, (own, other) in found.items() if own and other}
 
 
 def _in_points(test: PairedTest) -> PairedTest:
@@ -103,23 +105,20 @@ def _run_or_runs(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return points[0] if len(points) == 1 else points
 
 
-def _over_items(a: Scored, b: Scored, weights: Mapping[str, float], store: ResultStore, family: int) -> PairedTest:
+def _over_items(a: Scored, b: Scored, items: Mapping[str, Pair], weights: Sequence[float], family: int) -> PairedTest:
     """weights: of each task in the mean difference. They differ from 1 for an interaction only."""
-    resamples = max(_RESAMPLES, 100 * family)
-    tasks, scale = list(weights), np.array(list(weights.values()))
-    items = [[of for task in tasks if (of := side.items(task, store)) is not None] for side in (a, b)]
-    runs = [list(zip(*of_side, strict=True)) for of_side in items]
-    samples = [
+    resamples, scale = max(_RESAMPLES, 100 * family), np.array(weights)
+    sides = [list(side) for side in zip(*items.values(), strict=True)]
+    runs = [list(zip(*side, strict=True)) for side in sides]
+    samples = [  # (seed, task, resample)
         np.array([bootstrap_tasks(run, resamples) for run in side]) * scale[:, None] for side in runs
-    ]  # (seed, task, resample)
-    points = [side.points(tasks) * scale for side in (a, b)]
-    sizes = [of_task[0].n for of_task in items[0]]
+    ]
+    points = [side.points(list(items)) * scale for side in (a, b)]
+    sizes = [own[0].n for own in sides[0]]
     if max(map(len, runs)) > 1:
         return items_and_seeds_test((samples[0], samples[1]), (points[0], points[1]), sizes)
-    plain = bool(
-        (scale == 1).all()
-    )  # in an interaction, the null hypothesis does not make the sign of an item's change a coin flip
+    # in an interaction, the null hypothesis does not make the sign of an item's change a coin flip
+    changes = task_changes(*sides) if (scale == 1).all() else None
     return difference_test(
-        samples[0][0], samples[1][0], points[0][0], points[1][0], sum(sizes), smallest=min(sizes),
-        changes=task_changes(*items) if plain else None,
-    )  # fmt: skip
+        samples[0][0], samples[1][0], points[0][0], points[1][0], sum(sizes), smallest=min(sizes), changes=changes
+    )

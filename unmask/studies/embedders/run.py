@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,9 @@ from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device
 from unmask.models.source import lasting_name
 from unmask.starter import reference_texts
-from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Claim, Finding, findings, with_here
 from unmask.studies.embedders.builder import Builder
-from unmask.studies.embedders.contrast import Scored, contrast, contrast_here
+from unmask.studies.embedders.contrast import Scored, contrasts
 from unmask.studies.embedders.plan import EmbeddersPlan, Making
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
@@ -137,14 +136,11 @@ def _reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str
 def _claims(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStore) -> list[Finding]:
     """What becomes of each claim: on tasks of these kinds in general, and on these tasks alone."""
     pairs = [(claim, than) for claim in claims for than in claim.than if claim.better in scored and than in scored]
-
-    def tested(test: Callable[..., PairedTest | None], hold_here: Collection[str] = ()) -> list[Finding]:
-        tests = {
-            (claim.id, than): test(scored[claim.better], scored[than], claim.kinds, store, len(pairs), claim.less_on)
-            for claim, than in pairs
-        }
-        measured = {names: test for names, test in tests.items() if test is not None}
-        return findings(claims, measured, lambda _: "points", hold_here)
-
-    here = tested(contrast_here)
-    return with_here(tested(contrast, [one.claim.id for one in here if one.verdict == "confirmed"]), here)
+    tests = {
+        (claim.id, than): contrasts(scored[claim.better], scored[than], claim.kinds, store, len(pairs), claim.less_on)
+        for claim, than in pairs
+    }
+    general, here = ({names: test for names, both in tests.items() if (test := both[place])} for place in (0, 1))
+    on_these_tasks = findings(claims, here, lambda _: "points")
+    hold_here = [one.claim.id for one in on_these_tasks if one.verdict == "confirmed"]
+    return with_here(findings(claims, general, lambda _: "points", hold_here), on_these_tasks)
