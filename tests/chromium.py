@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tools.chromium import CHROMIUM
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))), None
-)
-"""The first that there is. The shell has no window to draw: a page takes half of the time."""
 
 CONTRAST = """() => {
     const context = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tools.chromium import CHROMIUM
 from unmask.reporting.svg import ACCENT, INK, SOFT, as_svg, drawing, inline
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ STARTER = ROOT / "unmask" / "starter"
 UI = ("ui", "-d", "prompteol,mean", "-m")
 DOMAINS = "math", "coding", "knowledge", "reasoning"
 LAYERS = {"smollm2": (4, 8, 12, 16, 20, 22, 24, 26, 28), "pico": (1, 2)}
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))), None
-)
 _AROUND = 25  # steps; one has texts of few documents, so its loss says little
 _WIDTH = 5.6  # inches, as the figures of a report: text can still be read on a phone
 _SCREEN = 600  # pixels: a wider screenshot could not be read on a phone

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.chromium import CHROMIUM, CONTRAST
+from tests.chromium import CONTRAST
 from tests.serving.running import until
 from tests.ui.conftest import HOSTILE
 from tests.ui.running import Client, running
+from tools.chromium import CHROMIUM
 from unmask.embedder import Embedder
 from unmask.reporting.page import DASH
 from unmask.ui.work import Stopped

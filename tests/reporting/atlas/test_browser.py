@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.chromium import CHROMIUM
 from tests.proofs import ALL
 from tests.reporting.atlas.conftest import recorded
 from tests.reporting.atlas.made_record import SCRIPT, Made
 from tests.reporting.atlas.test_removal import EACH, losses
+from tools.chromium import CHROMIUM
 from unmask.reporting.atlas.page import write_atlas
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium to look with: `make browser` installs it")

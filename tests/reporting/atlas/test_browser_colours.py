@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.chromium import CHROMIUM
 from tests.reporting.atlas.conftest import recorded
 from tests.reporting.atlas.looking import Look
 from tests.reporting.atlas.made_record import Made
+from tools.chromium import CHROMIUM
 from unmask.probing.routing.record import read_record
 from unmask.reporting.atlas.page import write_atlas
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.chromium import CHROMIUM, CONTRAST
+from tests.chromium import CONTRAST
 from tests.loaded import loaded_by
 from tests.reporting.synthetic import SCRIPT, SPECIAL
 from tests.reporting.test_page import Parsed
 from tests.studies.claims.made import VERDICTS, made, made_findings
+from tools.chromium import CHROMIUM
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.io.terminal import visible

@@ -120,33 +120,50 @@ class Measurements:
 
     def answers(self, row: str, folder: Path | None) -> Values:
         """The `answer_likelihood` of a saved expert or mixture, or of the base model (no folder), by ability test."""
-        kept, tests = self._read(f"{row}, answers") or {}, self.ability_tests.answers
+        tests = self.ability_tests.answers
         named = {
-            name: _digest((item.prompt, item.choices, item.target, item.reference) for item in tests[name]) for name in tests
+            name: _digest((item.prompt, item.choices, item.target, item.reference) for item in items)
+            for name, items in tests.items()
         }
-        lacking = [name for name in tests if kept.get(name, {}).get("items") != named[name]]
-        if lacking:
-            say(f"{self.source.model}: measuring the answers of {row}: {', '.join(lacking)}")
-            speaker, tokenizer = self._load(folder)
-            for name in lacking:
-                nats = answer_likelihood(speaker, tokenizer, tests[name], max_length=self.max_length)
-                kept[name] = {"items": named[name], "nats": nats.tolist()}
-                write_record(self._file(f"{row}, answers"), kept)
+
+        def measure(model: Any, tokenizer: Any, name: str) -> dict[str, list[float]]:
+            return {"nats": answer_likelihood(model, tokenizer, tests[name], max_length=self.max_length).tolist()}
+
+        kept = self._by_test(row, "answers", named, self.loading(folder), measure)
         return {name: np.array(kept[name]["nats"]) for name in tests}
 
     def multiple_choice(self, row: str, speaker: Speaker) -> Choices:
         """The multiple choice of a model, which is loaded only if something of the row is not measured yet."""
-        kept, tests = self._read(f"{row}, multiple choice") or {}, self.ability_tests.choices
-        named = {name: _digest((one.item.prompt, one.item.choices, one.item.target) for one in tests[name]) for name in tests}
-        lacking = [name for name in tests if kept.get(name, {}).get("items") != named[name]]
+        tests = self.ability_tests.choices
+        named = {
+            name: _digest((one.item.prompt, one.item.choices, one.item.target) for one in choices)
+            for name, choices in tests.items()
+        }
+
+        def measure(model: Any, tokenizer: Any, name: str) -> dict[str, list[float]]:
+            return _chosen(model, tokenizer, tests[name], self.max_length)
+
+        kept = self._by_test(row, "multiple choice", named, speaker, measure)
+        return Choices(*({name: np.array(kept[name][part]) for name in tests} for part in ("behind", "nats")))
+
+    def _by_test(
+        self,
+        row: str,
+        what: str,
+        named: Mapping[str, str],
+        speaker: Speaker,
+        measure: Callable[[Any, Any, str], dict[str, list[float]]],
+    ) -> dict[str, Any]:
+        """What is kept of a row, by test; `measure` is called for a test that lacks, or had other items. named: the items of each test."""
+        kept: dict[str, Any] = self._read(f"{row}, {what}") or {}
+        lacking = [name for name in named if kept.get(name, {}).get("items") != named[name]]
         if lacking:
-            say(f"{self.source.model}: measuring the multiple choice of {row}: {', '.join(lacking)}")
+            say(f"{self.source.model}: measuring the {what} of {row}: {', '.join(lacking)}")
             with speaker as (model, tokenizer):
                 for name in lacking:
-                    kept[name] = {"items": named[name], **_chosen(model, tokenizer, tests[name], self.max_length)}
-                    write_record(self._file(f"{row}, multiple choice"), kept)
-        values = ({name: np.array(kept[name][part]) for name in tests} for part in ("behind", "nats"))
-        return Choices(*values)
+                    kept[name] = {"items": named[name], **measure(model, tokenizer, name)}
+                    write_record(self._file(f"{row}, {what}"), kept)
+        return kept
 
     @contextmanager
     def loading(self, folder: Path | None, routing: str = "") -> Iterator[tuple[Any, Any]]:
