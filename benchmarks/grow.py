@@ -142,8 +142,8 @@ def main(arguments: list[str] | None = None) -> None:
         tasks = [f"{_inputs.STARTER['sts']}#20"] if given.smoke else [str(_inputs.DATA / task) for task in TASKS]
         for words, made in commands(folder, model, "smoke" if given.smoke else "small", tasks):
             print(f"$ unmask {shlex.join(words)}", flush=True)
-            if made is None or not made.is_dir():
-                app(words, standalone_mode=False)
+            if (made is None or not made.is_dir()) and app(words, standalone_mode=False):
+                raise SystemExit(1)
             gc.collect()
 
 

@@ -109,9 +109,14 @@ def load(server: Server, requests: Sequence[tuple[bytes, int]], clients: int, se
             with turn:
                 body, tokens = next(line)
             begin = time.perf_counter()
-            connection.request("POST", server.path, body, {"content-type": "application/json"})
-            answer = connection.getresponse()
-            answer.read()
+            try:
+                connection.request("POST", server.path, body, {"content-type": "application/json"})
+                answer = connection.getresponse()
+                answer.read()
+            except (OSError, http.client.HTTPException):
+                mine.failures += 1
+                connection.close()  # the next request connects again
+                continue
             mine.seconds.append(time.perf_counter() - begin)
             mine.failures += answer.status != 200
             mine.tokens += tokens if answer.status == 200 else 0

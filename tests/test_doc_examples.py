@@ -107,7 +107,7 @@ def data_files() -> dict[str, list[str]]:
     words = [{"tokens": text.split(), "tags": [str(len(word) % 2) for word in text.split()]} for text in sentences]
     files["ud_ewt_pos/train.jsonl"] = [json.dumps(row) + "\n" for row in words[:16]]
     files["ud_ewt_pos/test.jsonl"] = [json.dumps(row) + "\n" for row in words[16:]]
-    for domain, name, source in (("math", "math", "gsm8k/train"), ("coding", "code", "mbpp/all")):
+    for domain, name, source in (("math", "math", "DATA/gsm8k/train"), ("coding", "code", "DATA/mbpp/all")):
         lessons = rows(STARTER / "lessons" / f"{domain}.jsonl", 16)
         files |= {f"{name}.jsonl": lessons[:8], f"{name}-test.jsonl": lessons[8:], f"{source}.jsonl": lessons}
     return files
@@ -122,7 +122,7 @@ def desk(
     resample_less(monkeypatch.setattr)
     for name, lines in data_files().items():
         file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(lines), "utf-8")
     FAMILIES["olmoe"].build_language_model().save_pretrained("routed")
     tokenizer.save_pretrained("routed")

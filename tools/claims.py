@@ -61,9 +61,9 @@ NAMES: Final = {
         "text the expert of its domain. `multiple choice` means [tests as a choice](experts.md#tests-as-a-choice)."
     ),
     "routers": (
-        "I(D;E) says how well the first expert of a token tells the domain of its text: 0 is chance, 1 is certainty. The gain says by how "
-        "much a mixture predicts held-out answers better than its base. [The study of routers](router-study.md) explains the "
-        "configurations."
+        "I(D;E) says how well the first expert of a token tells the domain of its text: 0 is chance, 1 is the most that "
+        "so many domains and experts allow. The gain says by how much a mixture predicts held-out answers better than its base. "
+        "[The study of routers](router-study.md) explains the configurations."
     ),
 }
 """What the names in the claims of each study mean."""
@@ -92,7 +92,7 @@ What papers claim of embedders made from language models, and what holds for sma
 
 {counts}
 
-Some rows are questions of reviewers or of ours; they say so. **This page is generated.** The claims are in
+Some rows are questions of reviewers or our own, and are marked so. **This page is generated.** The claims are in
 the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
 page. A test fails if the page does not follow from plans and results.
 
@@ -151,8 +151,9 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
     now = {claim.id: claim for claim in planned(study)}
     then = {finding.claim.id: finding.claim for finding in findings(result)}
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
-    plan, measured = plan_of(study).model_dump(mode="json"), result["plan"]
-    compared = plan.keys() - _CHOSEN if study in STUDIES else plan.keys() & measured.keys() - _CHOSEN - {"tasks"}
+    plan, measured = plan_of(study, result.get("scale", "small")).model_dump(mode="json"), result["plan"]
+    chosen = _CHOSEN - {"seeds"} if study == "self-moe" else _CHOSEN  # there, seeds are lessons
+    compared = plan.keys() - chosen if study in STUDIES else plan.keys() & measured.keys() - chosen - {"tasks"}
     old += [part for part in plan if part in compared and _without_seeds(measured.get(part)) != _without_seeds(plan[part])]
     if recorded := result.get("rests_on"):
         digests = rests_on(study, result["scale"])
@@ -183,13 +184,13 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     yield f"**{counts([finding for _, finding in every])}** Of each paper, one result is counted: {models or 'there is none yet'}."
     open_here = [finding.here.verdict for _, finding in every if finding.verdict == "undecided" and finding.here]
     yield (
-        f"The test of {len(open_here)} undecided claims is over tasks. On their tasks alone, {open_here.count('confirmed')} of them are "
-        f"confirmed and {open_here.count('refuted')} refuted; a column says which."
+        f"{len(open_here)} undecided claims were tested on tasks in general. On the measured tasks alone, "
+        f'{open_here.count("confirmed")} of them are confirmed and {open_here.count("refuted")} refuted; see the column "on these tasks".'
     )
     refuted = [(title, finding) for title, finding in every if finding.verdict == "refuted"]
     if refuted:
-        yield "These are refuted here. Below, each paper begins with its refuted and undecided claims.\n"
-        yield from (f"- {title}: {finding.claim.says}" for title, finding in refuted)
+        yield "Below, each paper begins with its refuted and undecided claims. The refuted claims:\n"
+        yield from (f"- [{title}](#{title.lower().replace(' ', '-')}): {finding.claim.says}" for title, finding in refuted)
 
 
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:

@@ -13,7 +13,7 @@ from tests.abuse.forking import import_everything
 from tests.abuse.recovery import Case, cuts
 from tests.bulk.corpora import content, job_of, run, write_corpus
 from tests.proofs import ALL
-from tests.training.running import ended, forked, killed_after
+from tests.training.running import ended, forked, killed_at_random
 from unmask.bulk.document_encoder import DocumentEncoder
 
 KILLS = 20 if ALL else 3
@@ -39,9 +39,7 @@ def test_a_run_that_is_killed_at_random_moments_loses_and_doubles_nothing(
     assert ended(forked(lambda: run(job))) == 0
     whole = time.perf_counter() - begun
     Path("out").rename("whole")
-    chance = random.Random(0)
-    for kill in range(KILLS):
-        killed_after(lambda: run(job), chance.random() * whole / (1 + kill // 4))
+    killed_at_random(lambda: run(job), Path("out"), KILLS, random.Random(0), whole)
     run(job)
     assert content(Path("out")) == content(Path("whole")) == content(Path("warm"))
 

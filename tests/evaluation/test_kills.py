@@ -14,14 +14,14 @@ import pytest
 from tests.evaluation.test_compare import plan_of, task_in
 from tests.proofs import ALL
 from tests.tiny import write_task
-from tests.training.running import ended, forked, killed_after
+from tests.training.running import ended, forked, killed_at_random
 from unmask.encoding import beginnings
 from unmask.encoding import forward_pass as passes
 from unmask.encoding.forward_pass import chunks
 from unmask.evaluation.compare import compare
 from unmask.evaluation.results import ResultStore
 
-KILLS, FOLDERS = (20, 4) if ALL else (6, 2)
+KILLS, FOLDERS = (5, 4) if ALL else (3, 2)
 CHANCE = random.Random(0)
 
 
@@ -45,15 +45,13 @@ def test_comparing(pico_folder: Callable[[str], Path], tmp_path: Path, monkeypat
     begun = time.perf_counter()
     assert ended(forked(lambda: run("whole"))) == 0
     whole = time.perf_counter() - begun
-    for kill in range(KILLS):
-        # each folder is killed several times, each time within what is left
-        name = str(kill % FOLDERS)
-        killed_after(partial(run, name), CHANCE.random() * whole * (1 - kill // FOLDERS * FOLDERS / KILLS))
+    for folder in range(FOLDERS):
+        killed_at_random(partial(run, str(folder)), tmp_path / str(folder), KILLS, CHANCE, whole)
     files = [file.relative_to(tmp_path / "whole") for file in (tmp_path / "whole").rglob("*") if file.is_file()]
     assert len(files) > len(plan.designs) * len(tasks)
-    for kill in range(FOLDERS):
-        run(str(kill))
+    for folder in range(FOLDERS):
+        run(str(folder))
         for file in files:
             if file.name != "costs.jsonl":  # seconds
-                assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
-        assert not (tmp_path / str(kill) / ".unmask-vectors").exists()
+                assert (tmp_path / str(folder) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes(), file
+        assert not (tmp_path / str(folder) / ".unmask-vectors").exists()

@@ -16,14 +16,14 @@ from tests.experts.conftest import DOMAINS, SUMS
 from tests.experts.lessons.test_specialise import FREE, Scripted
 from tests.experts.test_training import LORA, SHORT
 from tests.proofs import ALL
-from tests.training.running import ended, forked, killed_after
+from tests.training.running import ended, forked, killed_at_random
 from unmask.experts.expert import train_expert
 from unmask.experts.lessons.specialise import SpecialisePlan, specialise
 from unmask.experts.mixing import Ingredients, mix
 from unmask.mixture.gating import Routing
 from unmask.models.loading import Source
 
-KILLS, FOLDERS = (20, 4) if ALL else (6, 2)
+KILLS, FOLDERS = (5, 4) if ALL else (3, 2)
 CHANCE = random.Random(0)
 
 
@@ -48,13 +48,12 @@ def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         specialise(Slow(), "pico", FREE, SUMS, tmp_path / name, SpecialisePlan(number=40, batch=4, patience=20))
 
     whole = seconds_of(lambda: write("whole"))
-    for kill in range(KILLS):
-        name = str(kill % FOLDERS)  # each folder is killed several times
-        killed_after(partial(write, name), CHANCE.random() * whole)
-    for kill in range(FOLDERS):
-        write(str(kill))
+    for folder in range(FOLDERS):
+        killed_at_random(partial(write, str(folder)), tmp_path / str(folder), KILLS, CHANCE, whole)
+    for folder in range(FOLDERS):
+        write(str(folder))
         for file in ("lessons.jsonl", "instructions.jsonl", "responses.jsonl", "report.json"):
-            assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+            assert (tmp_path / str(folder) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 def test_training(base: Path, tmp_path: Path) -> None:
@@ -69,16 +68,15 @@ def test_training(base: Path, tmp_path: Path) -> None:
         mix(Ingredients(tuple(folders)), DOMAINS, tmp_path / name / "mixture", Routing(), source, learning=learning)
 
     whole = seconds_of(lambda: train("whole"))
-    for kill in range(KILLS):
-        name = str(kill % FOLDERS)
-        killed_after(partial(train, name), CHANCE.random() * whole)
-    for kill in range(FOLDERS):
-        train(str(kill))
+    for folder in range(FOLDERS):
+        killed_at_random(partial(train, str(folder)), tmp_path / str(folder), KILLS, CHANCE, whole)
+    for folder in range(FOLDERS):
+        train(str(folder))
         for file in ("sums/adapter_model.safetensors", "mixture/router.safetensors", "mixture/mixing.json"):
-            assert (tmp_path / str(kill) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+            assert (tmp_path / str(folder) / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
         left = {
             part
-            for file in (tmp_path / str(kill)).rglob("*")
+            for file in (tmp_path / str(folder)).rglob("*")
             for part in file.parts
             if part.startswith(".") and not part.endswith(".lock")
         }

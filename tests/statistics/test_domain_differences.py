@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,32 @@ def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
     assert first["domains"]["sums"] == pytest.approx(response_likelihood(model, tokenizer, DOMAINS["sums"]).mean())
     printed = CliRunner().invoke(app, given, catch_exceptions=False).stdout
     assert "average" in printed and f"{first['domains']['sums']:.3f}" in printed
+
+
+def test_many_domains_have_a_line_each_and_models_a_name_that_tells_them_apart(base: Path, tmp_path: Path) -> None:
+    for folder in ("one/model", "two/model"):
+        shutil.copytree(base, tmp_path / folder)
+    given = ["evaluate-lm", "-m", f"{tmp_path}/one/model", "-m", f"{tmp_path}/two/model", "--dtype", "float32"]
+    (tmp_path / "texts.txt").write_text("Snow fell on the hill.\nIt is cold.\n")
+    for number in range(6):
+        given += ["--texts", f"domain{number}={tmp_path / 'texts.txt'}"]
+    printed = CliRunner().invoke(app, given, catch_exceptions=False, env={"COLUMNS": "80"}).stdout.splitlines()
+    [head] = [line for line in printed if "one" in line and "two" in line]
+    assert "model" not in head
+    for number in range(6):
+        [line] = [line for line in printed if f"domain{number} (2)" in line]
+        assert line.count(".") == 2, "a mean for each model, whole"
+    assert any("minus one" in line and "[" in line for line in printed)
+
+
+def test_a_model_that_is_not_there_is_told_before_another_is_measured(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts.txt").write_text("It is cold.\n")
+    monkeypatch.setattr("unmask.mixture.any_model.load_any_language_model", lambda _: pytest.fail("a model was loaded"))
+    given = ["evaluate-lm", "-m", str(base), "-m", f"{tmp_path}/gone", "--texts", f"cold={tmp_path / 'texts.txt'}"]
+    with pytest.raises(UnmaskError, match=r"There is no folder '.*gone'"):
+        CliRunner().invoke(app, given, catch_exceptions=False)
 
 
 def test_a_share_of_a_gain_by_hand() -> None:

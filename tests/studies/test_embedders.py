@@ -12,11 +12,14 @@ from typer.testing import CliRunner
 
 from tests.proofs import ALL
 from tests.sketches import sketching
+from tools import smoke_numbers
+from tools.smoke_numbers import OTHERWISE, differences
 from unmask.cli import app
 from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt
 from unmask.encoding.heads import HeadOptions, build_head, count_parameters
 from unmask.errors import UnmaskError
+from unmask.evaluation.compare import compare
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest
@@ -327,7 +330,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def command(study: str, folder: Path, *more: str) -> list[str]:
-    return ["reproduce", study, "--scale", "smoke", "-o", str(folder), "--dtype", "float32", *more]
+    return [*smoke_numbers.command(study, folder), *more]
 
 
 def measured(study: str) -> list[str]:
@@ -338,6 +341,11 @@ def measured(study: str) -> list[str]:
 
 def whole_command(study: str, folder: Path) -> list[str]:
     return command(study, folder, "--set", f"only={json.dumps(measured(study))}")
+
+
+def test_the_code_does_what_it_did_when_claims_were_measured(whole: tuple[str, Path]) -> None:
+    study, folder = whole
+    assert differences(study, folder / "pico") == [], OTHERWISE
 
 
 def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[str, Path], tmp_path: Path) -> None:
@@ -362,6 +370,13 @@ def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[st
     assert CliRunner().invoke(app, whole_command(study, folder), catch_exceptions=False).exit_code == 0
     assert (folder / "pico" / "results.json").read_bytes() == results
     assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_a_score_that_is_missing_is_an_error(whole: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    study, folder = whole
+    monkeypatch.setattr("unmask.studies.embedders.run.compare", lambda *given: list(compare(*given))[:-1])
+    done = CliRunner().invoke(app, whole_command(study, folder))
+    assert isinstance(done.exception, UnmaskError) and "has no score on starter-" in str(done.exception)
 
 
 @pytest.mark.usefixtures("sketched")

@@ -88,3 +88,6 @@ def test_versions_and_hardware_are_those_of_the_run(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(results_file, "hardware", lambda device: f"a {device.type}")
     content = write(tmp_path, {})
     assert content["versions"] == {"torch": "0"} and content["hardware"] == "a cpu"
+    monkeypatch.setattr(results_file, "versions", lambda: {"torch": "1"})
+    assert write(tmp_path, {}) == content, "nothing was measured again"
+    assert write(tmp_path, {"scores": {"a": 0.1}})["versions"] == {"torch": "1"}

@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 
 from tests.messages import heard
 from tests.training.running import At, die, killed
+from tools.smoke_numbers import OTHERWISE, SETTINGS, command, differences
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.lessons import read_lessons
 from unmask.experts.likelihood import response_likelihood
+from unmask.io.seals import read_record, write_record
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
 from unmask.starter import starter_lessons
@@ -29,8 +31,7 @@ from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, is_com
 from unmask.studies.self_moe.tables import sheets
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
-LITTLE = ["number=5", "held_out=4", "sizes=[2]", "router.steps=2", "expert.steps=2"]
-ABLATIONS = 'ablations=["layer routers", "shared expert", "joint top-2"]'
+*LITTLE, ABLATIONS = SETTINGS["self-moe"]
 
 
 def run(plan: StudyPlan, folder: Path, *callbacks: Any) -> Findings:
@@ -42,12 +43,13 @@ def run(plan: StudyPlan, folder: Path, *callbacks: Any) -> Findings:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a whole run by the command line."""
     folder = tmp_path_factory.mktemp("study")
-    given = ["reproduce", "self-moe", "--scale", "smoke", "-o", str(folder), "--dtype", "float32"]
-    for setting in [*LITTLE, ABLATIONS]:
-        given += ["--set", setting]
-    done = CliRunner().invoke(app, given, catch_exceptions=False)
+    done = CliRunner().invoke(app, command("self-moe", folder), catch_exceptions=False)
     assert done.exit_code == 0 and "Main table" in done.stdout and "Overhead of 4 experts" in done.stdout
     return folder / "pico"
+
+
+def test_the_code_does_what_it_did_when_claims_were_measured(whole: Path) -> None:
+    assert differences("self-moe", whole) == [], OTHERWISE
 
 
 def test_every_table_is_there(whole: Path) -> None:
@@ -106,10 +108,10 @@ def test_rows_are_what_they_say(whole: Path) -> None:
 def test_a_table_is_in_its_own_order_whatever_it_is_compared_with() -> None:
     values = {name: {"a": np.array([number, number])} for name, number in ((BASE, 3.0), ("x", 1.0), (INSTANCE, 2.0))}
     found = Findings(main=values)
-    for against, differences in ((BASE, [0, -2, -1]), (INSTANCE, [1, -1, 0])):
+    for against, changes in ((BASE, [0, -2, -1]), (INSTANCE, [1, -1, 0])):
         rows = rows_of(found, values, against)
         assert [row.model for row in rows] == list(values)
-        assert [row.difference[0] for row in rows] == differences
+        assert [row.difference[0] for row in rows] == changes
     [sheet] = sheets(found)
     assert sheet.rows[1] == ("x", "1.000", "1.000", "-2.000 ± 0.000", "-1.000 ± 0.000")
     assert "| x | 1.000 | 1.000 |" in sheet.markdown()
@@ -141,6 +143,24 @@ def test_a_study_of_another_precision_is_refused(standing: Path) -> None:
     """Rows of two precisions would mix in one table."""
     with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
         study(load_plan("smoke", [*LITTLE, ABLATIONS]), Source("pico", dtype="bfloat16"), Path(), standing, lambda *_: [])
+
+
+def test_rows_that_were_measured_with_other_weights_are_refused(standing: Path) -> None:
+    kept = standing / "values" / "MiXSE-weights.json"
+    weights = read_record(kept)
+    assert weights
+    write_record(kept, {"weights": ["others"]})
+    plan = load_plan("smoke", [*LITTLE, ABLATIONS])
+    with pytest.raises(UnmaskError, match="'MiXSE' was measured with other weights"):
+        run(plan, standing)
+    kept.unlink()  # as older versions left it
+    run(plan, standing)
+    assert read_record(kept) == weights
+
+
+def test_fewer_lessons_are_fewer() -> None:
+    with pytest.raises(UnmaskError, match=r"sizes have to be below number \(4\), and 4 is not"):
+        load_plan("smoke", ["number=4", "sizes=[2, 4]"])
 
 
 def file_of(folder: Path, name: str, number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -10,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -134,12 +136,30 @@ def killed(work: Callable[[], object]) -> None:
     assert ended(forked(work)) == -signal.SIGKILL
 
 
-def killed_after(work: Callable[[], object], seconds: float) -> None:
-    """Do work in a process that is killed after so long, wherever it is; it may have ended before."""
+def killed_at_random(work: Callable[[], object], folder: Path, kills: int, chance: Random, seconds: float) -> None:
+    """Kill work into a folder so often, at random moments of so many seconds. It goes on after each kill.
+
+    A process may end before it is killed. Then the work begins again in an empty folder, and the kill does not count.
+    """
+    hits = 0
+    for _ in range(20 * kills):
+        if _killed_after(work, chance.random() * seconds):
+            hits += 1
+            if hits == kills:
+                return
+        else:
+            shutil.rmtree(folder)
+    raise AssertionError(f"only {hits} of {kills} processes were killed before they ended")
+
+
+def _killed_after(work: Callable[[], object], seconds: float) -> bool:
+    """Do work in a process that is killed after so long, wherever it is. False if it had ended before."""
     number = forked(work)
     time.sleep(seconds)
     os.kill(number, signal.SIGKILL)
-    assert ended(number) in (0, -signal.SIGKILL)
+    status = ended(number)
+    assert status in (0, -signal.SIGKILL)
+    return status != 0
 
 
 def together(work: Callable[[], object], processes: int = 2) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +84,7 @@ def evaluate_lm(
         raise UnmaskError("A model was given twice.")
     if not lessons and not texts and not ability:
         raise UnmaskError("Name what is to be evaluated: --lessons NAME=FILE, --texts NAME=FILE, or --ability NAME.")
-    _require_choices(model, choice or [])
+    _require_models(model, choice or [])
     domains, read = domains_of(lessons or []), texts_of(texts or [])
     asked = _abilities(ability or [], limit, seed, learned or [])
     code = {"run_code": run_code or allow_unsandboxed_code, "unsandboxed": allow_unsandboxed_code}
@@ -125,13 +125,13 @@ def _announce(asked: Mapping[str, Any], code: Mapping[str, bool]) -> None:
         say(how)
 
 
-def _require_choices(models: list[str], choices: list[str]) -> None:
-    """Raise UnmaskError for a choice that a mixture does not have, or that no model could make, before a model is loaded."""
+def _require_models(models: list[str], choices: list[str]) -> None:
+    """Raise UnmaskError for a model that is not there, and a choice that no model has, before a model is loaded."""
     from unmask.mixture.mixture_folder import SETTINGS, read_mixture_settings
     from unmask.mixture.overrides import check_override
     from unmask.models.bundled import resolve
 
-    folders = [Path(resolve(name)) for name in models] if choices else []
+    folders = [Path(resolve(name)) for name in models]
     mixtures = [folder for folder in folders if (folder / SETTINGS).is_file()]
     if choices and not mixtures:
         raise UnmaskError("--choice is another way to use a mixture, and no model here is one.")
@@ -183,25 +183,53 @@ def _tell(foreseen: dict[str, Any], told: dict[str, Any], right: dict[str, Any],
         print(json.dumps(sections, indent=2))
 
 
+_SIDE_BY_SIDE = 5
+"""So many domains stand beside each other in 80 columns. Of more, each has a line of its own."""
+
+
 def _print(rows: Sequence[ModelScores], title: str, digits: int, numbers: Mapping[str, int]) -> None:
     from unmask.io import terminal
 
+    names = _short(row.model for row in rows)
+    first = next(iter(names.values()))
+    domains = [terminal.two_lines(terminal.visible(domain), str(numbers[domain])) for domain in rows[0].domains]
+    models = {
+        names[row.model]: [
+            *(f"{number:.{digits}f}" for number in (*row.domains.values(), row.average)),
+            _interval(row, digits) if row is not rows[0] else "",
+        ]
+        for row in rows
+    }
     table = terminal.table(title)
-    table.add_column("model", overflow="fold")
-    for domain in rows[0].domains:
-        table.add_column(terminal.two_lines(terminal.visible(domain), str(numbers[domain])), justify="right")
-    table.add_column("average", justify="right")
-    table.add_column(f"minus {_short(rows[0].model)}", justify="right")
-    for row in rows:
-        value, low, high = (f"{number:+.{digits}f}" for number in row.difference)
-        differs = f"{value} [{low}, {high}]" if row is not rows[0] else ""
-        means = [f"{number:.{digits}f}" for number in (*row.domains.values(), row.average)]
-        table.add_row(_short(row.model), *means, differs)
+    if len(domains) <= _SIDE_BY_SIDE:
+        table.add_column("model", overflow="fold")
+        for heading in (*domains, "average", f"minus {first}"):
+            table.add_column(heading, justify="right")
+        for name, values in models.items():
+            table.add_row(name, *values)
+    else:
+        table.add_column("")
+        for name in models:
+            table.add_column(name, justify="right", overflow="fold")
+        lines = [f"{terminal.visible(domain)} ({numbers[domain]})" for domain in rows[0].domains]
+        for heading, *values in zip((*lines, "average", f"minus {first}"), *models.values(), strict=True):
+            table.add_row(heading, *values)
     console = terminal.console()
     console.print(table)
     console.print("Differences of averages with 95 % intervals, by a paired bootstrap over items.", style="dim")
 
 
-def _short(name: str) -> str:
-    path = Path(name)  # `unmask train` writes its result to FOLDER/model
-    return (path.parent.name if path.name == "model" and path.parent.name else path.name) or name
+def _interval(row: ModelScores, digits: int) -> str:
+    value, low, high = (f"{number:+.{digits}f}" for number in row.difference)
+    return f"{value} [{low}, {high}]"
+
+
+def _short(names: Iterable[str]) -> dict[str, str]:
+    """Each name, and as much of its end as tells it apart from the others. `unmask train` writes its result to FOLDER/model."""
+    parts = {name: Path(name.removesuffix("/model").replace("/model, ", ", ")).parts or (name,) for name in names}
+    longest = max(len(of_name) for of_name in parts.values())
+    for number in range(1, longest + 1):
+        short = {name: "/".join(of_name[-number:]) for name, of_name in parts.items()}
+        if len(set(short.values())) == len(short):
+            return short
+    return {name: name for name in parts}

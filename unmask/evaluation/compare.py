@@ -33,7 +33,7 @@ from unmask.evaluation.verdict import counted
 from unmask.io.terminal import say
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
-from unmask.models.loading import Source, pick_device, pick_dtype
+from unmask.models.loading import Source, precision_of
 from unmask.models.provenance import hardware, versions
 from unmask.saving.folder import EmbedderSettings, read_settings
 from unmask.statistics.bootstrap import Items
@@ -132,9 +132,7 @@ def compare(
     give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
     """
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
-    device = pick_device(plan.source.device)
-    dtype = str(pick_dtype(plan.source.dtype, device)).removeprefix("torch.")
-    planned = PlannedResults(plan, store, model_revision(plan.source), dtype)
+    planned = PlannedResults(plan, store, model_revision(plan.source), precision_of(plan.source))
     planned.record_what_does_not_apply()
     vectors = cache or VectorStore.beside(store.folder)
     if any(planned.result(conditions) is None for conditions in planned.cells.values()):

@@ -80,12 +80,12 @@ def first_choices(
 ) -> tuple[Counts, Counts, float]:
     """First choices of the tokens: for each lesson and routing point, the share that each expert has; the same for responses only.
 
-    The third value is the mean sum of the gates.
+    The third value is the mean sum of the gates, over all tokens and routing points.
     """
     tokens = tokenize_lessons(tokenizer, lessons, max_length)
     collate = LessonCollator(int(tokenizer.pad_token_id or 0))
     shape = (len(tokens), len(mixture.points), len(mixture.experts))
-    everywhere, answering, strengths = np.zeros(shape), np.zeros(shape), []
+    everywhere, answering, gates_sum, decisions = np.zeros(shape), np.zeros(shape), 0.0, 0
     for batch in plan([len(lesson.ids) for lesson in tokens], batch_tokens):
         inputs = collate([tokens[index] for index in batch])
         ids, real = inputs["input_ids"].to(mixture.model.device), inputs["attention_mask"].to(mixture.model.device)
@@ -98,8 +98,9 @@ def first_choices(
             for counts, counted in ((everywhere, real), (answering, response)):
                 shares = (first * counted.unsqueeze(-1)).sum(dim=1) / counted.sum(dim=1, keepdim=True)
                 counts[batch, place] = shares.double().cpu().numpy()
-            strengths.append(float(gates(scores, mixture.routing).sum(dim=-1)[real.bool()].mean()))
-    return everywhere, answering, float(np.mean(strengths))
+            strength = gates(scores, mixture.routing).sum(dim=-1)[real.bool()]
+            gates_sum, decisions = gates_sum + float(strength.sum()), decisions + len(strength)
+    return everywhere, answering, gates_sum / decisions
 
 
 def measure_usage(

@@ -102,12 +102,12 @@ def train_router(
         start_from_prototypes(mixture, tokenizer, tokens, fresh)
     if not learning.steps:
         return ()
-    mixture.routing = during
     free = [*mixture.router_weights, *(mixture.expert_weights if options.joint else [])]
-    for weight in free:
-        weight.requires_grad_(True)
-    only_these_train(mixture, free)
     try:
+        mixture.routing = during
+        for weight in free:
+            weight.requires_grad_(True)
+        only_these_train(mixture, free)
         with _balancing(mixture, options.balance, before.top_k, learning.accumulate) as penalty:
             pad = int(tokenizer.pad_token_id or 0)
             log = learn(mixture.model, tokens, learning, pad, folder, nullcontext, callbacks, penalty)

@@ -131,6 +131,11 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
     return torch.float32
 
 
+def precision_of(source: Source) -> str:
+    """The name of the precision that a model is loaded in: what "auto" means on its device. Raises UnmaskError."""
+    return str(pick_dtype(source.dtype, pick_device(source.device))).removeprefix("torch.")
+
+
 def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer

@@ -6,7 +6,7 @@ others: its value by chance (the texts of one grouping shuffled), and its value 
 Two designs cannot be expected to agree more than a design agrees with itself.
 
 Intervals are by jackknife over texts (`unmask.statistics.jackknife`): a bootstrap would draw some texts twice, and two copies of a text
-agree. They are those of these groupings for other texts; k-means is not fitted again. How much its groupings vary is what a design's
+agree. An interval says what other texts would change. K-means is not fitted again for it: how much its groupings vary is what a design's
 agreement with itself shows.
 """
 

@@ -135,7 +135,7 @@ def read_pairs(file: Path) -> list[Pair]:
 
 
 def linked(pairs: Sequence[tuple[int, int]], texts: int) -> NDArray[np.int64]:
-    """The group of each text: pairs link their two texts, and through a text that they share each other."""
+    """The group of each text: a pair links its two texts, and pairs that share a text are one group."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

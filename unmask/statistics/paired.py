@@ -37,7 +37,7 @@ class PairedTest:
 
     difference: mean of a - b. interval: its bounds at `level`. bounds: computes the interval at another level. p: two-sided. p_holm: p
     corrected for all tests of the family; None until `with_holm` sets it. `with_holm` corrects `interval` and `level` too. effect:
-    positive if a is better.
+    positive if a is better. least: the smallest p that `bounds` can show; m resamples show none below 2 / (m + 1).
     """
 
     test: str
@@ -51,6 +51,7 @@ class PairedTest:
     interval: Bounds
     level: float
     bounds: Callable[[float], Bounds] | None = field(default=None, compare=False, repr=False)
+    least: float = 0.0
 
 
 def told_apart(test: PairedTest, level: float = SIGNIFICANT) -> bool:
@@ -103,6 +104,7 @@ def wilcoxon(a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int 
         interval=bounds(level),
         level=level,
         bounds=bounds,
+        least=max(2 / (len(means) + 1), 2 / 2 ** len(differences)),
     )
 
 
@@ -263,6 +265,7 @@ def difference_test(
         interval=bounds(level),
         level=level,
         bounds=bounds,
+        least=0.0 if normal else 2 / (len(differences) + 1),
     )
 
 

@@ -97,6 +97,7 @@ def seed_test(a: ArrayLike, b: ArrayLike, *, level: float = 0.95) -> SeedTest:
             p=max(over_tasks.p, p_both),
             interval=bounds(level),
             bounds=bounds,
+            least=0.0,
         ),
         p_tasks=over_tasks.p,
         p_both=p_both,

@@ -19,10 +19,11 @@ from unmask.studies.sheet import Sheet
 
 
 class ResultsFile:
-    """The results of a study while it runs. What an earlier run left is kept in mind: the same results keep their date.
+    """The results of a study while it runs. What an earlier run left is kept in mind: the same numbers keep versions, hardware and date.
 
     study: its name. paper: what is studied. command: what started the run. scale: of its plan. data: what is measured on, each with its
-    revision. rests_on: digests of the recipes, designs and configurations of its plan, by name.
+    revision. rests_on: digests of the recipes, designs and configurations of its plan, by name. finished_before: whether an earlier run
+    in this folder was finished.
     """
 
     def __init__(
@@ -43,24 +44,25 @@ class ResultsFile:
         self._about = {
             "study": study, "paper": paper, "command": command, "scale": scale, "data": dict(data), "rests_on": dict(rests_on)
         }  # fmt: skip
-        self._computed = {"versions": versions(), "hardware": hardware(device)}
+        self._computed = {"versions": versions(), "hardware": hardware(device), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
         self._before = _read(self._file)
+        self.finished_before: bool = self._before.get("finished", False)
 
     def write(
         self, numbers: Mapping[str, Any], claims: Sequence[Finding], tables: Sequence[Sheet], *, finished: bool = True
     ) -> None:
         """Write what was found so far. numbers: of this study. tables: of its report, without the one of claims."""
+        measured = json.loads(json.dumps({**self._settings, **numbers}))
+        same = json.dumps(measured) == json.dumps({name: self._before.get(name) for name in measured})
         content = {
-            **self._settings,
-            **numbers,
+            **measured,
             "claims": [finding.model_dump(mode="json") for finding in claims],
             "tables": [vars(table) for table in tables],
             "finished": finished,
             **self._about,
-            **self._computed,
+            **({name: self._before[name] for name in self._computed} if same else self._computed),
         }
-        same = json.dumps(content) == json.dumps({key: value for key, value in self._before.items() if key != "date"})
-        write_json(self._file, {**content, "date": self._before["date"] if same else f"{datetime.now(UTC):%Y-%m-%d}"})
+        write_json(self._file, content)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -69,4 +71,4 @@ def _read(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) and "date" in content else {}
+    return content if isinstance(content, dict) and {"versions", "hardware", "date"} <= content.keys() else {}

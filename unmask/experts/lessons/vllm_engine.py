@@ -13,7 +13,7 @@ from typing import Any
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.generation import GenerationJob, Text
 from unmask.models.bundled import resolve
-from unmask.models.loading import Source, pick_device, pick_dtype
+from unmask.models.loading import Source, precision_of
 from unmask.models.source import is_mixture, require_own_code
 
 
@@ -36,7 +36,7 @@ class Engine:
             from vllm import LLM
         except ImportError as error:
             raise UnmaskError("This writer needs vLLM: pip install vllm.") from error
-        dtype = str(pick_dtype(source.dtype, pick_device(source.device))).removeprefix("torch.")
+        dtype = precision_of(source)
         self._model = LLM(
             model=str(folder) if folder.is_dir() else source.model,
             revision=source.revision,

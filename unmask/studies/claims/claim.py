@@ -24,13 +24,13 @@ from typing import Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from unmask.errors import UnmaskError, unknown
-from unmask.statistics.paired import PairedTest, better_side, with_holm
+from unmask.statistics.paired import SIGNIFICANT, PairedTest, better_side, with_holm
 from unmask.statistics.power import detectable
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 _POWER: Final = 0.8
-_LEAST: Final = 1e-4  # no resample shows less
+_LEAST: Final = 1e-12
 
 
 class _Fixed(BaseModel):
@@ -165,7 +165,7 @@ def _as_one_family(
 ) -> dict[tuple[str, str], PairedTest]:
     """The tests with Holm's correction. Of a claim with a margin, p and interval are about the margin and not about 0."""
     asked = {
-        (name, than): replace(test, p=_p_of_margin(claims[name], test)) if claims[name].has_margin else test
+        (name, than): _about_margin(claims[name], test) if claims[name].has_margin else test
         for (name, than), test in tests.items()
     }
     corrected = dict(zip(asked, with_holm(list(asked.values())), strict=True))
@@ -175,8 +175,13 @@ def _as_one_family(
     }
 
 
+def _about_margin(claim: Claim, test: PairedTest) -> PairedTest:
+    """The test of a claim with a margin: the interval decides, and no test of the difference 0 has a part in it."""
+    return replace(test, test=f"interval over {test.unit}: {test.test}", p=max(test.least, _p_of_margin(claim, test)))
+
+
 def _p_of_margin(claim: Claim, test: PairedTest) -> float:
-    """The smallest level, from 0.0001 up, at which the interval of the difference lies on one side of each bound of the margin."""
+    """The smallest level at which the interval of the difference lies on one side of each bound of the margin."""
 
     def decides(level: float) -> bool:
         bounds = test.bounds(1 - level) if test.bounds else test.interval
@@ -227,6 +232,8 @@ def _deciding(tests: Sequence[Measured], sides: Sequence[Sides]) -> int:
 
 def _sides(test: PairedTest, claim: Claim) -> Sides:
     low, high = test.interval
+    if claim.has_margin and test.p_holm is not None and test.p_holm >= SIGNIFICANT:
+        return False, False  # so few resamples cannot show it
     if claim.within is not None:
         return -claim.within < low and high < claim.within, high < -claim.within or low > claim.within
     if claim.costs is not None:

@@ -33,7 +33,13 @@ MEANINGS: Final[dict[Verdict, str]] = {
     "not testable here": "The study cannot carry the claim.",
 }
 """What each verdict means. What does not hold comes first."""
-_TESTS: Final = {"Wilcoxon": "Wilcoxon", "paired bootstrap": "bootstrap", "exact sign-flip": "sign-flip", "t over": "t"}
+_TESTS: Final = {
+    "Wilcoxon": "Wilcoxon",
+    "paired bootstrap": "bootstrap",
+    "exact sign-flip": "sign-flip",
+    "t over": "t",
+    "interval over": "interval",
+}
 """How the name of a test begins, and a word for it."""
 _SENTENCE_END: Final = re.compile(r"(?<=\.) ")
 

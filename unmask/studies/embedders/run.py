@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from unmask.designs.design import Design
+from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.reference_rows import compare_if_installed
 from unmask.evaluation.results import ResultStore
 from unmask.experts.records import RunRecord, write_or_check
@@ -122,10 +125,18 @@ def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store:
         designs = {name: reading.parsed for name, reading in plan.measured.items() if reading.model == model}
         for source in builder.models(model):
             results = compare(ComparisonPlan(source, designs, tasks, plan.max_length, reference_texts()), store)
-            for name in designs:
+            for name, design in designs.items():
                 of_run = {result.task: result for result in results if result.label == name}
+                _check_complete(name, design, tasks, of_run)
                 runs.setdefault(name, []).append(of_run)
     return {name: Scored(tuple(runs[name])) for name in plan.measured}
+
+
+def _check_complete(name: str, design: Design, tasks: Sequence[Task], of_run: Mapping[str, Any]) -> None:
+    """Raise UnmaskError if a score is missing: means of different tasks would be compared."""
+    missing = [task.name for task in tasks if task.name not in of_run and why_not_scored(design, task) is None]
+    if missing:
+        raise UnmaskError(f"'{name}' has no score on {', '.join(missing)}: see the messages above. Run the study again.")
 
 
 def _reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:

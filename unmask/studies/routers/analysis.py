@@ -180,13 +180,17 @@ def _by_point(
 
 
 def _information_contrast(pairs: Sequence[tuple[Cell, Cell]], same_texts: bool) -> Contrast:
-    """The variance over texts is that of a bootstrap, with the same texts for both."""
+    """The variance over texts is that of a bootstrap within domains, with the same texts for both.
+
+    A bootstrap of n texts has (n - 1) / n of the variance, so it is made larger by n / (n - 1) of the smallest domain.
+    """
     samples, values = [], []
     for pair in pairs:
         sides = [_side(cell, 0 if same_texts else side) for side, cell in enumerate(pair)]
         samples.append(sides[0][0] - sides[1][0])
         values.append(sides[0][1] - sides[1][1])
-    over_texts = float(np.mean(samples, axis=0).var(ddof=1))
+    fewest = int(np.unique(pairs[0][0].labels, return_counts=True)[1].min())
+    over_texts = float(np.mean(samples, axis=0).var(ddof=1)) * fewest / (fewest - 1)
     return Contrast(tuple(values), over_texts, len(pairs[0][0].labels), "texts (bootstrap)")
 
 

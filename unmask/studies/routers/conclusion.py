@@ -28,12 +28,13 @@ def conclusion(
     contest: Contest | None = None,
     papers: Sequence[Finding] = (),
 ) -> list[str]:
-    """Sentences: for each aim, what is better and worse than the reference; whether distinct routing makes better embeddings; our own.
+    """Points in Markdown: for each aim, what is better and worse than its reference; whether distinct routing makes better embeddings.
 
-    Then what contradicts papers, and what was not measured. papers: what becomes of their claims.
+    Then our own structure, what contradicts papers, and what was not measured. papers: what becomes of their claims.
     """
+    aims = {aim: " ".join(_aim(yardstick, list(rows.values()))) for yardstick, aim in _AIMS.items()}
     return [
-        *(sentence for yardstick in _AIMS for sentence in _aim(yardstick, list(rows.values()))),
+        *(f"**{aim}.** {found}" for aim, found in aims.items() if found),
         *_embeddings(found),
         *_own(contest),
         *_papers(papers),
@@ -47,7 +48,7 @@ def _papers(papers: Sequence[Finding]) -> Iterator[str]:
     """What contradicts papers here."""
     for one in papers:
         if one.verdict == "refuted":
-            yield f"Contradicts {one.claim.where}: \u201c{one.claim.says}\u201d"
+            yield f"**Against {one.claim.where}**, which says: \u201c{one.claim.says}\u201d"
     undecided = sum(one.verdict == "undecided" for one in papers)
     if undecided:
         yield f"{counted(undecided, 'claim')} of papers stay{'s' if undecided == 1 else ''} undecided."
@@ -67,13 +68,13 @@ def _aim(yardstick: Yardstick, rows: Sequence[Row]) -> Iterator[str]:
     for names, word in ((better, "better"), (worse, "worse")):
         if names:
             listed = ", ".join(f"{name} ({tests[name].difference:+.3g} against {reference_of(name)})" for name in names)
-            yield f"{_AIMS[yardstick]}: {word} than the reference: {listed}."
+            yield f"{word.capitalize()}: {listed}."
     highest = _highest(yardstick, rows)
     if highest not in (None, STANDARD, *better, *worse):
-        yield f"{_AIMS[yardstick]}: {highest} has the highest mean of all trained configurations. It is not shown to be better."
+        yield f"The highest mean of all trained configurations is that of {highest}, which is not shown to be better."
     if open_:
         what = "other configuration" if better or worse else "configuration"
-        yield f"{_AIMS[yardstick]}: no difference was shown for {counted(open_, what)}. There may be one."
+        yield f"For {counted(open_, what)}, no difference was shown; there may be one."
 
 
 def _highest(yardstick: Yardstick, rows: Sequence[Row]) -> str | None:
@@ -98,8 +99,8 @@ def _embeddings(found: Mapping[str, RankCorrelation]) -> Iterator[str]:
         yield f"More distinct routing goes with routing weights that are {direction} embeddings {_known(asked)}. Why, this cannot say."
     else:
         yield (
-            f"Whether more distinct routing goes with better embeddings is undecided {_known(asked)}. So many configurations find a true "
-            f"correlation of {asked.detectable:.2f} in 80 % of studies, and may miss a smaller one."
+            f"Whether more distinct routing goes with better embeddings is undecided {_known(asked)}. With this many "
+            f"configurations, 80 % of studies find a true correlation of {asked.detectable:.2f}. A smaller one may be missed."
         )
     for name, other in found.items():
         if name != ROUTING_SCORE and _shown(other):
@@ -120,12 +121,14 @@ def _own(contest: Contest | None) -> Iterator[str]:
     """Our own structure against the configuration that was best before, on fresh seeds."""
     if contest is None:
         return
-    yield (
-        f"Our own structure: {CONFIGURATIONS[OWN].about}. It was compared with {contest.best}, which had the most distinct routing of all "
-        f"other trained configurations, on {counted(contest.seeds, 'fresh seed')} and the same texts."
-    )
+    found: dict[int, list[str]] = {1: [], -1: [], 0: []}
     for yardstick, test in contest.tests.items():
         low, high = test.interval
-        word = {1: "better", -1: "worse", 0: "not shown to differ"}[better_side(test)]
         known = f"{test.difference:+.3g}, interval {low:+.3g} to {high:+.3g}, p {p_value(test.p if test.p_holm is None else test.p_holm)}"
-        yield f"{_AIMS[yardstick]}: our own structure is {word} ({known})."
+        found[better_side(test)].append(f"{_AIMS[yardstick].lower()} ({known})")
+    words = {1: "Better", -1: "Worse", 0: "Not shown to differ"}
+    yield (
+        f"**Our own structure.** {CONFIGURATIONS[OWN].about.capitalize()}. It was compared with {contest.best}, which had the most "
+        f"distinct routing of all other trained configurations, on {counted(contest.seeds, 'fresh seed')} and the same texts. "
+        + " ".join(f"{words[side]}: {', '.join(aims)}." for side, aims in found.items() if aims)
+    )

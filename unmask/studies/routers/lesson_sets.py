@@ -97,10 +97,12 @@ def _lessons_as_they_are(source: LessonSource, root: Path) -> list[Lesson]:
         raise UnmaskError(f"'{file}' does not exist. Give the folder of the data sets (--data).")
     if source.instruction is None and not source.where:
         return read_seeds(file)
-    wanted = [(line, row) for line, row in read_rows(file) if _is_wanted(file, line, row, source)]
+    rows = list(read_rows(file))
     if source.instruction is None:
-        by_line = {lesson.where: lesson for lesson in read_seeds(file)}
-        return [by_line[f"{file.parent.name}/{file.name}:{line}"] for line, _ in wanted]
+        return [
+            lesson for (line, row), lesson in zip(rows, read_seeds(file), strict=True) if _is_wanted(file, line, row, source)
+        ]
+    wanted = [(line, row) for line, row in rows if _is_wanted(file, line, row, source)]
     given = "positive" if source.response == "anchor" else "anchor"
     return [
         Lesson(

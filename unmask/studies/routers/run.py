@@ -13,7 +13,7 @@ from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
 from unmask.io.files import only_run_in
 from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import identity_of
-from unmask.models.loading import Source, load_language_model, pick_device
+from unmask.models.loading import Source, load_language_model, pick_device, precision_of
 from unmask.models.source import lasting_name
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
@@ -145,7 +145,7 @@ def _record(plan: RoutersPlan, source: Source, tasks: Sequence[Task], sets: Mapp
     return RoutersRecord(
         model=lasting_name(source.model),
         base_weights=identity_of(source).revision,
-        dtype=source.dtype,
+        dtype=precision_of(source),
         plan={**settled, "tasks": [f"{task.name} {task.revision}" for task in tasks]},
         lessons={
             name: {

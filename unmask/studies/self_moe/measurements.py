@@ -30,6 +30,7 @@ from unmask.mixture.merging import merge_experts
 from unmask.mixture.mixture_folder import load_mixture
 from unmask.mixture.names import Method
 from unmask.mixture.overrides import override_routing
+from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model
 from unmask.studies.self_moe.study_data import AbilityTests, Lessons
 
@@ -73,12 +74,14 @@ class Measurements:
 
     def model(self, row: str, folder: Path | None) -> Values:
         """The values of a saved expert or mixture, or of the base model (no folder)."""
+        self._check_model(row, folder)
         if self._lacks(row):
             self._measure(row, *self._load(folder))
         return self._values(row)
 
     def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:
         """The values of the base model with these experts merged into it."""
+        self._check_model(row, *experts)
         if self._lacks(row):
             with self.merging(experts, method, density) as (model, tokenizer):
                 self._measure(row, model, tokenizer)
@@ -186,8 +189,23 @@ class Measurements:
         """The values of each domain, measured with its own expert."""
         return {domain: experts[domain][domain] for domain in self.held_out}
 
+    def _check_model(self, row: str, *folders: Path | None) -> None:
+        """Raise UnmaskError if what is kept of a row was measured with other weights. Rows of older versions do not say with which."""
+        weights = [identity_of(self._source(folder)).revision for folder in folders]
+        before = self._read(f"{row}, weights")
+        if before is None:
+            write_record(self._file(f"{row}, weights"), {"weights": weights})
+        elif before["weights"] != weights:
+            raise UnmaskError(
+                f"'{row}' was measured with other weights than it has now. Give another folder, or remove '{self.folder}', so that "
+                "every row is measured again."
+            )
+
+    def _source(self, folder: Path | None) -> Source:
+        return replace(self.source, model=str(folder or self.source.model))
+
     def _load(self, folder: Path | None) -> Any:
-        return load_any_language_model(replace(self.source, model=str(folder or self.source.model)))
+        return load_any_language_model(self._source(folder))
 
     def _lacks(self, row: str, abilities: bool = True) -> bool:
         """Whether something of a row is not measured yet. If so, it prints that."""

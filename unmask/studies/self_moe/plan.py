@@ -131,6 +131,8 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
             raise UnmaskError(
                 f"self-moe: '{name}' is the name of the expert of all domains together. Choose another name for this domain."
             )
+    if large := [size for size in plan.sizes if size >= plan.number]:
+        raise UnmaskError(f"self-moe: sizes have to be below number ({plan.number}), and {large[0]} is not.")
     if plan.written:
         _check_writing(plan)
     for name in plan.ablations:

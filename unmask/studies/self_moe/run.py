@@ -16,7 +16,7 @@ from unmask.io.files import inside, only_run_in
 from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
-from unmask.models.loading import Source, pick_device
+from unmask.models.loading import Source, pick_device, precision_of
 from unmask.models.source import lasting_name
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain, share_of_gain
 from unmask.statistics.intervals import Estimate
@@ -163,7 +163,7 @@ def study(
         record = StudyRecord(
             model=lasting_name(source.model),
             base_weights=identity_of(source).revision,
-            dtype=source.dtype,
+            dtype=precision_of(source),
             plan=plan.settled(*_MORE),
             learned={name: LessonsRecord.of(lessons) for name, lessons in data.learned.items()},
             held_out={name: LessonsRecord.of(lessons) for name, lessons in data.held_out.items()},
@@ -177,9 +177,12 @@ def study(
         measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
         findings = Findings(yields=data.yields)
         for _ in _tables(plan, builder, measurements, findings):
+            complete = is_complete(findings, plan)
+            if results.finished_before and not complete:
+                continue  # a finished report is not replaced by a part of it
             findings.abilities = measurements.abilities()
             claims = verdicts(plan.claims, findings.rows)
-            results.write(findings.as_json(), claims, write(findings, folder), finished=is_complete(findings, plan))
+            results.write(findings.as_json(), claims, write(findings, folder), finished=complete)
         return findings
 
 
