@@ -3,7 +3,8 @@
     python -m tools.claims                                  write the page again
     python -m tools.claims STUDY/MODEL/results.json ...     take these results in, then write the page
 
-A result is kept without what the page does not need: cells, lessons and routing measures stay with the study.
+A result is kept without what the page does not need. Beside it lies a zip of what was measured of each model, without the models: who
+unpacks it into STUDY/MODEL goes on from there, with more seeds or embedders.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import zipfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -67,6 +69,15 @@ NAMES: Final = {
     ),
 }
 """What the names in the claims of each study mean."""
+VALUES: Final = (
+    "study.json",
+    "scores/*.jsonl",
+    "scores/items/*.npz",
+    "models/*/seed*.json",
+    "cells/*/*/cell.json",
+    "cells/*/*/counts.npz",
+)
+"""The files of a study that say what was measured of each model."""
 _KEPT: Final = (
     "base_weights",
     "dtype",
@@ -262,6 +273,17 @@ def take(file: Path) -> None:
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     report = (file.parent / "report.md").read_text(encoding="utf-8").replace(result.model, model)  # no path of a machine
     place.with_suffix(".md").write_text(without_pictures(report), encoding="utf-8")
+    keep_values(file.parent, place.with_name(f"{place.stem}-values.zip"))
+
+
+def keep_values(study: Path, place: Path) -> None:
+    """Write a zip of what a study measured of each model. The same values give the same bytes."""
+    files = sorted(file for pattern in VALUES for file in study.glob(pattern))
+    if len(files) == 1:  # a study that keeps what it measured elsewhere
+        return
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for file in files:
+            archive.writestr(zipfile.ZipInfo(file.relative_to(study).as_posix()), file.read_bytes(), zipfile.ZIP_DEFLATED, 9)
 
 
 def without_pictures(report: str) -> str:

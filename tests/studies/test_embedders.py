@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from typer.testing import CliRunner
 from tests.proofs import ALL
 from tests.sketches import sketching
 from tools import smoke_numbers
+from tools.claims import keep_values
 from tools.smoke_numbers import OTHERWISE, differences
 from unmask.cli import app
 from unmask.designs.design import Design
@@ -27,6 +31,7 @@ from unmask.studies.embedders.contrast import Scored, contrasts
 from unmask.studies.embedders.plan import STUDIES, Making, load_plan, scales
 from unmask.studies.embedders.run import EmbeddersRecord
 from unmask.studies.results import read_results
+from unmask.training.data import DataSet
 from unmask.training.recipe import Recipe, load_recipe, read_sets
 
 
@@ -377,6 +382,35 @@ def test_a_score_that_is_missing_is_an_error(whole: tuple[str, Path], monkeypatc
     monkeypatch.setattr("unmask.studies.embedders.run.compare", lambda *given: list(compare(*given))[:-1])
     done = CliRunner().invoke(app, whole_command(study, folder))
     assert isinstance(done.exception, UnmaskError) and "has no score on starter-" in str(done.exception)
+
+
+def test_a_model_may_be_removed_once_it_is_scored(
+    whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept of a study, a zip without the models, is enough to go on."""
+    study, folder = whole
+    keep_values(folder / "pico", tmp_path / "values.zip")
+    zipfile.ZipFile(tmp_path / "values.zip").extractall(tmp_path / "copy" / "pico")
+    of_copy = whole_command(study, tmp_path / "copy")
+
+    def refuse(*given: object, **options: object) -> None:
+        raise AssertionError("a model is trained again")
+
+    monkeypatch.setattr("unmask.studies.embedders.builder.run_recipe", refuse)
+    before = (folder / "pico" / "results.json").read_bytes()
+    with sketching():
+        assert CliRunner().invoke(app, of_copy, catch_exceptions=False).exit_code == 0
+        assert (tmp_path / "copy" / "pico" / "results.json").read_bytes() == before
+    with pytest.raises(AssertionError, match="trained again"):  # a longer text is another measurement
+        CliRunner().invoke(app, [*of_copy, "--set", "max_length=63"], catch_exceptions=False)
+    rows = read_sets
+
+    def changed(*given: Any) -> list[DataSet]:
+        return [replace(one, revision="changed") for one in rows(*given)]
+
+    monkeypatch.setattr("unmask.studies.embedders.builder.read_sets", changed)
+    with pytest.raises(AssertionError, match="trained again"):
+        CliRunner().invoke(app, of_copy, catch_exceptions=False)
 
 
 @pytest.mark.usefixtures("sketched")

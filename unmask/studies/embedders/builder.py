@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from unmask.models.loading import Source, load_language_model
 from unmask.models.routers import proven_routers
 from unmask.models.upcycled_folder import save_upcycled
 from unmask.models.upcycling import UpcycleOptions, upcycle
-from unmask.studies.embedders.plan import BASE, EmbeddersPlan, Making
+from unmask.studies.embedders.made import Made
+from unmask.studies.embedders.plan import BASE, NOT_TRAINING, EmbeddersPlan, Making
 from unmask.tasks.task import Task
+from unmask.training.recipe import Recipe, read_sets
 from unmask.training.recipe_run import run_recipe
 from unmask.training.stage_run import Listener
 
@@ -33,21 +36,22 @@ class Builder:
     held_out: Sequence[Task]
     callbacks: Sequence[Any] = ()
 
-    def models(self, name: str) -> list[Source]:
-        """A model by its name, once for each seed of its training."""
+    def models(self, name: str) -> list[Made]:
+        """A model by its name, once for each seed of its training. It is made when it is asked for."""
         if name == BASE:
-            return [self.source]
+            return [Made(lambda: self.source)]
         making = self.plan.made[name]
         [of] = self.models(making.of)[:1]
         folder = inside(self.folder / "models", name)
         if making.experts is not None:
-            mixture = self._mixture(of, making.experts, folder.with_name(f"{name}-upcycled"))
+            mixture = self._mixture(of.make(), making.experts, folder.with_name(f"{name}-upcycled"))
             if mixture is None:
                 return [of]
-            of = mixture
+            of = Made(partial(replace, mixture))
         if making.recipe is None:
             return [of]
-        return [replace(self.source, model=str(place)) for place in self._trained(making, of, folder)]
+        # a seed has a folder of its own, so that seeds can be added later
+        return [self._trained(making, of, folder / f"seed{seed}", seed) for seed in making.seeds or self.plan.seeds]
 
     def _mixture(self, of: Source, experts: int, folder: Path) -> Source | None:
         """A dense model, upcycled. None if it is a mixture of experts already."""
@@ -61,13 +65,25 @@ class Builder:
             save_upcycled(upcycle(dense, options), tokenizer, folder, of.model, options)
         return replace(self.source, model=str(folder))
 
-    def _trained(self, making: Making, of: Source, folder: Path) -> Iterator[Path]:
-        """The model of each seed. A seed has a folder of its own, so that seeds can be added later."""
-        for seed in making.seeds or self.plan.seeds:
-            say(f"{self.source.model}: {folder.name}, seed {seed}, by the recipe {making.recipe}")
-            recipe = making.recipe_at(self.scale, f"model={json.dumps(of.model)}", f"seeds=[{seed}]")
-            assert recipe is not None
-            of_seed = folder / f"seed{seed}"
-            [run] = run_recipe(recipe, of_seed, self.root, Listener(callbacks=self.callbacks), held_out=self.held_out)
+    def _trained(self, making: Making, of: Made, folder: Path, seed: int) -> Made:
+        def recipe(base: str) -> Recipe:
+            found = making.recipe_at(self.scale, f"model={json.dumps(base)}", f"seeds=[{seed}]")
+            assert found is not None
+            return found
+
+        def train() -> Source:
+            say(f"{self.source.model}: {folder.parent.name}, seed {seed}, by the recipe {making.recipe}")
+            trained = recipe(of.make().model)
+            [run] = run_recipe(trained, folder, self.root, Listener(callbacks=self.callbacks), held_out=self.held_out)
             # named as the study's folder was, so that results do not depend on where it lies
-            yield of_seed / run.result.relative_to(of_seed.resolve())
+            return replace(self.source, model=str(folder / run.result.relative_to(folder.resolve())))
+
+        def settings() -> object:
+            planned = recipe("")
+            rows = {
+                stage: {one.name: one.revision for one in read_sets(planned, stage, self.root, seed)}
+                for stage in planned.stages
+            }
+            return [planned.model_dump(exclude=NOT_TRAINING), rows]
+
+        return Made(train, folder, settings, of)

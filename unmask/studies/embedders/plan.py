@@ -19,7 +19,8 @@ from unmask.training.recipe import Recipe, load_recipe
 
 BASE: Final = "base"
 """The model that the study is run on."""
-_NOT_TRAINING: Final = {"name", "about", "source", "differences", "model", "seeds"}
+NOT_TRAINING: Final = {"name", "about", "source", "differences", "model", "seeds"}
+"""Keys of a recipe that do not say how a model of a study is trained: of names, and of what the study gives itself."""
 STUDIES: Final = ("llm2vec", "moee", "pooling-and-attention")
 
 
@@ -106,7 +107,7 @@ class EmbeddersPlan(WholePlan):
             for model in self._makings(reading.model):
                 recipe = self.made[model].recipe_at(scale)
                 if recipe is not None:
-                    found[f"model {model}"] = digest_of(recipe.model_dump(exclude=_NOT_TRAINING))
+                    found[f"model {model}"] = digest_of(recipe.model_dump(exclude=NOT_TRAINING))
         return found
 
     def _makings(self, model: str) -> Iterator[str]:
