@@ -110,6 +110,27 @@ def test_the_same_experts_or_lessons_in_another_order_are_another_mixture(base: 
             mix(ingredients, lessons, tmp_path / "mixture", Routing(), Source("", dtype="float32"), learning=SHORT)
 
 
+def test_an_expert_with_another_scale_is_another_expert(base: Path, experts: Path, tmp_path: Path) -> None:
+    """Its weights are the same files, but it changes the model by twice as much."""
+    mixed(tmp_path / "mixture", experts)
+    file = experts / "sums" / "adapter_config.json"
+    said = json.loads(file.read_text())
+    file.write_text(json.dumps(said | {"lora_alpha": 2 * said["lora_alpha"]}))
+    (experts / "sums" / "checksums.json").unlink()  # as in a folder that another program wrote
+    with pytest.raises(UnmaskError, match="holds a mixture with other experts"):
+        mixed(tmp_path / "mixture", experts)
+
+
+def test_a_training_does_not_go_on_in_another_precision(base: Path, experts: Path, tmp_path: Path) -> None:
+    """What "auto" means depends on the machine."""
+    half = Source(str(base), dtype="bfloat16")
+    with pytest.raises(UnmaskError, match="holds an expert of other lessons or settings"):
+        train_expert(half, SUMS, experts / "sums", lora=LoraOptions(r=4, alpha=8), learning=SHORT)
+    killed(lambda: expert(base, tmp_path / "cut", At(".cut-training", 2, die)))
+    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+        train_expert(half, SUMS, tmp_path / "cut", lora=LoraOptions(r=4, alpha=8), learning=SHORT)
+
+
 def test_a_base_that_was_moved_is_the_same_base(base: Path, experts: Path, tmp_path: Path) -> None:
     base.rename(tmp_path / "moved")
     with pytest.raises(UnmaskError, match="There is no folder"):
@@ -172,10 +193,11 @@ OLD_MIXTURE = {
 
 def test_records_without_the_fields_of_later_versions_are_read(tmp_path: Path) -> None:
     lessons, learning = LessonsRecord(number=2, content="ab"), Learning(steps=2, lr=5e-3, batch=4)
-    now: dict[str, Any] = {"base": "pico", "base_weights": "w", "learning": learning}
+    now: dict[str, Any] = {"base": "pico", "base_weights": "w", "dtype": "float32", "learning": learning}
+    mixture = MixingRecord(**now, domains={"sums": lessons}, routing=Routing(), options=RouterOptions(), scales={"sums": 2.0})
     for kind, old, record in (
         (ExpertRecord, OLD_EXPERT, ExpertRecord(**now, lessons=lessons, lora=LoraOptions(r=4, alpha=8))),
-        (MixingRecord, OLD_MIXTURE, MixingRecord(**now, domains={"sums": lessons}, routing=Routing(), options=RouterOptions())),
+        (MixingRecord, OLD_MIXTURE, mixture),
     ):
         (tmp_path / "record.json").write_text(json.dumps(old))  # nor had they a checksum
         before = kind.read(tmp_path / "record.json")

@@ -20,7 +20,7 @@ from unmask.io.seals import seal
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import Pinned, identity_of, pinned
-from unmask.models.loading import Source, load_language_model
+from unmask.models.loading import Source, load_language_model, precision_of
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
 from unmask.training.lora import LoraOptions, add_lora, weight_kinds
@@ -66,6 +66,7 @@ def train_expert(
     record = ExpertRecord(
         base=lasting_name(source.model),
         base_weights=identity_of(source).revision,
+        dtype=precision_of(source),
         revision=source.revision,
         lessons=LessonsRecord.of(lessons),
         lora=lora,

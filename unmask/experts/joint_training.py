@@ -38,7 +38,7 @@ def fresh_mixture(source: Source, names: Sequence[str], routing: Routing, lora: 
             bound = 1 / math.sqrt(size_in)  # as PEFT begins: Kaiming, uniform, a = sqrt(5)
             down = (torch.rand(lora.r, size_in, generator=chance) * 2 - 1) * bound
             factors[path] = (down, torch.zeros(size_out, lora.r))
-        experts.append(Expert(name, Path(), source.model, lora.r, factors))
+        experts.append(Expert(name, Path(), source.model, lora.r, lora.alpha / lora.r, factors))
     mixture = Mixture(model, experts, routing, source=source, seed=seed)
     mixture.scale_experts(lora.alpha / lora.r)
     for point in mixture.points.values():

@@ -32,7 +32,7 @@ from unmask.mixture.mixture_folder import (
     save_mixture,
 )
 from unmask.models.identity import identity_of
-from unmask.models.loading import Source
+from unmask.models.loading import Source, precision_of
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
 from unmask.training.lora import LoraOptions
@@ -45,13 +45,18 @@ JOINT = Learning(steps=192, lr=3e-4, batch=8, warmup=4)
 
 
 class MixingRecord(TrainingRecord):
-    """The content of `mixing.json`. experts, shared, start_from: hashes of weights. lora: of experts that trained with their router."""
+    """The content of `mixing.json`.
+
+    experts, shared, start_from: hashes of weights. scales: by which each expert's product of factors is multiplied; older versions did not
+    keep them. lora: of experts that trained with their router.
+    """
 
     domains: dict[str, LessonsRecord]
     routing: Routing
     learning: Learning
     options: RouterOptions
     experts: dict[str, str] = Field(default_factory=dict)
+    scales: dict[str, float] = Field(default_factory=dict)
     shared: str | None = None
     start_from: str | None = None
     lora: LoraOptions | None = None
@@ -102,12 +107,14 @@ def mix(
     """
     options = options or RouterOptions()
     experts = [read_expert(expert) for expert in ingredients.experts]
+    shared = [read_expert(ingredients.shared)] if ingredients.shared else []
     options.check(routing, [expert.name for expert in experts], domains, learning)
     if experts:
         source = base_of_experts(experts, source)
     record = _record(source, domains, routing, learning, options).model_copy(
         update={
             "experts": {expert.name: _hash(expert.folder / "adapter_model.safetensors") for expert in experts},
+            "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
             "shared": ingredients.shared and _hash(ingredients.shared / "adapter_model.safetensors"),
             "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
         }
@@ -179,6 +186,7 @@ def _record(
     return MixingRecord(
         base=lasting_name(source.model),
         base_weights=identity_of(source).revision,
+        dtype=precision_of(source),
         domains={name: LessonsRecord.of(lessons) for name, lessons in domains.items()},
         routing=routing,
         learning=learning,

@@ -20,6 +20,7 @@ from unmask.models.source import lasting_name
 STEPS: Final = "checkpoint-*"
 _OTHER = {"expert": "an expert of other lessons", "mixture": "a mixture with other experts, lessons, order"}
 _NOT_SETTINGS = {"base", "base_weights", "losses", "versions"}
+_LATER = {"dtype", "scales"}  # settings that older records lack
 
 
 class LessonsRecord(Record):
@@ -67,12 +68,17 @@ class RunRecord(Record):
                 "Bring the old weights back, or give another folder."
             )
         same_base = then in (now, None) if named else now is not None and now == then
-        return same_base and before.model_dump(exclude=_NOT_SETTINGS) == self.model_dump(exclude=_NOT_SETTINGS)
+        ignored = _NOT_SETTINGS | {name for name in _LATER if not getattr(before, name, None)}
+        return same_base and before.model_dump(exclude=ignored) == self.model_dump(exclude=ignored)
 
 
 class TrainingRecord(RunRecord):
-    """What a training was started with and, once it is finished, the loss of each logged step and the versions of the libraries."""
+    """What a training was started with and, once it is finished, the loss of each logged step and the versions of the libraries.
 
+    dtype: of the base. "auto" means another one on another machine. Older versions did not keep it.
+    """
+
+    dtype: str | None = None
     losses: tuple[float, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
 

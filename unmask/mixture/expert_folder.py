@@ -32,12 +32,17 @@ _UNREADABLE = {
 
 @dataclass(frozen=True, eq=False)
 class Expert:
-    """One LoRA adapter. factors: by the name that the linear map which they change has in the causal language model."""
+    """One LoRA adapter.
+
+    scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear map which they change has
+    in the causal language model; the scale is in the second one.
+    """
 
     name: str
     folder: Path
     base: str
     rank: int
+    scale: float
     factors: Mapping[str, Factors]
 
 
@@ -57,12 +62,14 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     if config.get("bias", "none") != "none":
         raise UnmaskError(f"'{folder}' cannot be an expert: it trains biases. An expert is a plain LoRA of linear maps.")
     weights = _weights(folder)
+    scale = _scale(config)
     return Expert(
         name or folder.name,
         folder,
         _base(str(config.get("base_model_name_or_path") or ""), folder),
         int(config["r"]),
-        _factors(folder, weights, _scale(config)),
+        scale,
+        _factors(folder, weights, scale),
     )
 
 
