@@ -20,8 +20,12 @@ ray = pytest.importorskip("ray")
 HEAD = {
     "num_cpus": 0,
     "object_store_memory": 80_000_000,
-    "include_dashboard": False,
-}  # its processes are most of a cluster's start
+    "include_dashboard": False,  # its processes are most of a cluster's start
+    "_system_config": {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 300,
+    },  # a lost machine is noticed in seconds
+}
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.io.files import atomic
+from unmask.statistics.routing.text_bootstrap import without_chance
 from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _routing(findings: Findings) -> Figure | None:
             )
         axis.set_xticks(range(len(usage["experts"])), usage["experts"], rotation=45, ha="right", fontsize=8)
         axis.set_yticks(range(len(load)), usage["domains"] if place == 0 else [""] * len(load), fontsize=8)
-        axis.set_title(f"{name}\nI(D;E) minus chance {usage['information'] - usage['shuffled']:.2f}", fontsize=9)
+        axis.set_title(f"{name}\nI(D;E) {without_chance(usage['information'], usage['shuffled']):.2f}", fontsize=9)
     figure.suptitle("Share of each domain's tokens (row) that go to each expert first (column)", fontsize=9)
     return figure
 

@@ -23,7 +23,7 @@ from unmask.statistics.intervals import Estimate
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
 from unmask.studies.self_moe.builder import Builder
-from unmask.studies.self_moe.measurements import Choices, Measurements, Values
+from unmask.studies.self_moe.measurements import Choices, Measurements, Speaker, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, StudyPlan, rests_on
@@ -189,51 +189,25 @@ def study(
 def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findings: Findings) -> Iterator[None]:
     """Fill the findings, table by table."""
     experts = builder.experts(plan.number)
-    findings.main[BASE] = measurements.model(BASE, None)
-    own = {name: measurements.model(f"expert {name}", place) for name, place in experts.items()}
-    findings.main |= {f"expert {name}": values for name, values in own.items()}
-    findings.main[ORACLE] = measurements.oracle(own)
-    findings.main[INSTANCE] = measurements.model(INSTANCE, builder.instance(plan.number))
-    places = list(experts.values())
-    findings.main["TIES"] = measurements.merged("TIES", places, "ties", plan.ties_density)
-    findings.main["DARE"] = measurements.merged("DARE", places, "dare", plan.dare_density)
-    findings.main["linear"] = measurements.merged("linear", places, "linear")
+    _experts_and_merges(plan, builder, measurements, findings, experts)
     yield
     mixture = builder.mixture(MIXSE, plan.number)
-    findings.main[MIXSE] = measurements.model(MIXSE, mixture)
-    used = measurements.choices(MIXSE, mixture, CHOICES, abilities=True)
-    findings.main[f"{MIXSE}, {RENORMALISED}"] = used.pop(RENORMALISED)
-    findings.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
-    findings.usage[MIXSE] = measurements.usage(MIXSE)
-    findings.overhead = _overhead(builder.folder, mixture, builder.source)
+    _mixture(builder, measurements, findings, mixture)
     yield
+    instance = builder.instance(plan.number)
     if plan.requested_answers:
-        compared = {BASE: None, INSTANCE: builder.instance(plan.number), MIXSE: mixture}
+        compared = {BASE: None, INSTANCE: instance, MIXSE: mixture}
         findings.answers = {row: measurements.answers(row, place) for row, place in compared.items()}
         yield
     if plan.requested_choices:
         findings.chance = {name: chance(choices) for name, choices in measurements.ability_tests.choices.items()}
-        findings.multiple_choice = {
-            row: measurements.multiple_choice(row, speaker)
-            for row, speaker in {
-                BASE: measurements.loading(None),
-                **{f"expert {name}": measurements.loading(place) for name, place in experts.items()},
-                INSTANCE: measurements.loading(builder.instance(plan.number)),
-                "TIES": measurements.merging(places, "ties", plan.ties_density),
-                MIXSE: measurements.loading(mixture),
-                f"{MIXSE}, {RENORMALISED}": measurements.loading(mixture, RENORMALISED),
-            }.items()
-        }
+        speakers = _speakers(plan, measurements, experts, instance, mixture)
+        findings.multiple_choice = {row: measurements.multiple_choice(row, speaker) for row, speaker in speakers.items()}
         yield
     for name in plan.ablations:
-        place = builder.mixture(name, plan.number)
-        findings.ablations[name] = measurements.model(name, place)
-        # renormalised: the expert gets weight 1. This compares the choice of experts alone: some routers give larger weights than others
-        used = measurements.choices(name, place, [RENORMALISED])
-        findings.ablations[f"{name}, {RENORMALISED}"] = used[RENORMALISED]
-        findings.usage[name] = measurements.usage(name)
+        _ablation(name, builder.mixture(name, plan.number), measurements, findings)
         yield
-    for number, values in _growing(builder, measurements, plan, findings, own):
+    for number, values in _growing(builder, measurements, plan, findings):
         findings.growing[number] = values
         yield
     for size in sorted(plan.sizes):
@@ -247,6 +221,56 @@ def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findi
         yield
     findings.sizes[plan.number] = {name: findings.main[name] for name in (INSTANCE, MIXSE)}
     yield
+
+
+def _experts_and_merges(
+    plan: StudyPlan, builder: Builder, measurements: Measurements, findings: Findings, experts: Mapping[str, Path]
+) -> None:
+    """The base, each expert, each domain with its own expert, instance merging, and merges of weights."""
+    findings.main[BASE] = measurements.model(BASE, None)
+    own = {name: measurements.model(f"expert {name}", place) for name, place in experts.items()}
+    findings.main |= {f"expert {name}": values for name, values in own.items()}
+    findings.main[ORACLE] = measurements.oracle(own)
+    findings.main[INSTANCE] = measurements.model(INSTANCE, builder.instance(plan.number))
+    places = list(experts.values())
+    findings.main["TIES"] = measurements.merged("TIES", places, "ties", plan.ties_density)
+    findings.main["DARE"] = measurements.merged("DARE", places, "dare", plan.dare_density)
+    findings.main["linear"] = measurements.merged("linear", places, "linear")
+
+
+def _mixture(builder: Builder, measurements: Measurements, findings: Findings, mixture: Path) -> None:
+    """MiXSE, with its other choices of experts, its routing and its cost."""
+    findings.main[MIXSE] = measurements.model(MIXSE, mixture)
+    used = measurements.choices(MIXSE, mixture, CHOICES, abilities=True)
+    findings.main[f"{MIXSE}, {RENORMALISED}"] = used.pop(RENORMALISED)
+    findings.ablations |= {f"{MIXSE}, {choice}": values for choice, values in used.items()}
+    findings.usage[MIXSE] = measurements.usage(MIXSE)
+    findings.overhead = _overhead(builder.folder, mixture, builder.source)
+
+
+def _speakers(
+    plan: StudyPlan, measurements: Measurements, experts: Mapping[str, Path], instance: Path, mixture: Path
+) -> dict[str, Speaker]:
+    """What chooses between answers, by its row."""
+    return {
+        BASE: measurements.loading(None),
+        **{f"expert {name}": measurements.loading(place) for name, place in experts.items()},
+        INSTANCE: measurements.loading(instance),
+        "TIES": measurements.merging(list(experts.values()), "ties", plan.ties_density),
+        MIXSE: measurements.loading(mixture),
+        f"{MIXSE}, {RENORMALISED}": measurements.loading(mixture, RENORMALISED),
+    }
+
+
+def _ablation(name: str, mixture: Path, measurements: Measurements, findings: Findings) -> None:
+    """A mixture of another configuration: as it is, and renormalised.
+
+    Renormalised, the expert gets weight 1. This compares the choice of experts alone: some routers give larger weights than others.
+    """
+    findings.ablations[name] = measurements.model(name, mixture)
+    used = measurements.choices(name, mixture, [RENORMALISED])
+    findings.ablations[f"{name}, {RENORMALISED}"] = used[RENORMALISED]
+    findings.usage[name] = measurements.usage(name)
 
 
 def _written(plan: StudyPlan, builder: Builder, measurements: Measurements, findings: Findings) -> dict[str, Values]:
@@ -276,13 +300,11 @@ def _arm(builder: Builder, measurements: Measurements, number: int, end: str) ->
     return rows | {MIXSE: measurements.model(f"{MIXSE}{end}", builder.mixture(MIXSE, number))}
 
 
-def _growing(
-    builder: Builder, measurements: Measurements, plan: StudyPlan, findings: Findings, own: dict[str, Values]
-) -> Iterator[tuple[str, Values]]:
+def _growing(builder: Builder, measurements: Measurements, plan: StudyPlan, findings: Findings) -> Iterator[tuple[str, Values]]:
     """Mixtures of the first 0, 1, 2, .. experts. Each router is trained on the lessons of its experts."""
-    domains = list(own)
+    domains = list(builder.data.learned)
     yield "0: base", findings.main[BASE]
-    yield f"1: {domains[0]}", own[domains[0]]
+    yield f"1: {domains[0]}", findings.main[f"expert {domains[0]}"]
     for number in range(2, len(domains)):
         row = f"{MIXSE} of {number}"
         yield (

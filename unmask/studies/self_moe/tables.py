@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain
+from unmask.statistics.routing.text_bootstrap import without_chance
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.run import BASE, INSTANCE, Findings, rows_of
 from unmask.studies.sheet import Sheet
@@ -171,18 +172,19 @@ def _routing(findings: Findings) -> Sheet:
     rows = []
     for name, usage in findings.usage.items():
         chance = usage["shuffled"]
-        low, high = (edge - chance for edge in usage["interval"])
+        value, low, high = (without_chance(raw, chance) for raw in (usage["information"], *usage["interval"]))
         own_first = "" if usage["own"] is None else f"{usage['own'] * len(usage['domains']):.0f} of {len(usage['domains'])}"
-        corrected = f"{usage['information'] - chance:.3f} ({low:.3f} .. {high:.3f})"
+        corrected = f"{value:.3f} ({low:.3f} .. {high:.3f})"
         measured = f"{usage['information']:.3f}, {chance:.3f}"
-        responses = f"{usage['responses'] - usage.get('responses_shuffled', chance):.3f}"  # older measurements lack it
-        rows.append((name, corrected, measured, responses, own_first, f"{usage['strength']:.2f}"))
+        of_responses = without_chance(usage["responses"], usage.get("responses_shuffled", chance))  # older measurements lack it
+        rows.append((name, corrected, measured, f"{of_responses:.3f}", own_first, f"{usage['strength']:.2f}"))
     note = (
-        "I(D;E): mutual information of a token's domain and its first expert, divided by log |D|. At 1, the expert predicts the domain. "
-        "Chance: the mean value after the domains are shuffled. Responses only: the difference on the tokens of responses. Own expert "
+        "I(D;E): how well a token's first expert tells its domain. It is their mutual information, divided by log |D|, without what chance "
+        "gives: 0 is chance, and at 1 the expert tells the domain. By chance: the mean value after the domains are shuffled. Responses "
+        "only: the same on the tokens of responses. Own expert "
         "first: the number of domains that use their own expert most. Sum of gates: its mean."
     )
-    header = ("", "I(D;E) minus chance", "measured, by chance", "responses only", "own expert first", "sum of gates")
+    header = ("", "I(D;E)", "measured, by chance", "responses only", "own expert first", "sum of gates")
     return Sheet("Routing", header, tuple(rows), note)
 
 
