@@ -18,6 +18,7 @@ from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.search import lexical as module
 from unmask.search.documents import joined
 from unmask.search.lexical import LexicalRanker, lexical_design, read_packed, write_packed
+from unmask.search.queries import Queries
 from unmask.search.record import LEXICAL
 from unmask.search.stores import STORES
 
@@ -56,6 +57,11 @@ def texts_of(rows: list[dict[str, Any]]) -> list[str]:
     return [joined(row["title"], row["text"]) for row in rows]
 
 
+def asked(vectors: NDArray[np.float64]) -> Queries:
+    """Queries with these lexical vectors."""
+    return Queries([str(number) for number in range(len(vectors))], lambda _: (np.empty((0, 0), np.float32), packed(vectors)))
+
+
 @pytest.mark.parametrize("allowed", [None, np.arange(0, DOCUMENTS, 3), np.empty(0, np.int64)])
 @pytest.mark.parametrize("block", [7, 4096])
 def test_a_ranking_sorts_all_scores(block: int, allowed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,10 +69,10 @@ def test_a_ranking_sorts_all_scores(block: int, allowed: Any, tmp_path: Path, mo
     write_packed(
         tmp_path / "words.npy", (packed(MATRIX[:DOCUMENTS])[start : start + 9] for start in range(0, DOCUMENTS, 9)), DOCUMENTS
     )
-    ranker = LexicalRanker(read_packed(tmp_path / "words.npy"), lambda queries: packed(QUERIES[[int(one) for one in queries]]))
+    ranker = LexicalRanker(read_packed(tmp_path / "words.npy"))
     expected = by_hand(QUERIES, MATRIX[:DOCUMENTS])
     rows = np.arange(DOCUMENTS) if allowed is None else allowed
-    for scores, ranking in zip(expected, ranker.rank(["0", "1", "2"], 20, allowed), strict=True):
+    for scores, ranking in zip(expected, ranker.rank(asked(QUERIES), 20, allowed), strict=True):
         order = [row for row in sorted(rows, key=lambda row: -scores[row]) if scores[row] > 0][:20]
         assert ranking.rows.tolist() == order and np.allclose(ranking.scores, scores[order], rtol=1e-5)
 
@@ -74,8 +80,8 @@ def test_a_ranking_sorts_all_scores(block: int, allowed: Any, tmp_path: Path, mo
 def test_a_query_with_other_words_finds_nothing() -> None:
     query = np.zeros((1, TOKENS + 40))
     query[0, TOKENS + 30] = 1.0
-    ranker = LexicalRanker(packed(MATRIX[:DOCUMENTS]), lambda _: packed(query))
-    assert not len(ranker.rank(["x"], 5, None)[0].rows)
+    ranker = LexicalRanker(packed(MATRIX[:DOCUMENTS]))
+    assert not len(ranker.rank(asked(query), 5, None)[0].rows)
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -97,7 +103,11 @@ def test_hybrid_fuses_three_rankings(embedder: Embedder, tmp_path: Path) -> None
     for mode in ("dense", "bm25", "lexical"):
         for hit in index.search("the market today", 10, mode=mode):  # type: ignore[arg-type]
             expected[hit.id] = expected.get(hit.id, 0) + 1 / (60 + hit.rank)
+    passes: list[int] = []
+    hook = embedder.backbone.model.register_forward_hook(lambda *_: passes.append(1))
     assert {hit.id: hit.score for hit in index.search("the market today", 10, mode="hybrid")} == pytest.approx(expected)
+    hook.remove()
+    assert len(passes) == 1, "the query is read once"
 
 
 def test_an_updated_index_is_the_one_that_is_built_anew(embedder: Embedder, tmp_path: Path) -> None:

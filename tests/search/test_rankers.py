@@ -14,6 +14,7 @@ from unmask.encoding.precision import PRECISIONS, Precision
 from unmask.encoding.quantization import as_floats, normalized
 from unmask.search import rankers
 from unmask.search.keywords import Keywords
+from unmask.search.queries import Queries
 from unmask.search.rankers import DenseRanker, KeywordRanker
 from unmask.search.stores import STORES
 from unmask.search.stores.store import Layout
@@ -22,15 +23,16 @@ from unmask.search.vectors import Vectors
 QUERIES = normalized(np.random.default_rng(1).normal(size=(3, DIM)).astype(np.float32))
 
 
-def embed(queries: Sequence[str]) -> Vectors:
-    return QUERIES[[int(query) for query in queries]]
+def asked(*texts: str) -> Queries:
+    """Queries, which are numbers of vectors."""
+    return Queries(texts, lambda given: (QUERIES[[int(query) for query in given]], None))
 
 
 def dense(folder: Path, store: str, precision: Precision = "float32", approximate: bool = False) -> DenseRanker:
     kind: Any = STORES[store]
     layout = Layout(SCHEMA, DIM, precision)
     kind.write(folder, layout, blocks(made(precision)), approximate=approximate)
-    return DenseRanker(kind.open(folder, layout), layout, embed, approximate=approximate)
+    return DenseRanker(kind.open(folder, layout), layout, approximate=approximate)
 
 
 def sorted_rows(vector: Vectors, precision: Precision, allowed: Sequence[int] = range(COUNT)) -> list[int]:
@@ -47,29 +49,29 @@ def test_exact_search_sorts_all(
     monkeypatch.setattr(rankers, "BLOCK", 100)
     monkeypatch.setattr(rankers, "_KEPT", 2**30 if in_memory else 0)
     ranker = dense(tmp_path, store, precision)
-    for vector, ranking in zip(QUERIES, ranker.rank(["0", "1", "2"], 25, None), strict=True):
+    for vector, ranking in zip(QUERIES, ranker.rank(asked("0", "1", "2"), 25, None), strict=True):
         assert ranking.rows.tolist() == sorted_rows(vector, precision)[:25]
         expected = normalized(as_floats(made(precision)))[ranking.rows] @ vector
         assert ranking.scores == pytest.approx(expected, abs=1e-3 if precision == "float16" else 1e-6)
     allowed = np.arange(3, COUNT, 7)
-    (ranking,) = ranker.rank(["1"], 9, allowed)
+    (ranking,) = ranker.rank(asked("1"), 9, allowed)
     assert ranking.rows.tolist() == sorted_rows(QUERIES[1], precision, allowed.tolist())[:9]
-    assert ranker.rank(["1"], 9, allowed[:0])[0].rows.tolist() == []
+    assert ranker.rank(asked("1"), 9, allowed[:0])[0].rows.tolist() == []
 
 
 def test_a_query_alone_is_as_among_others(tmp_path: Path) -> None:
     ranker = dense(tmp_path, "usearch")
-    together = ranker.rank(["0", "1", "2"], 50, None)
+    together = ranker.rank(asked("0", "1", "2"), 50, None)
     for place, ranking in enumerate(together):
-        (alone,) = ranker.rank([str(place)], 50, None)
+        (alone,) = ranker.rank(asked(str(place)), 50, None)
         assert alone.rows.tolist() == ranking.rows.tolist() and alone.scores.tolist() == ranking.scores.tolist()
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_approximate_search_has_the_scores_of_exact_search(store: str, tmp_path: Path) -> None:
     ranker = dense(tmp_path, store, approximate=True)
-    exact = DenseRanker(ranker.store, ranker.layout, embed)
-    (found,), (all_rows,) = ranker.rank(["0"], 10, None), exact.rank(["0"], COUNT, None)
+    exact = DenseRanker(ranker.store, ranker.layout)
+    (found,), (all_rows,) = ranker.rank(asked("0"), 10, None), exact.rank(asked("0"), COUNT, None)
     scores = dict(zip(all_rows.rows.tolist(), all_rows.scores.tolist(), strict=True))
     assert len(found.rows) == 10
     assert found.scores == pytest.approx([scores[row] for row in found.rows.tolist()], abs=1e-6)
@@ -79,11 +81,11 @@ def test_approximate_search_has_the_scores_of_exact_search(store: str, tmp_path:
 def test_with_a_filter_all_allowed_documents_are_compared(tmp_path: Path) -> None:
     ranker = dense(tmp_path, "usearch", approximate=True)
     allowed = np.array(sorted(sorted_rows(QUERIES[0], "float32")[-5:]), np.int64)
-    assert sorted(ranker.rank(["0"], 10, allowed)[0].rows.tolist()) == allowed.tolist()
+    assert sorted(ranker.rank(asked("0"), 10, allowed)[0].rows.tolist()) == allowed.tolist()
 
 
 def test_documents_without_a_word_of_the_query_are_not_found() -> None:
     ranker = KeywordRanker(Keywords.build(["a cat", "a dog", "cat cat"], "english"), 3)
-    cats, nothing = ranker.rank(["cats", "zebra"], 10, None)
+    cats, nothing = ranker.rank(asked("cats", "zebra"), 10, None)
     assert cats.rows.tolist() == [2, 0] and nothing.rows.tolist() == []
-    assert ranker.rank(["cats"], 10, np.array([0, 1], np.int64))[0].rows.tolist() == [0]
+    assert ranker.rank(asked("cats"), 10, np.array([0, 1], np.int64))[0].rows.tolist() == [0]

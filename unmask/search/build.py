@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -348,7 +347,7 @@ def measured_recall(store: Store, record: IndexRecord) -> float:
     """The share of the ten nearest documents that the approximate index finds, on a sample of documents as queries."""
     rows: Rows = np.unique(np.linspace(0, len(store) - 1, _SAMPLE).astype(np.int64))
     vectors = restored(store.vectors(rows), record.precision)
-    ranker = DenseRanker(store, record.layout, partial(np.asarray, vectors), approximate=True)
+    ranker = DenseRanker(store, record.layout, approximate=True)
     shares = []
     for row, vector, ranking in zip(rows, vectors, ranker.nearest(vectors, _NEAREST + 1), strict=True):
         nearest = [other for other in ranking.rows.tolist() if other != row][:_NEAREST]

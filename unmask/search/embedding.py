@@ -23,6 +23,7 @@ from unmask.models.identity import attention_implementation, identity_of_loaded
 from unmask.models.loading import dtype_name
 from unmask.models.source import Source, lasting_name, without_its_code
 from unmask.search.lexical import lexical_design
+from unmask.search.queries import Embedded
 from unmask.search.record import FIT, EmbedderRecord
 
 if TYPE_CHECKING:
@@ -143,13 +144,6 @@ def document_vectors(
     return finish(vectors[embedder.design], None, True, precision), vectors[lexical]
 
 
-def query_words(embedder: Embedder, queries: Sequence[str]) -> Packed:
-    """The packed lexical vectors of queries."""
-    design = lexical_design(embedder.design)
-    embedder.backbone.check(design)  # finds the output layer once, before each core has a replica
-    return _encoded(embedder, {design: Fit()}, queries, "query", Tally())[design]
-
-
 def _encoded(
     embedder: Embedder, fits: dict[Design, Fit], texts: Sequence[str], role: str, tally: Tally
 ) -> dict[Design, Vectors]:
@@ -164,9 +158,14 @@ def _encoded(
     )
 
 
-def query_vectors(embedder: Embedder, queries: Sequence[str]) -> Vectors:
-    """Vectors of queries, of unit length."""
-    return np.asarray(embedder.encode_query(queries, normalize=True, show_progress=False), np.float32)
+def query_vectors(embedder: Embedder, queries: Sequence[str], lexical: bool) -> Embedded:
+    """Vectors of queries, of unit length. lexical: also packed lexical vectors, from the same forward passes."""
+    if not lexical:
+        return np.asarray(embedder.encode_query(queries, normalize=True, show_progress=False), np.float32), None
+    words = lexical_design(embedder.design)
+    embedder.backbone.check(words)  # finds the output layer once, before each core has a replica
+    vectors = _encoded(embedder, {embedder.design: embedder.fitted, words: Fit()}, queries, "query", Tally())
+    return np.asarray(finish(vectors[embedder.design], None, True, "float32"), np.float32), vectors[words]
 
 
 def _digest(fit: Fit) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,6 +16,7 @@ from unmask.search.filters import parse_filter
 from unmask.search.fusion import Ranking, Rows, fuse
 from unmask.search.hits import Hit
 from unmask.search.keywords import Keywords
+from unmask.search.queries import Embedded, Queries
 from unmask.search.rankers import DenseRanker, KeywordRanker, Ranker
 from unmask.search.record import ID, KEYWORDS, LEXICAL, TEXT, TITLE, IndexRecord, read_index
 from unmask.search.snippets import snippet
@@ -23,8 +24,6 @@ from unmask.search.stores import STORES
 
 if TYPE_CHECKING:
     from unmask.embedder import Embedder
-    from unmask.encoding.lexical import Packed
-    from unmask.search.vectors import Vectors
 
 Mode = Literal["dense", "bm25", "lexical", "hybrid"]
 MODES = get_args(Mode)
@@ -112,7 +111,8 @@ class Index:
             allowed = None if where is None else self._allowed(where)  # a mistake in it is told before a model is loaded
             rankers = self._rankers(mode, exact)
             number = k if len(rankers) == 1 else max(k, _FUSED)
-            ranked = [ranker.rank(queries, number, allowed) for ranker in rankers]
+            asked = Queries(queries, partial(self._embed, lexical=self._uses_words(mode)))
+            ranked = [ranker.rank(asked, number, allowed) for ranker in rankers]
             fused = [together[0] if len(rankers) == 1 else fuse(together, k) for together in zip(*ranked, strict=True)]
             return [self._hits(query, ranking) for query, ranking in zip(queries, fused, strict=True)]
         except Exception as error:
@@ -142,10 +142,13 @@ class Index:
             row += len(batch)
         return np.concatenate(found)
 
+    def _uses_words(self, mode: Mode) -> bool:
+        return self.record.lexical and mode in ("lexical", "hybrid")
+
     def _rankers(self, mode: Mode, exact: bool) -> list[Ranker]:
         """The rankers of a mode; the rankings of several are fused."""
         dense = self._exact if exact or not self.record.approximate else self._approximate
-        lexical = [self._lexical] if self.record.lexical and mode in ("lexical", "hybrid") else []
+        lexical = [self._lexical] if self._uses_words(mode) else []
         return {
             "dense": lambda: [dense],
             "bm25": lambda: [self._words],
@@ -155,11 +158,11 @@ class Index:
 
     @cached_property
     def _exact(self) -> Ranker:
-        return DenseRanker(self._store, self.record.layout, self._embed)
+        return DenseRanker(self._store, self.record.layout)
 
     @cached_property
     def _approximate(self) -> Ranker:
-        return DenseRanker(self._store, self.record.layout, self._embed, approximate=True)
+        return DenseRanker(self._store, self.record.layout, approximate=True)
 
     @cached_property
     def _keywords(self) -> Keywords:
@@ -173,17 +176,12 @@ class Index:
     def _lexical(self) -> Ranker:
         from unmask.search.lexical import LexicalRanker, read_packed
 
-        return LexicalRanker(read_packed(self._data / LEXICAL), self._embed_words)
+        return LexicalRanker(read_packed(self._data / LEXICAL))
 
-    def _embed_words(self, queries: Sequence[str]) -> Packed:
-        from unmask.search.embedding import query_words
-
-        return query_words(self.embedder, queries)
-
-    def _embed(self, queries: Sequence[str]) -> Vectors:
+    def _embed(self, queries: Sequence[str], lexical: bool) -> Embedded:
         from unmask.search.embedding import query_vectors
 
-        return query_vectors(self.embedder, queries)
+        return query_vectors(self.embedder, queries, lexical)
 
     def _hits(self, query: str, ranking: Ranking) -> list[Hit]:
         columns = {column.field: column.name for column in self.record.columns}

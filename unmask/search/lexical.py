@@ -6,7 +6,7 @@ document with that of the query and with the word's IDF among the documents of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design
 from unmask.encoding.lexical import KEPT, Packed, inverse_frequencies
 from unmask.search.fusion import Ranking, Rows, best
+from unmask.search.queries import Queries
 from unmask.search.stores.store import BLOCK
-
-Embed = Callable[[Sequence[str]], Packed]
-"""Takes queries, returns their packed vectors."""
 
 
 def lexical_design(design: Design) -> Design:
@@ -49,14 +47,14 @@ def read_packed(file: Path) -> Packed:
 class LexicalRanker:
     """Ranks by the dot product of lexical vectors, with the IDF of each word. A document without any word of the query is not found."""
 
-    def __init__(self, packed: Packed, embed: Embed) -> None:
+    def __init__(self, packed: Packed) -> None:
         """packed: of all documents, by row."""
-        self.packed, self.embed = packed, embed
+        self.packed = packed
 
-    def rank(self, queries: Sequence[str], number: int, allowed: Rows | None) -> list[Ranking]:
+    def rank(self, queries: Queries, number: int, allowed: Rows | None) -> list[Ranking]:
         """The documents with the highest scores for each query."""
         rankings = []
-        for query in self.embed(queries):
+        for query in queries.words:
             rows, scores = self._scores(query, allowed)
             found = scores > 0
             rankings.append(best(rows[found], scores[found], number))

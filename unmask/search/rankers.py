@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
 from unmask.search.fusion import Ranking, Rows, best
 from unmask.search.keywords import Keywords
+from unmask.search.queries import Queries
 from unmask.search.stores.store import BLOCK, Layout, Store
 from unmask.search.vectors import Stored, Vectors, restored, stored
 
@@ -17,31 +18,27 @@ _KEPT = 2**30
 _CANDIDATES, _TIMES = 100, 10
 """An approximate index is asked for ten times as many documents as are wanted, and at least for 100."""
 
-Embed = Callable[[Sequence[str]], Vectors]
-"""Takes queries, returns their vectors of unit length."""
-
 
 class Ranker(Protocol):
     """Ranks documents for queries."""
 
-    def rank(self, queries: Sequence[str], number: int, allowed: Rows | None) -> list[Ranking]:
+    def rank(self, queries: Queries, number: int, allowed: Rows | None) -> list[Ranking]:
         """For each query the best `number` documents. allowed: the rows that may be found; None for all."""
 
 
 class DenseRanker:
     """Ranks by the cosine of vectors. Exact: every allowed document is compared, in float32."""
 
-    def __init__(self, store: Store, layout: Layout, embed: Embed, *, approximate: bool = False) -> None:
+    def __init__(self, store: Store, layout: Layout, *, approximate: bool = False) -> None:
         """approximate: where all documents are allowed, compare only those that the store's approximate index proposes."""
-        self.store, self.layout, self.embed, self.approximate = store, layout, embed, approximate
+        self.store, self.layout, self.approximate = store, layout, approximate
         self._kept: Stored | None = None
 
-    def rank(self, queries: Sequence[str], number: int, allowed: Rows | None) -> list[Ranking]:
+    def rank(self, queries: Queries, number: int, allowed: Rows | None) -> list[Ranking]:
         """The nearest documents of each query."""
-        vectors = self.embed(queries)
         if self.approximate and allowed is None:
-            return [self._rank_proposed(vector, number) for vector in vectors]
-        return self.nearest(vectors, number, allowed)
+            return [self._rank_proposed(vector, number) for vector in queries.vectors]
+        return self.nearest(queries.vectors, number, allowed)
 
     def nearest(self, vectors: Vectors, number: int, allowed: Rows | None = None) -> list[Ranking]:
         """The nearest documents of each vector, by comparing all."""
@@ -90,10 +87,10 @@ class KeywordRanker:
         """documents: how many there are."""
         self.keywords, self.documents = keywords, documents
 
-    def rank(self, queries: Sequence[str], number: int, allowed: Rows | None) -> list[Ranking]:
+    def rank(self, queries: Queries, number: int, allowed: Rows | None) -> list[Ranking]:
         """The documents with the highest scores for each query."""
         rankings = []
-        for query in queries:
+        for query in queries.texts:
             scores = self.keywords.scores(query, self.documents)
             rows = np.flatnonzero(scores) if allowed is None else allowed[scores[allowed] > 0]
             rankings.append(best(rows, scores[rows], number))
