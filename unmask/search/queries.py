@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from unmask.encoding.lexical import Packed
 from unmask.search.vectors import Vectors
 
-Embedded = tuple[Vectors, Packed | None]
+if TYPE_CHECKING:
+    from unmask.encoding.lexical import Packed
+
+Embedded = tuple[Vectors, "Packed | None"]
 """Vectors of unit length, and packed lexical vectors if they are wanted."""
 
 
