@@ -81,6 +81,7 @@ ELSEWHERE = {
     "saving/load_model": "probing/test_masked.py",
     "search/embedding": "search/test_index.py",
     "search/hits": "search/test_index.py",
+    "search/queries": "search/test_lexical.py",
     "search/record": "search/test_build.py",
     "search/vectors": "search/test_stores.py",
     "serving/bodies": "serving/test_gate.py",
