@@ -14,7 +14,7 @@ from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
 from unmask.io.files import inside, make_folder
 from unmask.io.rows import Row, field, read_rows
-from unmask.starter import starter_lessons
+from unmask.starter import lessons_file
 from unmask.studies.routers.configurations import CONFIGURATIONS
 from unmask.studies.routers.plan import LessonSource, RoutersPlan
 
@@ -91,10 +91,7 @@ def _in_one_form(lesson: Lesson, instruction: str | None) -> Lesson:
 
 
 def _lessons_as_they_are(source: LessonSource, root: Path) -> list[Lesson]:
-    kind, mark, name = source.file.partition(":")
-    file = starter_lessons(name) if mark and kind == "starter" else root / source.file
-    if not file.is_file():
-        raise UnmaskError(f"'{file}' does not exist. Give the folder of the data sets (--data).")
+    file = lessons_file(source.file, root)
     if source.instruction is None and not source.where:
         return read_seeds(file)
     rows = list(read_rows(file))

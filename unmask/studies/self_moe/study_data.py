@@ -16,7 +16,7 @@ from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
 from unmask.experts.lessons.specialise import SpecialisePlan, Yield
 from unmask.io.files import inside
 from unmask.models.loading import Source
-from unmask.starter import starter_lessons
+from unmask.starter import lessons_file
 from unmask.studies.self_moe.plan import StudyPlan
 from unmask.studies.self_moe.written_lessons import SEEDS, write
 
@@ -62,7 +62,7 @@ def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData
     seeds, held_out = {}, {}
     for name, file in plan.seeds.items():
         wanted = plan.number if plan.lessons == "seeds" else SEEDS
-        learned_seeds, tested = split(read_seeds(_file(file, root)), wanted, plan.held_out, plan.seed)
+        learned_seeds, tested = split(read_seeds(lessons_file(file, root)), wanted, plan.held_out, plan.seed)
         held_out[name] = _kept(inside(folder, f"{name}.held-out.jsonl"), tested)
         seeds[name] = _kept(inside(folder, f"{name}.seeds.jsonl"), learned_seeds)
     if plan.lessons == "written":
@@ -140,14 +140,6 @@ def _sampled(file: str, root: Path) -> tuple[Path, int | None]:
     if mark and not (number.isdecimal() and int(number)):
         raise UnmaskError(f"'{file}': a number of items stands behind '#', as in '{path}#64'.")
     return root / path, int(number) if mark else None
-
-
-def _file(name_or_path: str, root: Path) -> Path:
-    kind, mark, name = name_or_path.partition(":")
-    file = starter_lessons(name) if mark and kind == "starter" else root / name_or_path
-    if not file.is_file():
-        raise UnmaskError(f"'{file}' does not exist. Give the folder of the data sets (--data).")
-    return file
 
 
 def _kept(file: Path, lessons: list[Lesson]) -> list[Lesson]:
