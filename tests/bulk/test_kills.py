@@ -16,7 +16,7 @@ from tests.proofs import ALL
 from tests.training.running import ended, forked, killed_at_random
 from unmask.bulk.document_encoder import DocumentEncoder
 
-KILLS = 20 if ALL else 3
+KILLS = 20 if ALL else 2
 
 
 def test_a_run_that_is_killed_at_random_moments_loses_and_doubles_nothing(

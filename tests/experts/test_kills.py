@@ -23,7 +23,7 @@ from unmask.experts.mixing import Ingredients, mix
 from unmask.mixture.gating import Routing
 from unmask.models.loading import Source
 
-KILLS, FOLDERS = (5, 4) if ALL else (3, 2)
+KILLS, FOLDERS = (5, 4) if ALL else (2, 1)
 CHANCE = random.Random(0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,9 +55,12 @@ LABELS = ("music", "sport") * 12
 
 
 @pytest.fixture
-def corpus_map(pico: Callable[..., Embedder]) -> CorpusMap:
+def corpus_map(pico: Callable[..., Embedder]) -> Iterator[CorpusMap]:
     workbench = Workbench(pico("causal/plain/mean"), parse_designs("mean,last"))
-    return CorpusMap(workbench, Corpus("texts", TEXTS, LABELS, 24))
+    made = CorpusMap(workbench, Corpus("texts", TEXTS, LABELS, 24))
+    yield made
+    made.close()
+    made._pool.shutdown(wait=True)  # else its thread goes on in the next test
 
 
 def ready(corpus_map: CorpusMap, design: str) -> dict[str, Any]:
@@ -144,17 +147,13 @@ class Slow:
         return self._embed(name, texts, projection)
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("unmask-map")]
-
-
 def test_pages_with_different_designs_take_turns(corpus_map: CorpusMap, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, before = Slow(corpus_map, monkeypatch), len(threads())
+    slow = Slow(corpus_map, monkeypatch)
     for _ in range(5):
         for design in ("mean", "last", "echo"):
             assert not corpus_map.get(design)["ready"]
     until(lambda: slow.begun == ["mean"])
-    assert len(threads()) == before + 1 and slow.ended == []
+    assert len(corpus_map._pool._threads) == 1 and slow.ended == []
     slow.release.set()
     until(lambda: all(corpus_map.get(design)["ready"] for design in ("last", "echo")))
     assert slow.begun == ["mean", "last", "echo"]
