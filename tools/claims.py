@@ -85,7 +85,6 @@ _KEPT: Final = (
     "configurations",
     "correlations",
     "contest",
-    "conclusion",
     *StudyResults.model_fields,
 )
 

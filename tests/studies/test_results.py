@@ -42,7 +42,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert read.rests_on == {"model a": "2"}
     assert not read.finished and not read.smoke and read.scale == "small"
     assert read.hardware.startswith("cpu") and "torch" in read.versions
-    assert set(StudyResults.model_fields) <= set(content)
+    assert set(StudyResults.model_fields) - {"conclusion"} <= set(content), "not every study draws a conclusion"
 
 
 def test_the_same_results_keep_their_date(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ class StudyResults(BaseModel):
     paper: what is studied. model: the base model. command: what started the run. scale: of its plan. finished: whether all of the plan
     was measured. claims: with their verdicts. tables: those of the report, without the one of claims. data: what was measured on, each
     with its revision. rests_on: digests of the recipes, designs and configurations that were used, by name; None if an earlier version
-    measured, which did not record them. date: when these numbers were first written, as YYYY-MM-DD.
+    measured, which did not record them. conclusion: points in Markdown, of a study that draws one. date: when these numbers were first
+    written, as YYYY-MM-DD.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -37,6 +38,7 @@ class StudyResults(BaseModel):
     tables: tuple[Sheet, ...]
     data: dict[str, str]
     rests_on: dict[str, str] | None = None
+    conclusion: tuple[str, ...] = ()
     versions: dict[str, str]
     hardware: str
     date: str

@@ -176,6 +176,16 @@ def test_a_study_without_claims_shows_its_tables(tmp_path: Path) -> None:
     assert [text for _, text in page.all("h2")] == ["Scores", "Where the numbers come from"]
 
 
+def test_the_conclusion_of_a_study_comes_first(tmp_path: Path) -> None:
+    points = ["**Distinct <b>.** Worse: top-2 (-0.3).", "Nothing is known of **the rest**."]
+    page = Parsed(written(tmp_path, conclusion=points).read_text("utf-8"))
+    assert next(text for _, text in page.all("h2")) == "Conclusion"
+    assert [text for _, text in page.all("li")] == [
+        "Distinct <b>. Worse: top-2 (\N{MINUS SIGN}0.3).", "Nothing is known of **the rest**."
+    ]  # fmt: skip
+    assert "Distinct <b>." in [text for _, text in page.all("strong")]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -43,6 +43,7 @@ def render(results: StudyResults) -> str:
         "note": NOTE,
         "here": HERE if any(one.here for one in results.claims) else "",
         "groups": list(_groups(results.claims)),
+        "conclusion": [_parted(point) for point in results.conclusion],
     }
     return fill((_OWN, "claims.html"), (*STYLE, (_OWN, "claims.css")), "", filters, content)
 
@@ -50,6 +51,13 @@ def render(results: StudyResults) -> str:
 def minus(numbers: str) -> str:
     """Numbers in a text, with minus signs."""
     return re.sub(r"(?<!\w)-(?=[\d.])", MINUS, numbers)
+
+
+def _parted(point: str) -> tuple[str, str]:
+    """A point in Markdown as what is bold at its beginning, and the rest."""
+    if bold := re.match(r"\*\*(.+?)\*\*", point):
+        return bold[1], point[bold.end() :]
+    return "", point
 
 
 def _groups(found: Sequence[Finding]) -> Iterator[dict[str, Any]]:
