@@ -4,7 +4,8 @@
     python -m tools.claims STUDY/MODEL/results.json ...     take these results in, then write the page
 
 A result is kept without what the page does not need. Beside it lies a zip of what was measured of each model, without the models: who
-unpacks it into STUDY/MODEL goes on from there, with more seeds or embedders.
+unpacks it into STUDY/MODEL goes on from there, with more seeds or embedders. There is none of Self-MoE, which measures every row again
+whose model is gone, and none if the base is a folder, because values are known by its path.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ _KEPT: Final = (
 )
 
 _CHOSEN: Final = {"models", "seeds", "fresh_seeds", "only", "on", "configurations", "ablations", "claims", "differences"}
-"""Parts of a plan of which a command may choose some, and words: on differences, and claims, which stand in results by themselves.
+"""Parts of a plan that are not compared. A command may choose some of them. Differences are words, and claims stand in results anyway.
 
 Results of mixtures keep less of their plan, and name tasks with their revision: the parts that both have are compared.
 """
@@ -272,14 +273,13 @@ def take(file: Path) -> None:
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     report = (file.parent / "report.md").read_text(encoding="utf-8").replace(result.model, model)  # no path of a machine
     place.with_suffix(".md").write_text(without_pictures(report), encoding="utf-8")
-    keep_values(file.parent, place.with_name(f"{place.stem}-values.zip"))
+    if result.study != "self-moe" and result.model == model:
+        keep_values(file.parent, place.with_name(f"{place.stem}-values.zip"))
 
 
 def keep_values(study: Path, place: Path) -> None:
     """Write a zip of what a study measured of each model. The same values give the same bytes."""
     files = sorted(file for pattern in VALUES for file in study.glob(pattern))
-    if len(files) == 1:  # a study that keeps what it measured elsewhere
-        return
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in files:
             archive.writestr(zipfile.ZipInfo(file.relative_to(study).as_posix()), file.read_bytes(), zipfile.ZIP_DEFLATED, 9)

@@ -27,13 +27,14 @@ LITTLE: Final = ("number=5", "held_out=4", "sizes=[2]", "router.steps=2", "exper
 """Settings of the study of Self-MoE, which make it shorter still."""
 SETTINGS: Final = {"self-moe": (*LITTLE, 'ablations=["layer routers", "shared expert", "joint top-2"]')}
 SCORE: Final = 0.002
-"""So far a score may lie outside of the two that are kept."""
+"""How far a score may lie outside the two kept ones."""
 LOSS: Final = 0.003
-"""The same for a loss, as a part of it."""
+"""The same for a loss, as a share of it."""
 OLD: Final = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"}
 """The environment in which torch computes as on an old processor."""
 OTHERWISE: Final = (
-    "the code does something else than when claims were measured: the docstring of tools/smoke_numbers.py says what to do"
+    "the numbers differ from those of the code that claims were measured with. "
+    "The docstring of tools/smoke_numbers.py says what to do."
 )
 
 
@@ -68,7 +69,7 @@ def _losses(folder: Path) -> Iterator[tuple[str, float]]:
 
 
 def differences(study: str, folder: Path) -> list[str]:
-    """What a run at the smoke scale gives otherwise than it is kept, in words. A run may leave some numbers out."""
+    """The numbers of a run at the smoke scale that differ from the kept ones, in words. A run may leave some numbers out."""
     kept = json.loads(FILE.read_text(encoding="utf-8"))[study]
     found = numbers(folder)
     # embedders may be left out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ def test_a_run_that_is_killed_at_random_moments_loses_and_doubles_nothing(
     assert ended(forked(lambda: run(job))) == 0
     whole = time.perf_counter() - begun
     Path("out").rename("whole")
-    killed_at_random(lambda: run(job), Path("out"), KILLS, random.Random(0), whole)
+    killed_at_random(lambda: run(job), Path("out"), KILLS, whole)
     run(job)
     assert content(Path("out")) == content(Path("whole")) == content(Path("warm"))
 

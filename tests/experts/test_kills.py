@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,6 @@ from unmask.mixture.gating import Routing
 from unmask.models.loading import Source
 
 KILLS, FOLDERS = (5, 4) if ALL else (2, 1)
-CHANCE = random.Random(0)
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -49,7 +47,7 @@ def test_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = seconds_of(lambda: write("whole"))
     for folder in range(FOLDERS):
-        killed_at_random(partial(write, str(folder)), tmp_path / str(folder), KILLS, CHANCE, whole)
+        killed_at_random(partial(write, str(folder)), tmp_path / str(folder), KILLS, whole)
     for folder in range(FOLDERS):
         write(str(folder))
         for file in ("lessons.jsonl", "instructions.jsonl", "responses.jsonl", "report.json"):
@@ -69,7 +67,7 @@ def test_training(base: Path, tmp_path: Path) -> None:
 
     whole = seconds_of(lambda: train("whole"))
     for folder in range(FOLDERS):
-        killed_at_random(partial(train, str(folder)), tmp_path / str(folder), KILLS, CHANCE, whole)
+        killed_at_random(partial(train, str(folder)), tmp_path / str(folder), KILLS, whole)
     for folder in range(FOLDERS):
         train(str(folder))
         for file in ("sums/adapter_model.safetensors", "mixture/router.safetensors", "mixture/mixing.json"):

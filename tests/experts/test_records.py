@@ -124,10 +124,12 @@ def test_an_expert_with_another_scale_is_another_expert(base: Path, experts: Pat
 def test_a_training_does_not_go_on_in_another_precision(base: Path, experts: Path, tmp_path: Path) -> None:
     """What "auto" means depends on the machine."""
     half = Source(str(base), dtype="bfloat16")
-    with pytest.raises(UnmaskError, match="holds an expert of other lessons or settings"):
+    with pytest.raises(UnmaskError, match=r"other lessons or settings \(dtype float32 then, bfloat16 now\)"):
         train_expert(half, SUMS, experts / "sums", lora=LoraOptions(r=4, alpha=8), learning=SHORT)
     killed(lambda: expert(base, tmp_path / "cut", At(".cut-training", 2, die)))
-    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+    with pytest.raises(
+        UnmaskError, match=r"holds a run with other lessons or settings \(dtype float32 then, bfloat16 now\)\. "
+    ):
         train_expert(half, SUMS, tmp_path / "cut", lora=LoraOptions(r=4, alpha=8), learning=SHORT)
 
 
@@ -171,7 +173,7 @@ def test_records_are_compared_by_weights_not_by_the_way_that_a_path_was_typed(
     assert not record.is_same(Run(model="other", base_weights="x"), tmp_path)
     assert not record.is_same(Run(model="base", seed=1), tmp_path)
     assert not Run(model="base").is_same(record, tmp_path), "nothing says what its weights are now"
-    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
         write_or_check(tmp_path / "run.json", Run(model="base", base_weights="w", seed=1))
     with pytest.raises(UnmaskError, match="its weights were w and are v now"):
         write_or_check(tmp_path / "run.json", Run(model=str(tmp_path / "base"), base_weights="v"))
@@ -203,6 +205,7 @@ def test_records_without_the_fields_of_later_versions_are_read(tmp_path: Path) -
         before = kind.read(tmp_path / "record.json")
         assert before is not None and (list(before.losses), before.versions) == (old["losses"], {})
         assert record.is_same(before, tmp_path)
+        assert record.is_same(before.model_copy(update={"dtype": "auto"}), tmp_path), "nothing says what it meant"
         assert not record.model_copy(update={"learning": replace(learning, batch=8)}).is_same(before, tmp_path)
 
 

@@ -69,7 +69,7 @@ def test_a_folder_of_something_else_is_not_overwritten(base: Path, tmp_path: Pat
     with pytest.raises(UnmaskError, match="holds no expert of unmask"):
         expert(base, base)
     killed(lambda: expert(base, tmp_path / "cut", SUMS, At(".cut-training", 4, die)))
-    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
         expert(base, tmp_path / "cut", COLOURS)
 
 

@@ -110,6 +110,14 @@ def test_hybrid_fuses_three_rankings(embedder: Embedder, tmp_path: Path) -> None
     assert len(passes) == 1, "the query is read once"
 
 
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_a_query_that_is_cut_is_told(mode: Any, pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    embedder = pico("causal/eol/last", family="gemma2", max_length=24)
+    indexed(embedder, tmp_path, lexical=True)
+    with pytest.warns(UserWarning, match="1 of 1 texts was cut to 24 tokens"):
+        opened(embedder, tmp_path).search("the market " * 40, mode=mode)
+
+
 def test_an_updated_index_is_the_one_that_is_built_anew(embedder: Embedder, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     indexed(embedder, tmp_path, lexical=True)

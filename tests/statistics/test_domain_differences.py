@@ -70,7 +70,7 @@ def test_models_on_the_command_line(base: Path, tmp_path: Path) -> None:
 def test_many_domains_have_a_line_each_and_models_a_name_that_tells_them_apart(base: Path, tmp_path: Path) -> None:
     for folder in ("one/model", "two/model"):
         shutil.copytree(base, tmp_path / folder)
-    given = ["evaluate-lm", "-m", f"{tmp_path}/one/model", "-m", f"{tmp_path}/two/model", "--dtype", "float32"]
+    given = ["evaluate-lm", "-m", f"{tmp_path}/one/model/", "-m", f"{tmp_path}/two/model", "--dtype", "float32"]
     (tmp_path / "texts.txt").write_text("Snow fell on the hill.\nIt is cold.\n")
     for number in range(6):
         given += ["--texts", f"domain{number}={tmp_path / 'texts.txt'}"]

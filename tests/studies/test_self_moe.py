@@ -129,7 +129,7 @@ def test_what_was_made_is_not_made_again_and_a_kill_loses_nothing(whole: Path, t
     again = json.loads((whole / "results.json").read_text())
     for row in again["main"]:
         assert row["average"] == float(np.mean([values.mean() for values in found.main[row["model"]].values()]))
-    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
         run(load_plan("smoke", [*LITTLE, "ablations=[]", "lora.r=2"]), tmp_path / "cut")
 
 
@@ -141,7 +141,7 @@ def standing(whole: Path, tmp_path: Path) -> Path:
 
 def test_a_study_of_another_precision_is_refused(standing: Path) -> None:
     """Rows of two precisions would mix in one table."""
-    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
         study(load_plan("smoke", [*LITTLE, ABLATIONS]), Source("pico", dtype="bfloat16"), Path(), standing, lambda *_: [])
 
 
@@ -154,6 +154,11 @@ def test_rows_that_were_measured_with_other_weights_are_refused(standing: Path) 
     with pytest.raises(UnmaskError, match="'MiXSE' was measured with other weights"):
         run(plan, standing)
     kept.unlink()  # as older versions left it
+    run(plan, standing)
+    assert read_record(kept) == weights
+    write_record(kept, {"weights": ["others"]})  # of a run that was killed before it measured anything
+    for values in ("MiXSE.json", "MiXSE-abilities.json"):
+        (kept.parent / values).unlink(missing_ok=True)
     run(plan, standing)
     assert read_record(kept) == weights
 

@@ -136,20 +136,21 @@ def killed(work: Callable[[], object]) -> None:
     assert ended(forked(work)) == -signal.SIGKILL
 
 
-def killed_at_random(work: Callable[[], object], folder: Path, kills: int, chance: Random, seconds: float) -> None:
-    """Kill work into a folder so often, at random moments of so many seconds. It goes on after each kill.
+def killed_at_random(work: Callable[[], object], folder: Path, kills: int, seconds: float) -> None:
+    """Kill work into a folder so often, at random moments. It goes on after each kill. seconds: that the whole work takes.
 
-    A process may end before it is killed. Then the work begins again in an empty folder, and the kill does not count.
+    A process may end before it is killed. Then all begins again in an empty folder.
     """
-    hits = 0
-    for _ in range(20 * kills):
-        if _killed_after(work, chance.random() * seconds):
+    chance, hits = Random(0), 0
+    for _ in range(30 * kills):
+        if _killed_after(work, chance.random() * seconds / (1 + hits)):
             hits += 1
             if hits == kills:
                 return
         else:
+            hits = 0
             shutil.rmtree(folder)
-    raise AssertionError(f"only {hits} of {kills} processes were killed before they ended")
+    raise AssertionError(f"no {kills} processes were killed one after the other before they ended")
 
 
 def _killed_after(work: Callable[[], object], seconds: float) -> bool:

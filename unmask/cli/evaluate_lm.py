@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -226,7 +227,7 @@ def _interval(row: ModelScores, digits: int) -> str:
 
 def _short(names: Iterable[str]) -> dict[str, str]:
     """Each name, and as much of its end as tells it apart from the others. `unmask train` writes its result to FOLDER/model."""
-    parts = {name: Path(name.removesuffix("/model").replace("/model, ", ", ")).parts or (name,) for name in names}
+    parts = {name: Path(re.sub(r"(/model)?/?(?=, |$)", "", name)).parts or (name,) for name in names}
     longest = max(len(of_name) for of_name in parts.values())
     for number in range(1, longest + 1):
         short = {name: "/".join(of_name[-number:]) for name, of_name in parts.items()}

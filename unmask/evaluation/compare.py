@@ -107,7 +107,7 @@ class ComparisonPlan:
     def _reference(self, design: Design) -> str | None:
         if not design.needs_fit:
             return None
-        return "as saved" if self._is_fitted(design) else _hash(self.reference)
+        return "as saved" if self._is_fitted(design) else reference_hash(self.reference)
 
 
 Loaded = tuple[Backbone, "PreTrainedTokenizerBase"]
@@ -239,7 +239,7 @@ def _fill(
     limit = backbone.within_positions(plan.limit)
     prompts = {design.prompt: tokenizer_of(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
-    name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {_hash(plan.reference)}"
+    name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {reference_hash(plan.reference)}"
     groups = group_by_pass(plan.designs.values())
     for keys in alike(groups, prompts):
         ready: list[tuple[dict[str, Design], dict[str, ForwardPass], dict[Design, Fit]]] = []
@@ -419,5 +419,6 @@ def _checked(backbone: Backbone, plan: ComparisonPlan) -> Backbone:
     return backbone
 
 
-def _hash(texts: Iterable[str]) -> str:
+def reference_hash(texts: Iterable[str]) -> str:
+    """The name of reference texts in conditions: a hash of them."""
     return hashlib.sha256("\n".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

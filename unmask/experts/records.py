@@ -20,7 +20,7 @@ from unmask.models.source import lasting_name
 STEPS: Final = "checkpoint-*"
 _OTHER = {"expert": "an expert of other lessons", "mixture": "a mixture with other experts, lessons, order"}
 _NOT_SETTINGS = {"base", "base_weights", "losses", "versions"}
-_LATER = {"dtype", "scales"}  # settings that older records lack
+_LATER = {"dtype", "scales"}  # settings that older records lack, or have as "auto"
 
 
 class LessonsRecord(Record):
@@ -56,7 +56,7 @@ class RunRecord(Record):
     def require_same(self, before: RunRecord, folder: Path) -> None:
         """Raise UnmaskError if an unfinished run in a folder was started with something else."""
         if not self.is_same(before, folder):
-            raise another_run(folder)
+            raise another_run(folder, _difference(self, before))
 
     def is_same(self, before: RunRecord, folder: Path) -> bool:
         """Whether an earlier run in a folder was started with the same. Raises UnmaskError if the weights have changed since."""
@@ -68,7 +68,7 @@ class RunRecord(Record):
                 "Bring the old weights back, or give another folder."
             )
         same_base = then in (now, None) if named else now is not None and now == then
-        ignored = _NOT_SETTINGS | {name for name in _LATER if not getattr(before, name, None)}
+        ignored = _NOT_SETTINGS | {name for name in _LATER if getattr(before, name, None) in (None, {}, "auto")}
         return same_base and before.model_dump(exclude=ignored) == self.model_dump(exclude=ignored)
 
 
@@ -110,11 +110,17 @@ def write_or_check(file: Path, record: RunRecord) -> None:
     record.write(file)
 
 
-def another_run(folder: Path) -> UnmaskError:
-    """The error for a folder with an unfinished run of something else."""
+def another_run(folder: Path, difference: str = "") -> UnmaskError:
+    """The error for a folder with a run of something else. difference: in brackets, what differs."""
     return UnmaskError(
-        f"'{folder}' holds an unfinished run with other lessons or settings. Remove the folder, or use the same settings again."
+        f"'{folder}' holds a run with other lessons or settings{difference}. Remove the folder, or use the same settings again."
     )
+
+
+def _difference(now: RunRecord, before: RunRecord) -> str:
+    """What "auto" may have changed, without the user."""
+    then, asked = (getattr(record, "dtype", None) for record in (before, now))
+    return f" (dtype {then} then, {asked} now)" if then and then != asked else ""
 
 
 def finished(folder: Path, name: str, record: Training, what: str) -> Training | None:
@@ -132,7 +138,7 @@ def finished(folder: Path, name: str, record: Training, what: str) -> Training |
             f"'{folder / name}' is damaged, so the settings of '{folder}' are unknown. Remove the folder to train again."
         )
     if not record.is_same(done, folder):
-        raise UnmaskError(f"'{folder}' holds {_OTHER[what]} or settings. Give another folder.")
+        raise UnmaskError(f"'{folder}' holds {_OTHER[what]} or settings{_difference(record, done)}. Give another folder.")
     try:
         check_seal(folder)
     except Damaged as error:

@@ -17,6 +17,7 @@ from unmask.encoding.features import Fit
 from unmask.encoding.lexical import Packed
 from unmask.encoding.precision import Precision
 from unmask.encoding.quantization import finish
+from unmask.encoding.texts import warn_of_cuts
 from unmask.errors import UnmaskError
 from unmask.io.seals import load_tensors, save_tensors
 from unmask.models.identity import attention_implementation, identity_of_loaded
@@ -164,7 +165,9 @@ def query_vectors(embedder: Embedder, queries: Sequence[str], lexical: bool) -> 
         return np.asarray(embedder.encode_query(queries, normalize=True, show_progress=False), np.float32), None
     words = lexical_design(embedder.design)
     embedder.backbone.check(words)  # finds the output layer once, before each core has a replica
-    vectors = _encoded(embedder, {embedder.design: embedder.fitted, words: Fit()}, queries, "query", Tally())
+    tally = Tally()
+    vectors = _encoded(embedder, {embedder.design: embedder.fitted, words: Fit()}, queries, "query", tally)
+    warn_of_cuts(tally.cut, len(queries), embedder.max_length)
     return np.asarray(finish(vectors[embedder.design], None, True, "float32"), np.float32), vectors[words]
 
 

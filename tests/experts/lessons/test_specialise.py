@@ -172,7 +172,7 @@ def test_a_model_that_repeats_itself_ends_the_run_with_fewer(tmp_path: Path) -> 
 
 def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
     lessons(tmp_path, Scripted())
-    with pytest.raises(UnmaskError, match="holds an unfinished run with other lessons or settings"):
+    with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
         lessons(tmp_path, Scripted(), SpecialisePlan(number=11, batch=4))
     with pytest.raises(UnmaskError, match="Each prompt shows 5 seed lessons, but only 4 were given"):
         specialise(Scripted(), "pico", FREE, SUMS[:4], tmp_path / "new", PLAN)

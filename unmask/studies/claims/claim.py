@@ -233,7 +233,7 @@ def _deciding(tests: Sequence[Measured], sides: Sequence[Sides]) -> int:
 def _sides(test: PairedTest, claim: Claim) -> Sides:
     low, high = test.interval
     if claim.has_margin and test.p_holm is not None and test.p_holm >= SIGNIFICANT:
-        return False, False  # so few resamples cannot show it
+        return False, False  # not significant after the correction
     if claim.within is not None:
         return -claim.within < low and high < claim.within, high < -claim.within or low > claim.within
     if claim.costs is not None:

@@ -44,25 +44,22 @@ class Builder:
         [of] = self.models(making.of)[:1]
         folder = inside(self.folder / "models", name)
         if making.experts is not None:
-            mixture = self._mixture(of.make(), making.experts, folder.with_name(f"{name}-upcycled"))
-            if mixture is None:
-                return [of]
-            of = Made(partial(replace, mixture))
+            upcycled = folder.with_name(f"{name}-upcycled")
+            if not upcycled.exists() and proven_routers(load_any_decoder(of.source)[0]):
+                return [of]  # it is a mixture of experts already
+            options = UpcycleOptions(making.experts)
+            of = Made(partial(self._upcycled, of, options, upcycled), None, lambda: options, of)
         if making.recipe is None:
             return [of]
         # a seed has a folder of its own, so that seeds can be added later
         return [self._trained(making, of, folder / f"seed{seed}", seed) for seed in making.seeds or self.plan.seeds]
 
-    def _mixture(self, of: Source, experts: int, folder: Path) -> Source | None:
-        """A dense model, upcycled. None if it is a mixture of experts already."""
+    def _upcycled(self, of: Made, options: UpcycleOptions, folder: Path) -> Source:
+        """A dense model as a mixture of experts."""
         if not folder.exists():
-            decoder, _ = load_any_decoder(of)
-            if proven_routers(decoder):
-                return None
             say(f"{self.source.model}: upcycling")
-            dense, tokenizer = load_language_model(of)
-            options = UpcycleOptions(experts)
-            save_upcycled(upcycle(dense, options), tokenizer, folder, of.model, options)
+            dense, tokenizer = load_language_model(of.source)
+            save_upcycled(upcycle(dense, options), tokenizer, folder, of.source.model, options)
         return replace(self.source, model=str(folder))
 
     def _trained(self, making: Making, of: Made, folder: Path, seed: int) -> Made:
@@ -73,7 +70,7 @@ class Builder:
 
         def train() -> Source:
             say(f"{self.source.model}: {folder.parent.name}, seed {seed}, by the recipe {making.recipe}")
-            trained = recipe(of.make().model)
+            trained = recipe(of.source.model)
             [run] = run_recipe(trained, folder, self.root, Listener(callbacks=self.callbacks), held_out=self.held_out)
             # named as the study's folder was, so that results do not depend on where it lies
             return replace(self.source, model=str(folder / run.result.relative_to(folder.resolve())))

@@ -124,9 +124,9 @@ def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store:
     for model in dict.fromkeys(reading.model for reading in plan.measured.values()):
         designs = {name: reading.parsed for name, reading in plan.measured.items() if reading.model == model}
         for made in builder.models(model):
-            results = made.results(designs, tasks, plan.max_length, store)
+            results = made.results(designs, tasks, plan.max_length, builder.source.dtype, store)
             if results is None:
-                results = compare(ComparisonPlan(made.make(), designs, tasks, plan.max_length, reference_texts()), store)
+                results = compare(ComparisonPlan(made.source, designs, tasks, plan.max_length, reference_texts()), store)
             for name, design in designs.items():
                 of_run = {result.task: result for result in results if result.label == name}
                 _check_complete(name, design, tasks, of_run)

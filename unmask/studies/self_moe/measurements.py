@@ -193,7 +193,7 @@ class Measurements:
         """Raise UnmaskError if what is kept of a row was measured with other weights. Rows of older versions do not say with which."""
         weights = [identity_of(self._source(folder)).revision for folder in folders]
         before = self._read(f"{row}, weights")
-        if before is None:
+        if before is None or not (self._read(row) or self._read(f"{row}, abilities")):
             write_record(self._file(f"{row}, weights"), {"weights": weights})
         elif before["weights"] != weights:
             raise UnmaskError(
