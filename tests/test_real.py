@@ -38,6 +38,8 @@ from unmask.tasks.task import LocalTask
 pytestmark = pytest.mark.real
 PAIRS = 60
 TEXTS = ["A man plays a guitar.", "Someone makes music on a stage while a small crowd listens.", "x", "The stock market fell."]
+LAYERS = 30 if ALL else 6
+"""Layers of the mixtures: all of the model, or its first ones, which cost a fifth."""
 HALF = 5e-4  # probabilities in 16 bits
 Vectors = NDArray[np.float32]
 Run = Callable[..., tuple[int, str, str]]
@@ -155,17 +157,29 @@ def test_minilm_scores_what_was_published(name: str, size: int, published: float
     assert outcome.metric == "cosine_spearman" and outcome.main_score == pytest.approx(published, abs=0.0005)
 
 
-def native_mixture(folder: Path, run: Run) -> Path:
-    """SmolLM2 with three noisy copies of each MLP, as `unmask upcycle` writes it."""
-    code, _, err = run("upcycle", installed("smollm2"), "-o", folder, "--experts", "3", "--router-std", "0.1", "--seed", "5")
+@pytest.fixture(scope="module")
+def first_layers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SmolLM2 without its later layers."""
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("first-layers")
+    loaded().tokenizer.save_pretrained(folder)
+    AutoModelForCausalLM.from_pretrained(BUNDLED["smollm2"].path, num_hidden_layers=LAYERS).save_pretrained(folder)
+    return folder
+
+
+def native_mixture(base: Path, folder: Path, run: Run) -> Path:
+    """The model with three noisy copies of each MLP, as `unmask upcycle` writes it."""
+    code, _, err = run("upcycle", base, "-o", folder, "--experts", "3", "--router-std", "0.1", "--seed", "5")
     assert code == 0, err
     return folder
 
 
-def lora_mixture(folder: Path, _: Run) -> Path:
-    """SmolLM2 with two LoRA experts and a router, all of them random."""
-    model, _ = load_language_model(Source(installed("smollm2"), device="cpu"))
-    mixture = Mixture(model, saved_experts(folder / "experts", model, ("a", "b"), std=0.02), source=Source("smollm2"))
+def lora_mixture(base: Path, folder: Path, _: Run) -> Path:
+    """The model with two LoRA experts and a router, all of them random."""
+    source = Source(str(base), device="cpu")
+    model, _ = load_language_model(source)
+    mixture = Mixture(model, saved_experts(folder / "experts", model, ("a", "b"), std=0.02), source=source)
     torch.manual_seed(5)
     for router in mixture.routers.values():
         torch.nn.init.normal_(router.weight, std=0.1)
@@ -200,11 +214,13 @@ def lora_reference(folder: Path) -> Reference:
 
 
 @pytest.mark.parametrize(
-    ("make", "reference", "points"), [(native_mixture, native_reference, 30), (lora_mixture, lora_reference, 60)]
+    ("make", "reference", "points"), [(native_mixture, native_reference, LAYERS), (lora_mixture, lora_reference, 2 * LAYERS)]
 )
-def test_recorded_routing_is_what_the_routers_did(make: Any, reference: Any, points: int, tmp_path: Path, run: Run) -> None:
+def test_recorded_routing_is_what_the_routers_did(
+    make: Any, reference: Any, points: int, first_layers: Path, tmp_path: Path, run: Run
+) -> None:
     """The command reads all texts in one batch. Each text alone gives the same."""
-    folder = make(tmp_path / "model", run)
+    folder = make(first_layers, tmp_path / "model", run)
     rows = write_rows(tmp_path / "texts.jsonl", [{"text": text} for text in TEXTS])
     code, _, err = run("probe", "routing", "-m", folder, "-t", rows, "-o", tmp_path / "together", "--dtype", "float32")
     assert code == 0, err
