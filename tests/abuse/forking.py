@@ -9,6 +9,7 @@ import pkgutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -99,6 +100,21 @@ def command(*words: object, drawn: bool = True) -> Callable[[], None]:
             sketch_figures()
         sys.argv = ["unmask", *map(str, words)]
         main()
+
+    return work
+
+
+def program(*words: object) -> Callable[[], None]:
+    """The work of `python -m unmask`, with its end: an interpreter waits for threads before it goes."""
+
+    def work() -> None:
+        from unmask.cli import main
+
+        sys.argv = ["unmask", *map(str, words)]
+        try:
+            main()
+        finally:
+            threading._shutdown()  # type: ignore[attr-defined]
 
     return work
 

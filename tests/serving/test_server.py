@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.abuse.forking import program, start, wait
 from tests.in_process import run_program
+from tests.serving.running import until
 from unmask.errors import UnmaskError
+from unmask.serving.served import ServedModels
 from unmask.serving.server import address_of, listen
 
 CPU = ("--dtype", "float32", "--device", "cpu", "--port", "0")
-
-
-def start(*words: str, **environment: str) -> tuple[subprocess.Popen[str], str]:
-    """A server, and the address that it prints."""
-    import os
-
-    process = subprocess.Popen(
-        [sys.executable, "-m", "unmask", "serve", "pico", "-d", "mean,last", *CPU, *words],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    assert process.stderr
-    for line in process.stderr:
-        if found := re.search(r"serving at http://([\d.:]+)/v1", line):
-            return process, found[1]
-    raise AssertionError("it does not start")
-
-
-@pytest.fixture
-def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process, address = start()
-    yield process, address
-    process.kill()
-    process.wait()
 
 
 def ask(address: str, texts: list[str]) -> tuple[int, Any]:
@@ -55,19 +34,38 @@ def ask(address: str, texts: list[str]) -> tuple[int, Any]:
 
 
 @pytest.mark.slow
-def test_a_signal_ends_it_when_everything_is_answered(server: tuple[subprocess.Popen[str], str]) -> None:
-    process, address = server
+def test_a_signal_ends_it_when_everything_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a copy of this process, since a new one would import for seconds. It computes nothing until the signal."""
+    original, signalled = ServedModels.compute, tmp_path / "signalled"
+
+    def compute(self: ServedModels, *given: Any) -> Any:
+        until(signalled.exists, 60)
+        time.sleep(0.5)  # the server looks ten times a second whether it may end
+        return original(self, *given)
+
+    monkeypatch.setattr(ServedModels, "compute", compute)
+    copy = start(program("serve", "pico", "-d", "mean,last", *CPU), tmp_path, notes := tmp_path / "notes")
     answers: list[tuple[int, Any]] = []
-    texts = [f"text {place} " + "word " * 300 for place in range(400)]
-    asking = threading.Thread(target=lambda: answers.append(ask(address, texts)))
-    asking.start()
-    while "unmask_requests_in_flight 2.0" not in metrics(address):
-        assert asking.is_alive(), "too quick for this test"
-    process.send_signal(signal.SIGTERM)
+    texts = [f"text {place}" for place in range(40)]
+    try:
+        until(lambda: bool(address_in(notes / "err")), 60)
+        address = address_in(notes / "err")
+        asking = threading.Thread(target=lambda: answers.append(ask(address, texts)))
+        asking.start()
+        until(lambda: "unmask_requests_in_flight 2.0" in metrics(address), 60)
+    finally:
+        os.kill(copy, signal.SIGTERM)
+        signalled.touch()
+        done = wait(copy, notes)
     asking.join(60)
-    assert process.wait(30) == 0
-    assert process.stderr and process.stderr.read().endswith("unmask: stopped\n")
-    assert answers[0][0] == 200 and len(answers[0][1]["data"]) == 400
+    assert done.code == 0 and done.err.endswith("unmask: stopped\n")
+    assert answers[0][0] == 200 and len(answers[0][1]["data"]) == 40
+
+
+def address_in(file: Path) -> str:
+    """The address that a server has printed, or nothing."""
+    printed = re.search(r"serving at http://([\d.:]+)/v1", file.read_text("utf-8") if file.exists() else "")
+    return printed[1] if printed else ""
 
 
 def metrics(address: str) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.abuse.forking import program, start, wait
 from tests.in_process import run_program
+from tests.serving.running import until
 from tests.tiny import write_rows
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
@@ -71,16 +72,23 @@ def test_mistakes_are_told_before_the_model_is_loaded(
 
 
 @pytest.mark.slow
-def test_the_program_prints_an_address_and_a_signal_ends_it(pico_folder: Callable[[str], Path]) -> None:
-    words = [sys.executable, "-m", "unmask", "ui", "-m", str(pico_folder("llama"))]
-    program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert program.stderr
-    address = next(found[0] for line in program.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line)))
-    with urllib.request.urlopen(address, timeout=20) as page:
-        assert b"<!doctype html>" in page.read()
-    program.send_signal(signal.SIGINT)
-    out, err = program.communicate(timeout=30)
-    assert (program.returncode, out) == (0, "") and err.strip().endswith("stopped")
+def test_the_program_prints_an_address_and_a_signal_ends_it(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    """In a copy of this process, since a new one would import for seconds."""
+    copy = start(program("ui", "-m", pico_folder("llama")), tmp_path, notes := tmp_path / "notes")
+    try:
+        until(lambda: bool(address_in(notes / "err")), 60)
+        with urllib.request.urlopen(address_in(notes / "err"), timeout=20) as page:
+            assert b"<!doctype html>" in page.read()
+    finally:
+        os.kill(copy, signal.SIGINT)
+        done = wait(copy, notes)
+    assert (done.code, done.out) == (0, "") and done.sentence.endswith("stopped")
+
+
+def address_in(file: Path) -> str:
+    """The address that a page has printed, or nothing."""
+    printed = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+(?=\s)", file.read_text("utf-8") if file.exists() else "")
+    return printed[0] if printed else ""
 
 
 def test_check_says_what_would_be_shown(
