@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.proofs import ALL
 from tests.reporting.synthetic import Folder
 from tests.reporting.test_page import Parsed
 from unmask.evaluation.leader import kind_leaders
@@ -51,7 +52,7 @@ def shown(grid: Grid, found: Summary) -> tuple[str, str]:
     return page, " ".join(screen.export_text().split())
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=25 if ALL else 10)
 @given(
     st.integers(0, 2**32 - 1),
     st.integers(2, 5),
