@@ -29,6 +29,22 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=2e-5) for name in one)
 
 
+@pytest.fixture(scope="module")
+def untrained(
+    model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, dict[str, str]], dict[str, torch.Tensor]]:
+    """The weights that a stage leaves when it learns nothing."""
+    kept: dict[str, dict[str, torch.Tensor]] = {}
+
+    def leave(stage: str, needed: dict[str, str]) -> dict[str, torch.Tensor]:
+        if stage not in kept:
+            made = recipe(model, stage, **{stage: {"steps": 1, "lr": 1e-9} | needed})
+            kept[stage] = weights(run(made, tmp_path_factory.mktemp("untrained")).folder)
+        return kept[stage]
+
+    return leave
+
+
 @pytest.mark.parametrize(
     ("stage", "settings"),
     [
@@ -45,7 +61,12 @@ def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     ids=str,
 )
 def test_two_processes_are_one_with_the_whole_batch(
-    stage: str, settings: dict[str, Any], model: Path, teacher: Path, tmp_path: Path
+    stage: str,
+    settings: dict[str, Any],
+    model: Path,
+    teacher: Path,
+    untrained: Callable[[str, dict[str, str]], dict[str, torch.Tensor]],
+    tmp_path: Path,
 ) -> None:
     needed = {"teacher": str(teacher)} if stage == "distill" else {}
     made = recipe(model, stage, **{stage: LARGE | settings | needed})
@@ -53,8 +74,7 @@ def test_two_processes_are_one_with_the_whole_batch(
     together(lambda: run(made, tmp_path / "two"))
     assert losses(tmp_path / "two", f"1-{stage}") == pytest.approx(losses(tmp_path / "one", f"1-{stage}"), rel=1e-4)
     assert close(weights(tmp_path / "two"), weights(tmp_path / "one"))
-    untrained = weights(run(recipe(model, stage, **{stage: {"steps": 1, "lr": 1e-9} | needed}), tmp_path / "none").folder)
-    assert not close(weights(tmp_path / "two"), untrained)
+    assert not close(weights(tmp_path / "two"), untrained(stage, needed))
 
 
 def test_an_expert_that_no_token_reaches_in_one_process_is_no_obstacle(
