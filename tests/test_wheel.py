@@ -51,7 +51,7 @@ def environment(folder: Path, wheel: Path, extra: str) -> Path:
             if not (packages / name).exists():
                 (packages / name).symlink_to(Path(str(package.locate_file(name))))
     pip = (sys.executable, "-m", "pip", "--python", folder / "env" / "bin" / "python")
-    run(*pip, "install", "--no-deps", "--no-index", "--disable-pip-version-check", wheel, where=folder)
+    run(*pip, "install", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", wheel, where=folder)
     return folder / "env" / "bin"
 
 
