@@ -72,7 +72,8 @@ NAMES: Final = {
 """What the names in the claims of each study mean."""
 VALUES: Final = (
     "study.json",
-    "scores/*.jsonl",
+    "scores/results.jsonl",
+    "scores/failures.jsonl",
     "scores/items/*.npz",
     "models/*/seed*.json",
     "cells/*/*/cell.json",
@@ -109,6 +110,8 @@ page. A test fails if the page does not follow from plans and results.
 
 To measure a paper again, run its command. [`DATA`](data.md) is a folder of public data sets. `unmask report` then
 makes [a page with a plot of each claim](report.md#the-claims-of-a-study). A verdict is about the model of the command, at this scale.
+Where a command has one seed, the test knows nothing of other seeds: another one may change a mean by several points
+([measured](log.md)). Only tests that name several seeds hold that.
 Two studies may ask the same question, such as whether a shared router is better. They measure it on other lessons and with other
 seeds, so their verdicts may differ. [Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
 """
