@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unmask.evaluation.verdict import counted
 from unmask.reporting.page import p_value
-from unmask.statistics.paired import SIGNIFICANT, better_side
+from unmask.statistics.paired import SIGNIFICANT, PairedTest, better_side
 from unmask.statistics.rank_correlation import RankCorrelation
 from unmask.studies.claims.claim import Finding
 from unmask.studies.routers.analysis import ROUTING_SCORE, Row
@@ -121,14 +121,21 @@ def _own(contest: Contest | None) -> Iterator[str]:
     """Our own structure against the configuration that was best before, on fresh seeds."""
     if contest is None:
         return
-    found: dict[int, list[str]] = {1: [], -1: [], 0: []}
-    for yardstick, test in contest.tests.items():
-        low, high = test.interval
-        known = f"{test.difference:+.3g}, interval {low:+.3g} to {high:+.3g}, p {p_value(test.p if test.p_holm is None else test.p_holm)}"
-        found[better_side(test)].append(f"{_AIMS[yardstick].lower()} ({known})")
-    words = {1: "Better", -1: "Worse", 0: "Not shown to differ"}
+    words = {1: "better", -1: "worse", 0: "not shown to differ"}
+    sides = {yardstick: better_side(test) for yardstick, test in contest.tests.items()}
     yield (
         f"**Our own structure.** {CONFIGURATIONS[OWN].about.capitalize()}. It was compared with {contest.best}, which had the most "
         f"distinct routing of all other trained configurations, on {counted(contest.seeds, 'fresh seed')} and the same texts. "
-        + " ".join(f"{words[side]}: {', '.join(aims)}." for side, aims in found.items() if aims)
+        + " ".join(
+            f"{_AIMS[yardstick]}: {words[side]} ({_difference(contest.tests[yardstick])})."
+            for wanted in words
+            for yardstick, side in sides.items()
+            if side == wanted
+        )
     )
+
+
+def _difference(test: PairedTest) -> str:
+    low, high = test.interval
+    p = p_value(test.p if test.p_holm is None else test.p_holm)
+    return f"{test.difference:+.3g}, interval {low:+.3g} to {high:+.3g}, p {p}"
