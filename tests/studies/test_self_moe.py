@@ -299,6 +299,11 @@ def test_domains_and_models_give_plain_names_to_folders(name: str, tmp_path: Pat
         load_plan("smoke", [f"seeds={{'{name}' = 'starter:math', b = 'starter:coding'}}", "number=2"])
 
 
+def test_domains_that_would_share_files_are_refused() -> None:
+    with pytest.raises(UnmaskError, match="'school-math' and 'school math' would share files"):
+        load_plan("smoke", ['seeds={"school-math"="starter:math","school math"="starter:coding"}'])
+
+
 def test_starter_lessons_are_ours() -> None:
     with pytest.raises(UnmaskError, match="not a plain file name"):
         starter_lessons("../../secret")

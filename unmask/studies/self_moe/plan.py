@@ -125,8 +125,13 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
     plan = read_plan(_FILE, StudyPlan, scale, settings)
     check_names(plan.claims)
+    files: dict[str, str] = {}
     for name in plan.seeds:
         inside(Path(), name)  # the name of a domain is used for folders
+        if (other := files.setdefault(file_of_row(name), name)) != name:
+            raise UnmaskError(
+                f"self-moe: the domains '{other}' and '{name}' would share files. Choose names that differ in letters."
+            )
         if name == INSTANCE:
             raise UnmaskError(
                 f"self-moe: '{name}' is the name of the expert of all domains together. Choose another name for this domain."
@@ -154,6 +159,11 @@ def _check_writing(plan: StudyPlan) -> None:
         )
     for name in plan.seeds:
         load_domain(name)
+
+
+def file_of_row(row: str) -> str:
+    """The name of the file with the values of a row, without its ending."""
+    return row.replace(" ", "-").replace(",", "")
 
 
 def rests_on(names: Iterable[str]) -> dict[str, str]:
