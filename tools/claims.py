@@ -55,8 +55,7 @@ NAMES: Final = {
     "moee": (
         "`hidden` is the hidden state of the last token. `routing` is the routing weights of that token in all layers. `concat` is both "
         "side by side, `sum` is the weighted sum of both similarities; with `auto`, the weight is chosen without labels. `-z` means that "
-        "each is standardised. `smollm2-mixture` is [a mixture that learned from public "
-        "lessons](experiments.md#moees-claims-on-two-mixtures)."
+        "each is standardised. [Experiments](experiments.md#moees-claims) say what follows."
     ),
     "self-moe": (
         "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. The lower the loss on "
