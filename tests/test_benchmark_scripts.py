@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import _report
+from benchmarks import _inputs, _report, lexical
 from benchmarks._report import Report, cells
 from tests.proofs import ALL
 from tests.training.running import ended, forked
 from tools.results.benchmark import benchmark
+from unmask import Embedder
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = sorted(file.stem for file in FOLDER.glob("*.py") if not file.stem.startswith("_"))
@@ -101,3 +102,13 @@ def test_a_report_that_fails_is_not_kept(tmp_path: Path) -> None:
 def test_a_script_and_its_report_read_the_same_options() -> None:
     options = _report.parser("A benchmark.")
     assert options.parse_args(["--keep", "FILE", "--smoke"]).keep == Path("FILE")
+
+
+def test_the_benchmark_of_lexical_vectors_fuses_as_a_hybrid_search_does(tmp_path: Path) -> None:
+    task = _inputs.STARTER["retrieval"]
+    documents, queries, _ = lexical.parts(task)
+    embedder = Embedder.from_pretrained("pico", "prompteol")
+    index = lexical.indexed(embedder, task / "corpus.jsonl", tmp_path / "index", "pico")
+    apart = [lexical.rankings(index, documents, queries, way) for way in lexical.WAYS]
+    for ranked, found in zip(zip(*apart, strict=True), lexical.rankings(index, documents, queries, "hybrid"), strict=True):
+        assert lexical.fused(ranked).rows.tolist() == found.rows.tolist()

@@ -32,7 +32,6 @@ from unmask.mixture.names import Method
 from unmask.mixture.overrides import override_routing
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model
-from unmask.studies.self_moe.plan import file_of_row
 from unmask.studies.self_moe.study_data import AbilityTests, Lessons
 
 Values = dict[str, NDArray[np.float64]]
@@ -260,7 +259,7 @@ class Measurements:
         return kept
 
     def _file(self, row: str) -> Path:
-        return self.folder / f"{file_of_row(row)}.json"
+        return self.folder / f"{row}.json"
 
 
 def _chosen(model: Any, tokenizer: Any, choices: Sequence[Choice], max_length: int) -> dict[str, list[float]]:

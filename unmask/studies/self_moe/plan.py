@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,13 +126,10 @@ def load_plan(scale: str, settings: Iterable[str] = ()) -> StudyPlan:
     """The plan at a scale, changed by `key=value` settings. Raises UnmaskError with the name of a wrong key."""
     plan = read_plan(_FILE, StudyPlan, scale, settings)
     check_names(plan.claims)
-    files: dict[str, str] = {}
     for name in plan.seeds:
         inside(Path(), name)  # the name of a domain is used for folders
-        if (other := files.setdefault(file_of_row(name), name)) != name:
-            raise UnmaskError(
-                f"self-moe: the domains '{other}' and '{name}' would share files. Choose names that differ in letters."
-            )
+        if not re.fullmatch(r"[\w-]+", name):  # a row such as "expert math, renormalised" could be that of a domain
+            raise UnmaskError(f"self-moe: '{name}' is not one word. Name a domain with letters, digits, '-' and '_' only.")
         if name == INSTANCE:
             raise UnmaskError(
                 f"self-moe: '{name}' is the name of the expert of all domains together. Choose another name for this domain."
@@ -159,11 +157,6 @@ def _check_writing(plan: StudyPlan) -> None:
         )
     for name in plan.seeds:
         load_domain(name)
-
-
-def file_of_row(row: str) -> str:
-    """The name of the file with the values of a row, without its ending."""
-    return row.replace(" ", "-").replace(",", "")
 
 
 def rests_on(names: Iterable[str]) -> dict[str, str]:
