@@ -66,16 +66,17 @@ def another_last_token(tokens: Tensor) -> Tensor:
     return changed
 
 
-def test_a_layer_that_hardly_looks_ahead_is_not_taken_for_causal() -> None:
-    """Training can make the attention of one layer weak: SmolLM2's ninth layer fell to 0.026 after a contrastive stage."""
+@pytest.mark.parametrize("change", [0.024, 0.012])
+def test_a_layer_that_hardly_looks_ahead_is_not_taken_for_causal(change: float) -> None:
+    """Training can make the attention of one layer weak: after contrastive stages, layers of SmolLM2 fell to 0.026 and 0.013."""
     backbone = load(FAMILIES["llama"], "bidirectional", BF16)
     output = backbone.layers[1].self_attn.o_proj.weight
     for _ in range(3):  # the change of the layer's output is nearly proportional to these weights
         seen = prove_attention(backbone.model, backbone.layers, "bidirectional").unpadded[1]
         with torch.no_grad():
-            output.mul_(0.024 / seen)
+            output.mul_(change / seen)
     proof = prove_attention(backbone.model, backbone.layers, "bidirectional")
-    assert 0.018 < proof.unpadded[1] < 0.03 and not proof.causal_layers
+    assert 0.7 * change < proof.unpadded[1] < 1.3 * change and not proof.causal_layers
 
 
 # ---- what the families do -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,10 @@ _PADS = 3
 # place. In bf16 such a unit is at most 2^-7 of an element, and the threshold is two of them.
 _THRESHOLD = {torch.float32: 1e-3, torch.float64: 1e-6}
 _LOW_PRECISION_THRESHOLD = 2**-6
+# A trained layer may look ahead so little that its change is smaller than that. Such a layer is compared with itself under causal
+# attention. There only re-ordered sums change it, so a change that is more than this many times as large is attention.
+_TIMES_CAUSAL = 2
+_REORDERED = 1e-5
 
 
 @dataclass(frozen=True)
@@ -82,21 +86,36 @@ def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: At
     Raises AttentionError with the layers if a causal layer looks ahead, if no bidirectional layer does, if padding changes what a layer
     sees, or if padding or another text leaks into a text; also if the model does not run under this attention.
     """
-    last = torch.arange(_TOKENS + _PADS).expand(2, -1) == _TOKENS - 1
     others = torch.arange(_TOKENS + _PADS) >= torch.tensor([[_TOKENS], [0]])
     try:
-        (unpadded,) = _dependences(model, layers, 0, last[:, :_TOKENS])
-        padded, leak = _dependences(model, layers, _PADS, last, others)
+        (unpadded,) = _dependences(model, layers, 0, _last(0))
+        padded, leak = _dependences(model, layers, _PADS, _last(_PADS), others)
     except (AttributeError, TypeError) as error:  # code that expects a causal mask, and gets none
         raise AttentionError(
             f"{type(model).__name__} does not run with {attention} attention ({error}). Use the other attention, or another model."
         ) from error
     threshold = _THRESHOLD.get(next(model.parameters()).dtype, _LOW_PRECISION_THRESHOLD)
-    ahead = [value > threshold for value in unpadded]
+    ahead, ahead_padded = ([value > threshold for value in values] for values in (unpadded, padded))
+    if attention == "bidirectional" and any(ahead) and not all(ahead + ahead_padded):
+        ahead = [a or b for a, b in zip(ahead, _more_than_causal(model, layers, 0, unpadded), strict=True)]
+        ahead_padded = [a or b for a, b in zip(ahead_padded, _more_than_causal(model, layers, _PADS, padded), strict=True)]
     causal = tuple(k for k, sees in enumerate(ahead, start=1) if not sees)
     proof = AttentionProof(attention, unpadded, padded, leak, causal)
-    _refuse(model, proof, ahead, [value > threshold for value in padded], [value > threshold for value in leak])
+    _refuse(model, proof, ahead, ahead_padded, [value > threshold for value in leak])
     return proof
+
+
+def _more_than_causal(model: nn.Module, layers: Sequence[nn.Module], pads: int, values: Sequence[float]) -> list[bool]:
+    """For each layer, whether it changes more than it does under causal attention."""
+    with attention_kept(model):
+        set_attention(model, "causal")
+        (causal,) = _dependences(model, layers, pads, _last(pads))
+    return [value > max(_TIMES_CAUSAL * noise, _REORDERED) for value, noise in zip(values, causal, strict=True)]
+
+
+def _last(pads: int) -> Tensor:
+    """A mask of the last real token of both texts."""
+    return torch.arange(_TOKENS + pads).expand(2, -1) == _TOKENS - 1
 
 
 def _refuse(model: nn.Module, proof: AttentionProof, ahead: list[bool], padded: list[bool], leak: list[bool]) -> None:
