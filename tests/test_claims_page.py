@@ -45,6 +45,9 @@ def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyP
         assert claims.stale("moee", {**result, "plan": {**plan, chosen: ["of a command"]}}) == []
     [(name, making)] = plan["made"].items()
     assert claims.stale("moee", {**result, "plan": {**plan, "made": {name: {**making, "seeds": [7]}}}}) == []
+    older = {name: {key: value for key, value in one.items() if value} for name, one in plan["embedders"].items()}
+    assert older != plan["embedders"]
+    assert claims.stale("moee", {**result, "plan": {**plan, "embedders": older}}) == [], "a key may be new, if it is empty"
     changed = first.model_copy(update={"than": ("concat",)})
     monkeypatch.setattr(claims, "planned", lambda _: [changed, *others])
     assert claims.stale("moee", result) == [first.id]

@@ -167,18 +167,18 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
     plan, measured = plan_of(study, result.get("scale", "small")).model_dump(mode="json"), result["plan"]
     chosen = _CHOSEN - {"seeds"} if study == "self-moe" else _CHOSEN  # there, seeds are lessons
     compared = plan.keys() - chosen if study in STUDIES else plan.keys() & measured.keys() - chosen - {"tasks"}
-    old += [part for part in plan if part in compared and _without_seeds(measured.get(part)) != _without_seeds(plan[part])]
+    old += [part for part in plan if part in compared and _comparable(measured.get(part)) != _comparable(plan[part])]
     if recorded := result.get("rests_on"):
         digests = rests_on(study, result["scale"])
         old += [name for name, digest in recorded.items() if digests.get(name) != digest]
     return old
 
 
-def _without_seeds(part: Any) -> Any:
-    """A part of a plan without the seeds of each model: a command may choose them."""
+def _comparable(part: Any) -> Any:
+    """A part of a plan without the seeds of each model, which a command may choose, and without what is empty: it may be new."""
     if not isinstance(part, dict):
         return part
-    return {name: _without_seeds(value) for name, value in part.items() if name != "seeds"}
+    return {name: _comparable(value) for name, value in part.items() if name != "seeds" and value not in (None, [])}
 
 
 def page() -> str:

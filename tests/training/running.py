@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -115,6 +116,7 @@ def forked(work: Callable[[], object], **environment: str) -> int:
     if number == 0:
         code = 1
         try:
+            gc.freeze()  # else the first collection copies all memory of the parent
             os.environ.update(environment)
             work()
             code = 0

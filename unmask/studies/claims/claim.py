@@ -28,6 +28,7 @@ from unmask.statistics.paired import SIGNIFICANT, PairedTest, better_side, with_
 from unmask.statistics.power import detectable
 
 Verdict = Literal["confirmed", "refuted", "undecided", "not measured", "not testable here"]
+Agreement = Literal["prompts", "clusters"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 _POWER: Final = 0.8
 _LEAST: Final = 1e-12
@@ -43,7 +44,8 @@ class Claim(_Fixed):
     id: unique in its study. where: section or table of the paper. says: the claim, in our words. how: how it is tested here, if the
     comparison does not say it. better, than: what is compared. kinds: kinds of task, or the yardstick of a study that has several; none
     means all of them. less_on: kinds of task on which the difference is smaller; then the difference of both differences is tested, an
-    interaction. within, costs: the margins of the two other forms of claim. needs: ids of claims that stand before this one, without
+    interaction. agreement: what is compared, if it is no score: how far an embedder agrees with itself under other prompts. within, costs:
+    the margins of the two other forms of claim. needs: ids of claims that stand before this one, without
     which its tests say nothing. untestable: why this study cannot carry the claim; then nothing is compared.
     """
 
@@ -55,6 +57,7 @@ class Claim(_Fixed):
     than: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     less_on: tuple[str, ...] = ()
+    agreement: Agreement | None = None
     within: float | None = Field(default=None, gt=0)
     costs: float | None = Field(default=None, gt=0)
     needs: tuple[str, ...] = ()

@@ -17,7 +17,8 @@ from unmask.statistics.paired import PairedTest, bootstrap_tasks, difference_tes
 from unmask.statistics.variance_sources import items_and_seeds_test
 from unmask.tasks.kinds import is_of_words
 
-_RESAMPLES = 2000
+RESAMPLES = 2000
+"""The fewest resamples of a test. A family of more than twenty tests has more."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def contrasts(
     tasks = _common(a, b, kinds)
     if less_on or len(tasks) < fewest_tasks(family):
         return here, here
-    return _in_points(over_tasks(*(_run_or_runs(side.points(tasks)) for side in (a, b)))), here
+    return in_points(over_tasks(*(_run_or_runs(side.points(tasks)) for side in (a, b)))), here
 
 
 def _here(
@@ -71,7 +72,7 @@ def _here(
         return None
     both = len(items) + len(less)
     weights = [both / len(items)] * len(items) + [-both / len(less)] * len(less) if less else [1.0] * len(items)
-    return _in_points(_over_items(a, b, items | less, weights, family))
+    return in_points(_over_items(a, b, items | less, weights, family))
 
 
 def _common(a: Scored, b: Scored, kinds: Sequence[str]) -> list[str]:
@@ -89,7 +90,7 @@ def _items(a: Scored, b: Scored, kinds: Sequence[str], store: ResultStore) -> di
     return {task: (own, other) for task, (own, other) in found.items() if own and other}
 
 
-def _in_points(test: PairedTest) -> PairedTest:
+def in_points(test: PairedTest) -> PairedTest:
     """A test of scores from 0 to 1, in percent."""
     bounds = test.bounds
 
@@ -107,7 +108,7 @@ def _run_or_runs(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _over_items(a: Scored, b: Scored, items: Mapping[str, Pair], weights: Sequence[float], family: int) -> PairedTest:
     """weights: of each task in the mean difference. They differ from 1 for an interaction only."""
-    resamples, scale = max(_RESAMPLES, 100 * family), np.array(weights)
+    resamples, scale = max(RESAMPLES, 100 * family), np.array(weights)
     sides = [list(side) for side in zip(*items.values(), strict=True)]
     runs = [list(zip(*side, strict=True)) for side in sides]
     samples = [  # (seed, task, resample)

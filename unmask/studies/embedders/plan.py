@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -51,16 +52,28 @@ class Making(PlanTable):
 
 
 class Reading(PlanTable):
-    """An embedder: a model of the study, read by a design. design: a preset or a readable name."""
+    """An embedder: a model of the study, read by a design.
+
+    design: a preset or a readable name. kinds: kinds of task that it is scored on; none means all.
+    """
 
     model: str = BASE
     design: str
+    kinds: tuple[str, ...] = ()
 
     @property
     def parsed(self) -> Design:
         """The design."""
         [design] = parse_designs(self.design).values()
         return design
+
+
+class OtherPrompts(PlanTable):
+    """Embedders that are read under other prompts, too. of: their names. kinds: kinds of task that these readings are scored on."""
+
+    of: tuple[str, ...] = Field(min_length=1)
+    prompts: tuple[str, ...] = Field(min_length=1)
+    kinds: tuple[str, ...] = ()
 
 
 class Part(PlanTable):
@@ -73,10 +86,10 @@ class Part(PlanTable):
 class EmbeddersPlan(WholePlan):
     """The settings of a study at one scale.
 
-    study: its name. paper: what is studied. made: models by name. embedders: what is compared. tasks: folders below
-    the data folder, or `starter:NAME`. max_length: most tokens of a text. reference: a sentence-transformers model
-    that is scored beside them, as a yardstick; none if empty. seeds: of each training. only: the embedders to
-    measure; none means all. on: by base model, the part that is measured there. how: what every claim says of how it is tested.
+    study: its name. paper: what is studied. made: models by name. embedders: what is compared. other_prompts: which of them are read
+    under other prompts, too. tasks: folders below the data folder, or `starter:NAME`. max_length: most tokens of a text. reference: a
+    sentence-transformers model that is scored beside them, as a yardstick; none if empty. seeds: of each training. only: the embedders
+    to measure; none means all. on: by base model, the part that is measured there. how: what every claim says of how it is tested.
     claims: what the paper says. Those of embedders that are left out stay unmeasured.
     """
 
@@ -84,6 +97,7 @@ class EmbeddersPlan(WholePlan):
     paper: str
     made: dict[str, Making] = Field(default={})
     embedders: dict[str, Reading] = Field(min_length=2)
+    other_prompts: OtherPrompts | None = None
     tasks: tuple[str, ...] = Field(min_length=1)
     max_length: int = Field(ge=16)
     reference: str = ""
@@ -95,8 +109,28 @@ class EmbeddersPlan(WholePlan):
 
     @property
     def measured(self) -> dict[str, Reading]:
-        """The embedders that are measured, by name."""
-        return {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
+        """The embedders that are measured, by name. One that is read under another prompt is `NAME, PROMPT`."""
+        chosen = {name: reading for name, reading in self.embedders.items() if not self.only or name in self.only}
+        others = {
+            new: self._under(prompt, reading)
+            for name, reading in chosen.items()
+            for prompt, new in zip(self._prompts, self.under_all_prompts(name)[1:], strict=False)
+        }
+        return chosen | others
+
+    @property
+    def _prompts(self) -> tuple[str, ...]:
+        return self.other_prompts.prompts if self.other_prompts else ()
+
+    def under_all_prompts(self, name: str) -> list[str]:
+        """The names of an embedder under every prompt that it is read under, its own first."""
+        others = self._prompts if self.other_prompts and name in self.other_prompts.of else ()
+        return [name, *(f"{name}, {prompt}" for prompt in others)]
+
+    def _under(self, prompt: str, reading: Reading) -> Reading:
+        assert self.other_prompts is not None
+        design = replace(reading.parsed, prompt=prompt).name
+        return reading.model_copy(update={"design": design, "kinds": self.other_prompts.kinds})
 
     def rests_on(self, scale: str) -> dict[str, str]:
         """Digests of the designs and recipes of the embedders that are measured, by name."""
@@ -141,9 +175,10 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
     for needed in _models_of(plan):
         if needed not in known:
             raise unknown(f"model of the study '{study}'", needed, known)
-    for reading in plan.embedders.values():
+    for reading in (*plan.embedders.values(), *plan.measured.values()):
         _ = reading.parsed
-    for name in (*plan.only, *(name for part in plan.on.values() for name in part.only)):
+    of_prompts = plan.other_prompts.of if plan.other_prompts else ()
+    for name in (*plan.only, *(name for part in plan.on.values() for name in part.only), *of_prompts):
         if name not in plan.embedders:
             raise unknown("embedder", name, plan.embedders)
     check_names(plan.claims)

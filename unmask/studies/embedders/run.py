@@ -15,16 +15,19 @@ from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.reference_rows import compare_if_installed
-from unmask.evaluation.results import ResultStore
+from unmask.evaluation.results import Result, ResultStore
 from unmask.experts.records import RunRecord, write_or_check
 from unmask.io.files import only_run_in
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device
 from unmask.models.source import lasting_name
 from unmask.starter import reference_texts
+from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Claim, Finding, findings, with_here
+from unmask.studies.embedders.agreement import agreement_test
 from unmask.studies.embedders.builder import Builder
 from unmask.studies.embedders.contrast import Scored, contrasts
+from unmask.studies.embedders.made import Made
 from unmask.studies.embedders.plan import EmbeddersPlan, Making
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
@@ -109,7 +112,7 @@ def study(
         builder = Builder(plan, scale, source, root, folder, tasks, callbacks)
         store = ResultStore(folder / "scores")
         scored = _scored(plan, builder, tasks, store) | _reference(plan.reference, tasks, store)
-        found = Findings(plan, source.model, scored, _claims(plan.claims, scored, store))
+        found = Findings(plan, source.model, scored, _claims(plan, scored, store))
         results = ResultsFile(
             folder, record, pick_device(source.device), study=plan.study, paper=plan.paper, command=command, scale=scale,
             data={task.name: task.revision for task in tasks}, rests_on=plan.rests_on(scale),
@@ -120,19 +123,32 @@ def study(
 
 def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:
     """Every embedder with its results, in the order of the plan. Models are made in the order in which embedders need them."""
-    runs: dict[str, list[dict[str, Any]]] = {}
+    runs: dict[str, list[dict[str, Result]]] = {}
     for model in dict.fromkeys(reading.model for reading in plan.measured.values()):
-        designs = {name: reading.parsed for name, reading in plan.measured.items() if reading.model == model}
+        readings = {name: reading for name, reading in plan.measured.items() if reading.model == model}
         for made in builder.models(model):
-            results = made.results(designs, tasks, plan.max_length, builder.source.dtype, store)
-            if results is None:
-                results = compare(ComparisonPlan(made.source, designs, tasks, plan.max_length, reference_texts()), store)
-            for name, design in designs.items():
-                of_run = {result.task: result for result in results if result.label == name}
-                _check_complete(name, design, tasks, of_run)
-                runs.setdefault(name, []).append(of_run)
+            results: list[Result] = []
+            for kinds in dict.fromkeys(reading.kinds for reading in readings.values()):
+                designs = {name: reading.parsed for name, reading in readings.items() if reading.kinds == kinds}
+                asked = [task for task in tasks if not kinds or task.kind in kinds]
+                found = _results(made, designs, asked, plan, builder.source.dtype, store)
+                for name, design in designs.items():
+                    of_run = {result.task: result for result in found if result.label == name}
+                    _check_complete(name, design, asked, of_run)
+                    runs.setdefault(name, []).append(of_run)
+                results += found
             made.note(results)
     return {name: Scored(tuple(runs[name])) for name in plan.measured}
+
+
+def _results(
+    made: Made, designs: Mapping[str, Design], tasks: Sequence[Task], plan: EmbeddersPlan, dtype: str, store: ResultStore
+) -> list[Result]:
+    """The results of designs of one model: those that are kept, and those that have to be measured."""
+    if not tasks:
+        return []
+    kept = made.results(designs, tasks, plan.max_length, dtype, store)
+    return kept or compare(ComparisonPlan(made.source, designs, tasks, plan.max_length, reference_texts()), store)
 
 
 def _check_complete(name: str, design: Design, tasks: Sequence[Task], of_run: Mapping[str, Any]) -> None:
@@ -147,14 +163,26 @@ def _reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str
     return {name: Scored(({result.task: result for result in results},))} if results else {}
 
 
-def _claims(claims: Sequence[Claim], scored: dict[str, Scored], store: ResultStore) -> list[Finding]:
+def _claims(plan: EmbeddersPlan, scored: dict[str, Scored], store: ResultStore) -> list[Finding]:
     """What becomes of each claim: on tasks of these kinds in general, and on these tasks alone."""
+    claims = plan.claims
     pairs = [(claim, than) for claim in claims for than in claim.than if claim.better in scored and than in scored]
-    tests = {
-        (claim.id, than): contrasts(scored[claim.better], scored[than], claim.kinds, store, len(pairs), claim.less_on)
-        for claim, than in pairs
-    }
+    tests = {(claim.id, than): _tests(plan, claim, than, scored, store, len(pairs)) for claim, than in pairs}
     general, here = ({names: test for names, both in tests.items() if (test := both[place])} for place in (0, 1))
-    on_these_tasks = findings(claims, here, lambda _: "points")
+    on_these_tasks = findings(claims, here, _unit)
     hold_here = [one.claim.id for one in on_these_tasks if one.verdict == "confirmed"]
-    return with_here(findings(claims, general, lambda _: "points", hold_here), on_these_tasks)
+    return with_here(findings(claims, general, _unit, hold_here), on_these_tasks)
+
+
+def _tests(
+    plan: EmbeddersPlan, claim: Claim, than: str, scored: dict[str, Scored], store: ResultStore, family: int
+) -> tuple[PairedTest | None, PairedTest | None]:
+    if claim.agreement is None:
+        return contrasts(scored[claim.better], scored[than], claim.kinds, store, family, claim.less_on)
+    sides = [[scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, than)]
+    test = agreement_test(claim.agreement, sides[0], sides[1], store, family)
+    return test, test
+
+
+def _unit(claim: Claim) -> str:
+    return {"prompts": "points of Spearman", "clusters": "points of V-measure"}.get(claim.agreement or "", "points")
