@@ -55,6 +55,17 @@ def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyP
     assert claims.stale("moee", result) == [first.id]
 
 
+def test_a_claim_may_be_put_into_other_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They change no number, so nothing has to be measured again. The page has the new words."""
+    first, *others = claims.planned("moee")
+    found = [Finding(claim=claim, tests=(), verdict="not measured").model_dump(mode="json") for claim in (first, *others)]
+    result = {"study": "moee", "claims": found, "plan": load_plan("moee", "small").model_dump(mode="json")}
+    reworded = first.model_copy(update={"says": "In plainer words.", "how": "As before.", "where": "table 5"})
+    monkeypatch.setattr(claims, "planned", lambda _: [reworded, *others])
+    assert claims.stale("moee", result) == []
+    assert [one.claim for one in claims.findings(result)] == [reworded, *others]
+
+
 def changed_recipe(patch: pytest.MonkeyPatch) -> str:
     recipe = recipe_file("pooling-and-attention").read_text(encoding="utf-8")
     patch.setattr(training_recipe, "_tables", lambda _: tomllib.loads(recipe.replace("steps = 60", "steps = 61")))

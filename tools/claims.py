@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from unmask.studies.claims.claim import Claim, Finding
-from unmask.studies.claims.page import claims_sheet, counts, summary
+from unmask.studies.claims.page import MEANINGS, claims_sheet, counts, summary
 from unmask.studies.embedders.plan import STUDIES, EmbeddersPlan, load_plan
 from unmask.studies.results import StudyResults
 from unmask.studies.routers.configurations import CONFIGURATIONS
@@ -49,18 +49,24 @@ NAMES: Final = {
     ),
     "pooling-and-attention": (
         "All designs are trained by one recipe on the same pairs. Design 1 reads the state of the EOS token. Design 2 learns which tokens "
-        "of the last layer to read, design 3 which layers of the EOS token. Both have causal attention. Designs 4 and 5 are designs 2 "
-        "and 3 with bidirectional attention."
+        "of the last layer to read, design 3 which layers of the EOS token. All three have causal attention. Design 4 is design 2 with "
+        "bidirectional attention. Design 5 has bidirectional attention, too: it takes the mean over the tokens of each layer, and learns "
+        "which layers to read."
     ),
     "moee": (
-        "`hidden` is the hidden state of the last token. `routing` is the routing weights of that token in all layers. `concat` is both "
-        "side by side, `sum` is the weighted sum of both similarities; with `auto`, the weight is chosen without labels. `-z` means that "
-        "each is standardised. [Experiments](experiments.md#moees-claims) say what follows."
+        "SmolLM2 is a dense model. For this study, each of its MLPs was copied into four experts (upcycling), and the mixture was trained "
+        "further. `hidden` is the hidden state of the last token of PromptEOL. `routing` is the routing weights of that token in all "
+        "layers. `concat` is both side by side. `sum` is the similarity of hidden states plus alpha times that of routing weights; with "
+        "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. The code of the paper standardises routing "
+        "weights but not hidden states: those are the rows of `hidden` against `sum-z`. "
+        "[Experiments](experiments.md#moees-claims) says what the verdicts mean together."
     ),
     "self-moe": (
         "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. The lower the loss on "
         "held-out answers, the better. A mixture such as `3: and math` has the experts up to math, the third. `oracle routing` gives each "
-        "text the expert of its domain. `multiple choice` means [tests as a choice](experts.md#tests-as-a-choice)."
+        "text the expert of its domain. TIES and DARE merge the weights of the experts into one model. Gates of the router do not add up "
+        "to 1, so experts act below full strength. At full strength (`renormalised`), the gates are scaled to add up to 1. `multiple choice` "
+        "means [tests as a choice](experts.md#tests-as-a-choice)."
     ),
     "routers": (
         "I(D;E) says how well the first expert of a token tells the domain of its text: 0 is chance, 1 is the most that "
@@ -94,6 +100,8 @@ _CHOSEN: Final = {"models", "seeds", "fresh_seeds", "only", "on", "configuration
 
 Results of mixtures keep less of their plan, and name tasks with their revision: the parts that both have are compared.
 """
+_WORDS: Final = {"where", "says", "how"}
+"""What a claim has in words. The rest says what is compared, and how."""
 _NAMED: Final = 20
 """So many sets of data are named on the page."""
 UNRECORDED: Final = "It was measured before results said which recipes and configurations they rest on."
@@ -103,14 +111,21 @@ What papers claim of embedders made from language models, and what holds for sma
 
 {counts}
 
+What a verdict means:
+
+{meanings}
+- **On these tasks**: the same question about the measured tasks alone. It is easier to answer. So a claim can be confirmed on these tasks,
+  and undecided for tasks in general.
+- **Detectable**: a true difference of this size would have been found in most studies like this one. A smaller one may be missed.
+
 Some rows are questions of reviewers or our own, and are marked so. **This page is generated.** The claims are in
 the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
 page. A test fails if the page does not follow from plans and results.
 
 To measure a paper again, run its command. [`DATA`](data.md) is a folder of public data sets. `unmask report` then
 makes [a page with a plot of each claim](report.md#the-claims-of-a-study). A verdict is about the model of the command, at this scale.
-Where a command has one seed, the test knows nothing of other seeds: another one may change a mean by several points
-([measured](log.md)). Only tests that name several seeds hold that.
+Where a command has one seed, the test knows nothing of other seeds. Another seed, or another processor, may change a mean by several
+points ([measured](log.md)). A test takes other seeds into account only if its column "test, n" says "several seeds".
 Two studies may ask the same question, such as whether a shared router is better. They measure it on other lessons and with other
 seeds, so their verdicts may differ. [Experiments](experiments.md) has earlier measurements, with tables that were typed by hand.
 """
@@ -139,13 +154,23 @@ def results() -> dict[str, list[dict[str, Any]]]:
 
 def _rank(study: str, result: dict[str, Any]) -> tuple[bool, int]:
     """Less for a result that counts more."""
-    measured = sum(finding.verdict not in ("not measured", "not testable here") for finding in findings(result))
+    measured = sum(finding.verdict not in ("not measured", "not testable here") for finding in _kept_findings(result))
     return result["model"] != Path(plan_of(study).models[0]).name, -measured
 
 
 def findings(result: dict[str, Any]) -> list[Finding]:
-    """The claims of a result with their verdicts."""
+    """The claims of a result with their verdicts, in the words that the plan has for them now."""
+    now = {claim.id: claim for claim in planned(result["study"])}
+    return [_in_words_of(now.get(finding.claim.id), finding) for finding in _kept_findings(result)]
+
+
+def _kept_findings(result: dict[str, Any]) -> list[Finding]:
     return [Finding.model_validate(finding) for finding in result["claims"]]
+
+
+def _in_words_of(claim: Claim | None, finding: Finding) -> Finding:
+    words = {name: getattr(claim, name) for name in _WORDS} if claim else {}
+    return finding.model_copy(update={"claim": finding.claim.model_copy(update=words)})
 
 
 def rests_on(study: str, scale: str) -> dict[str, str]:
@@ -158,11 +183,11 @@ def rests_on(study: str, scale: str) -> dict[str, str]:
 def stale(study: str, result: dict[str, Any]) -> list[str]:
     """What a result has that is no longer so.
 
-    Claims that changed or that it lacks, by their ids; parts of the plan; and recipes, designs and configurations, where it says which
-    they were.
+    Claims that it lacks, or that compare something else now, by their ids; parts of the plan; and recipes, designs and configurations,
+    where it says which they were. A claim may be put into other words: they change no number.
     """
-    now = {claim.id: claim for claim in planned(study)}
-    then = {finding.claim.id: finding.claim for finding in findings(result)}
+    now = {claim.id: claim.model_dump(exclude=_WORDS) for claim in planned(study)}
+    then = {finding.claim.id: finding.claim.model_dump(exclude=_WORDS) for finding in _kept_findings(result)}
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     plan, measured = plan_of(study, result.get("scale", "small")).model_dump(mode="json"), result["plan"]
     chosen = _CHOSEN - {"seeds"} if study == "self-moe" else _CHOSEN  # there, seeds are lessons
@@ -184,7 +209,8 @@ def _comparable(part: Any) -> Any:
 def page() -> str:
     """The page."""
     known = results()
-    parts = [HEAD.format(counts="\n".join(_overview(known)).rstrip())]
+    meanings = "\n".join(f"- **{verdict.capitalize()}**: {meaning}" for verdict, meaning in MEANINGS.items())
+    parts = [HEAD.format(counts="\n".join(_overview(known)).rstrip(), meanings=meanings)]
     for study, title in PAPERS.items():
         parts += [f"## {title}\n", *_study(study, known[study])]
     return "\n".join(parts).rstrip() + "\n"
@@ -200,10 +226,19 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
         f"{len(open_here)} undecided claims were tested on tasks in general. On the measured tasks alone, "
         f'{open_here.count("confirmed")} of them are confirmed and {open_here.count("refuted")} refuted; see the column "on these tasks".'
     )
+    undecided = {
+        title: [finding for of, finding in every if of == title and finding.verdict == "undecided"] for title in PAPERS.values()
+    }
+    open_ones = ", ".join(f"{len(found)} of [{title}](#{_anchor(title)})" for title, found in undecided.items() if found)
+    yield f"Undecided: {open_ones or 'none'}. Below, each paper begins with its refuted and undecided claims."
     refuted = [(title, finding) for title, finding in every if finding.verdict == "refuted"]
     if refuted:
-        yield "Below, each paper begins with its refuted and undecided claims. The refuted claims:\n"
-        yield from (f"- [{title}](#{title.lower().replace(' ', '-')}): {finding.claim.says}" for title, finding in refuted)
+        yield "The refuted claims:\n"
+        yield from (f"- [{title}](#{_anchor(title)}): {finding.claim.says}" for title, finding in refuted)
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
@@ -240,18 +275,19 @@ def _measured_on(study: str, result: dict[str, Any]) -> str:
 
 def _data(data: dict[str, str], place: str) -> str:
     """What was measured on."""
-    names = f": {', '.join(data)}" if len(data) <= _NAMED else ""
+    names = f": {'; '.join(data)}" if len(data) <= _NAMED else ""
     return f"[{len(data)} sets of data, with their revisions]({place}.json){names}."
 
 
 def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: str) -> str:
     """The claims on which a further result says something else than the first result of its study."""
     verdicts = {one.claim.id: one.verdict for one in first}
-    others = [one for one in found if verdicts.get(one.claim.id) != one.verdict]
+    measured = [one for one in found if one.verdict != "not measured"]
+    others = [one for one in measured if verdicts.get(one.claim.id) != one.verdict]
     if not others:
-        return f"All verdicts are those of {model}.\n"
+        return f"All verdicts that were measured are those of {model}.\n"
     lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
-    return "\n".join([f"The verdicts are those of {model}, but for these:", *lines]) + "\n"
+    return "\n".join([f"The verdicts that were measured are those of {model}, but for these:", *lines]) + "\n"
 
 
 def _where(claim: Claim) -> str:

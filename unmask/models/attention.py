@@ -3,7 +3,8 @@
 `config.is_causal = False` makes most decoders bidirectional. Some silently stay causal, in some layers, or only with or without
 padding. So it is measured: the input of layer k is changed at the last token, and its output is compared at the earlier tokens. Every
 layer is given its own undisturbed input with that change, whatever the layer below made, so two passes of a short text prove all layers.
-A third pass changes the padding and the other text of the batch, which must change nothing.
+A third pass changes the padding and the other text of the batch, which must change nothing. If some layers of a bidirectional model
+hardly look ahead, all of this is repeated under causal attention, for comparison.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ _PADS = 3
 _THRESHOLD = {torch.float32: 1e-3, torch.float64: 1e-6}
 _LOW_PRECISION_THRESHOLD = 2**-6
 # A trained layer may look ahead so little that its change is smaller than that. Such a layer is compared with itself under causal
-# attention. There only re-ordered sums change it, so a change that is more than this many times as large is attention.
+# attention. There only re-ordered sums change it. So attention is a change that is more than this many times as large, and larger than
+# what re-ordered sums alone can do on another machine.
 _TIMES_CAUSAL = 2
-_REORDERED = 1e-5
+_REORDERED = {torch.float32: 1e-5, torch.float64: 1e-10}
+_LOW_PRECISION_REORDERED = 2**-7
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def _more_than_causal(model: nn.Module, layers: Sequence[nn.Module], pads: int, 
     with attention_kept(model):
         set_attention(model, "causal")
         (causal,) = _dependences(model, layers, pads, _last(pads))
-    return [value > max(_TIMES_CAUSAL * noise, _REORDERED) for value, noise in zip(values, causal, strict=True)]
+    least = _REORDERED.get(next(model.parameters()).dtype, _LOW_PRECISION_REORDERED)
+    return [value > max(_TIMES_CAUSAL * noise, least) for value, noise in zip(values, causal, strict=True)]
 
 
 def _last(pads: int) -> Tensor:

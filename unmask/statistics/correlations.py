@@ -48,7 +48,7 @@ def spearman_matrix(table: NDArray[np.floating]) -> Float[NDArray[np.float64], "
     return correlations(ranks_of(codes_of(table), once), once)
 
 
-def resampled(n: int, seed: int = 0, resamples: int = RESAMPLES) -> Iterator[Counts]:
-    """How often each of n items is drawn, for each resample of n items with replacement."""
+def resampled(n: int, seed: int = 0) -> Iterator[Counts]:
+    """How often each of n items is drawn, for a thousand resamples of n items with replacement."""
     random = np.random.default_rng(seed)
-    return (np.bincount(random.integers(n, size=n), minlength=n) for _ in range(resamples))
+    return (np.bincount(random.integers(n, size=n), minlength=n) for _ in range(RESAMPLES))

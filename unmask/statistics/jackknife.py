@@ -30,9 +30,14 @@ def jackknife_interval(
     n = len(left_out)
     if n < FEWEST or not np.isfinite(left_out).all():
         return None
-    error = np.sqrt((n - 1) / n * np.square(left_out - left_out.mean()).sum())
-    half = float(t.ppf((1 + level) / 2, n - 1) * error)
+    half = float(t.ppf((1 + level) / 2, n - 1) * np.sqrt(jackknife_variance(left_out)))
     return value - half, min(value + half, max(most, value))
+
+
+def jackknife_variance(left_out: Float[NDArray[np.float64], " part"]) -> float:
+    """The variance of a measure, the square of its standard error. left_out: the measure without each text, prompt or other part."""
+    n = len(left_out)
+    return float((n - 1) / n * np.square(left_out - left_out.mean()).sum())
 
 
 def ratio_left_out(

@@ -44,9 +44,10 @@ class Claim(_Fixed):
     id: unique in its study. where: section or table of the paper. says: the claim, in our words. how: how it is tested here, if the
     comparison does not say it. better, than: what is compared. kinds: kinds of task, or the yardstick of a study that has several; none
     means all of them. less_on: kinds of task on which the difference is smaller; then the difference of both differences is tested, an
-    interaction. agreement: what is compared, if it is no score: how far an embedder agrees with itself under other prompts. within, costs:
-    the margins of the two other forms of claim. needs: ids of claims that stand before this one, without
-    which its tests say nothing. untestable: why this study cannot carry the claim; then nothing is compared.
+    interaction. agreement: what is compared, if it is no score: how far similarities of pairs agree under several prompts (`prompts`), or
+    clusters of texts under several prompts and of two embedders (`clusters`); such a claim names its kinds of task by this. within,
+    costs: the margins of the two other forms of claim. needs: ids of claims that stand before this one, without which its tests say
+    nothing. untestable: why this study cannot carry the claim; then nothing is compared.
     """
 
     id: str
@@ -67,6 +68,10 @@ class Claim(_Fixed):
     def _testable_or_not(self) -> Claim:
         if bool(self.untestable) == bool(self.better and self.than):
             raise ValueError(f"claim '{self.id}' needs `better` and `than`, or `untestable`")
+        if self.agreement and (self.kinds or self.less_on):
+            raise ValueError(
+                f"claim '{self.id}' has `agreement`, which says what it is measured on: leave `kinds` and `less_on` out"
+            )
         return self
 
     @property
@@ -123,10 +128,15 @@ class Finding(_Fixed):
         return self.tests[self.decided_by] if self.tests else None
 
 
-def check_names(claims: Sequence[Claim]) -> None:
-    """Raise UnmaskError if two claims of a study have one id, and if a claim needs one that does not stand before it."""
+def check_names(claims: Sequence[Claim], *, agreement: bool = False) -> None:
+    """Raise UnmaskError if two claims of a study have one id, and if a claim needs one that does not stand before it.
+
+    agreement: whether the study can test claims about agreement. If it cannot, such a claim is refused.
+    """
     seen: list[str] = []
     for claim in claims:
+        if claim.agreement and not agreement:
+            raise UnmaskError(f"This study cannot test a claim about agreement. Leave `agreement` out of '{claim.id}'.")
         if claim.id in seen:
             raise UnmaskError(f"Two claims are called '{claim.id}'. Give each a name of its own.")
         for needed in claim.needs:

@@ -13,14 +13,16 @@ from unmask.studies.claims.claim import VERDICTS, Finding, Measured, Verdict
 from unmask.studies.sheet import Sheet
 
 NOTE: Final = (
-    "A difference is positive if the claim is right. Its interval has the correction of p (Holm, over all tests that were measured). "
+    "A positive difference speaks for the claim. A claim with a margin (`within 2`, `at a cost of 1 at most`) is decided by its interval: "
+    "all of it has to lie inside the margin. Intervals and p are corrected for all tests that were measured (Holm). "
     "An interval that ends at 0 was widened to 0, since p does not show a difference. Where a claim names several rivals, the one that "
     "decided is shown. Detectable: a true difference of this size is found in 80 % of studies like this one."
 )
 HERE: Final = (
-    "The verdict is about tasks of these kinds in general, so its test is over tasks. The column before it is about these tasks alone: its "
-    "test is over their items, and over seeds where there are several, with a correction of its own. Where a model was trained with one "
-    "seed, it is about that training."
+    "Where 'on these tasks' is filled, the verdict is about tasks of these kinds in general, and its test is over tasks. The column is "
+    "about these tasks alone: its test is over their items, and over seeds where there are several, with a correction of its own. Where "
+    "the column is empty, the test of the verdict is over items, and the verdict is about these tasks. Where a model was trained with "
+    "one seed, the verdict is about that training."
 )
 """What the verdict on these tasks alone means."""
 MEANINGS: Final[dict[Verdict, str]] = {

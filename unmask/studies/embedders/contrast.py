@@ -17,8 +17,7 @@ from unmask.statistics.paired import PairedTest, bootstrap_tasks, difference_tes
 from unmask.statistics.variance_sources import items_and_seeds_test
 from unmask.tasks.kinds import is_of_words
 
-RESAMPLES = 2000
-"""The fewest resamples of a test. A family of more than twenty tests has more."""
+_RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def _run_or_runs(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _over_items(a: Scored, b: Scored, items: Mapping[str, Pair], weights: Sequence[float], family: int) -> PairedTest:
     """weights: of each task in the mean difference. They differ from 1 for an interaction only."""
-    resamples, scale = max(RESAMPLES, 100 * family), np.array(weights)
+    resamples, scale = max(_RESAMPLES, 100 * family), np.array(weights)
     sides = [list(side) for side in zip(*items.values(), strict=True)]
     runs = [list(zip(*side, strict=True)) for side in sides]
     samples = [  # (seed, task, resample)

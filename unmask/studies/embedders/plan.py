@@ -12,10 +12,11 @@ from pydantic import Field
 
 from unmask.designs.design import Design, parse_designs
 from unmask.designs.prompts import find_prompt
-from unmask.errors import unknown
+from unmask.errors import UnmaskError, unknown
 from unmask.studies.claims.claim import Claim, check_names
 from unmask.studies.plans import PlanTable, WholePlan, read_plan, scales_of
 from unmask.studies.settings_digests import digest_of
+from unmask.tasks.kinds import KINDS
 from unmask.training.recipe import Recipe, load_recipe
 
 BASE: Final = "base"
@@ -69,10 +70,13 @@ class Reading(PlanTable):
 
 
 class OtherPrompts(PlanTable):
-    """Embedders that are read under other prompts, too. of: their names. kinds: kinds of task that these readings are scored on."""
+    """Embedders that are read under other prompts, too. of: their names. kinds: kinds of task that these readings are scored on.
+
+    prompts: at least two, so that each of all three can be left out once, and two are left to be compared.
+    """
 
     of: tuple[str, ...] = Field(min_length=1)
-    prompts: tuple[str, ...] = Field(min_length=1)
+    prompts: tuple[str, ...] = Field(min_length=2)
     kinds: tuple[str, ...] = ()
 
 
@@ -114,7 +118,7 @@ class EmbeddersPlan(WholePlan):
         others = {
             new: self._under(prompt, reading)
             for name, reading in chosen.items()
-            for prompt, new in zip(self._prompts, self.under_all_prompts(name)[1:], strict=False)
+            for prompt, new in self._under_other_prompts(name).items()
         }
         return chosen | others
 
@@ -124,8 +128,10 @@ class EmbeddersPlan(WholePlan):
 
     def under_all_prompts(self, name: str) -> list[str]:
         """The names of an embedder under every prompt that it is read under, its own first."""
-        others = self._prompts if self.other_prompts and name in self.other_prompts.of else ()
-        return [name, *(f"{name}, {prompt}" for prompt in others)]
+        return [name, *self._under_other_prompts(name).values()]
+
+    def _under_other_prompts(self, name: str) -> dict[str, str]:
+        return {prompt: f"{name}, {prompt}" for prompt in self._prompts if self.other_prompts and name in self.other_prompts.of}
 
     def _under(self, prompt: str, reading: Reading) -> Reading:
         assert self.other_prompts is not None
@@ -181,12 +187,39 @@ def load_plan(study: str, scale: str, settings: Iterable[str] = (), model: str |
     for name in (*plan.only, *(name for part in plan.on.values() for name in part.only), *of_prompts):
         if name not in plan.embedders:
             raise unknown("embedder", name, plan.embedders)
-    check_names(plan.claims)
+    check_names(plan.claims, agreement=True)
+    _check_prompts(plan)
     for claim in plan.claims:
         for name in (claim.better, *claim.than) if claim.better else ():
             if name not in plan.embedders:
                 raise unknown(f"embedder of claim '{claim.id}'", name, plan.embedders)
+        if claim.agreement:
+            _check_agreement(plan, claim)
     return plan.model_copy(update={"claims": tuple(_with_how(claim, plan.how) for claim in plan.claims)})
+
+
+def _check_prompts(plan: EmbeddersPlan) -> None:
+    """Raise UnmaskError for a kind of task that does not exist, or if an embedder would be read twice under one prompt."""
+    others = plan.other_prompts
+    for kind in (*(kind for reading in plan.embedders.values() for kind in reading.kinds), *(others.kinds if others else ())):
+        if kind not in KINDS:
+            raise unknown("kind of task", kind, KINDS)
+    for name in others.of if others else ():
+        prompts = [plan.embedders[name].parsed.prompt, *plan._prompts]
+        if twice := [prompt for prompt in prompts if prompts.count(prompt) > 1]:
+            raise UnmaskError(
+                f"'{name}' would be read twice under the prompt '{twice[0]}'. Name each of the other prompts once."
+            )
+
+
+def _check_agreement(plan: EmbeddersPlan, claim: Claim) -> None:
+    """Raise UnmaskError for a claim about agreement whose sides are not two embedders of one model under the same other prompts."""
+    sides = (claim.better, *claim.than)
+    read = plan.other_prompts.of if plan.other_prompts else ()
+    if len(sides) != 2 or len({plan.embedders[name].model for name in sides}) > 1 or not set(sides) <= set(read):
+        raise UnmaskError(
+            f"Claim '{claim.id}' is about agreement. It needs two embedders of one model, and `other_prompts.of` has to name both: {read}."
+        )
 
 
 def _with_how(claim: Claim, of_all: str) -> Claim:

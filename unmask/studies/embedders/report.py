@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from unmask.io.files import atomic
 from unmask.studies.claims.page import claims_sheet, short_sheet, summary
 from unmask.studies.embedders.run import Findings
@@ -25,11 +27,25 @@ def write_report(findings: Findings, folder: Path) -> list[Sheet]:
     if findings.plan.reference in findings.scored:
         named += f"\n- **{findings.plan.reference}**: a sentence-transformers model, as a yardstick"
     head = f"# {findings.plan.paper} on {findings.model}\n\n{summary(findings.claims)}\n"
-    tables = [_scores(findings)]
+    tables = [_scores(findings), *_agreements(findings)]
     shown = [sheet.markdown() for sheet in (claims_sheet(findings.claims), *tables)]
     with atomic(folder / "report.md") as scratch:
         scratch.write_text("\n".join([head, *shown, "## What the embedders are", named, ""]), encoding="utf-8")
     return tables
+
+
+def _agreements(findings: Findings) -> Iterator[Sheet]:
+    """For each claim about agreement: how far both sides agree, task by task."""
+    for claim in findings.plan.claims:
+        if found := findings.agreements.get(claim.id):
+            lines = []
+            for task, runs in found.items():
+                one, other = 100 * np.mean([run.whole for run in runs], axis=0)
+                lines.append((task, f"{one:.1f}", f"{other:.1f}", f"{one - other:+.1f}"))
+            [than] = claim.than
+            second = f"{claim.better} and {than}" if claim.agreement == "clusters" else f"{than}, two prompts"
+            columns = ("task", f"{claim.better}, two prompts", second, "difference")
+            yield Sheet(f"Agreement: {claim.id}", columns, tuple(lines), f"In percent. {claim.how}")
 
 
 def _scores(findings: Findings) -> Sheet:

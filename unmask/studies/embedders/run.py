@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,19 @@ from unmask.models.source import lasting_name
 from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest
 from unmask.studies.claims.claim import Claim, Finding, findings, with_here
-from unmask.studies.embedders.agreement import agreement_test
+from unmask.studies.embedders.agreement import OnTask, agreement_test, agreements
 from unmask.studies.embedders.builder import Builder
 from unmask.studies.embedders.contrast import Scored, contrasts
 from unmask.studies.embedders.made import Made
-from unmask.studies.embedders.plan import EmbeddersPlan, Making
+from unmask.studies.embedders.plan import EmbeddersPlan, Making, Reading
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
 from unmask.studies.sheet import Sheet
 from unmask.tasks.find import resolve_tasks, specs_below
 from unmask.tasks.task import Task
+
+Group = tuple[dict[str, Design], list[Task]]
+"""Designs by label, and the tasks that they are scored on."""
 
 
 class EmbeddersRecord(RunRecord):
@@ -58,12 +61,16 @@ class EmbeddersRecord(RunRecord):
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study found: each embedder with its scores, then the reference row if there is one, and what becomes of each claim."""
+    """What a study found: each embedder with its scores, then the reference row if there is one, and what becomes of each claim.
+
+    agreements: of each claim about agreement, by id, how far both sides agree on each task, one value for each run.
+    """
 
     plan: EmbeddersPlan
     model: str
     scored: dict[str, Scored]
     claims: list[Finding]
+    agreements: dict[str, dict[str, list[OnTask]]]
 
     def mean(self, embedder: str, kind: str) -> float | None:
         """The mean score of an embedder over the tasks of a kind and its seeds, in percent. None without such a task."""
@@ -112,7 +119,8 @@ def study(
         builder = Builder(plan, scale, source, root, folder, tasks, callbacks)
         store = ResultStore(folder / "scores")
         scored = _scored(plan, builder, tasks, store) | _reference(plan.reference, tasks, store)
-        found = Findings(plan, source.model, scored, _claims(plan, scored, store))
+        agreed = _agreements(plan, scored, store)
+        found = Findings(plan, source.model, scored, _claims(plan, scored, store, agreed), agreed)
         results = ResultsFile(
             folder, record, pick_device(source.device), study=plan.study, paper=plan.paper, command=command, scale=scale,
             data={task.name: task.revision for task in tasks}, rests_on=plan.rests_on(scale),
@@ -127,28 +135,36 @@ def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store:
     for model in dict.fromkeys(reading.model for reading in plan.measured.values()):
         readings = {name: reading for name, reading in plan.measured.items() if reading.model == model}
         for made in builder.models(model):
-            results: list[Result] = []
-            for kinds in dict.fromkeys(reading.kinds for reading in readings.values()):
-                designs = {name: reading.parsed for name, reading in readings.items() if reading.kinds == kinds}
-                asked = [task for task in tasks if not kinds or task.kind in kinds]
-                found = _results(made, designs, asked, plan, builder.source.dtype, store)
+            groups = list(_groups(readings, tasks))
+            results = _results(made, groups, plan.max_length, builder.source.dtype, store)
+            for designs, asked in groups:
                 for name, design in designs.items():
-                    of_run = {result.task: result for result in found if result.label == name}
+                    of_run = {result.task: result for result in results if result.label == name}
                     _check_complete(name, design, asked, of_run)
                     runs.setdefault(name, []).append(of_run)
-                results += found
             made.note(results)
     return {name: Scored(tuple(runs[name])) for name in plan.measured}
 
 
-def _results(
-    made: Made, designs: Mapping[str, Design], tasks: Sequence[Task], plan: EmbeddersPlan, dtype: str, store: ResultStore
-) -> list[Result]:
-    """The results of designs of one model: those that are kept, and those that have to be measured."""
-    if not tasks:
-        return []
-    kept = made.results(designs, tasks, plan.max_length, dtype, store)
-    return kept or compare(ComparisonPlan(made.source, designs, tasks, plan.max_length, reference_texts()), store)
+def _groups(readings: Mapping[str, Reading], tasks: Sequence[Task]) -> Iterator[Group]:
+    """Designs that are scored on the same tasks."""
+    for kinds in dict.fromkeys(reading.kinds for reading in readings.values()):
+        designs = {name: reading.parsed for name, reading in readings.items() if reading.kinds == kinds}
+        yield designs, [task for task in tasks if not kinds or task.kind in kinds]
+
+
+def _results(made: Made, groups: Sequence[Group], max_length: int, dtype: str, store: ResultStore) -> list[Result]:
+    """The results of one model. If a kept one of a removed model is missing, the model is made again, and so are all of its results.
+
+    Made again, it may have other weights: results of both would be compared with each other.
+    """
+    asked = [(designs, tasks) for designs, tasks in groups if tasks]
+    kept = [made.results(designs, tasks, max_length, dtype, store) for designs, tasks in asked]
+    complete = [results for results in kept if results is not None]
+    if len(complete) < len(asked):
+        plans = (ComparisonPlan(made.source, designs, tasks, max_length, reference_texts()) for designs, tasks in asked)
+        complete = [compare(plan, store) for plan in plans]
+    return [result for results in complete for result in results]
 
 
 def _check_complete(name: str, design: Design, tasks: Sequence[Task], of_run: Mapping[str, Any]) -> None:
@@ -163,25 +179,32 @@ def _reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str
     return {name: Scored(({result.task: result for result in results},))} if results else {}
 
 
-def _claims(plan: EmbeddersPlan, scored: dict[str, Scored], store: ResultStore) -> list[Finding]:
+def _agreements(plan: EmbeddersPlan, scored: dict[str, Scored], store: ResultStore) -> dict[str, dict[str, list[OnTask]]]:
+    found = {}
+    for claim in plan.claims:
+        if claim.agreement and claim.better in scored and claim.than[0] in scored:
+            one, other = ([scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, claim.than[0]))
+            found[claim.id] = agreements(claim.agreement, one, other, store)
+    return found
+
+
+def _claims(
+    plan: EmbeddersPlan, scored: dict[str, Scored], store: ResultStore, agreed: Mapping[str, Mapping[str, Sequence[OnTask]]]
+) -> list[Finding]:
     """What becomes of each claim: on tasks of these kinds in general, and on these tasks alone."""
     claims = plan.claims
     pairs = [(claim, than) for claim in claims for than in claim.than if claim.better in scored and than in scored]
-    tests = {(claim.id, than): _tests(plan, claim, than, scored, store, len(pairs)) for claim, than in pairs}
+    tests: dict[tuple[str, str], tuple[PairedTest | None, PairedTest | None]] = {}
+    for claim, than in pairs:
+        if claim.agreement:
+            tests[claim.id, than] = (agreement_test(agreed[claim.id]),) * 2
+        else:
+            sides = scored[claim.better], scored[than]
+            tests[claim.id, than] = contrasts(*sides, claim.kinds, store, len(pairs), claim.less_on)
     general, here = ({names: test for names, both in tests.items() if (test := both[place])} for place in (0, 1))
     on_these_tasks = findings(claims, here, _unit)
     hold_here = [one.claim.id for one in on_these_tasks if one.verdict == "confirmed"]
     return with_here(findings(claims, general, _unit, hold_here), on_these_tasks)
-
-
-def _tests(
-    plan: EmbeddersPlan, claim: Claim, than: str, scored: dict[str, Scored], store: ResultStore, family: int
-) -> tuple[PairedTest | None, PairedTest | None]:
-    if claim.agreement is None:
-        return contrasts(scored[claim.better], scored[than], claim.kinds, store, family, claim.less_on)
-    sides = [[scored[name] for name in plan.under_all_prompts(side)] for side in (claim.better, than)]
-    test = agreement_test(claim.agreement, sides[0], sides[1], store, family)
-    return test, test
 
 
 def _unit(claim: Claim) -> str:
