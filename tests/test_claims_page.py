@@ -117,6 +117,16 @@ def test_the_page_says_which_results_do_not_say_what_they_rest_on(tmp_path: Path
     assert {model: claims.UNRECORDED in line for model, line in of_model.items()} == {"older": True, "newer": False}
 
 
+def test_the_page_says_that_seeds_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    of_plan = len(load_plan("pooling-and-attention", "small").seeds)
+    for model, seeds in (("some", [0, 1]), ("all", list(range(of_plan)))):
+        content = made(study="pooling-and-attention", model=model, plan={"seeds": seeds})
+        (tmp_path / f"pooling-and-attention-{model}.json").write_text(json.dumps(content))
+    of_model = {line.split()[1].strip(","): line for line in claims.page().splitlines() if line.startswith("On ")}
+    assert f"It has 2 of {of_plan} planned seeds." in of_model["some"] and "planned seeds" not in of_model["all"]
+
+
 @pytest.mark.parametrize(
     ("measured", "counted", "said"),
     [({"gemma3-270m": 2, "smollm2": 1}, "smollm2", "1 confirmed, "), ({"a": 1, "b": 2}, "b", "2 confirmed, ")],

@@ -270,7 +270,16 @@ def _measured_on(study: str, result: dict[str, Any]) -> str:
     libraries = ", ".join(f"{name} {used[name]}" for name in ("unmask", "torch", "transformers") if name in used)
     older = "" if result.get("rests_on") else f" {UNRECORDED}"
     place = f"measured/{study}-{result['model']}"
-    return f"On {result['model']}, {libraries}; [all tables]({place}.md). {_data(result['data'], place)}{older}"
+    return f"On {result['model']}, {libraries}; [all tables]({place}.md). {_data(result['data'], place)}{_seeds(study, result)}{older}"
+
+
+def _seeds(study: str, result: dict[str, Any]) -> str:
+    """A sentence, if a study of embedders trained with fewer seeds than its plan has now."""
+    seeds = result.get("plan", {}).get("seeds")
+    if study not in STUDIES or seeds is None:
+        return ""
+    measured, now = len(seeds), len(load_plan(study, result["scale"], model=result["model"]).seeds)
+    return f" It has {measured} of {now} planned seeds." if measured < now else ""
 
 
 def _data(data: dict[str, str], place: str) -> str:
