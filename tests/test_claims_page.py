@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies.claims.made import made
+from tests.studies.claims.made import made, made_findings
 from tools import claims
 from unmask.designs.prompts import PROMPTS
 from unmask.mixture.gating import Routing
@@ -115,6 +115,30 @@ def test_the_page_says_which_results_do_not_say_what_they_rest_on(tmp_path: Path
         (tmp_path / f"moee-{model}.json").write_text(json.dumps(made(model=model, rests_on=rests_on)))
     of_model = {line.split()[1].strip(","): line for line in claims.page().splitlines() if line.startswith("On ")}
     assert {model: claims.UNRECORDED in line for model, line in of_model.items()} == {"older": True, "newer": False}
+
+
+def test_a_further_model_is_compared_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which verdicts differ, and how many differences point the same way: whether a second base shows the same trend."""
+    monkeypatch.setattr(claims, "RESULTS", tmp_path)
+    ids = [claim.id for claim in claims.planned("moee")][: len(made_findings())]
+    first = [
+        one.model_copy(update={"claim": one.claim.model_copy(update={"id": id_})})
+        for one, id_ in zip(made_findings(), ids, strict=True)
+    ]
+    best = next(one for one in first if len(one.tests) > 1)
+    turned = [test.model_copy(update={"difference": -test.difference}) for test in best.tests]
+    second = [one.model_copy(update={"tests": tuple(turned), "verdict": "undecided"}) if one is best else one for one in first]
+    second[0] = first[0].model_copy(update={"tests": (), "verdict": "not measured"})
+    for model, found in (("smollm2", first), ("other", second)):
+        content = made(model=model, claims=[one.model_dump(mode="json") for one in found])
+        (tmp_path / f"moee-{model}.json").write_text(json.dumps(content))
+    pairs = [test.difference for one in second for test in one.tests]
+    same = sum(one != 0 for one in pairs) - sum(one != 0 for one in (test.difference for test in best.tests))
+    page = claims.page()
+    assert f"{same} of the {len(pairs)} differences that both models have point the same way as on smollm2." in page
+    changed = [line for line in page.splitlines() if "(there " in line]
+    [words] = [claim.says for claim in claims.planned("moee") if claim.id == best.claim.id]
+    assert changed == [f"- Undecided (there {best.verdict}): {words}"]
 
 
 def test_the_page_says_that_seeds_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

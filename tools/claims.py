@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from unmask.evaluation.verdict import counted
 from unmask.studies.claims.claim import Claim, Finding
 from unmask.studies.claims.page import MEANINGS, claims_sheet, counts, summary
 from unmask.studies.embedders.plan import STUDIES, EmbeddersPlan, load_plan
@@ -64,9 +65,9 @@ NAMES: Final = {
     "self-moe": (
         "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. The lower the loss on "
         "held-out answers, the better. A mixture such as `3: and math` has the experts up to math, the third. `oracle routing` gives each "
-        "text the expert of its domain. TIES and DARE merge the weights of the experts into one model. Gates of the router do not add up "
-        "to 1, so experts act below full strength. At full strength (`renormalised`), the gates are scaled to add up to 1. `multiple choice` "
-        "means [tests as a choice](experts.md#tests-as-a-choice)."
+        "text the expert of its domain. TIES and DARE merge the weights of the experts into one model. The gates of the router do not add "
+        "up to 1, so experts act below full strength. At full strength (`renormalised`), the gates are scaled to add up to 1. "
+        "`multiple choice` means [tests as a choice](experts.md#tests-as-a-choice)."
     ),
     "routers": (
         "I(D;E) says how well the first expert of a token tells the domain of its text: 0 is chance, 1 is the most that "
@@ -293,10 +294,19 @@ def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: s
     verdicts = {one.claim.id: one.verdict for one in first}
     measured = [one for one in found if one.verdict != "not measured"]
     others = [one for one in measured if verdicts.get(one.claim.id) != one.verdict]
-    if not others:
-        return f"All verdicts that were measured are those of {model}.\n"
     lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
-    return "\n".join([f"The verdicts that were measured are those of {model}, but for these:", *lines]) + "\n"
+    but_for = ", but for these:" if lines else "."
+    return "\n".join([f"{_same_way(found, first, model)} The verdicts are those of {model}{but_for}", *lines]) + "\n"
+
+
+def _same_way(found: Sequence[Finding], first: Sequence[Finding], model: str) -> str:
+    """A sentence: how many differences point the same way in two results of a study."""
+    there, here = (
+        {(one.claim.id, test.than): test.difference for one in some for test in one.tests} for some in (first, found)
+    )
+    both = [(here[pair], there[pair]) for pair in here if pair in there]
+    same = sum(one * other > 0 for one, other in both)
+    return f"{same} of the {counted(len(both), 'difference')} that both models have point the same way as on {model}."
 
 
 def _where(claim: Claim) -> str:
