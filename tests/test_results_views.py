@@ -216,6 +216,20 @@ def test_rounds_name_the_designs_that_continue_if_they_are_few(held_out: bool, w
     assert f"The command computed 1,009 tokens. All designs on {whole} would have been about 2,500." in page
 
 
+def test_a_goal_stands_beside_what_was_measured(root: Path) -> None:
+    compared(root, [measured("last", 0.75), measured("last", 0.65, task="u"), measured("mean", 0.8)], [])
+    pages.main(["r", str(root / "run"), "unmask compare"], root)
+    aims = [("One", 70.0, "last"), ("Two", 80.5, "mean")]
+    parts = [f'[[goals]]\nwhat = "{w}"\ngoal = {g}\nresult = "r"\nlabel = "{e}"\nsection = "s"\n' for w, g, e in aims]
+    (root / "docs" / "measured" / "goals.toml").write_text("\n".join(parts))
+    text = "<!-- goals: measured/goals.toml all -->\nstale\n<!-- end -->\n"
+    rows = [line for line in pages.page(text, root).splitlines() if line.startswith("| [")]
+    assert rows == ["| [One](#s) | 70 | **70.0** | `last` | yes |", "| [Two](#s) | 80.5 | 80.0 | `mean` | no |"]
+    (root / "docs" / "measured" / "goals.toml").write_text(parts[0].replace('"last"', '"lost"'))
+    with pytest.raises(SystemExit, match="has no embedder 'lost'"):
+        pages.page(text, root)
+
+
 def test_a_result_with_a_path_of_a_machine_is_not_kept(root: Path) -> None:
     compared(root, [measured("mean", 0.5), measured("last", 0.5)], [])
     with pytest.raises(SystemExit, match="path of a machine: /home/me/stsb"):

@@ -9,6 +9,11 @@ A section of a study's report is taken over whole, by its heading:
 
     <!-- section: measured/routers-smollm2.md Conclusion -->
     <!-- end -->
+
+Goals that were set beforehand stand beside what kept results say of them:
+
+    <!-- goals: measured/goals.toml all -->
+    <!-- end -->
 """
 
 from __future__ import annotations
@@ -22,7 +27,8 @@ from typing import Final
 
 from tools.results import choices, comparisons
 from tools.results.benchmark import benchmark
-from tools.results.kept import Kept, keep
+from tools.results.goals import goals
+from tools.results.kept import FOLDER, Kept, keep
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = ("docs/results.md", "docs/router-study.md", "README.md")
@@ -37,7 +43,7 @@ SHOWN: Final[Mapping[str, Callable[[Kept], str]]] = {
     "prompt": choices.prompt,
     "benchmark": benchmark,
 }
-_BLOCK: Final = re.compile(r"(<!-- (table|section): (\S+) ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK: Final = re.compile(r"(<!-- (table|section|goals): (\S+) ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _NOT_TYPED: Final = re.compile(r"```.*?^```|`[^`\n]+`|\]\([^)]*\)|^#.*?$", re.DOTALL | re.MULTILINE)
 """Commands, code, targets of links, and headings."""
 _VERSION: Final = re.compile(r"\d+(?:\.\d+){2,}|\b(?:Python|arXiv|Apache)[ -]\d+\.\d+")
@@ -52,6 +58,8 @@ def page(text: str, root: Path = ROOT) -> str:
 
 def _content(root: Path, kind: str, name: str, part: str) -> str:
     file = root / "docs" / name
+    if kind == "goals":
+        return goals(file, root / FOLDER)
     return SHOWN[part](_read(file)) if kind == "table" else _section(file, part)
 
 
