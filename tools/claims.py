@@ -296,7 +296,8 @@ def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: s
     others = [one for one in measured if verdicts.get(one.claim.id) != one.verdict]
     lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
     but_for = ", but for these:" if lines else "."
-    return "\n".join([f"{_same_way(found, first, model)} The verdicts are those of {model}{but_for}", *lines]) + "\n"
+    of_these = f"The verdicts of the {counted(len(measured), 'claim')} that were measured here are those of {model}{but_for}"
+    return "\n".join([f"{_same_way(found, first, model)}{of_these}", *lines]) + "\n"
 
 
 def _same_way(found: Sequence[Finding], first: Sequence[Finding], model: str) -> str:
@@ -306,7 +307,7 @@ def _same_way(found: Sequence[Finding], first: Sequence[Finding], model: str) ->
     )
     both = [(here[pair], there[pair]) for pair in here if pair in there]
     same = sum(one * other > 0 for one, other in both)
-    return f"{same} of the {counted(len(both), 'difference')} that both models have point the same way as on {model}."
+    return f"Differences that both models have: {len(both)}. The same way as on {model} point {same} of them. " if both else ""
 
 
 def _where(claim: Claim) -> str:

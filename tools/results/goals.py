@@ -16,7 +16,7 @@ from tools.results.cells import bold, markdown
 def goals(file: Path, results: Path) -> str:
     """The goals of a file, each beside the mean score of its embedder over the tasks of its kept result."""
     rows = [_row(goal, results) for goal in tomllib.loads(file.read_text(encoding="utf-8"))["goals"]]
-    note = "Main scores x 100. Bold: the goal is reached. A score of one sample may be reached by chance: the section has the interval."
+    note = "Main scores x 100. Bold: the goal is reached."
     return f"{markdown(('what was wanted', 'goal', 'measured', 'embedder', 'reached'), rows)}\n{note}\n"
 
 

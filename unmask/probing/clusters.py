@@ -140,11 +140,11 @@ def agree(name: str, first: Sequence[Labels], second: Sequence[Labels], seed: in
 def mean_agreement(measure: Callable[[Table], float], pairs: Sequence[tuple[Labels, Labels]]) -> tuple[float, Bounds | None]:
     """The mean of a measure over pairs of groupings of the same texts, and its 95 % interval over texts."""
     value = float(np.mean([measure(contingency(*pair)) for pair in pairs]))
-    left_out = np.mean([without_each_text(measure, *pair) for pair in pairs], axis=0)
+    left_out = np.mean([_without_each_text(measure, *pair) for pair in pairs], axis=0)
     return value, jackknife_interval(value, left_out, most=1.0)
 
 
-def without_each_text(measure: Callable[[Table], float], first: Labels, second: Labels) -> NDArray[np.float64]:
+def _without_each_text(measure: Callable[[Table], float], first: Labels, second: Labels) -> NDArray[np.float64]:
     """The measure without each text, shape (text,). Texts that lie in the same two clusters leave the same table."""
     table = contingency(first, second)
     values = np.zeros(table.shape)

@@ -21,7 +21,7 @@ NOTE: Final = (
 HERE: Final = (
     "Where 'on these tasks' is filled, the verdict is about tasks of these kinds in general, and its test is over tasks. The column is "
     "about these tasks alone: its test is over their items, and over seeds where there are several, with a correction of its own. Where "
-    "the column is empty, the test of the verdict is over items, and the verdict is about these tasks. Where a model was trained with "
+    "the column is empty, the test of the verdict is over items too, and the verdict is about these tasks. Where a model was trained with "
     "one seed, the verdict is about that training."
 )
 """What the verdict on these tasks alone means."""
@@ -140,5 +140,6 @@ def _p(test: Measured | None) -> str:
 
 
 def size(test: Measured) -> str:
-    """How much was measured: items or tasks, and seeds."""
-    return f"{test.n} {test.unit}{', several seeds' if 'seeds' in test.test else ''}"
+    """How much was measured: items or tasks, and seeds and prompts where there are several."""
+    several = [f"several {what}" for what in ("seeds", "prompts") if what in test.test]
+    return ", ".join([f"{test.n} {test.unit}", *several])

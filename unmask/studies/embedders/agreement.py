@@ -16,8 +16,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from unmask.evaluation.results import ResultStore
-from unmask.probing.clusters import contingency, normalised_mutual_information, without_each_text
-from unmask.statistics.bootstrap import METRICS, Items
+from unmask.statistics.bootstrap import METRICS, Items, v_measure
 from unmask.statistics.correlations import codes_of, correlations, ranks_of
 from unmask.statistics.jackknife import jackknife_variance
 from unmask.statistics.paired import PairedTest
@@ -33,32 +32,37 @@ Sides = Float[NDArray[np.float64], "... side"]
 class OnTask:
     """How far both sides agree on one task.
 
-    whole: on all items, of shape (side,). without_item: without each item, (item, side). without_prompt: without each prompt,
-    (prompt, side).
+    whole: on all items, of shape (side,). without_prompt: without each prompt, (prompt, side). n: number of items. over_items: the
+    variance of the difference of both sides over other items, and its degrees of freedom.
     """
 
     whole: Sides
-    without_item: Sides
     without_prompt: Sides
+    n: int
+    over_items: tuple[float, int]
 
 
 def agreement_test(agreements: Mapping[str, Sequence[OnTask]]) -> PairedTest | None:
     """The test of a claim about agreement, from `agreements`. None if it was measured on no task.
 
     The difference is the mean over tasks and runs, in percent. Its variance is that over the items of each task, plus that over prompts
-    (both by jackknife), plus that over runs if a model was trained with several seeds. So the test is about other items of these tasks,
-    and about other prompts.
+    (jackknife), plus that over runs if a model was trained with several seeds. So the test is about other items of these tasks, about
+    other prompts, and about other trainings where there are several. Runs of one task share its items, so their variances over items are
+    averaged, not added up.
     """
     if not agreements:
         return None
-    items = [_mean([run.without_item for run in runs]) for runs in agreements.values()]
+    firsts = [runs[0] for runs in agreements.values()]
+    variances = [float(np.mean([run.over_items[0] for run in runs])) for runs in agreements.values()]
+    sources = [(part / len(firsts) ** 2, first.over_items[1]) for part, first in zip(variances, firsts, strict=True)]
     prompts = _mean([_mean([run.without_prompt for run in runs]) for runs in agreements.values()])
-    sources = [(jackknife_variance(gap) / len(items) ** 2, len(gap) - 1) for gap in map(_gap, items)]
     sources.append((jackknife_variance(_gap(prompts)), len(prompts) - 1))
     per_run = np.mean([[_gap(run.whole) for run in runs] for runs in agreements.values()], axis=0)
-    if len(per_run) > 1:
+    several = len(per_run) > 1
+    if several:
         sources.append((float(np.var(per_run, ddof=1)) / len(per_run), len(per_run) - 1))
-    return in_points(t_of_sources(float(per_run.mean()), sources, sum(map(len, items)), "items and prompts (jackknife)"))
+    what = "items, prompts and seeds" if several else "items and prompts"
+    return in_points(t_of_sources(float(per_run.mean()), sources, sum(first.n for first in firsts), what))
 
 
 def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store: ResultStore) -> dict[str, list[OnTask]]:
@@ -67,8 +71,8 @@ def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store:
     a, b: two embedders, each under the same prompts in the same order. what:
 
     - `prompts`: the mean rank correlation of the similarities under two prompts (Spearman, over the pairs of a task of STS), of a and of b.
-    - `clusters`: how alike two groupings of the texts of a task of clustering are (V-measure, the mean over all k-means runs). First the
-      mean over every two prompts of a, then the mean over prompts of a with b under the same prompt.
+    - `clusters`: how alike two groupings of the texts of a task of clustering are (V-measure, the mean over mteb's experiments). First
+      the mean over every two prompts of a, then the mean over prompts of a with b under the same prompt.
 
     A task is left out if not all of them have items that can be compared. Raises ValueError if their items are not the same.
     """
@@ -76,10 +80,15 @@ def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store:
     found = {}
     for task in a[0].tasks([_KIND_OF[metric]]):
         items = [one.items(task, store) if task in one.runs[0] else None for one in (*a, *b)]
-        known = [runs for runs in items if runs and all(run.metric == metric for run in runs)]
+        known = [runs for runs in items if runs and all(_comparable(run, metric) for run in runs)]
         if len(known) == len(items):
             found[task] = [measured(*_paired(task, run, len(a))) for run in zip(*known, strict=True)]
     return found
+
+
+def _comparable(items: Items, metric: str) -> bool:
+    """Whether agreement can be measured: mteb gives means where a task has several sets of texts. One experiment has no variance."""
+    return items.metric == metric and (metric != "v-measure" or items.replicates > 1)
 
 
 def _paired(task: str, run: Sequence[Items], prompts: int) -> tuple[Sequence[Items], Sequence[Items]]:
@@ -91,6 +100,7 @@ def _paired(task: str, run: Sequence[Items], prompts: int) -> tuple[Sequence[Ite
 
 
 def _over_prompts(a: Sequence[Items], b: Sequence[Items]) -> OnTask:
+    """The variance over items is by jackknife."""
     table = np.column_stack([items.columns["predicted"] for items in (*a, *b)])
     codes, prompts = codes_of(table), range(len(a))
 
@@ -99,10 +109,12 @@ def _over_prompts(a: Sequence[Items], b: Sequence[Items]) -> OnTask:
         return [_mean_pair(matrix, left), _mean_pair(matrix[len(a) :, len(a) :], left)]
 
     every = np.ones(len(table), np.int64)
+    without_item = np.array([measured(every - one) for one in np.eye(len(table), dtype=np.int64)])
     return OnTask(
         whole=np.array(measured(every)),
-        without_item=np.array([measured(every - one) for one in np.eye(len(table), dtype=np.int64)]),
         without_prompt=np.array([measured(every, [other for other in prompts if other != prompt]) for prompt in prompts]),
+        n=len(table),
+        over_items=(jackknife_variance(_gap(without_item)), len(table) - 1),
     )
 
 
@@ -111,32 +123,41 @@ def _mean_pair(matrix: Float[NDArray[np.float64], "column column"], left: Sequen
 
 
 def _of_clusters(a: Sequence[Items], b: Sequence[Items]) -> OnTask:
-    """The first row of a pair's likeness is that of all texts, the others are without each text."""
+    """The variance over items is that between mteb's experiments.
+
+    Each of them draws as many texts as there are, with replacement, and fits k-means anew. So it is a bootstrap sample of the texts, and
+    the variance between experiments is that of the bootstrap, with the noise of k-means in it. A mean over experiments has less of this
+    noise, so the variance is rather too large.
+    """
     own = {pair: _likeness(a[pair[0]], a[pair[1]]) for pair in combinations(range(len(a)), 2)}
     each_other = [_likeness(one, other) for one, other in zip(a, b, strict=True)]
 
     def measured(without: int | None = None) -> Sides:
+        """For each experiment, the agreement of both sides."""
         pairs = [likeness for pair, likeness in own.items() if without not in pair]
         across = [likeness for prompt, likeness in enumerate(each_other) if prompt != without]
         return np.stack([np.mean(pairs, axis=0), np.mean(across, axis=0)], axis=-1)
 
     every = measured()
-    return OnTask(every[0], every[1:], np.array([measured(prompt)[0] for prompt in range(len(a))]))
+    return OnTask(
+        whole=_mean(every),
+        without_prompt=np.array([_mean(measured(prompt)) for prompt in range(len(a))]),
+        n=a[0].n,
+        over_items=(float(np.var(_gap(every), ddof=1)), len(every) - 1),
+    )
 
 
-def _likeness(one: Items, other: Items) -> Float[NDArray[np.float64], " text_or_none"]:
-    """How alike two groupings are, the mean over k-means runs: of all texts, then without each text."""
-    runs = list(zip(one.columns["assigned"].T, other.columns["assigned"].T, strict=True))
-    whole = [normalised_mutual_information(contingency(*run)) for run in runs]
-    left_out = [without_each_text(normalised_mutual_information, *run) for run in runs]
-    return np.concatenate([[np.mean(whole)], np.mean(left_out, axis=0)])
+def _likeness(one: Items, other: Items) -> Float[NDArray[np.float64], " experiment"]:
+    """How alike two groupings are, in each experiment."""
+    columns = {"assigned": one.columns["assigned"], "label": other.columns["assigned"]}
+    return v_measure(columns, np.tile(np.arange(one.n), (one.replicates, 1)))
 
 
 def _gap(sides: Sides) -> Float[NDArray[np.float64], ...]:
     return np.asarray(sides[..., 0] - sides[..., 1])
 
 
-def _mean(sides: Sequence[Sides]) -> Sides:
+def _mean(sides: Sequence[Sides] | Sides) -> Sides:
     return np.asarray(np.mean(sides, axis=0))
 
 

@@ -72,11 +72,11 @@ class Reading(PlanTable):
 class OtherPrompts(PlanTable):
     """Embedders that are read under other prompts, too. of: their names. kinds: kinds of task that these readings are scored on.
 
-    prompts: at least two, so that each of all three can be left out once, and two are left to be compared.
+    prompts: at least four, since each of all five is left out once to see how much the prompts matter, and fewer hardly tell.
     """
 
     of: tuple[str, ...] = Field(min_length=1)
-    prompts: tuple[str, ...] = Field(min_length=2)
+    prompts: tuple[str, ...] = Field(min_length=4)
     kinds: tuple[str, ...] = ()
 
 
