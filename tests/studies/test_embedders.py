@@ -370,8 +370,9 @@ def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[st
     assert (
         said.finished and said.smoke and (said.study, said.paper) == (study, plan.paper) and len(said.data) == len(plan.tasks)
     )
-    [scores] = said.tables
-    assert [row[0] for row in scores.rows] == measured(study) and scores.markdown() in report
+    scores, *agreement = said.tables
+    assert [row[0] for row in scores.rows] == measured(study) and all(sheet.markdown() in report for sheet in said.tables)
+    assert [sheet.title for sheet in agreement if sheet.rows] == (["Agreement: prompts"] if study == "moee" else [])
     of_agreement = {"points of Spearman"} if study == "moee" else set()  # this scale has no clusters
     assert {test.measured_in for one in said.claims for test in one.tests} == {"points"} | of_agreement
     before = {file: file.stat().st_mtime_ns for file in (folder / "pico").rglob("*.npz")}

@@ -10,11 +10,12 @@ import pytest
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import reference_hash
+from unmask.evaluation.compare import ComparisonPlan, reference_hash
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
 from unmask.statistics.bootstrap import Items
+from unmask.studies.embedders import run
 from unmask.studies.embedders.made import Made
 from unmask.tasks.find import resolve_tasks
 
@@ -135,3 +136,26 @@ def test_a_parent_that_was_made_again_with_other_weights_has_no_further_child(ba
     (parent_place).mkdir()
     (parent_place / "model.safetensors").write_text("parent")
     assert trained(second, same).source.model == str(second)
+
+
+def test_results_of_two_sets_of_weights_are_never_mixed(base: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If one value of a removed model is missing, the model is made again, and all of its values are measured again."""
+    store, folder = ResultStore(tmp_path / "scores"), tmp_path / "models" / "seed0"
+    made = trained(folder, base)
+    made.note([scored(made, store)])
+    shutil.rmtree(folder)
+    measured: list[list[str]] = []
+
+    def compare(plan: ComparisonPlan, into: ResultStore) -> list[Result]:
+        measured.append(list(plan.designs))
+        again = trained(folder, base, weights="other weights")
+        return [scored(again, into).model_copy(update={"label": label}) for label in plan.designs]
+
+    monkeypatch.setattr(run, "compare", compare)
+    whole, missing = ({"whole": DESIGN}, TASKS), ({"missing": Design.parse("causal/plain/last/zscore")}, TASKS)
+    assert [one.label for one in run._results(trained(folder, base), [whole], 64, "auto", store)] == ["whole"] and not measured
+    results = run._results(
+        trained(folder, base, weights="other weights"), [whole, missing, ({"none": DESIGN}, [])], 64, "auto", store
+    )
+    assert [one.label for one in results] == ["whole", "missing"] and measured == [["whole"], ["missing"]]
+    assert len({one.conditions.model_revision for one in results}) == 1
