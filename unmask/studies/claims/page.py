@@ -13,7 +13,7 @@ from unmask.studies.claims.claim import VERDICTS, Finding, Measured, Verdict
 from unmask.studies.sheet import Sheet
 
 NOTE: Final = (
-    "A positive difference speaks for the claim. A claim with a margin (`within 2`, `at a cost of 1 at most`) is decided by its interval: "
+    "A positive difference speaks for the claim. A claim with a margin ('within 2', 'at a cost of 1 at most') is decided by its interval: "
     "all of it has to lie inside the margin. Intervals and p are corrected for all tests that were measured (Holm). "
     "An interval that ends at 0 was widened to 0, since p does not show a difference. Where a claim names several rivals, the one that "
     "decided is shown. Detectable: a true difference of this size is found in 80 % of studies like this one."
