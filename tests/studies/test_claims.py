@@ -259,7 +259,7 @@ def test_what_is_said_of_all_claims_stands_below_the_table(hows: tuple[str, ...]
     sheet = claims_sheet(findings([*claims, untestable], {(one.id, "b"): measured(1.0) for one in claims}))
     shown = [row[2].partition(".")[2].strip() for row in sheet.rows]
     assert tuple(shown) == (*rows, "")
-    assert sheet.note.startswith(f"{of_all} A difference".lstrip())
+    assert sheet.note.startswith(f"{of_all} A positive difference".lstrip())
 
 
 def test_every_shipped_claim_can_be_read_and_there_are_enough() -> None:
