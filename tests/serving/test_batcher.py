@@ -182,6 +182,20 @@ def test_what_is_not_computed_in_time_is_told(batcher: Batcher, model: Model) ->
             waiting.result(1)
 
 
+def test_a_batch_is_observed_before_it_is_answered() -> None:
+    """Who asks for the metrics after an answer finds its texts in them."""
+    seen: list[Batch] = []
+
+    def slowly(batch: Batch) -> None:
+        time.sleep(0.05)
+        seen.append(batch)
+
+    batcher = Batcher(Model(), budget=100, capacity=1000, observe=slowly)
+    batcher.submit("a", [(3, "text")]).result(10)
+    assert [batch.tokens for batch in seen] == [3]
+    batcher.close()
+
+
 def test_every_batch_is_observed() -> None:
     seen: list[Batch] = []
     batcher = Batcher(Model(), budget=100, capacity=1000, observe=seen.append)

@@ -139,8 +139,12 @@ class Batcher:
     def _work(self, worker: int) -> None:
         while batch := self._next():
             begin = time.perf_counter()
-            self._answer(worker, batch)
-            self._note(batch, time.perf_counter() - begin)
+            results = self._computed(worker, batch)
+            self._note(
+                batch, time.perf_counter() - begin
+            )  # before anybody gets an answer, who could then find it missing in the metrics
+            for text, result in zip(batch, results, strict=True):
+                _hand_over(text, result)
 
     def _next(self) -> list[WaitingText]:
         """The next batch; empty if there will be none."""
@@ -149,22 +153,15 @@ class Batcher:
                 self._changed.wait()
             return self._queue.take(share(self._budget, self._queue.tokens, len(self._threads)))
 
-    def _answer(self, worker: int, batch: list[WaitingText]) -> None:
-        """Compute a batch. If that fails, compute its halves, so that only the text that cannot be computed fails."""
+    def _computed(self, worker: int, batch: list[WaitingText]) -> list[Any]:
+        """The result or the error of each text. If a batch fails, its halves are computed, so that only the text that cannot be fails."""
         try:
-            results = self._compute(worker, batch[0].group, [text.value for text in batch])
+            return list(self._compute(worker, batch[0].group, [text.value for text in batch]))
         except Exception as error:
             if len(batch) == 1:
-                _settle(batch[0].request.future, error)
-                return
-            self._answer(worker, batch[: len(batch) // 2])
-            self._answer(worker, batch[len(batch) // 2 :])
-            return
-        for text, result in zip(batch, results, strict=True):
-            request = text.request
-            request.results[text.place] = result
-            if request.done_with_one():
-                _settle(request.future, request.results)
+                return [error]
+            middle = len(batch) // 2
+            return [*self._computed(worker, batch[:middle]), *self._computed(worker, batch[middle:])]
 
     def _note(self, batch: list[WaitingText], seconds: float) -> None:
         tokens = sum(text.tokens for text in batch)
@@ -172,6 +169,17 @@ class Batcher:
         with self._changed:
             self._speed += (speed - self._speed) * (_FORGET if self._speed else 1.0)
         self._observe(Batch(batch[0].group, len(batch), tokens, seconds))
+
+
+def _hand_over(text: WaitingText, result: Any) -> None:
+    """Give a request the result of one of its texts, or the error that ends it."""
+    request = text.request
+    if isinstance(result, Exception):
+        _settle(request.future, result)
+        return
+    request.results[text.place] = result
+    if request.done_with_one():
+        _settle(request.future, request.results)
 
 
 def _settle(future: Future[list[Any]], result: list[Any] | Exception) -> None:
