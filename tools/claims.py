@@ -58,8 +58,8 @@ NAMES: Final = {
         "SmolLM2 is a dense model. For this study, each of its MLPs was copied into four experts (upcycling), and the mixture was trained "
         "further. `hidden` is the hidden state of the last token of PromptEOL. `routing` is the routing weights of that token in all "
         "layers. `concat` is both side by side. `sum` is the similarity of hidden states plus alpha times that of routing weights; with "
-        "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. The code of the paper standardises routing "
-        "weights but not hidden states: those are the rows of `hidden` against `sum-z`. "
+        "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. The code of the paper standardises every "
+        "embedding but the hidden state alone: the rows of `sum-z` against `hidden` compare in this way. "
         "[Experiments](experiments.md#moees-claims) says what the verdicts mean together."
     ),
     "self-moe": (
@@ -297,17 +297,21 @@ def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: s
     lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
     but_for = ", but for these:" if lines else "."
     of_these = f"The verdicts of the {counted(len(measured), 'claim')} that were measured here are those of {model}{but_for}"
-    return "\n".join([f"{_same_way(found, first, model)}{of_these}", *lines]) + "\n"
+    return "\n".join([f"{_same_way(found, first)}{of_these}", *lines]) + "\n"
 
 
-def _same_way(found: Sequence[Finding], first: Sequence[Finding], model: str) -> str:
+def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     """A sentence: how many differences point the same way in two results of a study."""
     there, here = (
         {(one.claim.id, test.than): test.difference for one in some for test in one.tests} for some in (first, found)
     )
     both = [(here[pair], there[pair]) for pair in here if pair in there]
     same = sum(one * other > 0 for one, other in both)
-    return f"Differences that both models have: {len(both)}. The same way as on {model} point {same} of them. " if both else ""
+    return (
+        f"Both models have {counted(len(both), 'difference')} in common, and {same} of them point the same way. "
+        if both
+        else ""
+    )
 
 
 def _where(claim: Claim) -> str:

@@ -184,7 +184,7 @@ def test_other_items_under_a_prompt_are_refused(tmp_path: Path) -> None:
     own, other = (clusters(store, name, 0.1) for name in ("own", "other"))
     moved = Items("v-measure", {"assigned": GROUPS, "label": GROUPS[::-1]})
     other[1] = Scored(({"texts": kept(store, "moved", "clustering", moved, "texts")},))
-    with pytest.raises(ValueError, match="other items"):
+    with pytest.raises(UnmaskError, match="other items"):
         agreements("clusters", own, other, store)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from unmask.errors import UnmaskError
 from unmask.evaluation.results import ResultStore
 from unmask.statistics.bootstrap import METRICS, Items, v_measure
 from unmask.statistics.correlations import codes_of, correlations, ranks_of
@@ -74,11 +75,11 @@ def agreements(what: Agreement, a: Sequence[Scored], b: Sequence[Scored], store:
     - `clusters`: how alike two groupings of the texts of a task of clustering are (V-measure, the mean over mteb's experiments). First
       the mean over every two prompts of a, then the mean over prompts of a with b under the same prompt.
 
-    A task is left out if not all of them have items that can be compared. Raises ValueError if their items are not the same.
+    A task is left out if not all of them have items that can be compared. Raises UnmaskError if their items are not the same.
     """
-    metric, measured = _MEASURED[what]
+    kind, metric, measured = _MEASURED[what]
     found = {}
-    for task in a[0].tasks([_KIND_OF[metric]]):
+    for task in a[0].tasks([kind]):
         items = [one.items(task, store) if task in one.runs[0] else None for one in (*a, *b)]
         known = [runs for runs in items if runs and all(_comparable(run, metric) for run in runs)]
         if len(known) == len(items):
@@ -92,10 +93,10 @@ def _comparable(items: Items, metric: str) -> bool:
 
 
 def _paired(task: str, run: Sequence[Items], prompts: int) -> tuple[Sequence[Items], Sequence[Items]]:
-    """The items of a and of b. Raises ValueError if they are not of the same texts."""
+    """The items of a and of b. Raises UnmaskError if they are not of the same texts."""
     given = METRICS[run[0].metric].given
     if any(not np.array_equal(items.columns[str(given)], run[0].columns[str(given)]) for items in run[1:]):
-        raise ValueError(f"'{task}' has other items under some prompts, so their agreement says nothing. Remove its scores.")
+        raise UnmaskError(f"'{task}' has other items under some prompts, so their agreement says nothing. Remove its scores.")
     return run[:prompts], run[prompts:]
 
 
@@ -161,8 +162,8 @@ def _mean(sides: Sequence[Sides] | Sides) -> Sides:
     return np.asarray(np.mean(sides, axis=0))
 
 
-_MEASURED: Final[dict[Agreement, tuple[str, Callable[[Sequence[Items], Sequence[Items]], OnTask]]]] = {
-    "prompts": ("spearman", _over_prompts),
-    "clusters": ("v-measure", _of_clusters),
+_MEASURED: Final[dict[Agreement, tuple[str, str, Callable[[Sequence[Items], Sequence[Items]], OnTask]]]] = {
+    "prompts": ("sts", "spearman", _over_prompts),
+    "clusters": ("clustering", "v-measure", _of_clusters),
 }
-_KIND_OF: Final = {"spearman": "sts", "v-measure": "clustering"}
+"""What a claim is measured on: the kind of task, the metric of its items, and how far both sides agree on them."""
