@@ -5,14 +5,26 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from unmask.errors import UnmaskError, in_one_sentence, not_installed, require_package, unknown
+from unmask.errors import UnmaskError, first_problem, in_one_sentence, not_installed, require_package, unknown
 
 
 class Options(BaseModel):
     steps: int = Field(default=1, ge=1)
     stage: Literal["mntp", "simcse"] = "mntp"
+
+
+class Names(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    names: tuple[str, ...] = Field(min_length=2)
+
+    @field_validator("names")
+    @classmethod
+    def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError(f"'{names[0]}' stands there twice.")
+        return names
 
 
 def test_an_unknown_name_is_answered_by_the_nearest_and_by_all() -> None:
@@ -34,6 +46,22 @@ def test_a_wrong_option_is_one_sentence(values: dict[str, object], sentence: str
     with pytest.raises(UnmaskError) as raised, in_one_sentence():
         Options.model_validate(values)
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"names": ["a"]}, "names: it needs at least 2 values, and has 1"),
+        ({}, "names: it is missing"),
+        ({"names": ["a", "b"], "name": "a"}, "name: this name is unknown"),
+        ({"names": ["a", "a"]}, "names: 'a' stands there twice"),
+        ({"names": 5}, "names: Input should be a valid tuple"),
+    ],
+)
+def test_a_problem_of_a_file_is_told_in_plain_words(values: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Names.model_validate(values)
+    assert first_problem(raised.value) == said
 
 
 def test_other_errors_pass() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "Stemmer": "PyStemmer"}  # modules whose package has another name
 
@@ -61,7 +62,20 @@ def _extras() -> dict[str, str]:
 def first_problem(error: ValidationError) -> str:
     """The first problem that pydantic found in a file: where it is, and what."""
     problem = error.errors()[0]
-    return f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
+    return f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {reason_of(problem)}"
+
+
+def reason_of(problem: ErrorDetails) -> str:
+    """What is wrong with a value, in words for a user: for the most part pydantic's own."""
+    kind, numbers = problem["type"], problem.get("ctx", {})
+    if kind == "missing":
+        return "it is missing"
+    if kind == "extra_forbidden":
+        return "this name is unknown"
+    if kind == "too_short":
+        least, many = numbers["min_length"], "s" if numbers["min_length"] != 1 else ""
+        return f"it needs at least {least} value{many}, and has {numbers['actual_length'] or 'none'}"
+    return str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
 @contextmanager
@@ -74,6 +88,6 @@ def in_one_sentence() -> Iterator[None]:
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
-        reason = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Input should be ").rstrip(".")
+        reason = reason_of(problem).removeprefix("Input should be ")
         said = f"{name} should be {reason}, not {problem['input']!r}." if name else f"{reason[:1].upper()}{reason[1:]}."
         raise UnmaskError(said) from error

@@ -133,7 +133,7 @@ def test_a_first_line_that_was_cut_short_leaves_an_empty_store(tmp_path: Path) -
     ("broken", "problem"),
     [
         ("{", "line 2 is damaged (it is not JSON"),
-        ('{"model": "m"}', "line 2 is damaged (design: Field required)"),
+        ('{"model": "m"}', "line 2 is damaged (design: it is missing)"),
         ('{"surprise": 1, ', "line 2 is damaged (its checksum does not fit its content)"),
     ],
 )

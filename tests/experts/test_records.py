@@ -215,7 +215,7 @@ def test_records_without_the_fields_of_later_versions_are_read(tmp_path: Path) -
         ({"losses": "low"}, "losses: Input should be a valid tuple"),
         ({"lessons": 12}, "lessons: Input should be a valid dictionary"),
         ({"lora": {"r": 0}}, "lora.r: Input should be greater than or equal to 1"),
-        ({"learning": {"steps": 2, "lr": -1}}, "learning: Value error, lr should be greater than 0, not -1"),
+        ({"learning": {"steps": 2, "lr": -1}}, "learning: lr should be greater than 0, not -1"),
     ],
 )
 def test_a_record_with_bad_values_is_refused_in_one_sentence(changed: dict[str, Any], problem: str, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_damaged_record_counts_as_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"), [({}, "steps: Field required"), ({"steps": "three"}, "steps: Input should be a")]
+    ("content", "problem"), [({}, "steps: it is missing"), ({"steps": "three"}, "steps: Input should be a")]
 )
 def test_another_content_is_refused_in_one_sentence(content: dict[str, str], problem: str, tmp_path: Path) -> None:
     write_record(tmp_path / "walk.json", content)

@@ -124,7 +124,7 @@ def test_what_does_not_belong_together_is_refused(base: Path, tmp_path: Path) ->
     with pytest.raises(UnmaskError, match="a mixture without its routers"):
         load_mixture(tmp_path / "saved", Source("saved"))
     (tmp_path / "saved" / "mixture.json").write_text("{}")
-    with pytest.raises(UnmaskError, match="is not what this version of unmask wrote: base: Field required"):
+    with pytest.raises(UnmaskError, match="is not what this version of unmask wrote: base: it is missing"):
         load_mixture(tmp_path / "saved", Source("saved"))
 
 

@@ -124,7 +124,7 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     TWO.write(tmp_path)
     (tmp_path / "costs.jsonl").write_text(json.dumps({"model": "m", "model_revision": "r"}) + "\n")
-    with pytest.warns(UserWarning, match=r"costs\.jsonl, line 1 is damaged \(attention: Field required\)"):
+    with pytest.warns(UserWarning, match=r"costs\.jsonl, line 1 is damaged \(attention: it is missing\)"):
         assert read_grid(tmp_path).costs == []
 
 

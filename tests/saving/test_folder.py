@@ -562,7 +562,7 @@ def test_an_adapter_that_was_damaged_is_noticed(pico_folder: Callable[[str], Pat
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"desing": "causal/plain/mean"}, "desing: Extra inputs are not permitted"),
+        ({"desing": "causal/plain/mean"}, "desing: this name is unknown"),
         ({"format": 2}, "format: Input should be 1"),
         ({"max_length": "long"}, "max_length: Input should be a valid integer"),
         ({"design": "causal/plain/maen"}, "Unknown pooling 'maen'. Did you mean 'mean'?"),

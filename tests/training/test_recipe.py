@@ -194,19 +194,19 @@ def test_an_unknown_key_names_the_nearest_match(file: Path, setting: str, said: 
         (["simcse.matryoshka=[64, 0]"], "simcse.matryoshka.1: Input should be greater than or equal to 1."),
         (["simcse.batch=10", "simcse.accumulate=4"], "simcse: batch 10 cannot be split into 4 equal parts (accumulate)."),
         (["simcse.accumulate=4"], "simcse: a batch in parts compares fewer texts: leave accumulate out"),
-        (["simcse.data=[]"], "simcse.data: Tuple should have at least 1 item"),
+        (["simcse.data=[]"], "simcse.data: it needs at least 1 value, and has none"),
         (['simcse.data=["texts"]'], "Unknown data set of stage simcse 'texts'. Did you mean 'text'? Allowed: text."),
         (['stages=["mntp", "simcse"]'], "stage 'mntp' is to be run, but there is no [mntp]."),
         (['stages=["simsce"]'], "Unknown stage 'simsce'. Did you mean 'simcse'?"),
-        (["stages=[]"], "stages: Tuple should have at least 1 item"),
-        (["designs=[]"], "designs: Tuple should have at least 1 item"),
+        (["stages=[]"], "stages: it needs at least 1 value, and has none"),
+        (["designs=[]"], "designs: it needs at least 1 value, and has none"),
         (['designs=["causal/plain/maen"]'], "Did you mean 'mean'?"),
         (["seeds=[1, 1]"], "seeds holds one value twice."),
-        (["seeds=[]"], "seeds: Tuple should have at least 1 item"),
+        (["seeds=[]"], "seeds: it needs at least 1 value, and has none"),
         (["lora.targets=q_proj"], "lora.targets: Input should be 'all', or Input should be a valid tuple."),
-        (["lora.targets=[]"], "lora.targets: Input should be 'all', or Tuple should have at least 1 item"),
+        (["lora.targets=[]"], "lora.targets: Input should be 'all', or it needs at least 1 value, and has none"),
         (["train=lorra"], "train: Input should be 'lora', 'full' or 'head', or Input should be a valid tuple."),
-        (["train=[]"], "train: Input should be 'lora', 'full' or 'head', or Tuple should have at least 1 item"),
+        (["train=[]"], "train: Input should be 'lora', 'full' or 'head', or it needs at least 1 value, and has none"),
         (["model.x=1"], "model: Input should be a valid string."),
         (["dtype=float16"], "dtype: Input should be 'auto', 'bfloat16' or 'float32'."),
         (["data.text.columns.colour=a"], "data.text.columns: 'colour' is none of text, label, anchor, positive"),
@@ -220,7 +220,7 @@ def test_a_value_that_cannot_be_says_where_and_why(file: Path, settings: list[st
 
 def test_what_only_a_scale_says_is_asked_for(file: Path) -> None:
     file.write_text(TEXT.replace("steps = 4\n", ""), encoding="utf-8")
-    assert "simcse.steps: Field required. No scale was chosen; choose one with --scale: large." in refused(file)
+    assert "simcse.steps: it is missing. No scale was chosen; choose one with --scale: large." in refused(file)
     assert load_recipe(str(file), "large")
     assert "at scale large: unknown key 'x'" in refused(file, "x=1", scale="large")
 

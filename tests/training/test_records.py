@@ -42,5 +42,5 @@ def test_records_of_older_versions_are_read(tmp_path: Path) -> None:
 def test_no_file_is_no_record_and_another_file_is_refused(tmp_path: Path) -> None:
     assert BaseRecord.read(tmp_path / "base.json") is None
     write_record(tmp_path / "base.json", {"model": "pico"})
-    with pytest.raises(UnmaskError, match=r"base\.json' is not what this version of unmask wrote: weights: Field required\."):
+    with pytest.raises(UnmaskError, match=r"base\.json' is not what this version of unmask wrote: weights: it is missing\."):
         BaseRecord.read(tmp_path / "base.json")

@@ -43,7 +43,7 @@ def scales_of(file: Path) -> list[str]:
 
 
 def read_plan(file: Path, kind: type[Plan], scale: str, settings: Iterable[str] = ()) -> Plan:
-    """The plan at a scale, changed by settings. Raises UnmaskError with the name of a wrong key."""
+    """The plan at a scale, changed by settings. Raises UnmaskError with the name of a wrong key, and the nearest right one."""
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     known = tables.pop("scale")
     if scale not in known:
@@ -54,4 +54,6 @@ def read_plan(file: Path, kind: type[Plan], scale: str, settings: Iterable[str] 
     try:
         return kind.model_validate(tables)
     except ValidationError as error:
+        if extra := [one["loc"][0] for one in error.errors() if one["type"] == "extra_forbidden" and len(one["loc"]) == 1]:
+            raise unknown("setting", str(extra[0]), kind.model_fields) from error
         raise UnmaskError(f"{file.stem.replace('_', '-')}: {first_problem(error)}.") from error

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from unmask.designs.design import Design
 from unmask.encoding.heads import HeadOptions
-from unmask.errors import UnmaskError, unknown
+from unmask.errors import UnmaskError, reason_of, unknown
 from unmask.training.data import DataSet, DataSource
 from unmask.training.difference import Difference
 from unmask.training.lora import LoraOptions
@@ -208,12 +208,8 @@ def _explain(error: ValidationError) -> str:
         nearest = get_close_matches(given, allowed, n=1)
         hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
         return f"unknown key '{where}'.{hint} Allowed here: {', '.join(sorted(allowed))}."
-    reasons = [
-        detail["msg"].removeprefix("Value error, ")
-        for detail in error.errors()
-        if detail["loc"][: len(path)] == problem["loc"][: len(path)]
-    ]
-    return f"{where}: {', or '.join(reasons).rstrip('.')}."
+    reasons = [reason_of(detail) for detail in error.errors() if detail["loc"][: len(path)] == problem["loc"][: len(path)]]
+    return f"{where}: {', or '.join(reasons)}."
 
 
 def _fields(path: tuple[int | str, ...]) -> list[str]:
