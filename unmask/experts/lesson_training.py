@@ -7,14 +7,16 @@ little weight to domains with short answers, and a router would then collapse on
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
+from unmask.encoding.batching import plan
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.lessons.lessons import LessonTokens
 from unmask.experts.names import Average
@@ -106,21 +108,37 @@ class LessonCollator:
 def response_loss(
     learning: Learning, computing: Callable[[], Any], penalty: Penalty | None = None
 ) -> Callable[[nn.Module, dict[str, Any], Any], Tensor]:
-    """The loss of one pass. The losses of all passes of a step add up to the loss of the step."""
+    """The loss of one pass. The losses of all passes of a step add up to the loss of the step.
+
+    A penalty is about all lessons of the pass, so they are computed together; without one, lessons of similar length are.
+    """
+    by_example = learning.average == "example"
+
+    def sum_of(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        with computing():
+            logits, targets, before = target_logits(model, inputs, inputs.pop("labels"))
+        return (
+            mean_by_text(logits, targets, before).sum()
+            if by_example
+            else cross_entropy(logits.float(), targets, reduction="sum")
+        )
 
     def objective(model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        labels = inputs.pop("labels")
         real = inputs["attention_mask"].bool()
-        with computing():
-            logits, targets, before = target_logits(model, inputs, labels)
-        if learning.average == "example":
-            loss = mean_by_text(logits, targets, before).sum() / learning.batch
-        else:
-            losses = nn.functional.cross_entropy(logits.float(), targets, reduction="sum")
-            loss = losses / (items if items is not None else len(targets))
+        own_items = items if items is not None else (inputs["labels"][:, 1:] != IGNORED).sum()
+        chunks = [inputs] if penalty else list(_similar(inputs))
+        loss = torch.stack([sum_of(model, chunk) for chunk in chunks]).sum() / (learning.batch if by_example else own_items)
         return loss + penalty(real) if penalty else loss
 
     return objective
+
+
+def _similar(inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The texts of a batch in chunks of similar length, each without the padding that it does not need: half of a batch can be padding."""
+    lengths = inputs["attention_mask"].sum(dim=1).tolist()
+    for rows in plan(lengths, inputs["attention_mask"].numel()):
+        longest = max(lengths[row] for row in rows)
+        yield {name: value[rows, :longest] for name, value in inputs.items()}
 
 
 def learn(
