@@ -16,6 +16,7 @@ from torch.nn.functional import dropout
 
 from unmask.errors import UnmaskError
 from unmask.models.attention import hidden_of
+from unmask.models.attention_function import attention_function, replaced_attention
 
 _NAME = "unmask_dropout"
 Acted = Counter[str]  # how often dropout was applied, by the class of the module
@@ -42,35 +43,23 @@ def layer_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) ->
 
 
 @contextmanager
-def attention_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) -> Iterator[Acted]:
+def attention_dropout(model: Any, layers: Sequence[nn.Module], rate: float) -> Iterator[Acted]:
     """Drop attention probabilities while the model trains, by giving the model's own attention function a dropout rate.
 
     Raises UnmaskError for an architecture that does not call attention through transformers' interface.
     """
-    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    config: Any = model.config
-    used = config._attn_implementation
-    if used not in ALL_ATTENTION_FUNCTIONS:
+    inner = attention_function(model)
+    if inner is None:
+        used = model.config._attn_implementation
         raise UnmaskError(f"Dropout on attention needs sdpa or flash attention, not '{used}'; use simcse.where = \"layer\".")
-    inner: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS[used]
     acted: Acted = Counter()
 
     def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         acted[type(module).__name__] += module.training
         return inner(module, *args, **{**kwargs, "dropout": rate if module.training else 0.0})
 
-    ALL_ATTENTION_FUNCTIONS.register(_NAME, attend)
-    ALL_MASK_ATTENTION_FUNCTIONS.register(_NAME, ALL_MASK_ATTENTION_FUNCTIONS[used])
-    configs = {id(part): part for part in (config, config.get_text_config(decoder=True))}.values()
-    try:
-        for part in configs:
-            part._attn_implementation = _NAME
+    with replaced_attention(model, _NAME, attend):
         yield acted
-    finally:
-        for part in configs:
-            part._attn_implementation = used
 
 
 DROPOUTS = {"layer": layer_dropout, "attention": attention_dropout}

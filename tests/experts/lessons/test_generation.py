@@ -1,16 +1,21 @@
-"""Generation: a prefix that is computed once gives what the whole prompt gives."""
+"""Generation: a prefix that is computed once gives what the whole prompt gives, and so does a batch that shrinks."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers.integrations import sdpa_attention
 
 from tests.mixture.models import language_model, saved_experts
 from unmask.errors import UnmaskError
+from unmask.experts.lessons import generation
 from unmask.experts.lessons.generation import Sampling, Writer
+from unmask.experts.lessons.packed_attention import packed_attention
+from unmask.experts.shared_prefix import repeated_prefix
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture
 
@@ -29,6 +34,58 @@ def test_a_shared_prefix_changes_nothing(family: str, rows: list[str], tokenizer
             alone = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
         assert text.text == tokenizer.decode(alone[0, ids.shape[1] :], skip_special_tokens=True).split("\n\nTask")[0]
         assert text.text and not text.ended
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "mistral-sliding", "qwen3-next"])
+def test_a_row_that_ends_early_changes_no_other(family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(language_model(family, vocab_size=512, max_position_embeddings=512), tokenizer)
+    plain, stop = _alone(writer)
+    monkeypatch.setattr(generation, "_STRETCH", 4)
+    found = writer.write(PREFIX, ROWS, GREEDY, stop, 0)
+    assert [text.text for text in found] == [plain[0], plain[1].split(stop)[0], plain[2]]
+    assert [text.ended for text in found] == [False, True, False]
+
+
+def test_rows_that_have_ended_are_not_computed(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(language_model(vocab_size=512, max_position_embeddings=512), tokenizer)
+    _, stop = _alone(writer)
+    monkeypatch.setattr(generation, "_STRETCH", 4)
+    computed: list[int] = []
+    writer.model.register_forward_pre_hook(lambda _, __, given: computed.append(len(given["input_ids"])), with_kwargs=True)
+    writer.write(PREFIX, ROWS, GREEDY, stop, 0)
+    assert computed[1] == 3 and computed[-1] == 2
+
+
+def _alone(writer: Writer) -> tuple[list[str], str]:
+    """What follows each row, written alone, and a stop that occurs early in the second of these texts, and in no other."""
+    plain = [writer.write(PREFIX, [row], GREEDY, "never", 0)[0].text for row in ROWS]
+    return plain, next(word for word in plain[1][2:5] if all(word not in text for text in (plain[0], plain[2])))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])
+def test_packed_attention_changes_nothing_but_the_kernel(family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = language_model(family, vocab_size=512, max_position_embeddings=512)
+    start, without_mask = tokenizer(PREFIX)["input_ids"], []
+    choice = sdpa_attention.use_gqa_in_sdpa
+
+    def chosen(mask: Any, *args: Any) -> bool:
+        without_mask.append(mask is None)
+        return bool(choice(mask, *args))
+
+    def logits(how: AbstractContextManager[None]) -> Any:
+        with torch.no_grad():
+            cache = repeated_prefix(model, start, 3)
+            without_mask.clear()
+            with how:
+                return model(input_ids=torch.full((3, 1), 7), past_key_values=cache).logits
+
+    monkeypatch.setattr(sdpa_attention, "use_gqa_in_sdpa", chosen)
+    plain = logits(nullcontext())
+    assert any(without_mask)
+    packed = logits(packed_attention(model))
+    assert not any(without_mask) and len(without_mask) == model.config.num_hidden_layers
+    assert torch.allclose(packed, plain, atol=1e-5)
+    assert model.config._attn_implementation == "sdpa", "the model is left as it was"
 
 
 @pytest.mark.parametrize("routing", [Routing(top_k=2), Routing("final", top_k=2), Routing(level="sequence", top_k=2)], ids=str)

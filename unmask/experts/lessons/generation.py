@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from unmask.errors import UnmaskError
+from unmask.experts.lessons.packed_attention import packed_attention
 from unmask.experts.shared_prefix import can_repeat, repeated_prefix
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class GenerationJob:
     sampling: Sampling
     stop: str
     seed: int
+
+
+_STRETCH = 16  # tokens until rows that have ended leave the batch
 
 
 class Writers(Protocol):
@@ -95,22 +99,45 @@ class Writer:
                 f"A prompt of {ids.shape[1]} tokens leaves no room for {sampling.max_new_tokens} new ones in {positions} positions: "
                 "use shorter seeds."
             )
-        chosen: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        if sampling.temperature:
-            chosen = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            written = self.model.generate(
+            cache = repeated_prefix(self.model, start, len(rows)) if shared else None
+            with packed_attention(self.model):
+                return self._continue(ids, mask, cache, sampling, stop)
+
+    def _continue(self, ids: torch.Tensor, mask: torch.Tensor, cache: Any, sampling: Sampling, stop: str) -> list[Text]:
+        """The texts that follow the rows. cache: of the tokens that are computed already.
+
+        A row that has ended leaves the batch after the stretch. Else the longest text of a batch would cost as much as a batch of them.
+        """
+        begun, last = ids.shape[1], ids.shape[1] + sampling.max_new_tokens
+        stretch = _STRETCH if can_repeat(self.model) else sampling.max_new_tokens
+        texts, going = [Text("", False)] * len(ids), list(range(len(ids)))
+        while True:
+            found = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
-                past_key_values=repeated_prefix(self.model, start, len(rows)) if shared else None,
-                max_new_tokens=sampling.max_new_tokens,
+                past_key_values=cache,
+                max_new_tokens=min(stretch, last - ids.shape[1]),
                 stop_strings=[stop],
                 tokenizer=self.tokenizer,
                 pad_token_id=self.tokenizer.pad_token_id or self.tokenizer.eos_token_id,
-                **chosen,
+                return_dict_in_generate=True,
+                **_choosing(sampling),
             )
-        new = written[:, ids.shape[1] :]
+            for row, text in zip(going, self._texts(found.sequences[:, begun:], stop), strict=True):
+                texts[row] = text
+            left = [place for place, row in enumerate(going) if not texts[row].ended]
+            if found.sequences.shape[1] == last or not left:
+                break
+            if len(left) < len(going):
+                found.past_key_values.batch_select_indices(torch.tensor(left, device=ids.device))
+            going = [going[place] for place in left]
+            ids, cache = found.sequences[left], found.past_key_values
+            mask = torch.nn.functional.pad(mask[left], (0, ids.shape[1] - mask.shape[1]), value=1)
+        return texts
+
+    def _texts(self, new: torch.Tensor, stop: str) -> list[Text]:
         texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
         ends = (new == self.tokenizer.eos_token_id).any(dim=1).tolist()
         return [Text(text.split(stop)[0], end or stop in text) for text, end in zip(texts, ends, strict=True)]
@@ -128,3 +155,15 @@ class Writer:
         begun, whole = [1] * len(start), [[1] * len(end) for end in ends]
         real = [[*begun, *gap, *end] if shared else [*gap, *begun, *end] for gap, end in zip(gaps, whole, strict=True)]
         return torch.tensor(rows, device=self.model.device), torch.tensor(real, device=self.model.device)
+
+
+def _choosing(sampling: Sampling) -> dict[str, Any]:
+    """The arguments of `generate` that say how a token is chosen."""
+    from transformers import LogitsProcessorList
+
+    from unmask.experts.lessons.nucleus import NucleusSampling
+
+    drawing = [NucleusSampling(sampling.temperature, sampling.top_p)] if sampling.temperature else []
+    return {
+        "do_sample": False, "temperature": None, "top_p": None, "top_k": None, "logits_processor": LogitsProcessorList(drawing)
+    }  # fmt: skip
