@@ -55,6 +55,14 @@ def test_a_claim_that_changes_makes_its_result_stale(monkeypatch: pytest.MonkeyP
     assert claims.stale("moee", result) == [first.id]
 
 
+def test_a_command_may_choose_the_number_of_lessons_but_not_the_lessons() -> None:
+    [result] = [one for one in claims.results()["self-moe"] if one["model"] == "smollm2"]
+    plan = result["plan"]
+    assert claims.stale("self-moe", {**result, "plan": {**plan, "number": 7}}) == []
+    for part, value in (("seeds", {"math": "other.jsonl"}), ("held_out", 7), ("expert", {**plan["expert"], "steps": 7})):
+        assert claims.stale("self-moe", {**result, "plan": {**plan, part: value}}) == [part]
+
+
 def test_a_claim_may_be_put_into_other_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """They change no number, so nothing has to be measured again. The page has the new words."""
     first, *others = claims.planned("moee")
@@ -190,6 +198,12 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
     assert (tmp_path / "measured" / "moee-mixture.md").read_text() == "# Tables\n"
     assert "On mixture, torch 2; [all tables](measured/moee-mixture.md)." in page and "unmask reproduce moee" in page
     assert all(claim.says in page for claim in claims.planned("llm2vec")), "claims without a result are listed too"
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "results.jsonl").write_text('{"model": "/home/me/moee/pico"}\n')
+    file.write_text(json.dumps({**content, "model": "pico"}))
+    with pytest.raises(SystemExit, match=r"results\.jsonl' names a path of this machine.* with a relative `-o`"):
+        claims.main([str(file)])
+    assert not (tmp_path / "measured" / "moee-pico.json").exists()
     file.write_text(json.dumps({**content, "scale": "smoke"}))
     with pytest.raises(SystemExit, match="smoke scale"):
         claims.main([str(file)])

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from tools.results.kept import MACHINE
 from unmask.evaluation.verdict import counted
 from unmask.studies.claims.claim import Claim, Finding
 from unmask.studies.claims.page import MEANINGS, claims_sheet, counts, summary
@@ -191,7 +192,7 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
     then = {finding.claim.id: finding.claim.model_dump(exclude=_WORDS) for finding in _kept_findings(result)}
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     plan, measured = plan_of(study, result.get("scale", "small")).model_dump(mode="json"), result["plan"]
-    chosen = _CHOSEN - {"seeds"} if study == "self-moe" else _CHOSEN  # there, seeds are lessons
+    chosen = (_CHOSEN - {"seeds"}) | {"number"} if study == "self-moe" else _CHOSEN  # there, both are about lessons
     compared = plan.keys() - chosen if study in STUDIES else plan.keys() & measured.keys() - chosen - {"tasks"}
     old += [part for part in plan if part in compared and _comparable(measured.get(part)) != _comparable(plan[part])]
     if recorded := result.get("rests_on"):
@@ -327,6 +328,9 @@ def take(file: Path) -> None:
     if not result.finished:
         sys.exit(f"'{file}' is of a study that is not finished: {result.command}")
     model = Path(result.model).name
+    keeps_values = result.study != "self-moe" and result.model == model
+    if keeps_values:
+        _require_no_path(file.parent)
     RESULTS.mkdir(exist_ok=True)
     kept = {key: content[key] for key in _KEPT if key in content}
     kept["model"] = model
@@ -335,13 +339,24 @@ def take(file: Path) -> None:
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     report = (file.parent / "report.md").read_text(encoding="utf-8").replace(result.model, model)  # no path of a machine
     place.with_suffix(".md").write_text(without_pictures(report), encoding="utf-8")
-    if result.study != "self-moe" and result.model == model:
+    if keeps_values:
         keep_values(file.parent, place.with_name(f"{place.stem}-values.zip"))
+
+
+def _require_no_path(study: Path) -> None:
+    """Exit if values name a model by a path of this machine. They would, if the study ran with an absolute folder (`-o`)."""
+    for file in _values(study):
+        if file.suffix != ".npz" and MACHINE.search(file.read_text(encoding="utf-8")):
+            sys.exit(f"'{file}' names a path of this machine. Run the study in the folder above its own, with a relative `-o`.")
+
+
+def _values(study: Path) -> list[Path]:
+    return sorted(file for pattern in VALUES for file in study.glob(pattern))
 
 
 def keep_values(study: Path, place: Path) -> None:
     """Write a zip of what a study measured of each model. The same values give the same bytes."""
-    files = sorted(file for pattern in VALUES for file in study.glob(pattern))
+    files = _values(study)
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for file in files:
             archive.writestr(zipfile.ZipInfo(file.relative_to(study).as_posix()), file.read_bytes(), zipfile.ZIP_DEFLATED, 9)

@@ -39,7 +39,7 @@ PICO = Source("pico", dtype="float32")
 
 def run(folder: Path, *settings: str, data: Path = Path()) -> tuple[Findings, list[str]]:
     """The findings of a small study, and what it said."""
-    plan = load_plan("smoke", [*LITTLE, "ablations=[]", *settings])
+    plan = load_plan("smoke", [*LITTLE, "ablations=[]", "fewer_experts=false", *settings])
     with heard() as said:
         found = study(plan, PICO, data, folder, lambda *_: [])
     with sketching():
@@ -59,6 +59,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def standing(plain: Path, tmp_path: Path) -> Path:
     """The same, to be extended."""
     return Path(shutil.copytree(plain, tmp_path / "study"))
+
+
+def test_mixtures_of_fewer_experts_are_added_to_a_study_that_stands(standing: Path) -> None:
+    without, said = run(standing)
+    assert said == [] and "## Number of experts" not in (standing / "report.md").read_text()
+    verdict = {one["claim"]["id"]: one["verdict"] for one in json.loads((standing / "results.json").read_text())["claims"]}
+    assert without.growing == {} and verdict["each-expert-helps"] == "not measured"
+
+    found, said = run(standing, "fewer_experts=true")
+    fewer = [f"mixtures/MiXSE-{number}" for number in range(2, len(DOMAINS))]
+    assert [message for message in said if "training" in message] == [f"training {place}" for place in fewer]
+    assert len(found.growing) == len(DOMAINS) + 1 and "## Number of experts" in (standing / "report.md").read_text()
 
 
 def test_answers_are_added_to_a_study_that_stands(standing: Path, tmp_path: Path) -> None:
@@ -221,6 +233,7 @@ class Scripted(Writer):
 @pytest.fixture
 def writing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written_lessons, "Writer", Scripted)
+    monkeypatch.setattr("unmask.studies.self_moe.study_data._SPARE", 2)
     monkeypatch.setattr(Scripted, "batches", 0)
     monkeypatch.setattr(Scripted, "left", 10**9)
 

@@ -32,7 +32,8 @@ from unmask.studies.sheet import Sheet
 
 # these may change when a finished study is extended
 _MORE = (
-    "ablations", "sizes", "abilities", "limit", "run_code", "unsandboxed_code", "answers", "multiple_choice", "written", "writer"
+    "ablations", "sizes", "fewer_experts", "abilities", "limit", "run_code", "unsandboxed_code", "answers", "multiple_choice",
+    "written", "writer",
 )  # fmt: skip
 CHOICE_PARTS = ("right", "behind", "nats")
 BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
@@ -207,9 +208,10 @@ def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findi
     for name in plan.ablations:
         _ablation(name, builder.mixture(name, plan.number), measurements, findings)
         yield
-    for number, values in _growing(builder, measurements, plan, findings):
-        findings.growing[number] = values
-        yield
+    if plan.fewer_experts:
+        for number, values in _growing(builder, measurements, plan, findings):
+            findings.growing[number] = values
+            yield
     for size in sorted(plan.sizes):
         findings.sizes[size] = {
             INSTANCE: measurements.model(f"{INSTANCE} {size}", builder.instance(size)),
