@@ -1,10 +1,10 @@
-"""What it is worth that lessons of similar length are computed together: how much longer a training step takes if all are padded alike.
+"""How much slower is a training step if every lesson is padded to the longest of its batch?
 
     python -m benchmarks.lessons [--model smollm2] [--batches 3] [--repeats 1] [--smoke]
 
 A step is a forward and a backward pass of an expert (LoRA, bf16) on 8 lessons of one domain of `unmask reproduce self-moe`. Both ways take
-turns on the same batches, and the ratio is that of their best times, so that a busy machine hurts both alike. `padding` is the share of
-padding in a batch that is padded alike, and `difference` that of the two losses.
+turns on the same batches, and the ratio is that of their best times, so a busy machine slows both. `padding` is the share of padding in
+such a batch, and `difference` that of the two losses.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def expert_of(model: Any) -> None:
     model.train()
 
 
-def step(model: Any, batches: Sequence[Sequence[LessonTokens]], alike: bool) -> float:
-    """The sum of the losses of some batches, after their backward passes. alike: each batch is padded to its longest lesson."""
-    padding = patch.object(lesson_training, "_similar", lambda inputs: [inputs]) if alike else nullcontext()
+def step(model: Any, batches: Sequence[Sequence[LessonTokens]], pad: bool) -> float:
+    """The sum of the losses of some batches, after their backward passes. pad: each batch to its longest lesson."""
+    padding = patch.object(lesson_training, "_similar", lambda inputs: [inputs]) if pad else nullcontext()
     objective, total = response_loss(Learning(1, 1e-4, _BATCH), lambda: torch.autocast("cpu", torch.bfloat16)), 0.0
     with padding:
         for lessons in batches:
@@ -67,13 +67,13 @@ def measure(model: Any, name: str, lessons: Sequence[LessonTokens], count: int, 
     real = sum(len(lesson.ids) for batch in batches for lesson in batch)
     losses: dict[str, float] = {}
     ways = {
-        "similar": lambda: losses.update(similar=step(model, batches, alike=False)),
-        "alike": lambda: losses.update(alike=step(model, batches, alike=True)),
+        "similar": lambda: losses.update(similar=step(model, batches, pad=False)),
+        "padded": lambda: losses.update(padded=step(model, batches, pad=True)),
     }
     times = best_times(ways, repeats)
-    difference = abs(losses["alike"] / losses["similar"] - 1)
+    difference = abs(losses["padded"] / losses["similar"] - 1)
     print(
-        f"{name:12}{count:9}{1 - real / whole:10.1%}{times['alike'] / times['similar']:11.2f} x{difference:12.1e}", flush=True
+        f"{name:12}{count:9}{1 - real / whole:10.1%}{times['padded'] / times['similar']:11.2f} x{difference:12.1e}", flush=True
     )
 
 
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     plan = load_plan("smoke" if given.smoke else "small")
     model, tokenizer = load_language_model(Source(_inputs.model_of(given), dtype="bfloat16"))
     expert_of(model)
-    print(f"{'':12}{'batches':>9}{'padding':>10}{'alike':>13}{'difference':>12}")
+    print(f"{'':12}{'batches':>9}{'padding':>10}{'padded':>13}{'difference':>12}")
     for name, file in plan.seeds.items():
         learned, _ = split(read_seeds(lessons_file(file, _inputs.DATA)), plan.number, plan.held_out, plan.seed)
         measure(

@@ -2,12 +2,12 @@
 
     python -m benchmarks.writing [--model smollm2] [--texts 32] [--tokens 256] [--repeats 1] [--smoke]
 
-A text leaves its batch when it ends; attention reads keys and values once for all heads that share them; and of a nucleus, no whole
-vocabulary is sorted. As `unmask specialise` does, the model sees three starter lessons and samples instructions; it sees five and answers
-instructions greedily. The first table is without the first saving (none leaves) and without the second (plain). `the same` counts the
-responses that are equal both ways; in bf16, roundings can change a token. Sampled texts differ, because other numbers are drawn. The second
-table draws the first token of each text as transformers does. Competitors take turns, and a ratio is that of their best times, so that a
-busy machine hurts all alike.
+A text leaves its batch when it ends; attention reads keys and values once for all heads that share them; and sampling does not sort the
+whole vocabulary. As `unmask specialise` does, the model sees three starter lessons and samples instructions; it sees five and answers
+instructions greedily. The first table gives the slowdown without the first saving (none leaves), and without the second (plain). `the same`
+counts the responses that are equal both ways; in bf16, roundings can change a token. Sampled texts differ, because other numbers are drawn.
+The second table draws the first token of each text as transformers does. Competitors take turns, and a ratio is that of their best times,
+so a busy machine slows all of them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def drawing(writer: Writer, name: str, batch: GenerationJob, repeats: int) -> No
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Load the model once, and measure both on responses of each domain."""
+    """Load the model once, and measure instructions and responses of each domain."""
     parser = _inputs.parser(__doc__)
     parser.add_argument("--texts", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=256)

@@ -201,7 +201,9 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
     (tmp_path / "scores").mkdir()
     (tmp_path / "scores" / "results.jsonl").write_text('{"model": "/home/me/moee/pico"}\n')
     file.write_text(json.dumps({**content, "model": "pico"}))
-    with pytest.raises(SystemExit, match=r"results\.jsonl' names a path of this machine.* with a relative `-o`"):
+    with pytest.raises(
+        SystemExit, match=r"results\.jsonl' names a path of this machine: /home/me/moee/pico.* with a relative `-o`"
+    ):
         claims.main([str(file)])
     assert not (tmp_path / "measured" / "moee-pico.json").exists()
     file.write_text(json.dumps({**content, "scale": "smoke"}))

@@ -48,6 +48,11 @@ def test_a_wrong_option_is_one_sentence(values: dict[str, object], sentence: str
     assert str(raised.value) == sentence
 
 
+def test_a_list_that_is_too_short_is_one_sentence_too() -> None:
+    with pytest.raises(UnmaskError, match=r"^names: it needs at least 2 values, and has 1\.$"), in_one_sentence():
+        Names.model_validate({"names": ["a"]})
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [

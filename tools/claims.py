@@ -346,8 +346,12 @@ def take(file: Path) -> None:
 def _require_no_path(study: Path) -> None:
     """Exit if values name a model by a path of this machine. They would, if the study ran with an absolute folder (`-o`)."""
     for file in _values(study):
-        if file.suffix != ".npz" and MACHINE.search(file.read_text(encoding="utf-8")):
-            sys.exit(f"'{file}' names a path of this machine. Run the study in the folder above its own, with a relative `-o`.")
+        text = "" if file.suffix == ".npz" else file.read_text(encoding="utf-8")
+        if path := MACHINE.search(text):
+            named = text[path.start() :].splitlines()[0][:60]
+            sys.exit(
+                f"'{file}' names a path of this machine: {named}. Run the study with a relative `-o`, in the folder above its own."
+            )
 
 
 def _values(study: Path) -> list[Path]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "Stemmer": "PyStemmer"}  # modules whose package has another name
 
 
+_WHOLE = ("missing", "extra_forbidden", "too_short")  # problems whose reason is a sentence of its own
+
+
 class UnmaskError(ValueError):
     """A mistake that the user can put right: the command line prints it as one sentence and exits with code 2."""
 
@@ -67,14 +70,14 @@ def first_problem(error: ValidationError) -> str:
 
 def reason_of(problem: ErrorDetails) -> str:
     """What is wrong with a value, in words for a user: for the most part pydantic's own."""
-    kind, numbers = problem["type"], problem.get("ctx", {})
+    kind, context = problem["type"], problem.get("ctx", {})
     if kind == "missing":
         return "it is missing"
     if kind == "extra_forbidden":
         return "this name is unknown"
     if kind == "too_short":
-        least, many = numbers["min_length"], "s" if numbers["min_length"] != 1 else ""
-        return f"it needs at least {least} value{many}, and has {numbers['actual_length'] or 'none'}"
+        least, plural = context["min_length"], "s" if context["min_length"] != 1 else ""
+        return f"it needs at least {least} value{plural}, and has {context['actual_length'] or 'none'}"
     return str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
@@ -89,5 +92,8 @@ def in_one_sentence() -> Iterator[None]:
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
         reason = reason_of(problem).removeprefix("Input should be ")
-        said = f"{name} should be {reason}, not {problem['input']!r}." if name else f"{reason[:1].upper()}{reason[1:]}."
+        if problem["type"] in _WHOLE:
+            said = f"{name}: {reason}."
+        else:
+            said = f"{name} should be {reason}, not {problem['input']!r}." if name else f"{reason[:1].upper()}{reason[1:]}."
         raise UnmaskError(said) from error

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from unmask.encoding.batching import plan
+from unmask.encoding.batching import plan as plan_batches
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.lessons.lessons import LessonTokens
 from unmask.experts.names import Average
@@ -110,7 +110,7 @@ def response_loss(
 ) -> Callable[[nn.Module, dict[str, Any], Any], Tensor]:
     """The loss of one pass. The losses of all passes of a step add up to the loss of the step.
 
-    A penalty is about all lessons of the pass, so they are computed together; without one, lessons of similar length are.
+    A penalty needs all lessons of a pass at once. Without a penalty, the pass is computed in chunks of lessons of similar length.
     """
     by_example = learning.average == "example"
 
@@ -134,9 +134,9 @@ def response_loss(
 
 
 def _similar(inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """The texts of a batch in chunks of similar length, each without the padding that it does not need: half of a batch can be padding."""
+    """A batch in chunks of texts of similar length, each padded to its own longest text. Half of a batch can be padding."""
     lengths = inputs["attention_mask"].sum(dim=1).tolist()
-    for rows in plan(lengths, inputs["attention_mask"].numel()):
+    for rows in plan_batches(lengths, inputs["attention_mask"].numel()):
         longest = max(lengths[row] for row in rows)
         yield {name: value[rows, :longest] for name, value in inputs.items()}
 

@@ -11,7 +11,7 @@ Attention = Callable[..., Any]
 
 
 def attention_function(model: Any) -> Attention | None:
-    """The function that a model calls, or None for an architecture that does not call attention through transformers' interface."""
+    """The function that a model calls, or None if transformers has registered none for it, as for eager attention."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     found: Attention | None = ALL_ATTENTION_FUNCTIONS.get(model.config._attn_implementation)
@@ -20,7 +20,10 @@ def attention_function(model: Any) -> Attention | None:
 
 @contextmanager
 def replaced_attention(model: Any, name: str, function: Attention) -> Iterator[None]:
-    """Let a model call another function, which takes the masks of its own. name: of the function, for transformers."""
+    """Use another attention function inside a `with` block. It gets the same masks as the model's own function.
+
+    name: the name under which transformers registers it.
+    """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -28,10 +31,11 @@ def replaced_attention(model: Any, name: str, function: Attention) -> Iterator[N
     ALL_ATTENTION_FUNCTIONS.register(name, function)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, ALL_MASK_ATTENTION_FUNCTIONS[used])
     configs = {id(part): part for part in (model.config, model.config.get_text_config(decoder=True))}.values()
+    before = [(part, part._attn_implementation) for part in configs]
     try:
         for part in configs:
             part._attn_implementation = name
         yield
     finally:
-        for part in configs:
-            part._attn_implementation = used
+        for part, own in before:
+            part._attn_implementation = own

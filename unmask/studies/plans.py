@@ -43,7 +43,7 @@ def scales_of(file: Path) -> list[str]:
 
 
 def read_plan(file: Path, kind: type[Plan], scale: str, settings: Iterable[str] = ()) -> Plan:
-    """The plan at a scale, changed by settings. Raises UnmaskError with the name of a wrong key, and the nearest right one."""
+    """The plan at a scale, changed by settings. Raises UnmaskError for a key that is unknown."""
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     known = tables.pop("scale")
     if scale not in known:

@@ -46,7 +46,7 @@ def layer_dropout(model: nn.Module, layers: Sequence[nn.Module], rate: float) ->
 def attention_dropout(model: Any, layers: Sequence[nn.Module], rate: float) -> Iterator[Acted]:
     """Drop attention probabilities while the model trains, by giving the model's own attention function a dropout rate.
 
-    Raises UnmaskError for an architecture that does not call attention through transformers' interface.
+    Raises UnmaskError if transformers has registered no attention function for it, as for eager attention.
     """
     inner = attention_function(model)
     if inner is None:

@@ -49,7 +49,7 @@ class GenerationJob:
     seed: int
 
 
-_STRETCH = 16  # tokens until rows that have ended leave the batch
+_STRETCH = 16  # finished rows are removed after so many new tokens
 
 
 class Writers(Protocol):
@@ -106,12 +106,12 @@ class Writer:
                 return self._continue(ids, mask, cache, sampling, stop)
 
     def _continue(self, ids: torch.Tensor, mask: torch.Tensor, cache: Any, sampling: Sampling, stop: str) -> list[Text]:
-        """The texts that follow the rows. cache: of the tokens that are computed already.
+        """The texts that follow the rows. cache: keys and values of the prefix, if they are computed already.
 
-        A row that has ended leaves the batch after the stretch. Else the longest text of a batch would cost as much as a batch of them.
+        Finished rows are removed after each stretch of tokens. Otherwise every row would cost as much as the longest.
         """
         begun, last = ids.shape[1], ids.shape[1] + sampling.max_new_tokens
-        stretch = _STRETCH if can_repeat(self.model) else sampling.max_new_tokens
+        stretch = _STRETCH if can_repeat(self.model) else sampling.max_new_tokens  # one cache can be cut if it can be repeated
         texts, going = [Text("", False)] * len(ids), list(range(len(ids)))
         while True:
             found = self.model.generate(
@@ -121,14 +121,16 @@ class Writer:
                 max_new_tokens=min(stretch, last - ids.shape[1]),
                 stop_strings=[stop],
                 tokenizer=self.tokenizer,
+                eos_token_id=self._ends,
                 pad_token_id=self.tokenizer.pad_token_id or self.tokenizer.eos_token_id,
+                use_cache=True,
                 return_dict_in_generate=True,
                 **_choosing(sampling),
             )
             for row, text in zip(going, self._texts(found.sequences[:, begun:], stop), strict=True):
                 texts[row] = text
             left = [place for place, row in enumerate(going) if not texts[row].ended]
-            if found.sequences.shape[1] == last or not left:
+            if found.sequences.shape[1] == last or not left or stretch == sampling.max_new_tokens:
                 break
             if len(left) < len(going):
                 found.past_key_values.batch_select_indices(torch.tensor(left, device=ids.device))
@@ -139,8 +141,15 @@ class Writer:
 
     def _texts(self, new: torch.Tensor, stop: str) -> list[Text]:
         texts = self.tokenizer.batch_decode(new, skip_special_tokens=True)
-        ends = (new == self.tokenizer.eos_token_id).any(dim=1).tolist()
+        ends = torch.isin(new, torch.tensor(self._ends, device=new.device)).any(dim=1).tolist()
         return [Text(text.split(stop)[0], end or stop in text) for text, end in zip(texts, ends, strict=True)]
+
+    @property
+    def _ends(self) -> list[int]:
+        """The tokens that end a text: a chat model may have several."""
+        config = getattr(self.model, "generation_config", None)
+        own = getattr(config, "eos_token_id", None) or []
+        return sorted({self.tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])})
 
     @property
     def _slides(self) -> bool:

@@ -8,14 +8,17 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 _SORTED = 2048
-"""So many likeliest tokens are sorted first, and mostly hold the nucleus. Sorting a whole vocabulary can take longer than the model."""
+"""The number of likeliest tokens that are sorted first.
+
+They usually hold the whole nucleus. Sorting the whole vocabulary can take longer than a pass of the model.
+"""
 
 
 class NucleusSampling(LogitsProcessor):  # type: ignore[misc]
-    """Draws a token from the nucleus, and leaves the logit of no other token. So `generate` has to choose greedily.
+    """Draws one token, and sets the logits of all others to -inf. So `generate` has to choose greedily.
 
-    The nucleus holds each token whose likelier tokens have less than `top_p` together. `generate` would sort a whole vocabulary and draw a
-    random number for each word of it.
+    A token is in the nucleus if the tokens that are likelier add up to less than `top_p`. `generate` itself would sort the whole
+    vocabulary, and draw a random number for each of its words.
     """
 
     def __init__(self, temperature: float, top_p: float) -> None:
