@@ -20,28 +20,16 @@ import torch
 from benchmarks import _inputs
 from benchmarks.encode import best_times
 from unmask.experts import lesson_training
-from unmask.experts.expert import LORA, linear_kinds
+from unmask.experts.expert import LORA, add_expert
 from unmask.experts.lesson_training import Learning, LessonCollator, response_loss
 from unmask.experts.lessons.lessons import LessonTokens, tokenize_lessons
 from unmask.experts.lessons.seed_lessons import read_seeds, split
-from unmask.models.decoder import body_of, find_layers
 from unmask.models.loading import Source, load_language_model
 from unmask.starter import lessons_file
 from unmask.studies.self_moe.plan import load_plan
 from unmask.training.attention_kernel import attention_kernel
-from unmask.training.lora import add_lora
-from unmask.training.trainee import cast_inputs
 
 _BATCH = 8
-
-
-def expert_of(model: Any) -> None:
-    """Put the LoRA of an expert on a model, as `unmask expert` does."""
-    model.requires_grad_(False)
-    layers = find_layers(body_of(model))
-    adapter = add_lora(model, layers, LORA.model_copy(update={"targets": linear_kinds(model, layers, LORA)}))
-    cast_inputs(adapter, False)
-    model.train()
 
 
 def step(model: Any, batches: Sequence[Sequence[LessonTokens]], pad: bool) -> float:
@@ -85,17 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     plan = load_plan("smoke" if given.smoke else "small")
     model, tokenizer = load_language_model(Source(_inputs.model_of(given), dtype="bfloat16"))
-    expert_of(model)
+    add_expert(model, LORA)
+    model.train()
     print(f"{'':12}{'batches':>9}{'padding':>10}{'padded':>13}{'difference':>12}")
     for name, file in plan.seeds.items():
         learned, _ = split(read_seeds(lessons_file(file, _inputs.DATA)), plan.number, plan.held_out, plan.seed)
-        measure(
-            model,
-            name,
-            tokenize_lessons(tokenizer, learned, plan.max_length),
-            1 if given.smoke else given.batches,
-            given.repeats,
-        )
+        tokens = tokenize_lessons(tokenizer, learned, plan.max_length)
+        measure(model, name, tokens, 1 if given.smoke else given.batches, given.repeats)
 
 
 if __name__ == "__main__":

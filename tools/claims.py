@@ -308,11 +308,9 @@ def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     )
     both = [(here[pair], there[pair]) for pair in here if pair in there]
     same = sum(one * other > 0 for one, other in both)
-    return (
-        f"Both models have {counted(len(both), 'difference')} in common, and {same} of them point the same way. "
-        if both
-        else ""
-    )
+    if not both:
+        return ""
+    return f"Both models have {counted(len(both), 'difference')} in common, and {same} of them point the same way. "
 
 
 def _where(claim: Claim) -> str:

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 _DISTRIBUTIONS = {"sklearn": "scikit-learn", "Stemmer": "PyStemmer"}  # modules whose package has another name
 
 
-_WHOLE = ("missing", "extra_forbidden", "too_short")  # problems whose reason is a sentence of its own
-
-
 class UnmaskError(ValueError):
     """A mistake that the user can put right: the command line prints it as one sentence and exits with code 2."""
 
@@ -70,6 +67,11 @@ def first_problem(error: ValidationError) -> str:
 
 def reason_of(problem: ErrorDetails) -> str:
     """What is wrong with a value, in words for a user: for the most part pydantic's own."""
+    return _plain_reason(problem) or str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+
+
+def _plain_reason(problem: ErrorDetails) -> str | None:
+    """A clause of our own where pydantic's words are hard to read, else None."""
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "missing":
         return "it is missing"
@@ -78,7 +80,7 @@ def reason_of(problem: ErrorDetails) -> str:
     if kind == "too_short":
         least, plural = context["min_length"], "s" if context["min_length"] != 1 else ""
         return f"it needs at least {least} value{plural}, and has {context['actual_length'] or 'none'}"
-    return str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    return None
 
 
 @contextmanager
@@ -92,8 +94,8 @@ def in_one_sentence() -> Iterator[None]:
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
         reason = reason_of(problem).removeprefix("Input should be ")
-        if problem["type"] in _WHOLE:
-            said = f"{name}: {reason}."
+        if plain := _plain_reason(problem):
+            said = f"{name}: {plain}."
         else:
             said = f"{name} should be {reason}, not {problem['input']!r}." if name else f"{reason[:1].upper()}{reason[1:]}."
         raise UnmaskError(said) from error

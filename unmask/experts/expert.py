@@ -95,13 +95,10 @@ def _train(
 ) -> tuple[Any, list[dict[str, Any]]]:
     """Train an adapter, with checkpoints in `work`. Returns the model with it, and the log of each step."""
     model, tokenizer = load_language_model(source)
-    model.requires_grad_(False)
     torch.manual_seed(learning.seed)
-    layers = find_layers(body_of(model))
-    adapter = add_lora(model, layers, lora.model_copy(update={"targets": linear_kinds(model, layers, lora)}))
+    adapter = add_expert(model, lora)
     tokens = tokenize_lessons(tokenizer, lessons, learning.max_length)
     precise = model.dtype == torch.float32
-    cast_inputs(adapter, precise)
     claim(work, RECORD, record)  # only now: a run that cannot train leaves nothing behind
     log = learn(
         model,
@@ -113,6 +110,15 @@ def _train(
         callbacks,
     )
     return adapter, log
+
+
+def add_expert(model: Any, lora: LoraOptions) -> Any:
+    """Add a fresh expert to a language model: its LoRA trains, and the model itself is frozen."""
+    model.requires_grad_(False)
+    layers = find_layers(body_of(model))
+    adapter = add_lora(model, layers, lora.model_copy(update={"targets": linear_kinds(model, layers, lora)}))
+    cast_inputs(adapter, model.dtype == torch.float32)
+    return adapter
 
 
 def _write(adapter: Any, base: Pinned, folder: Path, record: ExpertRecord) -> None:

@@ -140,9 +140,8 @@ class Batcher:
         while batch := self._next():
             begin = time.perf_counter()
             results = self._computed(worker, batch)
-            self._note(
-                batch, time.perf_counter() - begin
-            )  # before anybody gets an answer, who could then find it missing in the metrics
+            # before the answers: who has one would else find it missing in the metrics
+            self._note(batch, time.perf_counter() - begin)
             for text, result in zip(batch, results, strict=True):
                 _hand_over(text, result)
 

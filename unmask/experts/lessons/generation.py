@@ -111,7 +111,8 @@ class Writer:
         Finished rows are removed after each stretch of tokens. Otherwise every row would cost as much as the longest.
         """
         begun, last = ids.shape[1], ids.shape[1] + sampling.max_new_tokens
-        stretch = _STRETCH if can_repeat(self.model) else sampling.max_new_tokens  # one cache can be cut if it can be repeated
+        can_shrink = can_repeat(self.model)  # what can repeat its rows can remove them, too
+        stretch = _STRETCH if can_shrink else sampling.max_new_tokens
         texts, going = [Text("", False)] * len(ids), list(range(len(ids)))
         while True:
             found = self.model.generate(
@@ -130,7 +131,7 @@ class Writer:
             for row, text in zip(going, self._texts(found.sequences[:, begun:], stop), strict=True):
                 texts[row] = text
             left = [place for place, row in enumerate(going) if not texts[row].ended]
-            if found.sequences.shape[1] == last or not left or stretch == sampling.max_new_tokens:
+            if not left or not can_shrink or found.sequences.shape[1] == last:
                 break
             if len(left) < len(going):
                 found.past_key_values.batch_select_indices(torch.tensor(left, device=ids.device))

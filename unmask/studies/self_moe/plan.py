@@ -76,8 +76,8 @@ class StudyPlan(LearningPlan):
     seeds: a file of lessons for each domain, below the data folder or `starter:NAME`. lessons: "seeds" uses these lessons; "written" lets
     the model write its own from 100 of them.
     sizes: more numbers of lessons, for the curve over the amount of data. fewer_experts: whether there are mixtures of the first 2, 3, ..
-    experts. written: lessons of each domain that a model writes itself, whose
-    experts are compared with those of as many seeds (0: none). writer: the model that writes them; the base if empty. abilities: ability
+    experts. written: lessons of each domain that a model writes itself, whose experts are compared with those of as many seeds (0: none).
+    writer: the model that writes them; the base if empty. abilities: ability
     tests with their files below the data folder (empty: the harness's data; false: no such test), `limit` items of each. Tests of code
     need run_code, and also unsandboxed_code if there is no sandbox. answers: ability tests whose right answers are measured by
     likelihood, with their files (false: no such test), `limit` items of each. multiple_choice: ability tests that are asked as a choice
