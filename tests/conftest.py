@@ -38,6 +38,9 @@ check_shapes()  # before anything of the package is imported
 import torch
 
 torch.set_num_threads(1)
+# A forked process makes torch's pool of threads anew. torch does it at the first use and without a lock: two threads that load
+# weights at once then fail with "Invalid thread pool". So each forked process does it first, while it has one thread.
+os.register_at_fork(after_in_child=functools.partial(torch.set_num_threads, 1))
 if not torch.accelerator.is_available():
     # At each seed, torch writes down the stack for three accelerators that might start later: milliseconds, and kept for ever.
     for library in (torch.cuda, torch.cuda.random, torch.xpu, torch.xpu.random, torch.mtia):

@@ -169,9 +169,6 @@ def _in_the_copy(work: Callable[[], object], here: Path, notes: Path, disk: Disk
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
     os.chdir(here)
-    torch.set_num_threads(
-        1
-    )  # makes torch's pool anew while there is one thread: two that load weights at once would not agree on it
     if disk:
         disk.attach(cut)
     try:
