@@ -49,6 +49,22 @@ def test_what_can_be_counted_is_refused_before_it_is_validated(
     assert (refused.value.status, refused.value.param) == (status, param)
 
 
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ({"model": 1}, "model should be a valid string."),
+        ({"encoding_format": "int8"}, "encoding_format should be 'float' or 'base64'."),
+        ({"dimensions": 0}, "dimensions should be greater than or equal to 1."),
+        ({"instruction": "x" * 20_001}, "instruction should have at most 20000 characters."),
+        ({"truncate": "yes"}, "truncate should be a valid boolean."),
+    ],
+)
+def test_a_wrong_value_is_refused_in_a_sentence_about_its_field(field: dict[str, Any], said: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_request(json.dumps({"model": "mean", "input": "x"} | field).encode(), 8)
+    assert (refused.value.message, refused.value.param) == (said, next(iter(field)))
+
+
 def test_the_tokens_of_one_text_are_not_many_texts() -> None:
     assert parse_request(b'{"model":"mean","input":[1,2,3]}', 2).ids == [[1, 2, 3]]
 

@@ -172,7 +172,8 @@ def _refusal(error: ValidationError) -> ApiError:
     name = str(problem["loc"][0])
     if problem["type"] == "missing":
         return ApiError(400, f"The field '{name}' is missing.", param=name)
-    message = _INPUT if name == "input" else f"{name}: {problem['msg']}."
+    said = problem["msg"].partition(" ")[2]  # "Input should be a valid string": the field is a better subject
+    message = _INPUT if name == "input" else f"{name} {said}."
     return ApiError(400, message, param=name)
 
 
