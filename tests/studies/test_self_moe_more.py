@@ -214,9 +214,12 @@ RESPONSES = {
 
 
 class Scripted(Writer):
-    """Writes lessons that pass the filters of every domain, but one response of four; dies after so many batches."""
+    """Writes lessons that pass the filters of every domain, but one response of four; dies after so many batches.
 
-    batches, left = 0, 10**9
+    weak: the role in which it loses two responses of four.
+    """
+
+    batches, left, weak = 0, 10**9, ""
 
     def write(self, prefix: str, rows: Sequence[str], sampling: Sampling, stop: str, seed: int) -> list[Text]:
         if not Scripted.left:
@@ -226,8 +229,8 @@ class Scripted(Writer):
             names = (f"{'abcdefgh'[place % 8]}{seed % 89}" for place in range(len(rows)))
             asked = (" ".join(f"{name}{end}" for end in "stuvwxyz") for name in names)
             return [Text(f" {words}?\nA. one\nB. two\nC. six\nD. ten", True) for words in asked]
-        response = next(text for role, text in RESPONSES.items() if prefix.startswith(role))
-        return [Text(f" {response}", place % 4 > 0) for place in range(len(rows))]
+        role, response = next(one for one in RESPONSES.items() if prefix.startswith(one[0]))
+        return [Text(f" {response}", place % 4 > (role == Scripted.weak)) for place in range(len(rows))]
 
 
 @pytest.fixture
@@ -313,6 +316,25 @@ def test_a_model_that_writes_too_little_learns_from_what_there_is(standing: Path
     record = json.loads((standing / "experts-2/math/expert.json").read_text())
     own = json.loads((standing / "written/pico-3/experts-2/math/expert.json").read_text())
     assert own["lessons"]["number"] == record["lessons"]["number"] == 2, "human lessons are as few"
+
+
+@pytest.mark.usefixtures("writing")
+def test_a_domain_with_few_written_lessons_leaves_the_others_theirs(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts of both arms learn as many lessons of a domain as were written of it, for as many steps."""
+    monkeypatch.setattr(Scripted, "weak", "A programmer")
+    monkeypatch.setattr("unmask.studies.self_moe.study_data._SPARE", 1)
+    found, said = run(standing, "written=3")
+    numbers = {name: 1 if name == "coding" else 2 for name in DOMAINS}
+    assert {name: one.kept for name, one in found.yields.items()} == numbers
+    assert any(", ".join(f"{name} {number}" for name, number in numbers.items()) in message for message in said)
+    for arm in (standing, standing / "written/pico-3"):
+        for name, number in numbers.items():
+            assert json.loads((arm / f"experts-{number}" / name / "expert.json").read_text())["lessons"]["number"] == number
+        mixture = arm / f"mixtures-{'-'.join(map(str, numbers.values()))}" / MIXSE
+        domains = json.loads((mixture / "mixing.json").read_text())["domains"]
+        assert {name: of["number"] for name, of in domains.items()} == numbers, "its router learns the same lessons"
+    same, _ = run(standing, "written=3")
+    assert all((same.written[row][name] == found.written[row][name]).all() for row in found.written for name in DOMAINS)
 
 
 @pytest.mark.parametrize(

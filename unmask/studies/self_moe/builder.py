@@ -14,7 +14,7 @@ from unmask.io.files import inside
 from unmask.io.terminal import say
 from unmask.models.loading import Source
 from unmask.studies.self_moe.plan import INSTANCE, VARIANTS, StudyPlan, Variant
-from unmask.studies.self_moe.study_data import StudyData
+from unmask.studies.self_moe.study_data import Number, StudyData, of_domain
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class Builder:
     folder: Path
     callbacks: Sequence[Any] = ()
 
-    def experts(self, number: int) -> dict[str, Path]:
+    def experts(self, number: Number) -> dict[str, Path]:
         """The folder of an expert for each domain, trained on `number` lessons."""
-        return {name: self._expert(name, lessons, number) for name, lessons in self.data.first(number).items()}
+        return {name: self._expert(name, lessons, of_domain(name, number)) for name, lessons in self.data.first(number).items()}
 
-    def instance(self, number: int) -> Path:
+    def instance(self, number: Number) -> Path:
         """One LoRA trained on all lessons together (instance merging), with the same data and steps."""
         together = [lesson for lessons in self.data.first(number).values() for lesson in lessons]
         return self._expert(INSTANCE, together, number)
 
-    def mixture(self, variant: str, number: int, domains: Sequence[str] | None = None) -> Path:
+    def mixture(self, variant: str, number: Number, domains: Sequence[str] | None = None) -> Path:
         """A mixture of the experts of some domains (default: all). Its router is trained on the lessons of these domains."""
         how = VARIANTS[variant]
         chosen = list(domains or self.data.learned)
@@ -44,7 +44,7 @@ class Builder:
         end = "" if len(chosen) == len(self.data.learned) else f"-{len(chosen)}"
         folder = self._place("mixtures", f"{variant.replace(' ', '-')}{end}", number)
         if how.options.joint:
-            return self._joint(how, lessons, number, folder)
+            return self._joint(how, lessons, folder)
         self._announce(folder)
         learning = self.plan.router_learning(
             how.average, len(lessons), trained=not how.untrained and len(chosen) > 1, seed=self.plan.seed
@@ -57,7 +57,7 @@ class Builder:
         )  # fmt: skip
         return folder
 
-    def _joint(self, how: Variant, lessons: Mapping[str, Sequence[Lesson]], number: int, folder: Path) -> Path:
+    def _joint(self, how: Variant, lessons: Mapping[str, Sequence[Lesson]], folder: Path) -> Path:
         self._announce(folder)
         together = sum(len(of_domain) for of_domain in lessons.values())
         learning = self.plan.expert_learning(together, self.plan.seed)
@@ -67,17 +67,25 @@ class Builder:
         )  # fmt: skip
         return folder
 
-    def _expert(self, name: str, lessons: Sequence[Lesson], number: int) -> Path:
+    def _expert(self, name: str, lessons: Sequence[Lesson], number: Number) -> Path:
         folder = self._place("experts", name, number)
         self._announce(folder)
         learning = self.plan.expert_learning(len(lessons), self.plan.seed)
         train_expert(self.source, lessons, folder, lora=self.plan.lora, learning=learning, callbacks=self.callbacks)
         return folder
 
-    def _place(self, kind: str, name: str, number: int) -> Path:
+    def _place(self, kind: str, name: str, number: Number) -> Path:
         """The folder of an expert or mixture. Its name contains the number of lessons if that is below the plan's number."""
-        return inside(self.folder / (kind if number >= self.plan.number else f"{kind}-{number}"), name)
+        few = fewer(number, self.plan.number)
+        return inside(self.folder / (f"{kind}-{few}" if few else kind), name)
 
     def _announce(self, folder: Path) -> None:
         if not folder.exists():
             say(f"{self.source.model}: training {folder.relative_to(self.folder)}")
+
+
+def fewer(number: Number, whole: int) -> str:
+    """A number of lessons, if it is below the whole number: "33", or "33-14-33" if domains differ. Else nothing."""
+    numbers = [number] if isinstance(number, int) else list(number.values())
+    shown = numbers if len(set(numbers)) > 1 else numbers[:1]
+    return "-".join(map(str, shown)) if min(numbers) < whole else ""

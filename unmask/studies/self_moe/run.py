@@ -22,12 +22,12 @@ from unmask.statistics.domain_differences import ModelScores, compare_by_domain,
 from unmask.statistics.intervals import Estimate
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
-from unmask.studies.self_moe.builder import Builder
+from unmask.studies.self_moe.builder import Builder, fewer
 from unmask.studies.self_moe.measurements import Choices, Measurements, Speaker, Values
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, StudyPlan, rests_on
-from unmask.studies.self_moe.study_data import ability_tests, check_tests, draw, draw_written
+from unmask.studies.self_moe.study_data import Number, ability_tests, check_tests, draw, draw_written
 from unmask.studies.sheet import Sheet
 
 # these may change when a finished study is extended
@@ -284,22 +284,34 @@ def _written(plan: StudyPlan, builder: Builder, measurements: Measurements, find
     folder = inside(builder.folder / "written", f"{name}-{plan.written}")
     data = draw_written(plan, writer, builder.data, folder / "lessons")
     findings.yields = data.yields
-    number = min(len(lessons) for lessons in data.learned.values())
-    if not number:
+    number = {domain: len(lessons) for domain, lessons in data.learned.items()}
+    if not all(number.values()):
         say(f"{name} wrote no lesson of a domain that passes the filters, so no expert learns from written lessons.")
         return {}
-    say(f"{source.model}: experts and MiXSE of {number} lessons that {name} wrote, in {folder}")
+    counted = ", ".join(f"{domain} {count}" for domain, count in number.items())
+    say(f"{source.model}: experts and MiXSE of lessons that {name} wrote ({counted}), in {folder}")
     own = Measurements(source, data.held_out, plan.max_length, folder / "values")
     written = _arm(replace(builder, data=data, folder=folder), own, number, f", {findings.writer}")
-    human = _arm(builder, measurements, number, "" if number == plan.number else f" {number}")
+    human = _arm(builder, measurements, number)
     return {f"{row}, {of}": values for of, rows in ((findings.writer, written), (HUMAN, human)) for row, values in rows.items()}
 
 
-def _arm(builder: Builder, measurements: Measurements, number: int, end: str) -> dict[str, Values]:
-    """The experts of `number` lessons of each domain, each domain with its own expert, and MiXSE. end: of the names of their files."""
-    own = {name: measurements.model(f"expert {name}{end}", place) for name, place in builder.experts(number).items()}
+def _arm(builder: Builder, measurements: Measurements, number: Mapping[str, int], end: str = "") -> dict[str, Values]:
+    """The experts of a number of lessons by domain, each domain with its own expert, and MiXSE.
+
+    end: of the names of their files. Without it, they end with the number of lessons if that is below the plan's.
+    """
+
+    def called(model: str, number: Number) -> str:
+        few = fewer(number, builder.plan.number)
+        return f"{model}{end}" if end or not few else f"{model} {few}"
+
+    own = {
+        name: measurements.model(called(f"expert {name}", number[name]), place)
+        for name, place in builder.experts(number).items()
+    }
     rows = {**{f"expert {name}": values for name, values in own.items()}, ORACLE: measurements.oracle(own)}
-    return rows | {MIXSE: measurements.model(f"{MIXSE}{end}", builder.mixture(MIXSE, number))}
+    return rows | {MIXSE: measurements.model(called(MIXSE, number), builder.mixture(MIXSE, number))}
 
 
 def _growing(builder: Builder, measurements: Measurements, plan: StudyPlan, findings: Findings) -> Iterator[tuple[str, Values]]:

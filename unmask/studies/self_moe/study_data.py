@@ -22,6 +22,8 @@ from unmask.studies.self_moe.plan import StudyPlan
 from unmask.studies.self_moe.written_lessons import SEEDS, write
 
 Lessons = Mapping[str, list[Lesson]]
+Number = int | Mapping[str, int]
+"""A number of lessons: the same of each domain, or one by domain."""
 _SPARE = 1.5  # instructions for each lesson that is wanted: of SmolLM2-135M, 85 to 98 % of the answers have the right form
 _AT_ONCE = 32  # texts that are written at once: the states of 64 prompts can take more memory than a laptop has
 
@@ -38,9 +40,14 @@ class StudyData:
     seeds: Lessons
     yields: Mapping[str, Yield] = field(default_factory=dict)
 
-    def first(self, number: int) -> dict[str, list[Lesson]]:
+    def first(self, number: Number) -> dict[str, list[Lesson]]:
         """The first `number` lessons of each domain. They are a random sample, because the order is random."""
-        return {name: lessons[:number] for name, lessons in self.learned.items()}
+        return {name: lessons[: of_domain(name, number)] for name, lessons in self.learned.items()}
+
+
+def of_domain(name: str, number: Number) -> int:
+    """The number of lessons of one domain."""
+    return number if isinstance(number, int) else number[name]
 
 
 @dataclass(frozen=True)
@@ -75,14 +82,13 @@ def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData
 
 
 def draw_written(plan: StudyPlan, source: Source, data: StudyData, folder: Path) -> StudyData:
-    """The data of the comparison with lessons that a model writes: `plan.written` of each domain, fewer if it wrote fewer.
+    """The data of the comparison with lessons that a model writes: `plan.written` of each domain, fewer where it wrote fewer.
 
     source: the model that writes.
     """
     writing = SpecialisePlan(math.ceil(_SPARE * plan.written), batch=_AT_ONCE, seed=plan.seed)
     written = write(source, data.seeds, data.held_out, folder, writing)
-    number = min(plan.written, *(len(lessons) for lessons in written.lessons.values()))
-    lessons = {name: of_domain[:number] for name, of_domain in written.lessons.items()}
+    lessons = {name: passed[: plan.written] for name, passed in written.lessons.items()}
     return StudyData(lessons, data.held_out, data.seeds, written.yields)
 
 
