@@ -14,7 +14,7 @@ from unmask.io.files import inside
 from unmask.io.terminal import say
 from unmask.models.loading import Source
 from unmask.studies.self_moe.plan import INSTANCE, VARIANTS, StudyPlan, Variant
-from unmask.studies.self_moe.study_data import Number, StudyData, of_domain
+from unmask.studies.self_moe.study_data import Number, StudyData, number_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Builder:
 
     def experts(self, number: Number) -> dict[str, Path]:
         """The folder of an expert for each domain, trained on `number` lessons."""
-        return {name: self._expert(name, lessons, of_domain(name, number)) for name, lessons in self.data.first(number).items()}
+        return {name: self._expert(name, lessons, number_of(name, number)) for name, lessons in self.data.first(number).items()}
 
     def instance(self, number: Number) -> Path:
         """One LoRA trained on all lessons together (instance merging), with the same data and steps."""

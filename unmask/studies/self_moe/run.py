@@ -303,8 +303,8 @@ def _arm(builder: Builder, measurements: Measurements, number: Mapping[str, int]
     """
 
     def called(model: str, number: Number) -> str:
-        few = fewer(number, builder.plan.number)
-        return f"{model}{end}" if end or not few else f"{model} {few}"
+        few = "" if end else fewer(number, builder.plan.number)
+        return f"{model} {few}" if few else f"{model}{end}"
 
     own = {
         name: measurements.model(called(f"expert {name}", number[name]), place)

@@ -42,12 +42,12 @@ class StudyData:
 
     def first(self, number: Number) -> dict[str, list[Lesson]]:
         """The first `number` lessons of each domain. They are a random sample, because the order is random."""
-        return {name: lessons[: of_domain(name, number)] for name, lessons in self.learned.items()}
+        return {name: lessons[: number_of(name, number)] for name, lessons in self.learned.items()}
 
 
-def of_domain(name: str, number: Number) -> int:
+def number_of(domain: str, number: Number) -> int:
     """The number of lessons of one domain."""
-    return number if isinstance(number, int) else number[name]
+    return number if isinstance(number, int) else number[domain]
 
 
 @dataclass(frozen=True)
