@@ -290,6 +290,15 @@ def test_written_lessons_are_compared_with_as_many_human_ones(standing: Path, mo
 
 
 @pytest.mark.usefixtures("writing")
+def test_lessons_are_written_before_anything_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that cannot write says so in a minute, not after hours."""
+    monkeypatch.setattr(Scripted, "left", 0)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "written=2")
+    assert (tmp_path / "written").is_dir() and not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.usefixtures("writing")
 def test_another_writer_is_not_the_model_itself(standing: Path, base: Path) -> None:
     found, _ = run(standing, "written=5", f'writer="{base}"')
     assert f"{MIXSE}, written by {base.name}" in found.written and f"{MIXSE}, self-written" not in found.rows

@@ -27,7 +27,7 @@ from unmask.studies.self_moe.measurements import Choices, Measurements, Speaker,
 from unmask.studies.self_moe.overhead import measure_overhead
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import CHOICES, MIXSE, PAPER, RENORMALISED, VARIANTS, StudyPlan, rests_on
-from unmask.studies.self_moe.study_data import Number, ability_tests, check_tests, draw, draw_written
+from unmask.studies.self_moe.study_data import Number, StudyData, ability_tests, check_tests, draw, draw_written
 from unmask.studies.sheet import Sheet
 
 # these may change when a finished study is extended
@@ -174,10 +174,12 @@ def study(
             folder, record, pick_device(source.device), study="self-moe", paper=PAPER, command=command, scale=scale,
             data=record.data, rests_on=rests_on((MIXSE, *plan.ablations)),
         )  # fmt: skip
+        # before the training: a model that cannot write says so at once
+        written = _write_lessons(plan, source, data, folder) if plan.written else None
         builder = Builder(plan, source, data, folder, callbacks)
         measurements = Measurements(source, data.held_out, plan.max_length, folder / "values", ability_tests(plan, root, data))
-        findings = Findings(yields=data.yields)
-        for _ in _tables(plan, builder, measurements, findings):
+        findings = Findings(yields=written.data.yields if written else data.yields, writer=written.writer if written else SELF)
+        for _ in _tables(plan, builder, measurements, findings, written):
             complete = is_complete(findings, plan)
             if results.finished_before and not complete:
                 continue  # a finished report is not replaced by a part of it
@@ -187,7 +189,38 @@ def study(
         return findings
 
 
-def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findings: Findings) -> Iterator[None]:
+@dataclass(frozen=True)
+class _Written:
+    """Lessons that a model wrote for the study. writer: its name in the rows. folder: of the lessons, and of what is made of them."""
+
+    data: StudyData
+    writer: str
+    folder: Path
+
+    @property
+    def number(self) -> dict[str, int]:
+        return {domain: len(lessons) for domain, lessons in self.data.learned.items()}
+
+
+def _write_lessons(plan: StudyPlan, source: Source, data: StudyData, folder: Path) -> _Written:
+    """Let a model write lessons from the seeds of the study. Lessons that are there are not written again."""
+    writer = replace(source, model=plan.writer, revision=None) if plan.writer else source
+    name = Path(lasting_name(writer.model)).name
+    own = lasting_name(writer.model) == lasting_name(source.model)
+    place = inside(folder / "written", f"{name}-{plan.written}")
+    lessons = draw_written(plan, writer, data, place / "lessons")
+    written = _Written(lessons, SELF if own else f"written by {name}", place)
+    if all(written.number.values()):
+        counts = ", ".join(f"{domain} {count}" for domain, count in written.number.items())
+        say(f"{source.model}: experts and MiXSE will learn lessons that {name} wrote ({counts}), in {place}")
+    else:
+        say(f"{name} wrote no lesson of a domain that passes the filters, so no expert learns from written lessons.")
+    return written
+
+
+def _tables(
+    plan: StudyPlan, builder: Builder, measurements: Measurements, findings: Findings, written: _Written | None
+) -> Iterator[None]:
     """Fill the findings, table by table."""
     experts = builder.experts(plan.number)
     _experts_and_merges(plan, builder, measurements, findings, experts)
@@ -218,8 +251,8 @@ def _tables(plan: StudyPlan, builder: Builder, measurements: Measurements, findi
             MIXSE: measurements.model(f"{MIXSE} {size}", builder.mixture(MIXSE, size)),
         }
         yield
-    if plan.written:
-        findings.written = _written(plan, builder, measurements, findings)
+    if written and all(written.number.values()):
+        findings.written = _written(written, builder, measurements)
         yield
     findings.sizes[plan.number] = {name: findings.main[name] for name in (INSTANCE, MIXSE)}
     yield
@@ -275,25 +308,12 @@ def _ablation(name: str, mixture: Path, measurements: Measurements, findings: Fi
     findings.usage[name] = measurements.usage(name)
 
 
-def _written(plan: StudyPlan, builder: Builder, measurements: Measurements, findings: Findings) -> dict[str, Values]:
-    """Experts and MiXSE of lessons that a model wrote, and of as many human ones; nothing if it wrote none for a domain."""
-    source = builder.source
-    writer = replace(source, model=plan.writer, revision=None) if plan.writer else source
-    name = Path(lasting_name(writer.model)).name
-    findings.writer = SELF if lasting_name(writer.model) == lasting_name(source.model) else f"written by {name}"
-    folder = inside(builder.folder / "written", f"{name}-{plan.written}")
-    data = draw_written(plan, writer, builder.data, folder / "lessons")
-    findings.yields = data.yields
-    number = {domain: len(lessons) for domain, lessons in data.learned.items()}
-    if not all(number.values()):
-        say(f"{name} wrote no lesson of a domain that passes the filters, so no expert learns from written lessons.")
-        return {}
-    counted = ", ".join(f"{domain} {count}" for domain, count in number.items())
-    say(f"{source.model}: experts and MiXSE of lessons that {name} wrote ({counted}), in {folder}")
-    own = Measurements(source, data.held_out, plan.max_length, folder / "values")
-    written = _arm(replace(builder, data=data, folder=folder), own, number, f", {findings.writer}")
-    human = _arm(builder, measurements, number)
-    return {f"{row}, {of}": values for of, rows in ((findings.writer, written), (HUMAN, human)) for row, values in rows.items()}
+def _written(written: _Written, builder: Builder, measurements: Measurements) -> dict[str, Values]:
+    """Experts and MiXSE of lessons that a model wrote, and of as many human ones."""
+    own = Measurements(builder.source, written.data.held_out, builder.plan.max_length, written.folder / "values")
+    learned = _arm(replace(builder, data=written.data, folder=written.folder), own, written.number, f", {written.writer}")
+    human = _arm(builder, measurements, written.number)
+    return {f"{row}, {of}": values for of, rows in ((written.writer, learned), (HUMAN, human)) for row, values in rows.items()}
 
 
 def _arm(builder: Builder, measurements: Measurements, number: Mapping[str, int], end: str = "") -> dict[str, Values]:

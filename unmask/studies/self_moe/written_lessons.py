@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unmask.evaluation.verdict import counted
 from unmask.experts.lessons.domain import load_domain
 from unmask.experts.lessons.generation import Writer
 from unmask.experts.lessons.lessons import Lesson, read_lessons
@@ -45,6 +46,6 @@ def write(
     for name, own_seeds in seeds.items():
         place = inside(folder, name)
         done = specialise(writer, source.model, load_domain(name), own_seeds[:SEEDS], place, plan, forbidden, weights=weights)
-        say(f"{source.model}: {name}: {done.kept} lessons kept, of {done.written} written instructions")
+        say(f"{source.model}: {name}: {counted(done.kept, 'lesson')} kept, of {counted(done.written, 'written instruction')}")
         lessons[name], yields[name] = read_lessons(place / LESSONS) if done.kept else [], done
     return WrittenLessons(lessons, yields)
