@@ -14,7 +14,7 @@ from tests.studies.claims.made import made, made_findings
 from tools import claims
 from unmask.designs.prompts import PROMPTS
 from unmask.mixture.gating import Routing
-from unmask.studies.claims.claim import Finding
+from unmask.studies.claims.claim import Claim, Finding
 from unmask.studies.embedders.plan import load_plan
 from unmask.studies.results import StudyResults
 from unmask.studies.routers.configurations import CONFIGURATIONS
@@ -143,7 +143,10 @@ def test_a_further_model_is_compared_with_the_first(tmp_path: Path, monkeypatch:
     pairs = [test.difference for one in second for test in one.tests]
     same = sum(one != 0 for one in pairs) - sum(one != 0 for one in (test.difference for test in best.tests))
     page = claims.page()
-    assert f"Both models have {len(pairs)} differences in common, and {same} of them point the same way." in page
+    assert (
+        f"Both models have {len(pairs)} differences in common, and {same} of them point the same way. (A claim has one difference for each rival.)"
+        in page
+    )
     changed = [line for line in page.splitlines() if "(there " in line]
     [words] = [claim.says for claim in claims.planned("moee") if claim.id == best.claim.id]
     assert changed == [f"- Undecided (there {best.verdict}): {words}"]
@@ -214,6 +217,32 @@ def test_results_are_taken_in_without_what_the_page_does_not_need(tmp_path: Path
         claims.main([str(file)])
 
 
-def test_a_kept_report_has_no_pictures() -> None:
-    report = "# A\n\n![routing](figures/routing.png)\n\n![growth](figures/growth.png)\n\n## B\ntext ![inside](one.png)\n"
-    assert claims.without_pictures(report) == "# A\n\n## B\ntext ![inside](one.png)\n"
+def test_a_kept_report_has_no_pictures_and_no_claims() -> None:
+    """Tables stand beside the pictures, and the page has the claims in the words of today."""
+    verdicts = "2 claims: 1 refuted, 1 undecided.\n- Refuted: One.\n- Undecided: Other.\n\n"
+    report = (
+        f"# A\n\n{verdicts}![routing](figures/routing.png)\n\n![growth](figures/growth.png)\n\n## Claims\n| One | 1 |\n\n"
+        "## B\ntext ![inside](one.png)\n- 2 claims of papers stay undecided.\n"
+    )
+    kept = "# A\n\n[The claims](../claims.md) have verdicts.\n\n## B\ntext ![inside](one.png)\n- 2 claims of papers stay undecided.\n"
+    assert claims.kept_report(report) == kept
+    assert claims.kept_report("# A\n\n## Claims\n| One | 1 |\n") == "# A\n\n"
+
+
+def test_a_claim_that_is_not_testable_needs_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on the page all the same, with its reason."""
+    measured = [claim for claim in claims.planned("moee") if not claim.untestable]
+    found = [Finding(claim=claim, tests=(), verdict="undecided").model_dump(mode="json") for claim in measured]
+    result = {"study": "moee", "claims": found, "plan": load_plan("moee", "small").model_dump(mode="json")}
+    new = Claim(id="new", where="table 9", says="It sings.", untestable="It has no voice.")
+    monkeypatch.setattr(claims, "planned", lambda _: [*measured, new])
+    assert claims.stale("moee", result) == []
+    assert claims.findings(result)[-1] == Finding(claim=new, tests=(), verdict="not testable here")
+    monkeypatch.setattr(claims, "planned", lambda _: [*measured, new.model_copy(update={"untestable": "", "better": "sum"})])
+    assert claims.stale("moee", result) == ["new"], "it has become testable"
+
+
+def test_the_page_tells_claims_of_papers_from_questions_of_others() -> None:
+    rows = [line.split(" | ") for line in claims.page().splitlines() if line.startswith("| ") and line.count(" | ") >= 6]
+    own = [row for row in rows if row[1].startswith(("our question", "question of reviewers"))]
+    assert own and f"\n{len(own)} of them are questions of reviewers or our own (" in claims.page()

@@ -59,12 +59,14 @@ NAMES: Final = {
         "SmolLM2 is a dense model. For this study, each of its MLPs was copied into four experts (upcycling), and the mixture was trained "
         "further. `hidden` is the hidden state of the last token of PromptEOL. `routing` is the routing weights of that token in all "
         "layers. `concat` is both side by side. `sum` is the similarity of hidden states plus alpha times that of routing weights; with "
-        "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. The code of the paper standardises every "
-        "embedding but the hidden state alone: the rows of `sum-z` against `hidden` compare in this way. "
+        "`auto`, alpha is chosen without labels. `-z` means that both parts are standardised. The paper's formula standardises nothing: "
+        "the rows of `sum` against `hidden` compare in this way. Its code standardises every embedding but the hidden state alone: so do "
+        "the rows of `sum-z` against `hidden`. With `-z` on both sides the comparison is fair; the paper does not make it. "
         "[Experiments](experiments.md#moees-claims) says what the verdicts mean together."
     ),
     "self-moe": (
-        "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. The lower the loss on "
+        "MiXSE is a mixture of four LoRA experts (knowledge, reasoning, math, coding) with one shared router. Lessons are public data, "
+        "which people wrote, but for the rows that say `self-written`. In the paper, the model writes all of them. The lower the loss on "
         "held-out answers, the better. A mixture such as `3: and math` has the experts up to math, the third. `oracle routing` gives each "
         "text the expert of its domain. TIES and DARE merge the weights of the experts into one model. The gates of the router do not add "
         "up to 1, so experts act below full strength. At full strength (`renormalised`), the gates are scaled to add up to 1. "
@@ -97,13 +99,15 @@ _KEPT: Final = (
     *StudyResults.model_fields,
 )
 
-_CHOSEN: Final = {"models", "seeds", "fresh_seeds", "only", "on", "configurations", "ablations", "claims", "differences"}
-"""Parts of a plan that are not compared. A command may choose some of them. Differences are words, and claims stand in results anyway.
+_CHOSEN: Final = {"models", "seeds", "fresh_seeds", "only", "on", "configurations", "ablations", "claims", "differences", "how"}
+"""Parts of a plan that are not compared. A command may choose some of them. Some are words, and claims stand in results anyway.
 
 Results of mixtures keep less of their plan, and name tasks with their revision: the parts that both have are compared.
 """
 _WORDS: Final = {"where", "says", "how"}
 """What a claim has in words. The rest says what is compared, and how."""
+_OWN: Final = ("our question", "question of reviewers")
+"""How `where` begins if no paper claims it."""
 _NAMED: Final = 20
 """So many sets of data are named on the page."""
 UNRECORDED: Final = "It was measured before results said which recipes and configurations they rest on."
@@ -120,7 +124,7 @@ What a verdict means:
   and undecided for tasks in general.
 - **Detectable**: a true difference of this size would have been found in most studies like this one. A smaller one may be missed.
 
-Some rows are questions of reviewers or our own, and are marked so. **This page is generated.** The claims are in
+A row that is a question of reviewers or our own says so under "where". **This page is generated.** The claims are in
 the plans of the studies (`unmask/studies`). The verdicts come from the results in `docs/measured`. `python -m tools.claims` writes the
 page. A test fails if the page does not follow from plans and results.
 
@@ -161,9 +165,14 @@ def _rank(study: str, result: dict[str, Any]) -> tuple[bool, int]:
 
 
 def findings(result: dict[str, Any]) -> list[Finding]:
-    """The claims of a result with their verdicts, in the words that the plan has for them now."""
+    """The claims of a result with their verdicts, in the words that the plan has for them now, and those that no result can have."""
     now = {claim.id: claim for claim in planned(result["study"])}
-    return [_in_words_of(now.get(finding.claim.id), finding) for finding in _kept_findings(result)]
+    kept = {finding.claim.id: _in_words_of(now.get(finding.claim.id), finding) for finding in _kept_findings(result)}
+    return list(kept.values()) + [_unmeasured(claim) for claim in now.values() if claim.untestable and claim.id not in kept]
+
+
+def _unmeasured(claim: Claim) -> Finding:
+    return Finding(claim=claim, tests=(), verdict="not testable here" if claim.untestable else "not measured")
 
 
 def _kept_findings(result: dict[str, Any]) -> list[Finding]:
@@ -186,10 +195,10 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
     """What a result has that is no longer so.
 
     Claims that it lacks, or that compare something else now, by their ids; parts of the plan; and recipes, designs and configurations,
-    where it says which they were. A claim may be put into other words: they change no number.
+    where it says which they were. A claim may be put into other words: they change no number. One that is not testable has no number.
     """
-    now = {claim.id: claim.model_dump(exclude=_WORDS) for claim in planned(study)}
-    then = {finding.claim.id: finding.claim.model_dump(exclude=_WORDS) for finding in _kept_findings(result)}
+    now = _testable(planned(study))
+    then = _testable([finding.claim for finding in _kept_findings(result)])
     old = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     plan, measured = plan_of(study, result.get("scale", "small")).model_dump(mode="json"), result["plan"]
     chosen = (_CHOSEN - {"seeds"}) | {"number"} if study == "self-moe" else _CHOSEN  # there, both are about lessons
@@ -199,6 +208,11 @@ def stale(study: str, result: dict[str, Any]) -> list[str]:
         digests = rests_on(study, result["scale"])
         old += [name for name, digest in recorded.items() if digests.get(name) != digest]
     return old
+
+
+def _testable(claims: Sequence[Claim]) -> dict[str, dict[str, Any]]:
+    """What each claim compares, by its id."""
+    return {claim.id: claim.model_dump(exclude=_WORDS) for claim in claims if not claim.untestable}
 
 
 def _comparable(part: Any) -> Any:
@@ -222,7 +236,9 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     """How many claims there are of each verdict, and which are refuted. A claim counts with one result of its study, the first."""
     every = [(title, finding) for study, title in PAPERS.items() for finding in _first(study, known[study])]
     models = ", ".join(f"{title} on {known[study][0]['model']}" for study, title in PAPERS.items() if known[study])
-    yield f"**{counts([finding for _, finding in every])}** Of each paper, one result is counted: {models or 'there is none yet'}."
+    own = [finding for _, finding in every if finding.claim.where.startswith(_OWN)]
+    yield f"**{counts([finding for _, finding in every])}** Of each study, one result is counted: {models or 'there is none yet'}."
+    yield f"{len(own)} of them are questions of reviewers or our own ({_verdicts(own)}). The others are claims of papers."
     open_here = [finding.here.verdict for _, finding in every if finding.verdict == "undecided" and finding.here]
     yield (
         f"{len(open_here)} undecided claims were tested on tasks in general. On the measured tasks alone, "
@@ -239,6 +255,10 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
         yield from (f"- [{title}](#{_anchor(title)}): {finding.claim.says}" for title, finding in refuted)
 
 
+def _verdicts(found: Sequence[Finding]) -> str:
+    return counts(found).partition(": ")[2].removesuffix(".")
+
+
 def _anchor(title: str) -> str:
     return title.lower().replace(" ", "-")
 
@@ -246,10 +266,7 @@ def _anchor(title: str) -> str:
 def _first(study: str, of_study: list[dict[str, Any]]) -> list[Finding]:
     if of_study:
         return findings(of_study[0])
-    return [
-        Finding(claim=claim, tests=(), verdict="not testable here" if claim.untestable else "not measured")
-        for claim in planned(study)
-    ]
+    return [_unmeasured(claim) for claim in planned(study)]
 
 
 def _study(study: str, of_study: list[dict[str, Any]]) -> Iterator[str]:
@@ -310,7 +327,10 @@ def _same_way(found: Sequence[Finding], first: Sequence[Finding]) -> str:
     same = sum(one * other > 0 for one, other in both)
     if not both:
         return ""
-    return f"Both models have {counted(len(both), 'difference')} in common, and {same} of them point the same way. "
+    return (
+        f"Both models have {counted(len(both), 'difference')} in common, and {same} of them point the same way. (A claim has one "
+        "difference for each rival.) "
+    )
 
 
 def _where(claim: Claim) -> str:
@@ -336,7 +356,7 @@ def take(file: Path) -> None:
     place = RESULTS / f"{result.study}-{model}.json"
     place.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     report = (file.parent / "report.md").read_text(encoding="utf-8").replace(result.model, model)  # no path of a machine
-    place.with_suffix(".md").write_text(without_pictures(report), encoding="utf-8")
+    place.with_suffix(".md").write_text(kept_report(report), encoding="utf-8")
     if keeps_values:
         keep_values(file.parent, place.with_name(f"{place.stem}-values.zip"))
 
@@ -364,9 +384,11 @@ def keep_values(study: Path, place: Path) -> None:
             archive.writestr(zipfile.ZipInfo(file.relative_to(study).as_posix()), file.read_bytes(), zipfile.ZIP_DEFLATED, 9)
 
 
-def without_pictures(report: str) -> str:
-    """A report as it is kept: its tables say what its pictures show, and the files of these are not kept."""
-    return re.sub(r"(?m)^!\[.*\]\(.*\)\n\n?", "", report)
+def kept_report(report: str) -> str:
+    """A report as it is kept: without its pictures, whose tables stand beside them, and without its claims, which have a page."""
+    plain = re.sub(r"(?m)^!\[.*\]\(.*\)\n\n?", "", report)
+    plain = re.sub(r"(?ms)^## Claims\n.*?(?=^## |\Z)", "", plain)
+    return re.sub(r"(?m)^\d+ claims?: .*\n(- (Refuted|Undecided): .*\n)*", "[The claims](../claims.md) have verdicts.\n", plain)
 
 
 def main(files: Sequence[str]) -> None:
