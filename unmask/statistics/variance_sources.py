@@ -27,8 +27,8 @@ def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int
     bounds = partial(_bounds, difference, error, freedom, n)
     return PairedTest(
         test=f"t over {what}", n=n, unit="items", difference=difference, p=p, p_holm=None,
-        effect=difference / error if error else 0.0, effect_name="difference in standard errors", interval=bounds(0.95), level=0.95,
-        bounds=bounds,
+        effect=difference / error if error else _endless(difference), effect_name="difference in standard errors",
+        interval=bounds(0.95), level=0.95, bounds=bounds,
     )  # fmt: skip
 
 
@@ -51,6 +51,11 @@ def items_and_seeds_test(
     sources = [(float(variance) / len(sizes) ** 2 * n / (n - 1), n - 1) for variance, n in zip(over_items, sizes, strict=True)]
     sources += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in means if len(side) > 1]
     return t_of_sources(float(means[0].mean() - means[1].mean()), sources, sum(sizes), "items (bootstrap) and seeds")
+
+
+def _endless(difference: float) -> float:
+    """The effect of a difference without any variance, as in `paired`: infinite, or 0 if there is no difference."""
+    return float(np.copysign(np.inf, difference)) if difference else 0.0
 
 
 def _bounds(difference: float, error: float, freedom: float, n: int, level: float) -> Bounds:

@@ -29,9 +29,9 @@ class WholePlan(PlanTable):
     def settled(self, *extended: str) -> dict[str, Any]:
         """The settings that may not change while a study on one base model goes on.
 
-        Left out are words, what only saves memory, and `extended`: what may change when a finished study is extended.
+        Left out are words, and `extended`: what may change when a finished study is extended.
         """
-        return self.model_dump(mode="json", exclude={"models", "differences", "claims", "passes", *extended})
+        return self.model_dump(mode="json", exclude={"models", "differences", "claims", *extended})
 
 
 Plan = TypeVar("Plan", bound=WholePlan)

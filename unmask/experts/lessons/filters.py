@@ -75,7 +75,7 @@ def refuse_response(text: str, domain: Domain) -> str | None:
     """The reason to drop a response, or None."""
     if not text.strip():
         return "no response"
-    if domain.form == "choice" and not re.match(r"\s*[A-D]\b", text):
+    if domain.form == "choice" and not re.match(r"\s*[A-D](?:[.):]|\s*$)", text):
         return "no letter"
     if domain.form == "code":
         return None if _is_function(text) else "no function that parses"

@@ -63,6 +63,23 @@ def write_lessons(lessons: Sequence[Lesson], file: Path) -> None:
         scratch.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
+def keep_lessons(lessons: Sequence[Lesson], file: Path) -> list[Lesson]:
+    """Write lessons, or check that the file of an earlier run has the same; as they are read back. Raises UnmaskError if it has others."""
+    if not file.is_file():
+        write_lessons(lessons, file)
+    kept = read_lessons(file)
+    if [_texts(lesson) for lesson in kept] != [_texts(lesson) for lesson in lessons]:
+        raise UnmaskError(
+            f"'{file}' holds {len(kept)} lessons of an earlier run, and these settings and data give {len(lessons)} others. Give another "
+            "folder, or the settings and data of that run."
+        )
+    return kept
+
+
+def _texts(lesson: Lesson) -> tuple[str, str, str]:
+    return lesson.instruction, lesson.input, lesson.output
+
+
 def lettered(choices: Sequence[object]) -> str:
     """Choices as a question shows them: a line each, behind its letter."""
     return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False))

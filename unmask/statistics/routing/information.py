@@ -12,7 +12,6 @@ Both measures are above 0 by chance. They are measured on first choices ("hard")
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,12 +69,6 @@ def specialisation(joint: Joint) -> Float[NDArray[np.float64], "*batch"]:
     label = joint.sum(axis=-1, keepdims=True)
     apart = label * joint.sum(axis=-2, keepdims=True)
     return np.asarray(np.abs(joint - apart).sum(axis=(-2, -1)) / 2)
-
-
-JOINT_MEASURES: dict[str, Callable[[Joint], NDArray[np.float64]]] = {
-    "information": normalised_information,
-    "specialisation": specialisation,
-}
 
 
 def information(shares: Shares, labels: Int[NDArray[Any], " text"]) -> Float[NDArray[np.float64], " point"]:

@@ -26,7 +26,7 @@ from unmask.training.stage_run import Listener
 
 @dataclass(frozen=True)
 class Builder:
-    """Makes the models of a plan, below one folder. held_out: tasks whose texts no training may see."""
+    """Makes the models of a plan, below one folder. held_out: tasks. No training sees the texts of those that are folders."""
 
     plan: EmbeddersPlan
     scale: str

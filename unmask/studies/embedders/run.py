@@ -18,6 +18,7 @@ from unmask.evaluation.reference_rows import compare_if_installed
 from unmask.evaluation.results import Result, ResultStore
 from unmask.experts.records import RunRecord, write_or_check
 from unmask.io.files import only_run_in
+from unmask.io.terminal import say
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device
 from unmask.models.source import lasting_name
@@ -33,7 +34,8 @@ from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
 from unmask.studies.sheet import Sheet
 from unmask.tasks.find import resolve_tasks, specs_below
-from unmask.tasks.task import Task
+from unmask.tasks.task import LocalTask, Task
+from unmask.training.records import DATA, DataRecord
 
 Group = tuple[dict[str, Design], list[Task]]
 """Designs by label, and the tasks that they are scored on."""
@@ -116,6 +118,7 @@ def study(
             model=lasting_name(source.model), base_weights=weights, study=plan.study, scale=scale, made=plan.made
         )
         write_or_check(folder / RECORD, record)
+        _require_held_out(tasks, folder)
         builder = Builder(plan, scale, source, root, folder, tasks, callbacks)
         store = ResultStore(folder / "scores")
         scored = _scored(plan, builder, tasks, store) | _reference(plan.reference, tasks, store)
@@ -127,6 +130,23 @@ def study(
         )  # fmt: skip
         results.write(found.as_json(), found.claims, write(found, folder))
         return found
+
+
+def _require_held_out(tasks: Sequence[Task], folder: Path) -> None:
+    """Raise UnmaskError if a model was trained before the study had one of its tasks. Say which tasks have texts that nobody looks for."""
+    if unsearched := [task.name for task in tasks if not isinstance(task, LocalTask)]:
+        say(f"Training rows are not searched for the texts of mteb's tasks ({', '.join(unsearched)}).")
+    for file in sorted(folder.glob(f"models/*/seed*/{DATA}")):
+        record = DataRecord.read(file)
+        known = (
+            {task for stage in record.stages.values() for rows in stage.values() for task in rows.leaks} if record else set()
+        )
+        new = [task.name for task in tasks if isinstance(task, LocalTask) and task.name not in known]
+        if known and new:
+            raise UnmaskError(
+                f"'{file.parent}' was trained before the study had the task '{new[0]}', so it may have seen its texts. Give another "
+                f"folder, or remove '{folder / 'models'}'."
+            )
 
 
 def _scored(plan: EmbeddersPlan, builder: Builder, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:

@@ -100,7 +100,8 @@ def _embeddings(found: Mapping[str, RankCorrelation]) -> Iterator[str]:
     else:
         yield (
             f"Whether more distinct routing goes with better embeddings is undecided {_known(asked)}. With this many "
-            f"configurations, 80 % of studies find a true correlation of {asked.detectable:.2f}. A smaller one may be missed."
+            f"configurations, and without a correction, 80 % of studies find a true correlation of {asked.detectable:.2f}. A smaller one "
+            "may be missed."
         )
     for name, other in found.items():
         if name != ROUTING_SCORE and _shown(other):

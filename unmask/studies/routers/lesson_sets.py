@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
+from unmask.experts.lessons.lessons import Lesson
+from unmask.experts.lessons.seed_lessons import keep_lessons, read_seeds, split
 from unmask.io.files import inside, make_folder
 from unmask.io.rows import Row, field, read_rows
 from unmask.starter import lessons_file
@@ -45,22 +45,25 @@ def draw(plan: RoutersPlan, root: Path, folder: Path, tokens: Callable[[Lesson],
     Raises UnmaskError for a file that is missing, and for a domain with too few lessons.
     """
     needed = dict.fromkeys(CONFIGURATIONS[name].domains for name in plan.configurations)
-    return {name: _draw_set(plan, plan.domains[name], root, inside(folder, name), tokens) for name in needed}
+    # all are drawn before any is written: a domain that has too few lessons leaves nothing behind
+    drawn = {name: _draw_set(plan, plan.domains[name], root, tokens) for name in needed}
+    return {name: _kept(lessons, inside(folder, name)) for name, lessons in drawn.items()}
 
 
-def _draw_set(
-    plan: RoutersPlan, sources: Mapping[str, LessonSource], root: Path, folder: Path, tokens: Callable[[Lesson], int]
-) -> LessonSet:
+def _draw_set(plan: RoutersPlan, sources: Mapping[str, LessonSource], root: Path, tokens: Callable[[Lesson], int]) -> LessonSet:
     learned, held_out = {}, {}
-    make_folder(folder)
     for name, source in sources.items():
-        files = {part: inside(folder, f"{name}.{part}.jsonl") for part in ("learned", "held-out")}
-        if not all(file.is_file() for file in files.values()):
-            lessons = _first_that_fit(lessons_of(source, root), plan, tokens, name)
-            for file, part in zip(files.values(), split(lessons, plan.number, plan.held_out, seed=0), strict=True):
-                write_lessons(part, file)
-        learned[name], held_out[name] = (read_lessons(file) for file in files.values())
+        lessons = _first_that_fit(lessons_of(source, root), plan, tokens, name)
+        learned[name], held_out[name] = split(lessons, plan.number, plan.held_out, seed=0)
     return LessonSet(learned, held_out)
+
+
+def _kept(drawn: LessonSet, folder: Path) -> LessonSet:
+    make_folder(folder)
+    return LessonSet(
+        {name: keep_lessons(lessons, inside(folder, f"{name}.learned.jsonl")) for name, lessons in drawn.learned.items()},
+        {name: keep_lessons(lessons, inside(folder, f"{name}.held-out.jsonl")) for name, lessons in drawn.held_out.items()},
+    )
 
 
 def _first_that_fit(lessons: list[Lesson], plan: RoutersPlan, tokens: Callable[[Lesson], int], name: str) -> list[Lesson]:

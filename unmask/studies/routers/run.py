@@ -92,7 +92,8 @@ def study(
             for name in plan.configurations:
                 cell = _cell(name, seed, builder, measuring, experts)
                 measured.cells.setdefault(name, {})[seed] = cell
-                if STANDARD in measured.cells and cell.fresh:
+                # a finished report is not replaced by a part of it
+                if STANDARD in measured.cells and cell.fresh and not results.finished_before:
                     _write(findings_of(measured, plan.claims), results, folder, write, finished=False)
         measured.contest = _contest(plan, measured, builder, measuring, experts)
         findings = findings_of(measured, plan.claims)

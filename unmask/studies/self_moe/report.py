@@ -19,10 +19,11 @@ def write_report(findings: Findings, folder: Path, model: str, plan: StudyPlan) 
     figures = [f"![{file.stem}]({file.relative_to(folder)})\n" for file in drawn] or [
         "Figures follow when the study is complete.\n"
     ]
-    kind = "lessons of public sets" if plan.lessons == "seeds" else "lessons that the model wrote itself"
+    kind = "lessons of public sets" if plan.lessons == "seeds" else "instructions that the model wrote itself"
     head = (
         f"# {PAPER} on {model}\n\n- Domains: {', '.join(plan.seeds)}.\n- For each domain: {plan.number} {kind}, and {plan.held_out} "
-        f"held-out lessons.\n- Experts: LoRA of rank {plan.lora.r}, {plan.expert.steps} steps with batches of {plan.batch} lessons.\n"
+        f"held-out lessons.\n- Experts: LoRA of rank {plan.lora.r}, {plan.expert.steps} steps with batches of {plan.batch} lessons. "
+        "Experts of fewer lessons learn for fewer steps.\n"
         f"- Routers: {plan.router.steps} steps.\n- Seed: {plan.seed}. There is only one seed, so the intervals cover other lessons of the "
         "same kind, but not other trainings.\n"
     )

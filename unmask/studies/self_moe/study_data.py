@@ -12,8 +12,8 @@ from unmask.experts.abilities.ability_tests import TESTS, Item
 from unmask.experts.abilities.answer_likelihood import require_answers
 from unmask.experts.abilities.harness import Items, draw_items, draw_tests, find_test, learned_of, require_code_to_run
 from unmask.experts.abilities.multiple_choice import Choice, draw_choices, require_multiple_choice
-from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
+from unmask.experts.lessons.lessons import Lesson
+from unmask.experts.lessons.seed_lessons import keep_lessons, read_seeds, split
 from unmask.experts.lessons.specialise import SpecialisePlan, Yield
 from unmask.io.files import inside
 from unmask.models.loading import Source
@@ -67,12 +67,13 @@ class AbilityTests:
 
 def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData:
     """Draw the lessons of every domain, or let the model write them. Raises UnmaskError if there are too few lessons."""
-    seeds, held_out = {}, {}
-    for name, file in plan.seeds.items():
-        wanted = plan.number if plan.lessons == "seeds" else SEEDS
-        learned_seeds, tested = split(read_seeds(lessons_file(file, root)), wanted, plan.held_out, plan.seed)
-        held_out[name] = _kept(inside(folder, f"{name}.held-out.jsonl"), tested)
-        seeds[name] = _kept(inside(folder, f"{name}.seeds.jsonl"), learned_seeds)
+    wanted = plan.number if plan.lessons == "seeds" else SEEDS
+    # all domains are drawn before any is written: one that has too few lessons leaves nothing behind
+    drawn = {
+        name: split(read_seeds(lessons_file(file, root)), wanted, plan.held_out, plan.seed) for name, file in plan.seeds.items()
+    }
+    seeds = {name: keep_lessons(learned, inside(folder, f"{name}.seeds.jsonl")) for name, (learned, _) in drawn.items()}
+    held_out = {name: keep_lessons(tested, inside(folder, f"{name}.held-out.jsonl")) for name, (_, tested) in drawn.items()}
     if plan.lessons == "written":
         written = write(source, seeds, held_out, folder, SpecialisePlan(plan.number, batch=64, seed=plan.seed))
         if none := [name for name, lessons in written.lessons.items() if not lessons]:
@@ -147,9 +148,3 @@ def _sampled(file: str, root: Path) -> tuple[Path, int | None]:
     if mark and not (number.isdecimal() and int(number)):
         raise UnmaskError(f"'{file}': a number of items stands behind '#', as in '{path}#64'.")
     return root / path, int(number) if mark else None
-
-
-def _kept(file: Path, lessons: list[Lesson]) -> list[Lesson]:
-    if not file.is_file():
-        write_lessons(lessons, file)
-    return read_lessons(file)
