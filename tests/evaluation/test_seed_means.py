@@ -208,6 +208,23 @@ def test_a_trained_design_is_compared_with_one_that_is_not(tmp_path: Path) -> No
     assert found.outcome.test == expected.test
 
 
+def test_two_readings_of_the_same_trainings_are_paired_by_their_seeds(tmp_path: Path) -> None:
+    """A training that went badly is worse under both, and says nothing of their difference."""
+    models = some_runs(tmp_path / "mean", MEAN, [0, 1, 2])
+    off = dict(zip(models, (0.0, 0.2, -0.2), strict=True))
+    results = [one for model in models for one in scored(model, off[model])]
+    results += [
+        result(model, task, score + off[model] + 0.02 + 0.001 * place, LAST)
+        for model in models
+        for place, (task, score) in enumerate(zip(TASKS, scores_of(model), strict=True))
+    ]
+    [found] = comparisons(mean_over_seeds(results), ResultStore(tmp_path / "store"))
+    assert found.outcome.p < 0.05 and abs(found.outcome.difference) == pytest.approx(0.0235)
+    table = np.array([scores_of(model, off[model]) for model in models])
+    gained = 0.02 + 0.001 * np.arange(len(TASKS))
+    assert seed_test(table + gained, table).test.p > 0.5, "as two designs that were trained apart"
+
+
 def items(model: str, metric: str = "mean") -> Items:
     made = np.random.default_rng(sum(model.encode())).normal(0.5, 0.1, 40)
     return Items("mean", {"value": made}) if metric == "mean" else Items("spearman", {"predicted": made, "gold": np.arange(40)})

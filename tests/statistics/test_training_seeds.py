@@ -171,3 +171,25 @@ def test_designs_that_differ_by_one_amount_everywhere() -> None:
 def test_what_cannot_be_compared_is_refused(a: Scores, b: Scores, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         seed_test(a, b)
+
+
+def read_twice(random: np.random.Generator, shift: float) -> tuple[Scores, Scores]:
+    """Two readings of the same four trained models: a training moves both alike."""
+    run, own = random.normal(0, 3, (4, 1)), random.normal(0, 1, 10)
+    a, b = (run + random.normal(0, 0.2, (4, 1)) + random.normal(0, 0.3, (4, 10)) for _ in range(2))
+    return a + own + shift, b
+
+
+def test_two_readings_of_the_same_trainings_are_paired() -> None:
+    """A training that is worse for both says nothing of their difference."""
+    random = np.random.default_rng(11)
+    equal = [seed_test(*read_twice(random, 0), paired=True).test.p < 0.05 for _ in range(400)]
+    assert np.mean(equal) < 0.09
+    apart = [read_twice(random, 1.5) for _ in range(50)]
+    found, alone = (np.mean([seed_test(*pair, paired=paired).test.p < 0.05 for pair in apart]) for paired in (True, False))
+    assert found > 0.8 > 0.2 > alone
+    paired = seed_test(*apart[0], paired=True)
+    assert "of means over the same 4 seeds" in paired.test.test and paired.components.run < 1
+    assert (
+        paired.a is not None and paired.b is not None and paired.a.mean - paired.b.mean == pytest.approx(paired.test.difference)
+    )

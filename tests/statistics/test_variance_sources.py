@@ -57,6 +57,16 @@ def test_a_design_without_training_has_one_run() -> None:
         items_and_seeds_test((samples[:1], samples[:1]), (points[:1], points[:1]), [25, 25])
 
 
+def test_two_readings_of_the_same_trainings_are_paired() -> None:
+    """A training moves both alike, so only the spread of the differences counts."""
+    run = np.array([[0.0], [0.3], [-0.3]])
+    points = (run + 0.02 + np.array([[0.001], [0.0], [-0.001]]), run)
+    samples = tuple(side[:, :, None] + np.zeros((3, 1, 200)) for side in points)
+    apart, paired = (items_and_seeds_test(samples, points, [50], paired=one) for one in (False, True))  # type: ignore[arg-type]
+    assert apart.p > 0.5 and paired.p == pytest.approx(stats.ttest_1samp([0.021, 0.02, 0.019], 0).pvalue)
+    assert apart.difference == paired.difference
+
+
 def test_few_items_of_a_task_leave_few_degrees_of_freedom() -> None:
     """One task of five items decides the variance. Then there are four degrees of freedom, however many items the other task has."""
     random = np.random.default_rng(5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -433,6 +434,25 @@ def test_embedders_can_be_left_out_and_added_later(whole: tuple[str, Path], tmp_
     assert "not measured" in verdicts and not (tmp_path / "pico" / "models" / "full").exists()
 
 
+def test_a_task_that_a_trained_model_may_have_seen_is_refused(
+    whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is scored: the texts of a new task were not left out of its training."""
+    study, folder = whole
+    shutil.copytree(folder / "pico", tmp_path / "pico")
+    task = tmp_path / "data" / "new"
+    task.mkdir(parents=True)
+    (task / "test.jsonl").write_text("".join(json.dumps({"text": f"word {n}", "label": n % 2}) + "\n" for n in range(40)))
+    tasks = f"tasks={json.dumps([*load_plan(study, 'smoke').tasks, str(task)])}"
+    monkeypatch.setattr("unmask.studies.embedders.run.compare", lambda *_: pytest.fail("it is scored"))
+    done = CliRunner().invoke(app, command(study, tmp_path, "--set", chosen(study), "--set", tasks))
+    trained = list((tmp_path / "pico" / "models").glob("*/seed*/run.json"))
+    if trained:
+        assert isinstance(done.exception, UnmaskError) and "was trained before the study had the task 'new'" in str(
+            done.exception
+        )
+
+
 def test_another_study_needs_another_folder(whole: tuple[str, Path]) -> None:
     study, folder = whole
     other = next(name for name in STUDIES if name != study)
@@ -445,6 +465,30 @@ def test_models_that_are_made_in_another_way_need_another_folder(whole: tuple[st
     [name, *_] = load_plan(study, "smoke").made
     done = CliRunner().invoke(app, command(study, folder, "--set", f'made.{name}.settings=["evaluation.compared=[1]"]'))
     assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)
+
+
+@pytest.mark.parametrize("tasks", [2, 9])
+def test_two_readings_of_the_same_models_share_their_trainings(tmp_path: Path, tasks: int) -> None:
+    """Trainings that differ much do not hide a difference that each of them shows."""
+    store = ResultStore(tmp_path)
+    one = scored(store, "a", 0.0, 3, tasks, of_seeds=0.1)
+    other = Scored(tuple({task: _shifted(store, result) for task, result in run.items()} for run in one.runs))
+    same = contrast(other, one, [], store, 1)
+    apart = contrast(Scored(tuple(_renamed(run) for run in other.runs)), one, [], store, 1)
+    assert same is not None and apart is not None and same.p < 0.05 < apart.p
+    assert same.difference == pytest.approx(apart.difference)
+
+
+def _shifted(store: ResultStore, of: Result) -> Result:
+    """Another reading of the same model, which is a little better on each task."""
+    items = store.items(of)
+    assert items is not None
+    values = items.columns["value"] + 0.03 + 0.01 * np.sin(np.arange(items.n))
+    return result(store, f"{of.model}, last", of.task, values).model_copy(update={"model": of.model})
+
+
+def _renamed(run: dict[str, Result]) -> dict[str, Result]:
+    return {task: of.model_copy(update={"model": f"other {of.model}"}) for task, of in run.items()}
 
 
 @pytest.mark.parametrize("study", STUDIES)

@@ -133,10 +133,22 @@ def test_lessons_are_drawn_once_without_overlap_and_without_long_ones(tmp_path: 
         assert not {lesson.prompt for lesson in learned} & {lesson.prompt for lesson in held_out}
         assert max(map(length, [*learned, *held_out])) <= 40
     kept = read_lessons(tmp_path / "lessons" / "far" / "math.learned.jsonl")
-    again = draw(plan, tmp_path, tmp_path / "lessons", lambda _: 10**9)
-    assert again["far"].learned["math"] == kept, "they are not drawn anew"
-    with pytest.raises(UnmaskError, match="lessons of at most 40 tokens"):
-        draw(plan, tmp_path, tmp_path / "other", lambda _: 10**9)
+    assert draw(plan, tmp_path, tmp_path / "lessons", length)["far"].learned["math"] == kept
+    fewer = plan.model_copy(update={"number": plan.number - 1})
+    with pytest.raises(
+        UnmaskError, match=r"learned.jsonl' holds 4 lessons of an earlier run, and these settings and data give 3"
+    ):
+        draw(fewer, tmp_path, tmp_path / "lessons", length)
+    assert read_lessons(tmp_path / "lessons" / "far" / "math.learned.jsonl") == kept
+
+
+def test_a_domain_with_too_few_lessons_leaves_none_of_the_others_behind(tmp_path: Path) -> None:
+    """A smaller number, as the message says, can then be given for the same folder."""
+    plan = load_plan("smoke").model_copy(update={"configurations": (STANDARD,)})
+    last = DOMAINS[-1]
+    with pytest.raises(UnmaskError, match=f"The domain '{last}' has 0 lessons of at most"):
+        draw(plan, tmp_path, tmp_path / "lessons", lambda lesson: 10**9 * (last in lesson.where))
+    assert not (tmp_path / "lessons").exists()
 
 
 def test_prototypes_tell_apart_what_is_apart() -> None:
@@ -406,6 +418,23 @@ def test_a_finished_study_measures_nothing_again_and_grows(whole: Path, tmp_path
         ("renormalised", 2),
     ]
     assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_a_finished_report_is_not_replaced_by_a_part_of_it(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a configuration is added, the results stay those of the finished study."""
+    shutil.copytree(whole, tmp_path / "pico")
+    results = (tmp_path / "pico" / "results.json").read_bytes()
+    more = command(tmp_path, "--set", 'configurations=["standard", "renormalised", "soft"]')
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unmask.studies.routers.run._contest", stop)
+    CliRunner().invoke(app, more)
+    assert list((tmp_path / "pico" / "cells" / "soft").rglob("cell.json")), "the new cells are measured"
+    assert (tmp_path / "pico" / "results.json").read_bytes() == results
 
 
 def test_a_lost_cell_is_measured_again_to_the_same_numbers(whole: Path, tmp_path: Path) -> None:

@@ -193,16 +193,19 @@ def _pairs(systems: Sequence[System], baseline: System | None) -> list[Pair]:
 def _over_tasks(pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells) -> list[PairedTest]:
     systems = dict.fromkeys(system for pair in pairs for system in pair)
     scores = {system: seed_scores([cells[system, task] for task in tasks]) for system in systems}
-    return [over_tasks(scores[a], scores[b]) for a, b in pairs]
+    # two designs of one system's model read the same trainings
+    return [over_tasks(scores[a], scores[b], paired=a[0] == b[0] and scores[a].ndim == 2) for a, b in pairs]
 
 
-def over_tasks(a: Scores, b: Scores) -> PairedTest:
+def over_tasks(a: Scores, b: Scores, *, paired: bool = False) -> PairedTest:
     """The test of two designs on the same tasks: `seed_test` if one was trained with seeds that differ, else `wilcoxon`.
 
     Scores have the shape (seed, task), or (task,). If all seeds score the same (a saturated task, or a training that changes nothing),
-    there is no variance of training to test with.
+    there is no variance of training to test with. paired: both read the same trained models, seed by seed.
     """
-    if any(differ(table) for table in (a, b)):
+    if paired and differ(a - b):
+        return seed_test(a, b, paired=True).test
+    if not paired and any(differ(table) for table in (a, b)):
         return seed_test(*(table if differ(table) else np.atleast_2d(table).mean(axis=0) for table in (a, b))).test
     test = wilcoxon(*(np.atleast_2d(table).mean(axis=0) for table in (a, b)))
     seeded = any(table.ndim == 2 for table in (a, b))

@@ -36,20 +36,24 @@ def items_and_seeds_test(
     samples: tuple[Float[NDArray[np.float64], "seed_a task resample"], Float[NDArray[np.float64], "seed_b task resample"]],
     points: tuple[Float[NDArray[np.float64], "seed_a task"], Float[NDArray[np.float64], "seed_b task"]],
     sizes: Sequence[int],
+    *,
+    paired: bool = False,
 ) -> PairedTest:
     """Test of two designs on the same items, at least one of them trained with several seeds: other items, and other trainings.
 
     samples: scores on bootstrapped items of each task, the same draw for both designs. points: scores on all items. sizes: number of items
     of each task. The difference is the mean over tasks. Its variance is that of each task's difference over resamples (times n / (n - 1),
     since a bootstrap of n items has too little), plus that of each design's mean over its seeds. A design with one run has no variance
-    over seeds here, so it counts as this embedder. Raises ValueError if both have one run: then there is no training to test.
+    over seeds here, so it counts as this embedder. paired: both read the same trained models, seed by seed. A training then moves both, so
+    the variance over seeds is that of their differences. Raises ValueError if both have one run: then there is no training to test.
     """
     if max(len(side) for side in points) < 2:
         raise ValueError("Neither design has several seeds: test the items alone.")
     means = [side.mean(axis=1) for side in points]
     over_items = np.nanvar(samples[0].mean(axis=0) - samples[1].mean(axis=0), axis=1, ddof=1)
     sources = [(float(variance) / len(sizes) ** 2 * n / (n - 1), n - 1) for variance, n in zip(over_items, sizes, strict=True)]
-    sources += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in means if len(side) > 1]
+    trained = [means[0] - means[1]] if paired else [side for side in means if len(side) > 1]
+    sources += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in trained]
     return t_of_sources(float(means[0].mean() - means[1].mean()), sources, sum(sizes), "items (bootstrap) and seeds")
 
 

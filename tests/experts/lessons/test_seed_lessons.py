@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import REAL_DATA
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.lessons import Lesson, read_lessons
-from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
+from unmask.experts.lessons.seed_lessons import keep_lessons, read_seeds, split, write_lessons
 
 
 def rows(folder: Path, *given: dict[str, Any]) -> Path:
@@ -52,6 +52,17 @@ def test_what_is_no_seed_is_refused(tmp_path: Path) -> None:
 def test_an_answer_that_is_no_choice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnmaskError, match=r"line 1: the answer 4 is none of 4 choices"):
         read_seeds(rows(tmp_path, {"subject": "s", "question": "q", "choices": ["1", "2", "3", "4"], "answer": 4}))
+
+
+def test_kept_lessons_are_those_that_are_drawn_again(tmp_path: Path) -> None:
+    """Lessons of other settings or data are not taken for them, and are not lost."""
+    file, lessons = tmp_path / "kept.jsonl", [Lesson("Do.", "Done."), Lesson("Say.", "Said.", "x")]
+    first = keep_lessons(lessons, file)
+    assert keep_lessons(lessons, file) == first and [one.output for one in first] == ["Done.", "Said."]
+    for others in (lessons[:1], lessons[::-1], [lessons[0], Lesson("Say.", "Said.", "y")]):
+        with pytest.raises(UnmaskError, match="holds 2 lessons of an earlier run"):
+            keep_lessons(others, file)
+    assert read_lessons(file) == first
 
 
 def test_parts_have_nothing_in_common(tmp_path: Path) -> None:

@@ -86,7 +86,10 @@ def test_rouge_by_hand() -> None:
     ("domain", "text", "why"),
     [
         ("knowledge", "B. Jupiter", None),
+        ("knowledge", "C", None),
+        ("knowledge", " D) Mars", None),
         ("knowledge", "Jupiter", "no letter"),
+        ("knowledge", "A man who was born in Paris", "no letter"),
         ("coding", "def f(x):\n    return x", None),
         ("coding", "```python\ndef f(x):\n    return x\n```", None),
         ("coding", "def f(x:\n  return x", "no function that parses"),

@@ -26,6 +26,11 @@ class Scored:
 
     runs: tuple[dict[str, Result], ...]
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The model of each run."""
+        return tuple(next(iter(run.values())).model for run in self.runs)
+
     def tasks(self, kinds: Sequence[str] = ()) -> list[str]:
         """The tasks of these kinds on which every run has a score. No kinds: all tasks on texts."""
         return [
@@ -60,7 +65,8 @@ def contrasts(
     tasks = _common(a, b, kinds)
     if less_on or len(tasks) < fewest_tasks(family):
         return here, here
-    return in_points(over_tasks(*(_run_or_runs(side.points(tasks)) for side in (a, b)))), here
+    own, other = (_run_or_runs(side.points(tasks)) for side in (a, b))
+    return in_points(over_tasks(own, other, paired=_share_trainings(a, b))), here
 
 
 def _here(
@@ -72,6 +78,11 @@ def _here(
     both = len(items) + len(less)
     weights = [both / len(items)] * len(items) + [-both / len(less)] * len(less) if less else [1.0] * len(items)
     return in_points(_over_items(a, b, items | less, weights, family))
+
+
+def _share_trainings(a: Scored, b: Scored) -> bool:
+    """Whether both read the same trained models, seed by seed: two poolings of one model, for example."""
+    return len(a.runs) > 1 and a.models == b.models
 
 
 def _common(a: Scored, b: Scored, kinds: Sequence[str]) -> list[str]:
@@ -116,7 +127,8 @@ def _over_items(a: Scored, b: Scored, items: Mapping[str, Pair], weights: Sequen
     points = [side.points(list(items)) * scale for side in (a, b)]
     sizes = [own[0].n for own in sides[0]]
     if max(map(len, runs)) > 1:
-        return items_and_seeds_test((samples[0], samples[1]), (points[0], points[1]), sizes)
+        together = _share_trainings(a, b)
+        return items_and_seeds_test((samples[0], samples[1]), (points[0], points[1]), sizes, paired=together)
     # in an interaction, the null hypothesis does not make the sign of an item's change a coin flip
     changes = task_changes(*sides) if (scale == 1).all() else None
     return difference_test(
