@@ -184,6 +184,16 @@ class TestLocks:
         with only_run_in(tmp_path):
             assert ".a.part" in names(tmp_path) and names(tmp_path / "items") == []
 
+    def test_scratch_of_an_output_with_a_longer_name_stays(self, tmp_path: Path) -> None:
+        """A run that writes `a.parquet` is not disturbed by one that writes `a` beside it."""
+        with only_writer_of(tmp_path / "a.parquet"), atomic(tmp_path / "a.parquet") as scratch:
+            scratch.write_text("half")
+            with only_writer_of(tmp_path / "a"):
+                assert scratch.is_file()
+            remove_with_scratch(tmp_path / "a")
+            scratch.write_text("whole")
+        assert (tmp_path / "a.parquet").read_text() == "whole"
+
 
 def test_only_an_own_folder_is_removed(tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()

@@ -106,6 +106,18 @@ def test_another_order_is_a_change_without_embedding(embedder: Embedder, tmp_pat
     assert [row["id"] for row in contents(opened(embedder, tmp_path))] == ["d4", "d3", "d2", "d1"]
 
 
+def test_a_column_without_a_value_in_the_new_files_stays_what_it_was(embedder: Embedder, tmp_path: Path) -> None:
+    indexed(embedder, tmp_path)
+    before = opened(embedder, tmp_path).record.types
+    new = [{"_id": "d9", "title": "", "text": "New.", "year": None, "tag": None, "other": None}]
+    indexed(embedder, tmp_path, new, keep_missing=True)
+    index = opened(embedder, tmp_path)
+    assert index.record.types == before | {"other": "text"} and before["year"] == "integer"
+    assert {hit.id for hit in index.search("x", 10, where="year >= 2020")} == {
+        row["_id"] for row in ROWS if (row["year"] or 0) >= 2020
+    }
+
+
 def test_documents_of_other_files_are_kept_if_asked(embedder: Embedder, tmp_path: Path) -> None:
     indexed(embedder, tmp_path)
     new = [{"_id": "d2", "title": "", "text": "Changed.", "year": "n/a", "new": 1.5}]

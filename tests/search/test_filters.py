@@ -75,6 +75,30 @@ def test_a_filter_lets_through_what_it_says(text: str, rule: Callable[[dict[str,
     assert passing(text) == by_hand(rule)
 
 
+LARGE = [10, 25_000_000, 2**53 + 1, 1234567890123456789, 2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("holds", ["integer", "number"])
+@pytest.mark.parametrize(
+    "value",
+    ["1e6", "2.5", "25000000", "25000000.5", "1234567890123456789", "1234567890123456788", "1e18", "1e30", "-1e30", "9" * 30],
+)
+@pytest.mark.parametrize("sign", [">=", "<", "=", "!=", "in"])
+def test_large_numbers_are_compared_in_the_type_of_the_column(sign: str, value: str, holds: Any) -> None:
+    kind = pa.int64() if holds == "integer" else pa.float64()
+    held = LARGE if holds == "integer" else [float(one) for one in LARGE]
+    table = pa.table({"row": range(len(LARGE)), "n": pa.array(held, kind)})
+    column = {"n": Column("n", holds)}
+    wanted = int(value) if value.isdigit() and holds == "integer" else float(value)
+    text = f"n in (3, {value})" if sign == "in" else f"n {sign} {value}"
+    found = table.filter(parse_filter(text, column))["row"].to_pylist()
+    assert found == [place for place, one in enumerate(held) if _is(one, sign, wanted)]
+
+
+def _is(one: float, sign: str, value: float) -> bool:
+    return {">=": one >= value, "<": one < value, "=": one == value, "!=": one != value, "in": one == value}[sign]
+
+
 @given(st.text(max_size=20))
 def test_any_text_can_be_looked_for(value: str) -> None:
     quoted = value.replace("'", "''")

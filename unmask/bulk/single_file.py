@@ -65,7 +65,12 @@ def embed_file(embedder: Embedder, job: Job, given: Given | None = None) -> Done
     given = given or check_file(job)
     encoder = DocumentEncoder(embedder, job)
     counts, cut, losses = Counts(), list[int](), list[PrecisionLoss]()
-    with only_writer_of(job.output), atomic(job.manifest) as described, atomic(job.output) as scratch:
+    with (
+        only_writer_of(job.output),
+        only_writer_of(job.manifest),
+        atomic(job.manifest) as described,
+        atomic(job.output) as scratch,
+    ):
         layout = replace(encoder.layout, rows=given.rows)
         with WRITERS[job.output.suffix](scratch, layout) as write:
             for done in _encoded(encoder, given, job):

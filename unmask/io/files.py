@@ -245,7 +245,7 @@ def _scratch_beside(path: Path) -> Path:
 
 
 def _is_scratch_of(path: Path, output: Path) -> bool:
-    return path.name.startswith(f".{output.name}.") and path.name.endswith(f".{_SCRATCH}")
+    return re.fullmatch(rf"\.{re.escape(output.name)}\.[0-9a-f]{{8}}\.{_SCRATCH}", path.name) is not None
 
 
 def _sweep(paths: Iterable[Path]) -> None:

@@ -20,15 +20,16 @@ from unmask.errors import UnmaskError
 from unmask.io.compressed import row_ending
 from unmask.io.rows import Row, field, read_rows
 from unmask.io.sources import find_files
-from unmask.search.filters import ColumnType
+from unmask.search.filters import ColumnType, is_int64
 
 Value = str | int | float | bool | None
 _IDS = ("_id", "id")
 _WORDS_ONLY = (".csv", ".tsv")
 """Endings of files whose values are all texts: a column of numbers is recognised by how they are written."""
-_WHOLE, _NUMBER = re.compile(r"[+-]?(0|[1-9]\d{0,17})"), re.compile(r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
-_LARGEST = 2**63
+_WHOLE, _NUMBER = re.compile(r"[+-]?(0|[1-9]\d*)"), re.compile(r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _DIGEST = 16
+_DIGITS = 20
+"""A whole number of 64 bits has at most so many characters."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,13 @@ class Known:
 
 @dataclass(frozen=True)
 class Survey:
-    """What a corpus holds: its documents by id, in their order, and the type of each column.
+    """What a corpus holds: its documents by id, in their order, and the type of each column; None for one without any value.
 
     numbered: a file whose documents have no id but their line; None if there is none.
     """
 
     documents: dict[str, Known]
-    columns: dict[str, ColumnType]
+    columns: dict[str, ColumnType | None]
     numbered: Path | None
 
 
@@ -122,7 +123,7 @@ def survey(corpus: Corpus) -> Survey:
                 held.add(kind)
     if not documents:
         raise UnmaskError(f"{', '.join(map(str, corpus.files[:3]))}: there is no document to index.")
-    return Survey(documents, {name: _common(held) for name, held in types.items()}, numbered)
+    return Survey(documents, {name: _common(held) if held else None for name, held in types.items()}, numbered)
 
 
 def read_documents(corpus: Corpus) -> Iterator[Document]:
@@ -154,7 +155,8 @@ def typed(value: Value, holds: ColumnType) -> Value:
     if holds == "integer":
         return int(value)
     if holds == "number":
-        return float(value)
+        number = float(value)
+        return number if math.isfinite(number) else None
     if holds == "text" and not isinstance(value, str):
         return json.dumps(value)
     return value
@@ -178,11 +180,16 @@ def _type_of(value: Value, is_word: bool) -> ColumnType | None:
         return None
     if isinstance(value, str):
         if is_word and _WHOLE.fullmatch(value):
-            return "integer"
+            return _whole(int(value)) if len(value) <= _DIGITS else "text"
         return "number" if is_word and _NUMBER.fullmatch(value) else "text"
     if isinstance(value, bool):
         return "boolean"
-    return "integer" if isinstance(value, int) and -_LARGEST <= value < _LARGEST else "number"
+    return _whole(value) if isinstance(value, int) else "number"
+
+
+def _whole(value: int) -> ColumnType:
+    """A whole number that is too large for a column of whole numbers stays text, since every digit may matter, as in an id."""
+    return "integer" if is_int64(value) else "text"
 
 
 def _common(types: Iterable[ColumnType]) -> ColumnType:

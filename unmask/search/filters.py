@@ -150,7 +150,8 @@ class _Parser:
             return self.among(field, name, column)
         if self.now.text not in _SIGNS or self.now.kind != "sign":
             raise self.problem("=, !=, <, <=, >, >=, in, not in, is null or is not null")
-        return getattr(field, _SIGNS[self.take().text])(self.value(name, column))
+        sign = _SIGNS[self.take().text]
+        return _compared(field, column, sign, self.value(name, column))
 
     def among(self, field: Expression, name: str, column: Column) -> Expression:
         self.expect("(")
@@ -159,9 +160,9 @@ class _Parser:
             values.append(self.value(name, column))
         self.expect(")")
         # one comparison for each value: a list would take the type of its first one
-        result = field == values[0]
-        for value in values[1:]:
-            result = result | (field == value)
+        result, *others = (_compared(field, column, "__eq__", value) for value in values)
+        for other in others:
+            result = result | other
         return result
 
     def expect(self, sign: str) -> None:
@@ -202,7 +203,25 @@ def _number(text: str) -> int | float:
     value = float(text)
     if not math.isfinite(value):
         raise UnmaskError(f"The filter holds {text}, which is too large a number.")
-    return int(text) if re.fullmatch(r"[+-]?\d{1,18}", text) else value
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) and is_int64(int(text)) else value
+
+
+def is_int64(value: int) -> bool:
+    """Whether a column of whole numbers can hold it."""
+    return -(2**63) <= value < 2**63
+
+
+def _compared(field: Expression, column: Column, sign: str, value: Any) -> Expression:
+    """A comparison in the type of the column. Arrow would choose the type by the value, and refuse what does not fit it exactly."""
+    import pyarrow as pa
+
+    if column.holds == "number":
+        value = float(value)
+    elif isinstance(value, float) and value.is_integer() and is_int64(int(value)):
+        value = int(value)
+    elif isinstance(value, float):  # beyond all whole numbers of the column, or between two of them
+        field = field.cast(pa.float64(), safe=False)
+    return getattr(field, sign)(pa.scalar(value, pa.float64()) if isinstance(value, float) else value)
 
 
 def _fits(value: Any, holds: ColumnType) -> bool:

@@ -126,11 +126,13 @@ class Planned:
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        """What each column will hold. With documents that are kept, a column that holds something else now becomes text."""
-        types = dict(self.survey.columns)
-        for name, held in (self.before.types if self.before and self.job.keep_missing else {}).items():
-            types[name] = common_type(held, types.get(name, held))
-        return types
+        """What each column will hold. With documents that are kept, a column that holds something else now becomes text.
+
+        A column that has no value in the files stays what it was. A new one becomes text.
+        """
+        before = self.before.types if self.before and self.job.keep_missing else {}
+        found = {name: held or before.get(name, "text") for name, held in self.survey.columns.items()}
+        return found | {name: common_type(held, found.get(name, held)) for name, held in before.items()}
 
     def require_an_approximate_index(self) -> None:
         """Raise UnmaskError if an approximate index is needed that the store does not have."""
