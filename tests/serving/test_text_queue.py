@@ -86,6 +86,13 @@ def test_a_long_text_joins_no_short_ones_and_no_text_is_split() -> None:
     assert share_batch([10, 12, 40, 44], 0, 2048)[0] == 0
 
 
+def test_texts_whose_vectors_would_change_with_the_batch_share_none() -> None:
+    """LongRoPE rotates by the longest text of a batch. A corpus is divided at the same lengths (`encoding.batching.plan`)."""
+    assert share_batch([4090, 4096], 0, 32768) == (0, 2)
+    assert share_batch([4090, 4096, 4097], 0, 32768) == (0, 2)
+    assert share_batch([4090, 4096, 4097], 2, 32768) == (2, 3)
+
+
 @given(LENGTHS, st.integers(1, 2048), st.data())
 def test_a_batch_holds_its_first_text_and_stays_within_the_budget(lengths: list[int], budget: int, data: st.DataObject) -> None:
     lengths.sort()

@@ -36,6 +36,11 @@ def share(budget: int, tokens: int, threads: int) -> int:
     return budget if threads == 1 else min(budget, max(_SMALL, tokens // (2 * threads)))
 
 
+def may_share(one: int, other: int) -> bool:
+    """Whether texts of so many tokens, with all that stands before them, may share a batch without changing each other's vectors."""
+    return (one - 1) // _STEP == (other - 1) // _STEP
+
+
 def plan(lengths: Sequence[int], budget: int, before: int = 0) -> list[list[int]]:
     """Indices of texts, batch by batch, longest first. A batch holds at most `budget` tokens with its padding.
 
@@ -49,7 +54,7 @@ def plan(lengths: Sequence[int], budget: int, before: int = 0) -> list[list[int]
         gap = longest - lengths[index]
         size = len(batches[-1]) + 1 if batches else 1
         fits = batches and longest * size <= budget and before * size <= _KEPT * budget
-        fits = fits and (before + longest - 1) // _STEP == (before + lengths[index] - 1) // _STEP
+        fits = fits and may_share(before + longest, before + lengths[index])
         if fits and (padding + gap <= BATCH_OVERHEAD or gap == 0):
             batches[-1].append(index)
             padding += gap

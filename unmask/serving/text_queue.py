@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from unmask.encoding.batching import BATCH_OVERHEAD
+from unmask.encoding.batching import BATCH_OVERHEAD, may_share
 
 AGEING = 4
 """How long a text lets later, shorter texts go first: until so many times the tokens of its request up to this text were computed."""
@@ -116,6 +116,8 @@ def share_batch(lengths: Sequence[int], first: int, budget: int) -> tuple[int, i
 
     def joins(larger: tuple[int, int], batch: tuple[int, int]) -> bool:
         if larger[0] < 0 or larger[1] > len(lengths) or padded(*larger) > budget:
+            return False
+        if not may_share(lengths[larger[0]], lengths[larger[1] - 1]):
             return False
         padding = padded(*larger) - real(*larger) - padded(*batch) + real(*batch)
         return padding <= BATCH_OVERHEAD and share(larger) > share(batch)
