@@ -21,13 +21,13 @@ from unmask.embedder import Embedder
 from unmask.encoding import questions
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import encode_tokenized, fit_designs
-from unmask.encoding.vector_store import LostRows, StoredRows
+from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
 from unmask.evaluation import reference_rows
-from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors, unscored
 from unmask.evaluation.embedder_scores import score
-from unmask.evaluation.outcomes import model_revision
+from unmask.evaluation.outcomes import failed, model_revision
 from unmask.evaluation.reference_rows import compare_reference
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.io.files import fingerprint
@@ -749,3 +749,36 @@ def test_a_disk_that_never_gives_back_what_was_written_is_told(
     store = ResultStore(tmp_path)
     assert compare(plan_of(folder, "mean", tasks[:1]), store) == []
     assert "files change after they were written" in store.failures[0].error
+
+
+def test_vectors_of_a_model_that_is_not_scored_yet_stay(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    """A run of two models was stopped at the second. The same command again does not throw away what that one had computed."""
+    plan, store = plan_of(folder, "mean", tasks), ResultStore(tmp_path)
+    compare(plan, store)
+    left = VectorStore.beside(tmp_path)
+    left.stored("of another model")
+    compare(plan, store)
+    assert left.folder.is_dir()
+    forget_vectors(store)
+    assert not left.folder.exists()
+
+
+def test_failures_of_other_settings_are_not_those_of_this_run(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    plan, store = plan_of(folder, "mean,last", tasks), ResultStore(tmp_path)
+    for length in (64, 128):
+        conditions = replace(plan, max_length=length).conditions(
+            plan.designs["mean"], tasks[0], model_revision(plan.source), "float32"
+        )
+        store.fail(failed(conditions, "mean", tasks[0], ValueError(f"at {length} tokens")))
+    assert [failure.error for failure in unscored(plan, store)] == ["ValueError: at 128 tokens"]
+    assert unscored(replace(plan, designs={"last": plan.designs["last"]}), store) == []
+
+
+def test_an_average_does_not_fail_for_a_design_beside_it_that_needs_a_fit(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path
+) -> None:
+    beside = [Design.parse("causal/plain/mean@1/whiten:4"), Design.parse("causal/plain/mean@1")]
+    plan = plan_of(folder, "causal/eol+plain/last", tasks[:1], beside=beside)
+    store = ResultStore(tmp_path)
+    [result] = compare(plan, store)
+    assert result.main_score and unscored(plan, store) == []

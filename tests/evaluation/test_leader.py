@@ -10,7 +10,7 @@ import pytest
 
 from tests.evaluation.made_results import DESIGNS, REFERENCE, TASKS, add, grid, values_of
 from unmask.errors import UnmaskError
-from unmask.evaluation.leader import kind_leaders
+from unmask.evaluation.leader import kind_leaders, lead, reasons
 from unmask.evaluation.results import ResultStore
 from unmask.evaluation.verdict import Comparison, comparisons, ranked
 from unmask.statistics.bootstrap import Items
@@ -199,3 +199,11 @@ def test_many_designs_that_cannot_be_told_apart_are_counted(tmp_path: Path) -> N
     (found,) = kind_leaders(alike, store)
     tie = r"Tied with b-label \(.*?\), c-label \(.*?\), d-label \(.*?\), e-label \(.*?\) and 3 more\."
     assert re.fullmatch(tie, found.reasons[0])
+
+
+def test_the_level_of_a_round_is_that_of_its_tests(tmp_path: Path) -> None:
+    """The rounds of a race share one level, so an early one tests at less than 0.05."""
+    results, store = grid(tmp_path, ["mean", "echo"], ["t0"])
+    tests = comparisons(results, store, over_items=True, level=0.0125)
+    *_, method = reasons(lead(ranked(results), tests, results), results)
+    assert "level 0.0125;" in method

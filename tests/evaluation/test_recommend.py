@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.evaluation.made_results import grid
 from tests.evaluation.test_compare import plan_of, task_in
 from tests.messages import heard
 from tests.tasks.test_mteb_tasks import no_data_of_before, offline  # noqa: F401
@@ -21,6 +22,7 @@ from unmask.evaluation.compare import ComparisonPlan, compare
 from unmask.evaluation.racing import FIRST
 from unmask.evaluation.recommend import Recommendation, recommend
 from unmask.evaluation.results import Conditions, Result, ResultStore
+from unmask.models.loading import Source
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.mteb import evaluator
 from unmask.tasks.subsets import subset
@@ -385,3 +387,15 @@ def test_what_cannot_be_raced_is_refused_before_anything_is_loaded(tmp_path: Pat
         recommend(
             plan_of(tmp_path / "no model", "mean", [task_in(write_task(tmp_path / "sts", "sts"))]), ResultStore(tmp_path / "b")
         )
+
+
+def test_no_design_is_dropped_before_every_task_had_a_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an early round a task may have no score for anybody. Then the others do not decide alone, and the race goes on."""
+    monkeypatch.setattr(module, "_tokens", lambda _: {})
+    tasks = [LocalTask(name, "sts", {"test": [{}] * 200}) for name in ("t0", "t1")]
+    designs = {f"{name}-label": design for name, design in parse_designs("echo,last").items()}
+    for scored, dropped in ((["t0"], False), (["t0", "t1"], True)):
+        results, store = grid(tmp_path / "-".join(scored), ["echo", "last"], scored)
+        race = module.Race(ComparisonPlan(Source("m"), designs, tasks, 128, []), store, layers=False)
+        race._close(list(tasks), results, last=False)
+        assert (len(race.rounds[0].kept) == 1) is dropped and race.over is dropped

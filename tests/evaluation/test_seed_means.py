@@ -76,6 +76,17 @@ def test_runs_that_differ_otherwise_are_not_alike(other: dict[str, Any], tmp_pat
     assert one and another and one.otherwise != another.otherwise
 
 
+def test_runs_from_other_weights_are_not_alike(tmp_path: Path) -> None:
+    """A base model that was replaced under the same path makes another training; so does another teacher."""
+    bases: list[dict[str, Any]] = [{"weights": "a"}, {"weights": "b"}, {"weights": "a", "teacher": {"weights": "c"}}]
+    for seed, base in enumerate(bases):
+        model = Path(a_run(tmp_path / f"run{seed}", seed))
+        record = json.loads((model.parent / "run.json").read_text())
+        (model.parent / "run.json").write_text(json.dumps(record | {"base": base}))
+    found = [training(str(tmp_path / f"run{seed}" / "model")) for seed in range(3)]
+    assert len({one.otherwise for one in found if one}) == 3
+
+
 def test_which_designs_a_recipe_trained_beside_it_does_not_matter(tmp_path: Path) -> None:
     one, another = training(a_run(tmp_path / "one", 0)), training(a_run(tmp_path / "other", 1, designs=[MEAN, LAST]))
     assert one and another and one.otherwise == another.otherwise
@@ -122,7 +133,7 @@ def test_results_of_seeds_become_one_with_their_mean_and_deviation(tmp_path: Pat
     [found] = mean_over_seeds(results)
     assert (found.main_score, found.scores["ami"]) == pytest.approx((0.2, 0.1))
     assert found.scores[DEVIATION] == pytest.approx(0.1)
-    assert (found.interval, found.texts, found.tokens, found.truncated) == (None, 30, 300, 4)
+    assert (found.interval, found.texts, found.tokens, found.truncated) == (None, 30, 300, 5)
     assert [run.main_score for run in runs_of(found)] == [0.1, 0.2, 0.3]  # in the order of the seeds
     assert found.provenance == {"dtype": "x", "runs": sorted(models)}
     assert display_name(found.system, [found, result("smollm2")]) == "causal-plain-mean (3 seeds) label"

@@ -168,3 +168,14 @@ def test_a_figure_is_arranged_once_and_looks_as_if_for_each_format(tmp_path: Pat
     assert len(arranged) == 1
     made().savefig(tmp_path / "plain.png", dpi=150)
     assert np.array_equal(imread(png), imread(tmp_path / "plain.png"))
+
+
+def test_two_runs_and_two_fits_have_curves_of_their_own(tmp_path: Path) -> None:
+    """Every trained embedder lies in a folder that is called `model`, and a design that is fitted on two corpora is two designs."""
+    designs = {f"mean@{layer}": (f"causal/plain/mean@{layer}/zscore", 0.5) for layer in (4, 8)}
+    for model in ("runs/a/model", "runs/b/model"):
+        Folder(designs, {"sts-0": "sts"}, model=model).write(tmp_path)
+    Folder(designs, {"sts-0": "sts"}, model="runs/a/model").write(tmp_path, reference="0123456789")
+    drawn = curves(read_grid(tmp_path), "sts")
+    assert len(drawn) == 3
+    assert {curve.name.split()[0] for curve in drawn} == {"a", "b"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.evaluation.test_seed_means import some_runs
 from tests.reporting.synthetic import SCRIPT, Folder, add_costs, add_failure
 from unmask.errors import UnmaskError
 from unmask.reporting.grid import read_grid
@@ -133,3 +134,56 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
         with pytest.raises(UnmaskError, match=r"holds no results\.jsonl"):
             write_report(folder, folder / "report")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_passes_under_other_settings_are_timed_apart(tmp_path: Path) -> None:
+    """The same model in two precisions has two costs. Lines of older versions say nothing of settings, and count for all."""
+    TWO.write(tmp_path)
+    replace(TWO, n=10).write(tmp_path, dtype="float32")
+    add_costs(tmp_path, TWO)
+    lines = [json.loads(line) for line in (tmp_path / "costs.jsonl").read_text().splitlines()]
+    settings = {"task_revision": "b33d91930bd3ad5a", "max_length": 512}
+    timed = [
+        line | settings | {"dtype": dtype, "seconds": line["seconds"] * factor}
+        for line in lines
+        for dtype, factor in (("bfloat16", 1), ("float32", 9))
+    ]
+    (tmp_path / "costs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in timed))
+    grid = read_grid(tmp_path)
+    costs = {grid.names[system]: grid.cost(system).milliseconds_per_text for system in grid.systems}
+    assert costs["smollm2 (bfloat16) mean"] == 25 and costs["smollm2 (float32) mean"] == 9 * 25
+
+
+def test_a_task_whose_data_changed_keeps_its_costs(tmp_path: Path) -> None:
+    """Its name in the report says which data it has, and its passes are found all the same."""
+    TWO.write(tmp_path)
+    replace(TWO, tasks={"sts-0": "sts"}).write(tmp_path, task_revision="fedcba9876")
+    add_costs(tmp_path, TWO)
+    assert read_grid(tmp_path).cost(MEAN).milliseconds_per_text == 25
+
+
+def test_seeds_of_one_training_are_one_system(tmp_path: Path) -> None:
+    """As in `unmask compare`: a lucky seed is no design of its own."""
+    models = some_runs(tmp_path / "runs", "causal/plain/mean", [0, 1, 2])
+    for model in models:
+        replace(TWO, designs={"mean": ("causal/plain/mean", 0.5)}, model=model).write(tmp_path / "results")
+    TWO.write(tmp_path / "results")
+    grid = read_grid(tmp_path / "results")
+    assert len(grid.systems) == 3 and "causal-plain-mean (3 seeds) mean" in grid.names.values()
+    assert len(grid.results) == 6
+    page = write_report(tmp_path / "results", tmp_path / "report").read_text()
+    assert "of means over 3 seeds" in page or "over seeds" in page
+
+
+def test_a_report_leaves_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    """What no longer applies goes: failures that were mended, and figures."""
+    of = replace(TWO, without=[("mean", "topics")])
+    of.write(tmp_path)
+    add_failure(tmp_path, of, "mean", "topics")
+    write_report(tmp_path, tmp_path / "report")
+    assert (tmp_path / "report" / "data" / "failures.csv").is_file()
+    (tmp_path / "report" / "figures" / "layers.svg").write_text("<svg/>")
+    TWO.write(tmp_path)
+    write_report(tmp_path, tmp_path / "report")
+    assert not (tmp_path / "report" / "data" / "failures.csv").exists()
+    assert not (tmp_path / "report" / "figures" / "layers.svg").exists()

@@ -71,7 +71,8 @@ def compare(
 ) -> None:
     """Compare designs on tasks. Prints a ranked table, paired tests, and what to use for each kind of task."""
     from unmask.evaluation.compare import compare as run
-    from unmask.evaluation.reference_rows import compare_reference
+    from unmask.evaluation.compare import forget_vectors, unscored
+    from unmask.evaluation.reference_rows import compare_reference, unscored_reference
     from unmask.evaluation.results import ResultStore
     from unmask.evaluation.seed_means import mean_over_seeds
     from unmask.io.files import only_run_in, write_json
@@ -88,8 +89,11 @@ def compare(
         store = ResultStore(output)
         results = [result for plan in plans for result in run(plan, store)]
         results += [result for name in reference or [] for result in compare_reference(name, tasks, store)]
+        forget_vectors(store)
+        failures = [failure for plan in plans for failure in unscored(plan, store)]
+        failures += [failure for name in reference or [] for failure in unscored_reference(name, tasks, store)]
+        _tell_failures(failures, bool(results))
         results = mean_over_seeds(results)
-        failures = _failures(store, {*model, *(reference or [])}, {resolved.name for resolved in tasks}, bool(results))
         tested = _tested(results, store, baseline)
         content = _as_json(results, [test for _, tests in tested for test in tests], failures)
         write_json(output / "comparison.json", content)
@@ -153,16 +157,19 @@ def _plan(
     texts = _reference_texts(fit_on)
     saved = read_settings(model, options.revision)
     asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
-    if fit_on is not None and not any(design.needs_fit for design in asked.values()):
+    plan = ComparisonPlan(options.source(model), asked, tasks, options.max_length, texts, options.batch_tokens)
+    fitted = [design for design in asked.values() if design.needs_fit]
+    if fit_on is not None and not fitted:
         raise UnmaskError("None of these designs is fitted (zscore, whiten, sum:auto), so --fit-on would change nothing.")
-    return ComparisonPlan(options.source(model), asked, tasks, options.max_length, texts, options.batch_tokens)
+    if fit_on is not None and all(plan.is_fitted(design) for design in fitted):
+        raise UnmaskError(f"'{model}' keeps the fit that was saved with it, so --fit-on would change nothing.")
+    return plan
 
 
-def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: bool) -> list[Failure]:
-    """The cells of this run without a score, told; raises UnmaskError if no cell has one."""
+def _tell_failures(failures: Sequence[Failure], scored: bool) -> None:
+    """Say which cells of this run have no score, and why. Raises UnmaskError if no cell has one."""
     from unmask.errors import UnmaskError
 
-    failures = [failure for failure in store.failures if failure.model in models and failure.task in tasks]
     if failures and not scored:
         raise UnmaskError(failures[0].error)
     alike: dict[tuple[str, str], list[str]] = {}
@@ -171,7 +178,6 @@ def _failures(store: ResultStore, models: set[str], tasks: set[str], scored: boo
     for (task, error), labels in alike.items():
         more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
         say(f"no score on {task} for {labels[0]}{more}: {error}")
-    return failures
 
 
 def _as_json(results: list[Result], tests: list[Comparison], failures: list[Failure]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import require_package
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision, why_not_scored
-from unmask.evaluation.results import Conditions, Cost, Result, ResultStore
+from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
 from unmask.evaluation.verdict import counted
 from unmask.io.terminal import say
 from unmask.mixture.any_model import load_any_decoder
@@ -84,9 +84,10 @@ class ComparisonPlan:
 
     def own_fit(self, design: Design) -> Fit | None:
         """The saved fit of a design, if the model is a saved embedder of this design."""
-        return self.saved.fit if self.saved and self._is_fitted(design) else None
+        return self.saved.fit if self.saved and self.is_fitted(design) else None
 
-    def _is_fitted(self, design: Design) -> bool:
+    def is_fitted(self, design: Design) -> bool:
+        """Whether the model is a saved embedder of this design, with a fit."""
         return self.saved is not None and self.saved.design == design.name and design.needs_fit
 
     def conditions(self, design: Design, task: Task, revision: str, dtype: str) -> Conditions:
@@ -107,7 +108,7 @@ class ComparisonPlan:
     def _reference(self, design: Design) -> str | None:
         if not design.needs_fit:
             return None
-        return "as saved" if self._is_fitted(design) else reference_hash(self.reference)
+        return "as saved" if self.is_fitted(design) else reference_hash(self.reference)
 
 
 Loaded = tuple[Backbone, "PreTrainedTokenizerBase"]
@@ -130,6 +131,8 @@ def compare(
 
     cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. loaded and fits:
     give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
+
+    When all plans of a store are done, `forget_vectors` removes what a run left that was killed after its last score.
     """
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
     planned = PlannedResults(plan, store, model_revision(plan.source), precision_of(plan.source))
@@ -138,10 +141,22 @@ def compare(
     if any(planned.result(conditions) is None for conditions in planned.cells.values()):
         backbone, tokenizer = loaded() if loaded else load_checked(plan)
         _fill(planned, backbone, tokenizer, vectors, {} if fits is None else fits)
-    if cache is None:
-        vectors.forget()  # also what a run left that was killed after the last score
+        if cache is None:  # where nothing was missing, the vectors are those of another model that is not scored yet
+            vectors.forget()
     results = ((label, planned.result(conditions)) for (label, _), conditions in planned.cells.items())
     return [result.model_copy(update={"label": label}) for label, result in results if result is not None]
+
+
+def forget_vectors(store: ResultStore) -> None:
+    """Remove the vectors that runs left beside their scores."""
+    VectorStore.beside(store.folder).forget()
+
+
+def unscored(plan: ComparisonPlan, store: ResultStore) -> list[Failure]:
+    """Why cells of a plan have no score. Failures of earlier runs under other conditions are left out."""
+    revision, dtype = model_revision(plan.source), precision_of(plan.source)
+    asked = {plan.conditions(design, task, revision, dtype).key for design in plan.designs.values() for task in plan.tasks}
+    return [failure for failure in store.failures if failure.conditions.key in asked]
 
 
 @dataclass(frozen=True)
@@ -253,7 +268,10 @@ def _fill(
             fits = _fits(planned, backbone, prompts[prompt], group, fitted, budget)
             passes = {}
             for one in prompts[prompt].parts:
-                features = dict.fromkeys(planned.beside.get((attention, one.name), ()), Fit())
+                beside = planned.beside.get((attention, one.name), ())
+                features = {
+                    design: Fit() for design in beside if not design.needs_fit
+                }  # what needs a fit is no part of an average
                 own = fits if one is prompts[prompt] else features
                 passes[one.name] = ForwardPass(backbone, one, own, cache, name, budget)
             ready.append(({label: design for label, design in group.items() if design in fits}, passes, fits))
@@ -357,12 +375,11 @@ def _score_group(
             return made_result(planned.cells[label, task.name], label, task, outcome, widths[0], shared.tally, provenance)
 
         planned.attempt(label, task, score)
-    model = planned.plan.source.model
-    where: dict[str, Any] = {"model": model, "model_revision": planned.revision, "hardware": hardware(backbone.device)}
+    conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference"})
     for prompt, vectors in by_prompt.items():
         if vectors.spent.texts:
-            cost = asdict(vectors.spent)
-            planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, task=task.name, **where, **cost))
+            made_on, cost = hardware(backbone.device), asdict(vectors.spent)
+            planned.store.spend(Cost(attention=backbone.attention, prompt=prompt, hardware=made_on, **conditions, **cost))
 
 
 def _score_on_words(planned: PlannedResults, model: LoadedModel, group: Mapping[str, Design], budget: int) -> None:

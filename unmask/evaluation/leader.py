@@ -23,7 +23,7 @@ from unmask.evaluation.verdict import (
     ranked,
     tokens_per_text,
 )
-from unmask.statistics.paired import SIGNIFICANT, PairedTest
+from unmask.statistics.paired import PairedTest
 
 POWER = 0.8
 """The chance of finding a difference, when planning how many items or tasks to collect."""
@@ -187,7 +187,7 @@ def _interval(outcome: PairedTest) -> str:
 def _method(standing: Lead) -> str:
     test = next(iter(standing.tests.values()))
     data = counted(len(test.tasks), "task") + (f" of {test.outcome.n} items" if test.outcome.unit == "items" else "")
-    return f"Tested on {data}; level {SIGNIFICANT}; p and intervals: Holm over {test.family}."
+    return f"Tested on {data}; level {test.level:.3g}; p and intervals: Holm over {test.family}."
 
 
 def cheapest_sentence(standing: Lead, results: Sequence[Result]) -> str:
@@ -215,8 +215,8 @@ def what_it_takes(first: System, second: System, test: Comparison, results: Sequ
         return f"{start} about {needed} tasks ({POWER:.0%} power)." if needed else None
     if not outcome.difference or not isfinite(outcome.effect):
         return None
-    level = NormalDist().inv_cdf(1 - SIGNIFICANT / (2 * comparisons_made))
-    needed_items = outcome.n * ((level + NormalDist().inv_cdf(POWER)) / abs(outcome.effect)) ** 2
+    critical = NormalDist().inv_cdf(1 - test.level / (2 * comparisons_made))
+    needed_items = outcome.n * ((critical + NormalDist().inv_cdf(POWER)) / abs(outcome.effect)) ** 2
     if needed_items <= outcome.n:  # of a few items that differ, the exact test needs more than a normal one
         return None
     if needed_items > _MOST_ITEMS:
@@ -230,7 +230,7 @@ def _tasks_needed(test: Comparison, results: Sequence[Result], comparisons_made:
     scores = {(result.system, result.task): result.main_score for result in results}
     a, b = ([scores[system, task] for task in test.tasks] for system in (test.a, test.b))
     try:
-        needed = power_statement(a, b, power=POWER, comparisons=comparisons_made).tasks_needed
+        needed = power_statement(a, b, power=POWER, level=test.level, comparisons=comparisons_made).tasks_needed
     except ValueError:  # no spread
         return None
     return needed if needed and needed > len(test.tasks) else None

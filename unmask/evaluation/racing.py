@@ -8,7 +8,7 @@ computed in the same forward passes. (The field's name: Maron and Moore, Hoeffdi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache as cache_once
 from functools import partial
@@ -17,7 +17,7 @@ from unmask.designs.design import Design
 from unmask.encoding.features import Fit
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, Loaded, compare, load_checked
+from unmask.evaluation.compare import ComparisonPlan, Loaded, compare, load_checked, unscored
 from unmask.evaluation.results import Result, ResultStore
 from unmask.evaluation.verdict import Comparison, comparisons, ranked
 from unmask.io.terminal import say
@@ -111,23 +111,24 @@ class Race:
         return len(self.plan.designs) + len(self.tried)
 
     def run(self) -> None:
-        """Run all rounds."""
+        """Run all rounds. The vectors stay in `cache`."""
         size = FIRST
         while not self.over:
             self._run(size)
             size *= FACTOR
-        self.cache.forget()
 
     def _run(self, size: int) -> None:
         parts = [_part(task, whole, size) for task, whole in zip(self.plan.tasks, self.sizes, strict=True)]
         last = all(part is task for part, task in zip(parts, self.plan.tasks, strict=True))
         opening = not self.rounds
-        results = self._scored(parts, self.alive, self.tried if opening else {}, last)
+        results = self._scored(parts, self.alive, self.tried if opening else {})
+        if last and len(_tasks_of(results)) < len(parts):
+            self._refuse([part for part in parts if part.name not in _tasks_of(results)])
         if not results:
             say(f"{size} items of each task: no design has a score on them, so this round decides nothing")
             return
         if opening:
-            results += self._scored(parts, self._chosen_layers(results), {}, last)
+            results += self._scored(parts, self._chosen_layers(results), {}, _tasks_of(results))
         self._close(parts, results, last)
 
     def _close(self, parts: list[Task], results: list[Result], last: bool) -> None:
@@ -139,38 +140,36 @@ class Race:
         level = SIGNIFICANT if last else SIGNIFICANT / self._most_rounds()
         tests = comparisons(results, self.store, over_items=not last, level=level)
         standings = _standings(results, tests)
-        kept = [standing.label for standing in standings if last or not standing.worse]
+        everywhere = len(_tasks_of(results)) == len(parts)  # a design is not dropped before all tasks had a say
+        kept = [standing.label for standing in standings if last or not everywhere or not standing.worse]
         items = sum(result.n for result in results if result.label == standings[0].label)
         self.rounds.append(Round(items, sum(self.paid.values()) - before, tuple(standings), tuple(kept)))
         outcome = "all items are used" if last else f"{len(kept)} of {len(standings)} designs go on"
         say(f"{items} items: {standings[0].label} leads; {outcome}")
         self.alive = {label: self.alive[label] for label in kept}
         self.parts, self.results, self.tests = parts, results, tests
-        self.over = last or len(kept) == 1
+        self.over = last or (everywhere and len(kept) == 1)
 
     def _scored(
-        self, parts: Sequence[Task], designs: Mapping[str, Design], beside: Mapping[str, Design], last: bool
+        self, parts: Sequence[Task], designs: Mapping[str, Design], beside: Mapping[str, Design], scored: Set[str] = frozenset()
     ) -> list[Result]:
-        """Results of the designs. A design that lacks a score that others have leaves the race."""
+        """Results of the designs. One that lacks a score that others have leaves the race. scored: tasks that others have scores on."""
         if not designs:
             return []
         plan = replace(self.plan, designs=dict(designs), tasks=parts, beside=list(beside.values()))
         results = compare(plan, self.store, cache=self.cache, loaded=self.loaded, fits=self.fits)
-        scored_tasks = {result.task for result in results}
-        if last and designs is self.alive and len(scored_tasks) < len(parts):
-            self._refuse({part.name for part in parts} - scored_tasks)
+        scored_tasks = _tasks_of(results) | scored
         own = {label: [result for result in results if result.label == label] for label in designs}
         for label in [label for label, scored in own.items() if len(scored) < len(scored_tasks)]:
-            self._leave(label, scored_tasks - {result.task for result in own.pop(label)})
-        return [result for scored in own.values() for result in scored]
+            self._leave(label, [part for part in parts if part.name in scored_tasks - _tasks_of(own.pop(label))])
+        return [result for of_design in own.values() for result in of_design]
 
-    def _refuse(self, tasks: set[str]) -> None:
-        failure = next(failure for failure in self.store.failures if failure.task in tasks)
+    def _refuse(self, tasks: Sequence[Task]) -> None:
+        failure = unscored(replace(self.plan, designs=self.known, tasks=tasks), self.store)[0]
         raise UnmaskError(f"{failure.label} has no score on {failure.task}: {failure.error}")
 
-    def _leave(self, label: str, tasks: set[str]) -> None:
-        design = self.known[label].name
-        failures = (failure for failure in self.store.failures if failure.design == design and failure.task in tasks)
+    def _leave(self, label: str, tasks: Sequence[Task]) -> None:
+        failures = iter(unscored(replace(self.plan, designs={label: self.known[label]}, tasks=tasks), self.store))
         self.failed[label] = next((f"no score on {failure.task}: {failure.error}" for failure in failures), "no score")
         self.alive = {other: design for other, design in self.alive.items() if other != label}
         say(f"{label} leaves the race: {self.failed[label]}")
@@ -202,6 +201,10 @@ class Race:
         while largest > _WHOLE * size:
             count, size = count + 1, size * FACTOR
         return count
+
+
+def _tasks_of(results: Sequence[Result]) -> set[str]:
+    return {result.task for result in results}
 
 
 def _size(task: Task) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.compare import ComparisonPlan, compare, unscored
 from unmask.evaluation.leader import Lead, lead, reasons
 from unmask.evaluation.racing import FIRST, Race, Round, pass_keys
 from unmask.evaluation.results import Result, ResultStore
@@ -81,7 +81,9 @@ def recommend(plan: ComparisonPlan, store: ResultStore, *, layers: bool = True) 
     race = Race(replace(plan, tasks=parts[0]) if parts else plan, store, layers)
     race.run()
     order = ranked(race.results)
-    return _recommendation(plan.tasks, race, lead(order, race.tests, race.results), parts[1] if parts else None)
+    found = _recommendation(plan.tasks, race, lead(order, race.tests, race.results), parts[1] if parts else None)
+    race.cache.forget()
+    return found
 
 
 def _halves(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]] | None:
@@ -123,9 +125,9 @@ def _recommendation(tasks: Sequence[Task], race: Race, standing: Lead, held_out:
 def _held_out_results(race: Race, label: str, tasks: Sequence[Task]) -> list[Result]:
     """The chosen design on items that had no part in the choice. Raises UnmaskError for a task without a score."""
     plan = replace(race.plan, designs={label: race.known[label]}, tasks=tasks)
-    results = compare(plan, race.store, loaded=race.loaded, fits=race.fits)
+    results = compare(plan, race.store, cache=race.cache, loaded=race.loaded, fits=race.fits)
     if len(results) < len(tasks):
-        failure = next(failure for failure in race.store.failures if failure.task in {task.name for task in tasks})
+        failure = unscored(plan, race.store)[0]
         raise UnmaskError(f"{label} has no score on {failure.task}: {failure.error}")
     return results
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unmask.encoding.encode import Tally, Vectors
 from unmask.errors import UnmaskError
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision
-from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Result, ResultStore
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Failure, Result, ResultStore
 from unmask.io.terminal import say
 from unmask.models.bundled import resolve
 from unmask.models.loading import Source, pick_device
@@ -25,26 +25,17 @@ if TYPE_CHECKING:
 
 def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result]:
     """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks. What the store holds is not scored again."""
-    source = Source(name)
-    revision = model_revision(source)
     loaded: list[Any] = []
     results = []
     for task in tasks:
-        conditions = Conditions(
-            model=name,
-            model_revision=revision,
-            design=SENTENCE_TRANSFORMERS,
-            task=task.name,
-            task_revision=task.revision,
-            max_length=0,
-            dtype="float32",
-        )
+        conditions = _conditions(name, task)
         if is_of_words(task.kind):
             store.fail(does_not_apply(conditions, name, task, "the model gives vectors of texts, not of words"))
             continue
         if store.get(conditions) is None:
             say(f"{name} on {task.name}")
-            loaded = loaded or [load_reference(name)]
+            # in float32, as the result says; its library would take the precision of the saved weights
+            loaded = loaded or [load_reference(name).float()]
 
             def give_up(error: Exception, conditions: Conditions = conditions, task: Task = task) -> None:
                 store.fail(failed(conditions, name, task, error))
@@ -57,6 +48,24 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> l
         assert result is not None
         results.append(result)
     return results
+
+
+def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Failure]:
+    """Why the model has no score on some of these tasks. Failures of earlier runs with other weights or data are left out."""
+    asked = {_conditions(name, task).key for task in tasks}
+    return [failure for failure in store.failures if failure.conditions.key in asked]
+
+
+def _conditions(name: str, task: Task) -> Conditions:
+    return Conditions(
+        model=name,
+        model_revision=model_revision(Source(name)),
+        design=SENTENCE_TRANSFORMERS,
+        task=task.name,
+        task_revision=task.revision,
+        max_length=0,
+        dtype="float32",
+    )
 
 
 def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:

@@ -109,7 +109,8 @@ class Cost(BaseModel):
     """The cost of one forward pass (attention and prompt) over a task's texts, for all designs that share it.
 
     texts, tokens: those computed, without vectors that an earlier run left on disk; seconds: wall time; peak_memory: the most bytes that
-    the process (on a GPU: its tensors) has held so far.
+    the process (on a GPU: its tensors) has held so far. task_revision, adapter, max_length, dtype, attn_implementation: as in
+    `Conditions`; older versions did not record them, and have no max_length.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -124,6 +125,20 @@ class Cost(BaseModel):
     seconds: float
     peak_memory: int
     hardware: str
+    task_revision: str | None = None
+    adapter: str | None = None
+    max_length: int | None = None
+    dtype: str | None = None
+    attn_implementation: str | None = None
+
+    def is_of(self, conditions: Conditions) -> bool:
+        """Whether the pass was computed under these conditions, whatever the design reads of it."""
+        shared = _OF_A_PASS if self.max_length is None else (*_OF_A_PASS, *_SETTINGS_OF_A_PASS)
+        return all(getattr(self, name) == getattr(conditions, name) for name in shared)
+
+
+_OF_A_PASS = ("model", "model_revision", "task")
+_SETTINGS_OF_A_PASS = ("task_revision", "adapter", "max_length", "dtype", "attn_implementation")
 
 
 class Lines(Generic[Line]):

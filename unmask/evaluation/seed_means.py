@@ -36,7 +36,7 @@ class SeedMean(Result):
 
 @dataclass(frozen=True)
 class Training:
-    """How a run was trained: its seed, and everything else in its record, as one text."""
+    """How a run was trained: its seed, and everything else that decides on its weights, as one text."""
 
     seed: int
     otherwise: str
@@ -55,7 +55,9 @@ def training(model: str) -> Training | None:
             stage: {name: sorted(data["leaks"]) for name, data in sets.items()} for stage, sets in record["data"].items()
         }
         same = {key: value for key, value in settings.items() if key not in ("designs", "seeds")}
-        return Training(int(record["seed"]), json.dumps([same, record["design"], kept_out], sort_keys=True))
+        base = record.get("base") or {}
+        weights = [(one or {}).get("weights") for one in (base, base.get("teacher"))]
+        return Training(int(record["seed"]), json.dumps([same, record["design"], kept_out, weights], sort_keys=True))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UnmaskError(f"{folder / 'run.json'} is not what `unmask train` wrote: {error!r}.") from error
 
@@ -130,14 +132,15 @@ def _mean(runs: Sequence[Result]) -> SeedMean:
     return SeedMean(
         **fields
         | {
-            "model": _name([Path(run.model).parent for run in runs]),
+            "model": (name := _name([Path(run.model).parent for run in runs])),
+            "conditions": first.conditions.model_copy(update={"model": name}),
             "main_score": float(np.mean(scores)),
             "interval": None,
             "scores": {name: float(np.mean([run.scores[name] for run in runs])) for name in shared}
             | {DEVIATION: float(np.std(scores, ddof=1))},
             "texts": sum(run.texts for run in runs),
             "tokens": sum(run.tokens for run in runs),
-            "truncated": max(run.truncated for run in runs),
+            "truncated": sum(run.truncated for run in runs),
             "provenance": first.provenance | {"runs": [run.model for run in runs]},
             "runs": tuple(runs),
         }

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.leader import points
 from unmask.evaluation.reference_rows import compare_if_installed
 from unmask.evaluation.results import Failure, Result, ResultStore
@@ -144,6 +144,7 @@ def training_gain(
         own = compare(ComparisonPlan(trained, {TRAINED: design}, tasks, max_length, reference_texts()), store)
         untrained = _untrained(base, tasks, max_length, store)
         ours = _scored(own, trained.model, store)
+        forget_vectors(store)
         return _gain(tasks, ours, untrained, compare_if_installed(REFERENCE, tasks, store), store)
 
 

@@ -38,7 +38,8 @@ _RESAMPLES, _MOST_RESAMPLES = 2000, 20_000
 class Comparison:
     """A paired test of two systems (model, design) on the tasks that all systems were scored on.
 
-    family: the tests that Holm's correction covers, such as "3 pairs"; left_out: tasks that the test does not use, and why.
+    family: the tests that Holm's correction covers, such as "3 pairs"; left_out: tasks that the test does not use, and why. level: of
+    these tests together.
     """
 
     a: System
@@ -47,6 +48,7 @@ class Comparison:
     outcome: PairedTest
     family: str
     left_out: dict[str, str]
+    level: float = SIGNIFICANT
 
     @property
     def better(self) -> System | None:
@@ -112,7 +114,7 @@ def comparisons(
     outcomes = dict(zip(pairs, tests, strict=True))
     corrected = {pair: test for family in families for pair, test in _corrected(family, outcomes, level)}
     names = {pair: _family(family, baseline, results) for family in families for pair in family}
-    return [Comparison(a, b, tuple(tasks), corrected[a, b], names[a, b], left_out) for a, b in pairs]
+    return [Comparison(a, b, tuple(tasks), corrected[a, b], names[a, b], left_out, level) for a, b in pairs]
 
 
 def _has_reference(pair: Pair) -> bool:

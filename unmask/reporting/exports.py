@@ -54,6 +54,8 @@ def export(grid: Grid, summary: Summary, folder: Path) -> list[Path]:
     for name, rows in tables.items():
         if rows:
             written.append(_write_csv(folder / f"{name}.csv", rows))
+        else:  # an earlier report may have had some
+            (folder / f"{name}.csv").unlink(missing_ok=True)
     write_json(folder / "report.json", tables | {"recommendations": advice_rows(grid, summary), "passes": _passes(grid)})
     with atomic(folder / "results.tex") as scratch:
         scratch.write_text(latex(grid, summary), encoding="utf-8")

@@ -11,7 +11,7 @@ import numpy as np
 from unmask.designs.design import Design
 from unmask.designs.presets import PRESETS
 from unmask.evaluation.results import Result
-from unmask.evaluation.verdict import System
+from unmask.evaluation.verdict import System, model_name
 from unmask.reporting.grid import DesignCost, Grid, design_of
 from unmask.reporting.summary import MeanRanks, Summary
 from unmask.reporting.svg import ACCENT, INK, MUTED, PAPER, SERIES, SOFT
@@ -122,15 +122,16 @@ class Curve:
 
 def curves(grid: Grid, kind: str) -> list[Curve]:
     """Curves of every family of designs with at least two layers, over the tasks of a kind that the whole family was scored on."""
-    families: dict[tuple[str, Design], dict[int | None, list[Result]]] = {}
+    families: dict[tuple[str, str | None, Design], dict[int | None, list[Result]]] = {}
     for result in grid.results:
         design = design_of(result)
         if result.kind == kind and design is not None and design.layer != "all":
-            family = families.setdefault((result.model, replace(design, layer=None)), {})
+            family = families.setdefault((result.model, result.conditions.reference, replace(design, layer=None)), {})
             family.setdefault(design.layer, []).append(result)
-    several = len({model for model, _ in families}) > 1
+    models = list(dict.fromkeys(model for model, _, _ in families))
+    short = {model: model_name(model) for model in models}
     drawn = []
-    for (model, design), by_layer in families.items():
+    for (model, _, design), by_layer in families.items():
         layers = sorted(layer for layer in by_layer if layer is not None)
         common = set.intersection(*({result.task for result in those} for those in by_layer.values()))
         if len(layers) < 2 or not common:
@@ -140,7 +141,8 @@ def curves(grid: Grid, kind: str) -> list[Curve]:
             for layer, those in by_layer.items()
         }
         called = _called(design, by_layer.get(None, ()))
-        name = f"{model.rsplit('/', 1)[-1]} {called}" if several else called
+        alone = list(short.values()).count(short[model]) == 1
+        name = f"{short[model] if alone else model} {called}" if len(models) > 1 else called
         drawn.append(Curve(name, tuple(layers), tuple(means[layer] for layer in layers), means.get(None)))
     return drawn
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Cost, Failure, Result, ResultStore
-from unmask.evaluation.verdict import System, display_name
+from unmask.evaluation.seed_means import mean_over_seeds, runs_of
+from unmask.evaluation.verdict import System, display_name, model_name
 from unmask.evaluation.word_level import split_word_level
 from unmask.statistics.intervals import NO_WIDTH, score_interval
 
@@ -83,8 +84,7 @@ class Grid:
         own = self.of(system)
         texts, tokens = sum(result.texts for result in own), sum(result.tokens for result in own)
         per_text = tokens / texts if tokens and texts else None
-        keys = {key for result in own for key in _passes_of(result)}
-        passes = [run for run in self.costs if (run.model, run.model_revision, run.attention, run.prompt, run.task) in keys]
+        passes = [run for run in self.costs if any(_reads(one, run) for result in own for one in runs_of(result))]
         seconds = sum(run.seconds for run in passes)
         prompts = {run.prompt: [one for one in passes if one.prompt == run.prompt] for run in passes}
         timed = [(sum(run.seconds for run in runs), sum(run.texts for run in runs)) for runs in prompts.values()]
@@ -112,7 +112,7 @@ def read_grid(folder: Path) -> Grid:
     kept = [_with_width(result, store) for result in store.results if store.get(result.conditions) is not None]
     if not kept:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
-    texts, words = split_word_level(_told_apart(kept))
+    texts, words = split_word_level(mean_over_seeds(_told_apart(kept)))
     measured = {(result.conditions.model, result.design, result.task) for result in kept}
     failures = {
         (failure.model, failure.design, failure.task): failure
@@ -141,11 +141,15 @@ def design_of(result: Result) -> Design | None:
         return None
 
 
-def _passes_of(result: Result) -> list[tuple[str, str, str, str, str]]:
-    """What names the costs of the forward passes of a result: one for each prompt of its design."""
+def _reads(result: Result, run: Cost) -> bool:
+    """Whether a result was made from a forward pass."""
     design = design_of(result)
-    measured = result.conditions.model, result.conditions.model_revision
-    return [(*measured, design.attention, prompt, result.task) for prompt in design.prompts] if design else []
+    return (
+        design is not None
+        and (run.attention == design.attention)
+        and run.prompt in design.prompts
+        and run.is_of(result.conditions)
+    )
 
 
 def _told_apart(results: Sequence[Result]) -> list[Result]:
@@ -169,7 +173,7 @@ def _told_apart(results: Sequence[Result]) -> list[Result]:
     for result in results:
         change: dict[str, str] = {}
         if names := differing[result.model]:
-            change["model"] = f"{_last(result.model)} ({', '.join(_setting(result, name) for name in names)})"
+            change["model"] = f"{model_name(result.model)} ({', '.join(_setting(result, name) for name in names)})"
         if len(by_design[result.system]) > 1:
             fit = f" (fit {(result.conditions.reference or 'none')[:7]})"
             change |= {"design": result.design + fit, "label": result.label + fit}
@@ -184,13 +188,7 @@ def _setting(result: Result, name: str) -> str:
     if name == "model_revision":
         return str(value)[:7]
     if name == "adapter":
-        return _last(value) if value else "no adapter"
+        return model_name(value) if value else "no adapter"
     if name == "attn_implementation":
         return f"attention: {value or 'chosen by transformers'}"
     return f"{value} tokens" if name == "max_length" else str(value)
-
-
-def _last(model: str) -> str:
-    """The last part of a path or hub id; of a trained embedder the run that it lies in (as `display_name` has it)."""
-    path = Path(model)
-    return path.parent.name if path.name == "model" and path.parent.name else path.name

@@ -14,6 +14,7 @@ import numpy as np
 from unmask.evaluation.leader import cheapest_sentence
 from unmask.evaluation.leader import points as points_of
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
+from unmask.evaluation.seed_means import one_seed
 from unmask.evaluation.verdict import System
 from unmask.reporting.figures import front, main_price, priced
 from unmask.reporting.grid import DesignCost, Grid
@@ -147,6 +148,7 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "versions": _versions(grid),
         "timed_on": _distinct(cost.hardware for cost in grid.costs if cost.hardware),
         "starter": any(task.startswith("starter-") for task in grid.tasks),
+        "one_seed": one_seed(grid.results),
         "lost": grid.lost,
         "cut": sum(result.truncated for result in grid.results),
     }

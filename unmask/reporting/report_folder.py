@@ -60,7 +60,11 @@ def _write(folder: Path, output: Path) -> Path:
     data = export(grid, summary, output / "data")
     charts = {}
     with drawing():
-        for name, figure in draw(grid, summary).items():
+        drawn = draw(grid, summary)
+        for name in TITLES.keys() - drawn.keys():  # an earlier report may have had it
+            for ending in ("svg", "png"):
+                (output / "figures" / f"{name}.{ending}").unlink(missing_ok=True)
+        for name, figure in drawn.items():
             arrange(figure, 200)
             svg = as_svg(figure)
             charts[name] = inline(svg, f"chart-{name}", TITLES[name])

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.compare import ComparisonPlan, compare
+from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.outcomes import why_not_scored
 from unmask.evaluation.reference_rows import compare_if_installed
 from unmask.evaluation.results import Result, ResultStore
@@ -122,6 +122,7 @@ def study(
         builder = Builder(plan, scale, source, root, folder, tasks, callbacks)
         store = ResultStore(folder / "scores")
         scored = _scored(plan, builder, tasks, store) | _reference(plan.reference, tasks, store)
+        forget_vectors(store)
         agreed = _agreements(plan, scored, store)
         found = Findings(plan, source.model, scored, _claims(plan, scored, store, agreed), agreed)
         results = ResultsFile(
