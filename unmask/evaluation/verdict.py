@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -140,6 +141,11 @@ def ranked(results: Sequence[Result]) -> list[tuple[System, float]]:
             scores.setdefault(result.system, []).append(result.main_score)
     means = [(system, float(np.mean(values))) for system, values in scores.items()]
     return sorted(means, key=lambda item: (-round(item[1], DECIMALS), tokens_per_text(results, item[0])))
+
+
+def tests_used(comparisons: Sequence[Comparison]) -> str:
+    """The names of the tests, without what differs from pair to pair. Few items that differ have an exact test, more have a bootstrap."""
+    return " or ".join(dict.fromkeys(re.sub(r"[;,] \d+ zero [^)]*", "", one.outcome.test) for one in comparisons))
 
 
 def tokens_per_text(results: Sequence[Result], system: System) -> float:

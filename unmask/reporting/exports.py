@@ -129,7 +129,7 @@ def design_rows(grid: Grid, summary: Summary) -> list[Record]:
                 "low": low,
                 "high": high,
                 "tasks": len(summary.common),
-                "behind": behind.difference if behind else (0.0 if place == 1 else None),
+                "behind": behind.difference if behind else (0.0 if system == summary.leader else None),
                 "behind_low": behind.interval[0] if behind else None,
                 "behind_high": behind.interval[1] if behind else None,
                 "p_holm": behind.p_holm if behind else None,

@@ -15,7 +15,7 @@ from unmask.evaluation.leader import cheapest_sentence
 from unmask.evaluation.leader import points as points_of
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result
 from unmask.evaluation.seed_means import one_seed
-from unmask.evaluation.verdict import System
+from unmask.evaluation.verdict import System, tests_used
 from unmask.reporting.figures import front, main_price, priced
 from unmask.reporting.grid import DesignCost, Grid
 from unmask.reporting.summary import Mark, Summary, candidates
@@ -124,6 +124,7 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "references": [(grid.names[system], mean) for system, mean in summary.order if system[1] == SENTENCE_TRANSFORMERS],
         "tied": [(grid.names[system], dict(summary.order)[system]) for system in summary.lead.tied],
         "outcome": test.outcome if test else None,
+        "tests": tests_used(list(summary.lead.tests.values()) or summary.tests),
         "families": " and over ".join(dict.fromkeys(paired.family for paired in summary.tests)),
         "worse": [grid.names[system] for system in summary.lead.worse],
         "ahead": [grid.names[system] for system in summary.lead.ahead],

@@ -12,7 +12,7 @@ from rich.text import Text
 from unmask.evaluation.leader import KindLeader, points
 from unmask.evaluation.results import Result
 from unmask.evaluation.seed_means import DEVIATION
-from unmask.evaluation.verdict import Comparison, System, counted, display_name, ranked
+from unmask.evaluation.verdict import Comparison, System, counted, display_name, ranked, tests_used, tokens_per_text
 from unmask.io.terminal import console, two_lines, visible
 from unmask.io.terminal import table as empty_table
 from unmask.statistics.paired import SIGNIFICANT
@@ -86,9 +86,8 @@ def _ranking(
     means = {header: [_mean(cells, system, of) for system in systems] for header, of in columns}
     best = {header: max((mean for mean in known if mean is not None), default=None) for header, known in means.items()}
     for place, (system, mean) in enumerate(ranked(results), start=1):
-        own = [result for result in results if result.system == system]
         scores = [_score(cells, system, of, best[header], decimals) for header, of in columns]
-        tokens = sum(result.tokens for result in own) / max(1, sum(result.texts for result in own))
+        tokens = tokens_per_text(results, system)
         overall = [f"{100 * mean:.1f}"] if len(columns) > 1 else []
         table.add_row(str(place), display_name(system, results), *scores, *overall, f"{tokens:.0f}" if tokens else "-")
     return table
@@ -135,7 +134,7 @@ def differences(results: Sequence[Result], comparisons: Sequence[Comparison], wi
         f" of {counted(len(comparisons[0].tasks), 'task')}" if outcome.unit == "items" else ""
     )
     families = ", and over ".join(dict.fromkeys(test.family for test in comparisons))
-    note = f"* p < {SIGNIFICANT}: {outcome.test} on {unit}, Holm-corrected over {families}."
+    note = f"* p < {SIGNIFICANT}: {tests_used(comparisons)} on {unit}, Holm-corrected over {families}."
     if outcome.unit == "items":
         note += " Too few tasks for a test over tasks: it says which design is better on these tasks, not on tasks in general."
     if len(order) < len({result.system for result in results}):
