@@ -214,6 +214,37 @@ def test_a_file_that_is_no_longer_given_is_refused_or_pruned(here: Path) -> None
     assert not [name for name in content(here / "out") if "a.jsonl" in name]
 
 
+def test_a_kill_while_shards_are_removed_leaves_a_manifest_that_is_not_complete(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(job_of(here))
+    (here / "corpus" / "a.jsonl").unlink()
+
+    def removed_and_killed(path: Path) -> None:
+        if path.exists():
+            path.unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("unmask.bulk.folder.remove", removed_and_killed)
+        run(job_of(here), prune=True)
+    manifest = json.loads((here / "out" / "manifest.json").read_text())
+    assert not manifest["complete"] and len(manifest["shards"]) == 6
+    assert run(job_of(here), prune=True).complete and len(rows_of(here / "out")) == 2 * ROWS
+
+
+def test_vectors_of_a_run_that_ended_meanwhile_are_not_removed(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def after_another_run(folder: Path) -> Any:
+        monkeypatch.setattr("unmask.bulk.folder.only_run_in", only_run_in)
+        run(job_of(here))
+        return only_run_in(folder)
+
+    monkeypatch.setattr("unmask.bulk.folder.only_run_in", after_another_run)
+    with pytest.raises(UnmaskError, match="holds vectors of 2 files that are not given"):
+        run(job_of(here, inputs=(here / "corpus" / "a.jsonl",)))
+    assert len(rows_of(here / "out")) == 3 * ROWS - 3
+
+
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [

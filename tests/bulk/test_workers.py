@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.bulk.corpora import PICO, ROWS, content, job_of, rows_of, run, write_corpus
 from tests.training.running import ended, forked
+from unmask.bulk import workers
 from unmask.bulk.folder import embed_folder
 from unmask.bulk.job import EmbedderArguments, Job
 from unmask.bulk.workers import Workers, stations
@@ -189,3 +191,26 @@ def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
         stations(3, "cuda")
     with pytest.raises(UnmaskError, match="would share one device 'cuda:1'"):
         stations(2, "cuda:1")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_not_there_is_told(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UnmaskError, match=f"--device {device}: torch finds no GPU on this machine"):
+        stations(2, device)
+
+
+def test_a_system_that_assigns_no_cores_counts_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.delattr(os, "sched_setaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert [station.cores for station in stations(2, "cpu")] == [(0, 2), (1, 3)]
+    workers.pin_to((0, 2))
+
+
+def test_workers_do_not_share_the_one_accelerator_that_auto_would_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(workers, "pick_device", lambda _: torch.device("mps"), raising=False)
+    with pytest.raises(UnmaskError, match="would share one device 'mps'"):
+        stations(2, "auto")

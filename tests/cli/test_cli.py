@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -572,6 +573,47 @@ def test_embed_into_a_folder_goes_on_and_tells_dead_letters_by_its_exit_code(run
 def test_a_bad_file_of_texts_is_told_in_one_line(name: str, message: str, run: Run, model: Path) -> None:
     Path("texts.docx").touch()
     assert message in embedded(run, model, Path(name), "-o", "v.npy").mistake
+
+
+# --- options that would change nothing ---------------------------------------------------------------------------------
+
+RECORD, ABILITY, JOINT = "makes no difference to a finished record", "is for public tests", "is for new experts"
+UNUSED = [
+    *(("probe routing", words, RECORD) for words in (
+        "--label topic", "--column body", "--sample 9", "--attention causal", "--max-length 9", "--batch-tokens 9", "--adapter a",
+        "--revision main", "--dtype auto", "--device cpu", "--trust-remote-code",
+    )),
+    *(("evaluate-lm -m pico --texts a={texts}", words, ABILITY) for words in (
+        "--limit 5", "--learned {texts}", "--run-code", "--allow-unsandboxed-code", "--batch 8", "--seed 1",
+    )),
+    ("evaluate-lm -m pico --ability piqa={texts}", "--max-length 9", "is for lessons and texts"),
+    *(("mix {texts} --lessons a={texts} -o out", words, JOINT) for words in ("--r 8", "--alpha 4")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"), UNUSED, ids=[f"{command.split(' -')[0]} {words}" for command, words, _ in UNUSED]
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    command: str, words: str, message: str, run: Run, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.mixture.any_model.load_any_language_model", lambda _: pytest.fail("a model was loaded"))
+    found = run(*f"{command} {words}".format(texts=texts).split())
+    assert found.mistake.startswith(f"unmask: {words.split()[0]} {message}")
+    assert not list(Path.cwd().iterdir())
+
+
+# --- recipes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_of_a_recipe_is_whole_or_absent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(_: Path, target: Path) -> None:
+        Path(target).write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    monkeypatch.setattr("shutil.copyfile", cut)
+    assert "the disk may be full" in run("recipes", "copy", "llm2vec", "mine.toml").mistake
+    assert not list(Path.cwd().iterdir())
 
 
 # --- imports ---------------------------------------------------------------------------------------------------------

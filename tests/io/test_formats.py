@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.io.test_rows import WRITERS
+from unmask.errors import UnmaskError
 from unmask.io import formats
 from unmask.io.formats import FORMATS, Fault
 from unmask.io.rows import find_starts, read_items, read_rows
@@ -98,6 +99,22 @@ def test_a_header_that_cannot_be_read_is_one_fault(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_bytes(b"\xff\na\nb\n")
     assert len(told(file)) == find_starts(file, 1)[1] == 1
+
+
+@pytest.mark.parametrize(("ending", "delimiter"), [(".csv", ","), (".tsv", "\t")])
+def test_a_header_with_two_columns_of_one_name_is_one_fault(ending: str, delimiter: str, tmp_path: Path) -> None:
+    file = tmp_path / f"a{ending}"
+    file.write_text("\ntext,label,text\na,b,c\nd,e,f\n".replace(",", delimiter))
+    assert told(file) == [(2, ", line 2: the header has two columns 'text'. Rename one of them.")]
+    assert find_starts(file, 1)[1] == 1
+    with pytest.raises(UnmaskError, match=rf"a\{ending}, line 2: the header has two columns 'text'"):
+        list(read_rows(file))
+
+
+def test_columns_without_a_name_may_be_several(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("text,,\na,,\n")
+    assert told(file) == [(2, "a")]
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".txt", ".csv"])

@@ -83,12 +83,7 @@ def check_folder(job: Job, *, prune: bool = False) -> list[Path]:
     for file in files:
         require_columns(file, job)
     _require_ours(job.output)
-    recorded = {record.file for record in _records(Places(job.output)).values() if record is not None}
-    if (gone := sorted(recorded - set(map(str, files)))) and not prune:
-        raise UnmaskError(
-            f"'{job.output}' holds vectors of {len(gone)} files that are not given, such as '{gone[0]}'. Give them too, or --prune to "
-            "remove their vectors, or another folder."
-        )
+    _require_given(files, job, prune)
     return files
 
 
@@ -98,29 +93,37 @@ def embed_folder(job: Job, team: Callable[[], Team], *, prune: bool = False) -> 
     Raises UnmaskError for a mistake in the job, for a folder that holds something else, and if another run holds it.
     """
     files = check_folder(job, prune=prune)
-    places = Places(job.output)
-    with only_run_in(job.output), closing(_started(team, job.output)) as members:
-        description = members.describe()
-        before = Manifest.read(places.manifest)
-        if before is not None and (found := difference(before.description, description)):
-            remove_fits(job.output, before.description.get("fit_file"))
-            raise UnmaskError(f"'{job.output}' holds vectors that were made in another way: {found}. Give another folder.")
-        remove_fits(job.output, description["fit_file"])
-        sources = _read(files, job, places)
-        _clear(places, sources)
-        manifest = Manifest(
-            complete=False,
-            description=description,
-            inputs=[{"file": one.file, "sha256": one.sha256, "rows": one.rows} for one in sources.files],
-            shards=[shard.name for shard in sources.shards],
-        )
-        key = key_of(description)
-        records = _kept(sources.shards, key, places)
-        left = [shard for shard in sources.shards if shard.name not in records]
-        if left:
-            manifest.write(places.manifest)
-        failed = _embed(left, key, members, records)
-        return _finish(manifest, places, job, records, failed)
+    with only_run_in(job.output):
+        _require_given(files, job, prune)  # again: another run may have ended since the first check
+        with closing(_started(team, job.output)) as members:
+            return _embed_files(files, job, members)
+
+
+def _embed_files(files: Sequence[Path], job: Job, members: Team) -> Manifest:
+    """Embed files into a folder that this run holds."""
+    places, description = Places(job.output), members.describe()
+    before = Manifest.read(places.manifest)
+    if before is not None and (found := difference(before.description, description)):
+        remove_fits(job.output, before.description.get("fit_file"))
+        raise UnmaskError(f"'{job.output}' holds vectors that were made in another way: {found}. Give another folder.")
+    remove_fits(job.output, description["fit_file"])
+    sources = _read(files, job, places)
+    manifest = Manifest(
+        complete=False,
+        description=description,
+        inputs=[{"file": one.file, "sha256": one.sha256, "rows": one.rows} for one in sources.files],
+        shards=[shard.name for shard in sources.shards],
+    )
+    if outdated := places.shards - set(manifest.shards):
+        manifest.write(places.manifest)  # first: after a kill, no manifest may call a folder complete that lacks a shard
+        _clear(places, outdated)
+    key = key_of(description)
+    records = _kept(sources.shards, key, places)
+    left = [shard for shard in sources.shards if shard.name not in records]
+    if left:
+        manifest.write(places.manifest)
+    failed = _embed(left, key, members, records)
+    return _finish(manifest, places, job, records, failed)
 
 
 def _started(team: Callable[[], Team], folder: Path) -> Team:
@@ -136,6 +139,16 @@ def _require_ours(folder: Path) -> None:
     known = _has_keys(places.manifest, Manifest) or _has_keys(places.sources, Sources)
     if others and not known and not is_own(folder):
         raise UnmaskError(f"'{folder}' holds other files, such as '{min(others)}': give a folder that is new or empty.")
+
+
+def _require_given(files: Sequence[Path], job: Job, prune: bool) -> None:
+    """Raise UnmaskError if the folder holds vectors of a file that is not given, unless they are to be removed."""
+    recorded = {record.file for record in _records(Places(job.output)).values() if record is not None}
+    if (gone := sorted(recorded - set(map(str, files)))) and not prune:
+        raise UnmaskError(
+            f"'{job.output}' holds vectors of {len(gone)} files that are not given, such as '{gone[0]}'. Give them too, or --prune to "
+            "remove their vectors, or another folder."
+        )
 
 
 def _has_keys(file: Path, kind: type[Record]) -> bool:
@@ -170,10 +183,9 @@ def _records(places: Places) -> dict[str, ShardRecord | None]:
     return {file.stem: ShardRecord.read(file) for file in sorted(places.records.glob("*.json"))}
 
 
-def _clear(places: Places, sources: Sources) -> None:
+def _clear(places: Places, outdated: set[str]) -> None:
     """Remove shards that the files no longer have, and what a kill left of such shards."""
-    wanted = {shard.name for shard in sources.shards}
-    for name in places.shards - wanted:
+    for name in outdated:
         for part in reversed(places.parts(name)):  # the record last: it says that there is something to remove
             remove(part)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,13 +121,6 @@ class Job:
                 raise UnmaskError(f"--keep {name}: the output has a column '{name}' of its own. Rename yours.")
         if len(set(self.keep)) < len(self.keep):
             raise UnmaskError(f"--keep {','.join(self.keep)} names a column twice.")
-
-
-def require_folder(options: Mapping[str, object]) -> None:
-    """Raise UnmaskError if one of these options is given, though the vectors go to one file."""
-    for name, value in options.items():
-        if value:
-            raise UnmaskError(f"{name} is for a folder of vectors: give -o a name without an ending.")
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ _EVERY = 60.0
 
 @dataclass
 class Report:
-    """Counts of a run. rows, shards: all there are to do; begun: when the first work began; failed: shards that could not be done."""
+    """Counts of a run. rows, shards: all there are to do; begun: when the first work began."""
 
     rows: int
     shards: int
     done: Counts = field(default_factory=Counts)
     shards_done: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
     begun: float = field(default_factory=time.monotonic)
 
     @property

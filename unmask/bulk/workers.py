@@ -26,6 +26,7 @@ from unmask.bulk.shards import Shard
 from unmask.bulk.team import Listener, Member
 from unmask.errors import UnmaskError
 from unmask.io.terminal import complain
+from unmask.models.loading import pick_device
 
 _TRIES = 2
 _TOLD_EVERY = 0.5  # seconds between two reports of a worker
@@ -42,22 +43,36 @@ class Station:
 def stations(workers: int, device: str) -> list[Station]:
     """A place for each worker: a GPU each, or an equal share of the cores that this process may use.
 
-    Raises UnmaskError for more workers than GPUs or cores, and for a device of which there is only one.
+    Raises UnmaskError for more workers than GPUs or cores, for a GPU that is not there, and for a device of which there is only one.
     """
     import torch
 
-    cores = sorted(os.sched_getaffinity(0))
+    cores = _usable_cores()
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UnmaskError(f"--device {device}: torch finds no GPU on this machine. Use --device cpu, or leave --device out.")
     if device in ("auto", "cuda") and torch.cuda.is_available():
         if workers > torch.cuda.device_count():
             raise UnmaskError(
                 f"--workers {workers}: this machine has {torch.cuda.device_count()} GPUs, and each worker takes one."
             )
         return [Station((), f"cuda:{number}") for number in range(workers)]
-    if device not in ("auto", "cpu"):
-        raise UnmaskError(f"--workers {workers} would share one device '{device}': use --device cpu, or one worker.")
+    shared = pick_device(device).type if device == "auto" else device
+    if shared != "cpu":
+        raise UnmaskError(f"--workers {workers} would share one device '{shared}': use --device cpu, or one worker.")
     if workers > len(cores):
         raise UnmaskError(f"--workers {workers}: this process may use {len(cores)} cores, and each worker takes one at least.")
     return [Station(tuple(cores[number::workers]), device) for number in range(workers)]
+
+
+def _usable_cores() -> list[int]:
+    """The cores that this process may use: all of them where the system assigns none to a process, as on macOS."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def pin_to(cores: Sequence[int]) -> None:
+    """Keep this process on these cores, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
 
 
 @dataclass
@@ -226,7 +241,7 @@ def _work(pipe: Connection, job: Job, arguments: EmbedderArguments, cores: Seque
     """A worker, from its start to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and ends its workers
     if cores:
-        os.sched_setaffinity(0, cores)
+        pin_to(cores)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 

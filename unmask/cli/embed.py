@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from unmask.cli.options import Design, Model, ModelOptions
+from unmask.cli.options import Design, Model, ModelOptions, refuse_given
 from unmask.encoding.precision import Precision
 from unmask.io.terminal import say
 
@@ -47,9 +47,11 @@ Late = Annotated[
         "--late", help="Late chunking: read the whole text, then pool each chunk. --max-length limits how much is read."
     ),
 ]
+_OF_A_FOLDER = ("workers", "ray_address", "shard_rows", "prune")
 
 
 def embed(
+    context: typer.Context,
     texts: Texts,
     model: Model,
     output: Output,
@@ -95,7 +97,7 @@ def embed(
 ) -> None:
     """Turn texts into vectors with ids. A manifest records everything that the vectors depend on."""
     from unmask.bulk.folder import embed_folder
-    from unmask.bulk.job import SHARD_ROWS, EmbedderArguments, Job, require_folder
+    from unmask.bulk.job import SHARD_ROWS, EmbedderArguments, Job
     from unmask.bulk.on_ray import OnRay
     from unmask.bulk.single_file import check_file, embed_file
     from unmask.bulk.team import Team, ThisProcess
@@ -107,7 +109,7 @@ def embed(
     job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, size, chunk, overlap, late)
     arguments = EmbedderArguments(model, design, asdict(options), fit_on)
     if not job.to_folder:
-        require_folder({"--workers": workers, "--ray": ray_address, "--shard-rows": shard_rows, "--prune": prune})
+        refuse_given(context, _OF_A_FOLDER, "is for a folder of vectors: give -o a name without an ending.")
         given = check_file(job)
         arguments.check()
         done = embed_file(arguments.load(), job, given)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.lesson_options import Drawn, domains_of, texts_of
-from unmask.cli.options import AsJson, ModelOptions
+from unmask.cli.options import AsJson, ModelOptions, refuse_given
 from unmask.errors import UnmaskError
 from unmask.io.terminal import say
 
@@ -40,9 +40,11 @@ AllowUnsandboxedCode = Annotated[
         "your files, and keep running after the command has ended.",
     ),
 ]
+_OF_ABILITIES = ("limit", "learned", "run_code", "allow_unsandboxed_code", "batch", "seed")
 
 
 def evaluate_lm(
+    context: typer.Context,
     model: Annotated[
         list[str],
         typer.Option("--model", "-m", help="Language model, expert or mixture. Repeat to compare others with the first."),
@@ -85,6 +87,10 @@ def evaluate_lm(
         raise UnmaskError("A model was given twice.")
     if not lessons and not texts and not ability:
         raise UnmaskError("Name what is to be evaluated: --lessons NAME=FILE, --texts NAME=FILE, or --ability NAME.")
+    if not ability:
+        refuse_given(context, _OF_ABILITIES, "is for public tests: give --ability, or leave it out.")
+    if not lessons and not texts:
+        refuse_given(context, ("max_length",), "is for lessons and texts: give --lessons or --texts, or leave it out.")
     _require_models(model, choice or [])
     domains, read = domains_of(lessons or []), texts_of(texts or [])
     asked = _abilities(ability or [], limit, seed, learned or [])

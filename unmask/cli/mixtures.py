@@ -19,7 +19,7 @@ from unmask.cli.lesson_options import (
     domains_of,
     showing,
 )
-from unmask.cli.options import LoadOptions
+from unmask.cli.options import LoadOptions, refuse_given
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.names import Over, Start
 from unmask.io.terminal import say
@@ -52,6 +52,7 @@ BalanceOver = Annotated[
 
 
 def mix(
+    context: typer.Context,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the mixture.")],
     lessons: Annotated[
         list[str], typer.Option(help="Lessons of one domain for the router to learn on, as NAME=FILE. Repeat for each domain.")
@@ -115,6 +116,8 @@ def mix(
         raise UnmaskError("--joint makes experts of its own: name the base model (--base) and lessons, and no other experts.")
     if not joint and not experts:
         raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
+    if not joint:
+        refuse_given(context, ("r", "alpha"), "is for new experts: give --joint, or leave it out.")
     with in_one_sentence():
         lora = LoraOptions(r=r, alpha=alpha)
     routing = Routing(router, top_k, renormalise, level, span, from_layer)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+
+from unmask.errors import UnmaskError
 
 if TYPE_CHECKING:
     from unmask.models.loading import Source
@@ -67,6 +69,14 @@ class ModelOptions:
 
 LoadOptions = Annotated[ModelOptions, "revision", "dtype", "device", "trust_remote_code"]
 """Options of a command that loads a model without an adapter and reads no texts with it. The other fields keep their defaults."""
+
+
+def refuse_given(context: typer.Context, names: Collection[str], told: str) -> None:
+    """Raise UnmaskError if one of these options was given, since it would change nothing. told: what the error says after its name."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in names and source is not None and source.name == "COMMANDLINE":
+            raise UnmaskError(f"{option.opts[0]} {told}")
 
 
 def with_model_options(command: Callable[..., None]) -> Callable[..., None]:

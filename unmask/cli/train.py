@@ -119,11 +119,14 @@ def show(recipe: Name, scale: Scale = None, settings: Settings = None) -> None:
 @recipes.command("copy", cls=Command)
 def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")]) -> None:
     """Copy a recipe to a file that you can change."""
+    from unmask.io.files import atomic
     from unmask.training.recipe import recipe_file
 
+    file = file.expanduser()
     if file.exists():
         raise UnmaskError(f"'{file}' exists, and is not overwritten.")
-    shutil.copyfile(recipe_file(recipe), file)
+    with atomic(file) as scratch:
+        shutil.copyfile(recipe_file(recipe), scratch)
     say(f"wrote {file}; train with: unmask train {file} --scale small -o FOLDER")
 
 

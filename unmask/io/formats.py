@@ -150,6 +150,10 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
             yield begin, fault
             reading = header is not None  # without a header, the rest says nothing
         elif cells and header is None:
+            if twice := _name_of_two(cells):
+                told = f", line {begin}: the header has two columns '{twice}'. Rename one of them."
+                yield begin, Fault(told, lines.delimiter.join(cells))
+                return
             header = cells
             if start.row:
                 lines.go_to(start)
@@ -158,6 +162,11 @@ def _delimited(lines: CsvLines, start: Start, parsed: bool) -> Iterator[Item]:
         elif cells:
             told = f", line {lines.number}: expected {len(header or ())} columns."
             yield lines.number, Fault(told, lines.delimiter.join(cells))
+
+
+def _name_of_two(header: Sequence[str]) -> str | None:
+    """A name that two columns have. Columns without a name do not count: programs write such columns at the end of a line."""
+    return next((name for place, name in enumerate(header) if name and name in header[:place]), None)
 
 
 def _told(error: csv.Error, limit: int) -> str:

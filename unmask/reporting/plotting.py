@@ -21,6 +21,10 @@ BLUE, ORANGE, GREEN, PINK, GREY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#
 COLOURS = (BLUE, ORANGE, GREEN, PINK, "#e69f00", "#56b4e9")
 MARKS = "osD^vP"
 _CELLS_WITH_NUMBERS = 12
+MADE_BY = "made by unmask"
+"""What a figure on disk says of itself, so that it can be told from a figure of somebody else."""
+METADATA = {"png": {"Software": MADE_BY}, "svg": {"Creator": MADE_BY, "Date": None}}
+"""What is written into a figure, by the ending of its file."""
 
 
 def new_figure(
@@ -76,7 +80,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
     arrange(figure, 150)
     files = []
-    for ending, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+    for ending, metadata in METADATA.items():
         file = folder / f"{name}.{ending}"
         with atomic(file) as scratch, mpl.rc_context({"svg.hashsalt": name}):
             figure.savefig(scratch, format=ending, dpi=150, metadata=metadata)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unmask.cli.options import AsJson, Model, ModelOptions
-from unmask.cli.probing.common import Column, Limit, below, between, keep, percent, show, texts_of
+from unmask.cli.probing.common import Column, Limit, below, between, keep, percent, refuse_foreign_results, show, texts_of
 
 if TYPE_CHECKING:
     from unmask.designs.design import Design
@@ -53,6 +54,7 @@ def clusters(
     from unmask.probing.clusters import probe_clusters, read_texts
     from unmask.reporting.probe_figures import draw_clusters
 
+    refuse_foreign_results(output, "clusters")
     given, gold = read_texts(texts, column, label, limit)
     labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, options)
@@ -66,7 +68,7 @@ def clusters(
         max_length=options.max_length,
         batch_tokens=options.batch_tokens,
     )
-    written = keep(result, output, "clusters", draw_clusters(result, output, labels))
+    written = keep(result, output, "clusters", partial(draw_clusters, result, output, labels))
     rows = [
         (
             agreement.measure,
@@ -113,10 +115,11 @@ def prompts(
     from unmask.reporting.probe_figures import draw_prompts
     from unmask.statistics.intervals import Estimate
 
+    refuse_foreign_results(output, "prompts")
     given = read_pairs(pairs)[:limit]
     loaded = loaded_model(designs_of(NINE, False)[0], model, options)
     result = probe_prompts(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
-    written = keep(result, output, "prompts", draw_prompts(result, output))
+    written = keep(result, output, "prompts", partial(draw_prompts, result, output))
 
     def row(name: str, estimate: Estimate | None) -> list[tuple[str, str, str]]:
         return [] if estimate is None else [(name, f"{estimate.value:.3f}", between(estimate.interval, 1, 3))]
@@ -151,11 +154,12 @@ def pairs(
     from unmask.probing.won_pairs import probe_winners
     from unmask.reporting.probe_figures import draw_winners
 
+    refuse_foreign_results(output, "pairs")
     given = read_pairs(pairs)[:limit]
     labels, asked = labelled(designs)
     loaded = loaded_model(asked[0], model, options)
     result = probe_winners(loaded, asked, given, most=most, max_length=options.max_length, batch_tokens=options.batch_tokens)
-    written = keep(result, output, "pairs", draw_winners(result, output, labels))
+    written = keep(result, output, "pairs", partial(draw_winners, result, output, labels))
     rows = [
         (
             f"{pair.margin:+.2f}",
@@ -205,11 +209,12 @@ def layers(
     from unmask.reporting.probe_figures import draw_layers
     from unmask.tasks.find import resolve_tasks
 
+    refuse_foreign_results(output, "layers")
     asked, given = Design.parse(design), texts_of(texts, column, limit)
     tasks = resolve_tasks(task) if task else []
     loaded = loaded_model(asked, model, options)
     result = probe_layers(loaded, asked, given, tasks, max_length=options.max_length, batch_tokens=options.batch_tokens)
-    written = keep(result, output, "layers", draw_layers(result, output, {asked.name: design}))
+    written = keep(result, output, "layers", partial(draw_layers, result, output, {asked.name: design}))
     rows = []
     for place in range(len(result.cosine)):
         near = [
@@ -247,10 +252,11 @@ def states(
     from unmask.reporting.probe_figures import draw_states
     from unmask.saving.load_model import load_model
 
+    refuse_foreign_results(output, "states")
     given = texts_of(texts, column, limit)
     loaded = load_model(options.source(model), "causal")
     result = probe_states(loaded, given, max_length=options.max_length, batch_tokens=options.batch_tokens)
-    written = keep(result, output, "states", draw_states(result, output))
+    written = keep(result, output, "states", partial(draw_states, result, output))
     rows = [
         (
             str(layer),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
@@ -33,6 +33,8 @@ Layer = Annotated[int | None, typer.Option(min=1, help="Layer to read. Default: 
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 Column = Annotated[str, typer.Option(help="Column that holds the text.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Read only the first N texts.")]
+_IN_EVERY_RESULT = '"attn_implementation"'
+"""A key of the provenance, which each result has."""
 
 
 def attention_of(choice: AttentionOption | None) -> Attention | None:
@@ -104,9 +106,26 @@ def below(
     return two_lines(number, between(bounds, scale, digits).removeprefix("95 %: ")) if bounds else number
 
 
-def keep(result: Any, folder: Path, name: str, figures: list[Path]) -> str:
-    """Write a result beside its figures, and say so."""
+def refuse_foreign_results(folder: Path, name: str) -> None:
+    """Raise UnmaskError, before any work, if `keep` would replace a file of somebody else.
+
+    Earlier versions left no mark in a figure. Such a figure counts as ours if our result lies beside it.
+    """
+    from unmask.io.files import refuse_foreign
+    from unmask.reporting.plotting import MADE_BY, METADATA
+
+    folder = folder.expanduser()
+    result = folder / f"{name}.json"
+    refuse_foreign(result, [_IN_EVERY_RESULT])
+    is_there = result.is_file() and result.stat().st_size > 0
+    for ending in METADATA:
+        refuse_foreign(folder / f"{name}.{ending}", ["" if is_there else MADE_BY])  # "" is in any content
+
+
+def keep(result: Any, folder: Path, name: str, draw: Callable[[], list[Path]]) -> str:
+    """Write a result and then its figures, and say so."""
     from unmask.io.files import write_json
 
-    write_json(folder / f"{name}.json", result.as_json())
+    write_json(folder / f"{name}.json", result.as_json())  # first: after a kill, it tells that the figures are ours
+    figures = draw()
     return f"Written to {folder}/: {name}.json, {', '.join(file.name for file in figures)}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from unmask.cli.probing.common import (
     between,
     keep,
     percent,
+    refuse_foreign_results,
     show,
     texts_of,
 )
@@ -108,12 +110,14 @@ def prefix(
     from unmask.reporting.probe_figures import draw_stages
     from unmask.saving.load_model import load_model
 
+    if output:
+        refuse_foreign_results(output, "prefix")
     given = read_triples(triples or TRIPLES)
     gaps = []
     for name, own in map(attention_in, model):
         gaps.append(probe_prefixes(load_model(options.source(name), own or attention_of(attention)), given, layer=layer))
     result = compare_stages(model, gaps)
-    written = [keep(result, output, "prefix", draw_stages(result, output))] if output else []
+    written = [keep(result, output, "prefix", partial(draw_stages, result, output))] if output else []
     rows = []
     for stage in result.stages:
         found = stage.found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.cli.options import AsJson, ModelOptions
+from unmask.cli.options import AsJson, ModelOptions, refuse_given
 from unmask.cli.probing.common import AttentionOption, Seed, attention_of, between, show
 from unmask.io.terminal import tell_json
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from unmask.probing.routing.record import RoutingRecord
 
 Row = tuple[str, str, str, str]
+_OF_A_NEW_RECORD = ("label", "column", "sample", "attention", *(field.name for field in fields(ModelOptions)))
 _READ = {
     "confidence": "Largest probability of a token, mean over tokens.",
     "uncertainty": "Entropy of a token's probabilities / log n.",
@@ -28,6 +30,7 @@ _READ = {
 
 
 def routing(
+    context: typer.Context,
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help="Mixture of experts: hub id or folder. Leave it out to read a finished record."),
@@ -69,6 +72,8 @@ def routing(
     require_package("sklearn")
     if (model is None) != (not texts):
         raise UnmaskError("A record needs a model and texts: give -m and -t, or neither to read the finished record in -o.")
+    if model is None:
+        refuse_given(context, _OF_A_NEW_RECORD, "makes no difference to a finished record: give -m and -t to make a new one.")
     other = read_record(against) if against else None
     record = _recorded(model, texts, label, output, column, sample, attention, seed, options) if model else read_record(output)
     if other is not None:
