@@ -22,7 +22,6 @@ from unmask.encoding.heads import (
     LayerAttention,
     build_head,
     count_parameters,
-    layer_attribution,
     matched_options,
 )
 from unmask.errors import UnmaskError
@@ -270,11 +269,11 @@ def test_latent_attention_has_no_attention_over_positions() -> None:
         head.attention(**batch(head))
 
 
-def test_layer_attribution_finds_the_layer_that_is_read() -> None:
+def test_attention_finds_the_layer_that_is_read() -> None:
     head = small("layer-attention", shake=False, heads=1, dim=HIDDEN)
     assert isinstance(head, LayerAttention) and head.layers is not None
     states, mask = torch.randn(3, DEPTH, HIDDEN), torch.ones(3, DEPTH).bool()
-    shares = layer_attribution(head, states, mask)
+    shares = head.attention(states, mask).mean(dim=(0, 1, 2))
     assert shares.shape == (DEPTH,) and math.isclose(shares.sum().item(), 1, abs_tol=1e-5)
     with torch.no_grad():  # all queries ask for one direction, and layer 2 alone is given it
         direction = torch.tensor([1.0, -1.0] * (HIDDEN // 2))
@@ -283,7 +282,7 @@ def test_layer_attribution_finds_the_layer_that_is_read() -> None:
         head.layers.zero_()
         head.layers[2] = 1000 * direction
         head.attend.query.weight.mul_(10)
-    assert layer_attribution(head, states, mask)[2] > 0.9
+    assert head.attention(states, mask).mean(dim=(0, 1, 2))[2] > 0.9
 
 
 @queries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from unmask.training.collate import (
     chunk_tokens,
 )
 from unmask.training.data import DataSet, DataSource, Example
+from unmask.training.positives import several_positives
 from unmask.training.recipe import Recipe
 from unmask.training.schedule import ScheduledExample
 from unmask.training.stages import STAGES
@@ -94,6 +96,22 @@ def test_the_order_leads_back_to_every_text(tokenizer: Any, budget: int, instruc
     assert batch["rows"] == [f"rows:{line}" for line in range(1, 8)]
     for chunk in batch["chunks"]:
         assert chunk["input_ids"].numel() <= max(budget, chunk["input_ids"].shape[1])
+
+
+def test_candidates_that_the_data_name_as_positives_are_known(tokenizer: Any) -> None:
+    """d2 is a positive of both questions. An anchor with fewer positives than another one is filled up with its own."""
+    rows = rows_of([["q1", "d1"], ["q2", "d2"], ["q3", "d3"]])
+    named = [("Q1", "d1"), ("q1", "D2!"), ("q1", "d4"), ("q2", "d2"), ("q3", "d3")]
+    data = replace(rows[0].data, positives=several_positives(named))
+    batch = PairCollator(PromptTokenizer(tokenizer, "plain", 16), 40)([replace(row, data=data) for row in rows])
+    assert batch["candidate_ids"].shape == (1, 3) and batch["positive_ids"].shape == (3, 3)
+    known = (batch["positive_ids"].unsqueeze(1) == batch["candidate_ids"][0].unsqueeze(1)).any(dim=2)
+    assert known.tolist() == [[True, True, False], [False, True, False], [False, False, True]]
+
+
+def test_a_batch_of_anchors_with_one_positive_each_has_no_ids(tokenizer: Any) -> None:
+    batch = PairCollator(PromptTokenizer(tokenizer, "plain", 16), 40)(rows_of([["q1", "d1"], ["q2", "d2"]]))
+    assert set(batch) == {"chunks", "order", "rows"}
 
 
 def test_both_views_of_a_sentence_are_alike(tokenizer: Any) -> None:

@@ -130,6 +130,44 @@ def test_pairs_that_teach_nothing_are_left_out_and_counted(write: Write, pairs: 
         pairs(write())
 
 
+def test_a_negative_that_another_row_names_as_a_positive_is_left_out_and_counted(
+    write: Write, pairs: Callable[..., DataSet]
+) -> None:
+    """In any spelling. It stays where the negatives are not used, and where it is a positive of another anchor."""
+    rows = [
+        {"anchor": "q", "positive": "a", "negative": "B!"},
+        {"anchor": "Q", "positive": "b", "negative": "n"},
+        {"anchor": "r", "positive": "c", "negative": "a"},
+    ]
+    found = pairs(write(*rows))
+    assert texts(found) == [("Q", "b", "n"), ("r", "c", "a")]
+    assert found.skipped == {"negative that is a positive in another row": 1}
+    plain = pairs(write(*rows), negatives=0)
+    assert len(plain.examples) == 3 and not plain.skipped
+
+
+def test_of_a_list_of_negatives_those_that_are_positives_are_not_drawn(write: Write, pairs: Callable[..., DataSet]) -> None:
+    rows = [
+        {"anchor": "q", "positive": "a", "negatives": ["b", "n", "m"]},
+        {"anchor": "q", "positive": "b", "negatives": ["n"]},
+    ]
+    for seed in range(5):
+        found = pairs(write(*rows), seed)
+        assert [text[1] for text in texts(found)] == ["a", "b"] and "b" not in texts(found)[0][2:] and not found.skipped
+    assert pairs(write(*rows), negatives=2).skipped == {"too few negatives": 1}
+    assert pairs(write({**rows[0], "negatives": ["b", "n"]}, rows[1], rows[0]), negatives=2).skipped == {
+        "negative that is a positive in another row": 1,
+        "too few negatives": 1,
+    }
+
+
+def test_positives_in_rows_that_a_limit_leaves_out_are_known(write: Write, pairs: Callable[..., DataSet]) -> None:
+    rows = [{"anchor": "q", "positive": ["a", "b"]}, {"anchor": "Q!", "positive": "C"}, {"anchor": "r", "positive": "a"}]
+    for limit in (None, 1):
+        assert pairs(write(*rows), limit=limit).positives == {"q": {"a", "b", "c"}}
+    assert pairs(write(rows[2])).positives == {}
+
+
 def test_where_keeps_the_rows_with_a_value(write: Write, pairs: Callable[..., DataSet], tmp_path: Path) -> None:
     labels = [0, 1, True, "1"]
     path = write(*({"anchor": f"a{place}", "positive": "p", "label": label} for place, label in enumerate(labels)))

@@ -20,7 +20,7 @@ from unmask.training.collate import PairCollator
 from unmask.training.data import DataSet, DataSource
 from unmask.training.labels import read_related
 from unmask.training.leakage import find_leaks, without_leaks
-from unmask.training.schedule import ScheduledExample, contrastive_schedule
+from unmask.training.schedule import contrastive_schedule
 
 ROWS = [{"text": f"text {number}", "label": f"label {number % 5}"} for number in range(60)]
 Read = Callable[..., DataSet]
@@ -193,19 +193,11 @@ def test_a_batch_has_no_text_twice_and_every_false_negative_is_known(read: Read,
         batch = schedule[start : start + 8]
         texts = [[row.example.texts[column] for row in batch] for column in range(3)]
         assert len({text for column in texts for text in column}) == 24
-        classes = collator(batch)["classes"]
-        assert classes.shape == (3, 8)
-        alike = classes[0].unsqueeze(1) == classes[1:].flatten()
+        collated = collator(batch)
+        assert collated["candidate_ids"].shape == (2, 8) and collated["positive_ids"].shape == (8, 1)
+        alike = collated["positive_ids"] == collated["candidate_ids"].flatten()
         expected = [[label_of[anchor] == label_of[other] for column in texts[1:] for other in column] for anchor in texts[0]]
         assert alike.tolist() == expected
-
-
-def test_a_batch_without_labels_has_no_classes(tokenizer: Any) -> None:
-    from unmask.encoding.tokenization import PromptTokenizer
-
-    pairs = read_related("pairs", DataSource(path="starter:pairs"), Path(), 0)
-    rows = [ScheduledExample(pairs, example) for example in pairs.examples[:4]]
-    assert "classes" not in PairCollator(PromptTokenizer(tokenizer, "plain", 16), 40)(rows)
 
 
 def test_the_stage_leaves_texts_of_one_label_out(model: Path, tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.training import leakage
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_any
-from unmask.training.leakage import SHINGLE, TaskLeaks, find_all_leaks, find_leaks, fold, without_leaks
+from unmask.training.folding import fold
+from unmask.training.leakage import SHINGLE, TaskLeaks, find_all_leaks, find_leaks, without_leaks
 
 LONG = "the committee decided on tuesday that the old bridge will be closed until spring"
 
@@ -29,27 +30,6 @@ def data_set(*rows: tuple[str, ...]) -> DataSet:
 
 def only(dataset: DataSet, texts: list[str], **options: Any) -> TaskLeaks:
     return find_leaks(dataset, {"task": texts}, **options).tasks[0]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Don't  stop!",
-        "do n't stop .",
-        "`` DON'T '' stop",
-        "\u201cDon\u2019t\u201d \u2014 stop\u2026",
-        "\uff24on't\u00a0stop\u200b",
-    ],
-)
-def test_spellings_of_a_text_fold_alike(text: str) -> None:
-    assert fold(text) == "dontstop"
-
-
-@pytest.mark.parametrize(
-    ("one", "other"), [("C++ now", "C now"), ("it costs $5", "it costs 5"), ("नमस्ते", "नमसत"), ("a1", "a2")]
-)
-def test_what_differs_stays_different(one: str, other: str) -> None:
-    assert fold(one) != fold(other)
 
 
 def test_equal_texts_are_exact_leaks_and_a_changed_letter_a_near_one() -> None:

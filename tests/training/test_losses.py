@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from unmask.st_module import UnmaskModule
 from unmask.training.collate import PairCollator
 from unmask.training.dropout import layer_dropout
 from unmask.training.losses import NeighbourLoss, RankingLoss, info_nce, neighbour_divergence
+from unmask.training.positives import several_positives
 
 BUDGETS = [1, 40, 150, 1 << 20]
 
@@ -180,7 +182,7 @@ def test_candidates_of_the_class_of_an_anchor_are_left_out(tokenizer: Any, budge
     texts, classes = texts_of(3, rows=4), torch.tensor([[0, 1, 0, 2], [0, 1, 0, 2], [1, 0, 3, 0]])
     model, batch = Toy(), batch_of(tokenizer, texts, budget)
     loss = RankingLoss(model, 0.5, cache_tokens)
-    found = result(model, loss(batch["chunks"], batch["order"], classes))
+    found = result(model, loss(batch["chunks"], batch["order"], classes[1:], classes[:1].T))
     one = batch_of(tokenizer, texts, 1 << 20)
     vectors = torch.cat([model(dict(chunk))["sentence_embedding"] for chunk in one["chunks"]])[one["order"]]
     candidates, of_class = torch.cat([vectors[1], vectors[2]]), classes[1:].flatten()
@@ -193,7 +195,41 @@ def test_candidates_of_the_class_of_an_anchor_are_left_out(tokenizer: Any, budge
     plain = result(model, loss(batch["chunks"], batch["order"]))
     assert abs(found[0] - plain[0]) > 1e-3, "classes of one batch are not those of the next"
     differing = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7]])
-    assert_same(result(model, loss(batch["chunks"], batch["order"], differing)), plain)
+    assert_same(result(model, loss(batch["chunks"], batch["order"], differing[1:], differing[:1].T)), plain)
+
+
+@pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_positives_of_an_anchor_in_other_rows_are_left_out(tokenizer: Any, budget: int, cache_tokens: int) -> None:
+    """Against the sum written out. Anchor 0 has the positives 0 and 1, anchor 2 the negative of row 3 as well, in another spelling."""
+    anchors, positives, negatives = texts_of(3, rows=4)
+    named = [*zip(anchors, positives, strict=True), (anchors[0].upper(), positives[1] + "!"), (anchors[2], negatives[3])]
+    model, rows = Toy(), rows_of(zip(anchors, positives, negatives, strict=True))
+    data = replace(rows[0].data, positives=several_positives(named))
+    batch = PairCollator(PromptTokenizer(tokenizer, "plain", 64), budget)([replace(row, data=data) for row in rows])
+    loss = RankingLoss(model, 0.5, cache_tokens)
+    found = result(model, loss(batch["chunks"], batch["order"], batch["candidate_ids"], batch["positive_ids"]))
+    one = batch_of(tokenizer, [anchors, positives, negatives], 1 << 20)
+    vectors = torch.cat([model(dict(chunk))["sentence_embedding"] for chunk in one["chunks"]])[one["order"]]
+    candidates, left_out = torch.cat([vectors[1], vectors[2]]), {0: {1}, 2: {7}}
+    losses = []
+    for row in range(4):
+        others = [place for place in range(8) if place not in {row, *left_out.get(row, ())}]
+        cosines = cosine_similarity(vectors[0][row].unsqueeze(0), candidates[[row, *others]]) / 0.5
+        losses.append(-cosines.log_softmax(0)[0])
+    assert_same(found, result(model, torch.stack(losses).mean()))
+
+
+@pytest.mark.parametrize("cache_tokens", [0, 1 << 20], ids=["cached", "plain"])
+def test_without_such_rows_the_loss_is_the_same_bit_by_bit(tokenizer: Any, cache_tokens: int) -> None:
+    anchors, positives = texts_of(2)
+    model, rows = Toy(), rows_of(zip(anchors, positives, strict=True))
+    data = replace(rows[0].data, positives=several_positives([(anchors[0], positives[0]), (anchors[0], "a text of no row")]))
+    batch = PairCollator(PromptTokenizer(tokenizer, "plain", 64), 40)([replace(row, data=data) for row in rows])
+    loss = RankingLoss(model, 0.05, cache_tokens)
+    plain = result(model, loss(batch["chunks"], batch["order"]))
+    found = result(model, loss(batch["chunks"], batch["order"], batch["candidate_ids"], batch["positive_ids"]))
+    assert found[0] == plain[0] and all(map(torch.equal, found[1], plain[1]))
 
 
 def test_an_anchor_without_negatives_learns_nothing() -> None:

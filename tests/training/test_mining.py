@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_pairs
 from unmask.training.mining import Mining, hardest, mine
+from unmask.training.positives import several_positives
 
 FREE = Mining(ratio=None)
 
@@ -128,6 +130,11 @@ def test_no_text_that_is_right_becomes_a_negative() -> None:
     ]
     assert mined(pairs(("0", "20"), ("90", "0"), ("91", "100")))[0] == ("0", "20", "100"), "the anchor itself"
     assert mined(pairs(("0", "20"), ("!0", "30!"), ("90", "100")), corpus=("30",))[0] == ("0", "20", "100"), "in any spelling"
+
+
+def test_positives_of_rows_that_were_not_drawn_are_right_too() -> None:
+    data = replace(pairs(("0", "20"), ("90", "100")), positives=several_positives([("0", "20"), ("0", "30")]))
+    assert mined(data, corpus=("30!", "50")) == [("0", "20", "50"), ("90", "100", "50")]
 
 
 @pytest.mark.filterwarnings("ignore:Any text")

@@ -12,7 +12,7 @@ import pytest
 from unmask.designs.design import Design
 from unmask.designs.prompts import find_prompt
 from unmask.errors import UnmaskError
-from unmask.training.recipe import Recipe, load_recipe, merged, parse_setting, recipe_file, scales, shipped
+from unmask.training.recipe import Recipe, load_recipe, merged, parse_setting, recipe_file, scales, shipped, without_effect
 from unmask.training.stages import STAGES
 
 SHIPPED = [(name, scale) for name in shipped() for scale in scales(name)]
@@ -64,6 +64,28 @@ def test_every_shipped_recipe_loads_at_every_scale(name: str, scale: str) -> Non
             assert all(find_prompt(prompt).takes_instruction for one in recipe.designs for prompt in Design.parse(one).prompts)
     again = Recipe.model_validate_json(recipe.model_dump_json(by_alias=True))
     assert again == recipe, "the run folder keeps the recipe as JSON"
+
+
+@pytest.mark.parametrize(("name", "scale"), SHIPPED)
+def test_no_setting_of_a_shipped_recipe_is_without_effect(name: str, scale: str) -> None:
+    assert without_effect(load_recipe(name, scale)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["simcse.evaluate_every=2"], ["simcse.evaluate_every has no effect, because evaluation.tasks names no task"]),
+        (["simcse.evaluate_every=2", 'evaluation.tasks=["starter:sts"]'], []),
+        (["train=full", "lora.r=4"], ['[lora] has no effect, because train = "full" trains no adapter']),
+        (['train=["q_proj"]', "lora.r=4"], ['[lora] has no effect, because train = ["q_proj"] trains no adapter']),
+        (["lora.r=4"], []),
+        (["head.latents=4"], ["[head] has no effect, because no design has a head"]),
+        (["head_parameters=4000"], ["head_parameters has no effect, because no design has a head"]),
+        (["head_parameters=4000", 'designs=["causal/plain/mean", "causal/plain/cross-attention"]'], []),
+    ],
+)
+def test_settings_without_effect_are_named(file: Path, settings: list[str], said: list[str]) -> None:
+    assert without_effect(load_recipe(str(file), None, settings)) == said
 
 
 PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [

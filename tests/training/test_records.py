@@ -36,6 +36,9 @@ def test_records_of_older_versions_are_read(tmp_path: Path) -> None:
     assert data.stages["mntp"]["wiki"].leaks == {"stsb": LeakCounts(exact=1, near=0, pairs=0)}
     write_record(tmp_path / "run.json", RUN | {"of a later version": 1})
     run = RunRecord.read(tmp_path / "run.json")
+    write_record(tmp_path / "base.json", {"model": "pico", "weights": "ab12"})
+    base = BaseRecord.read(tmp_path / "base.json")
+    assert base is not None and base.precision is None
     assert run is not None and (run.base, run.data["mntp"]["wiki"].left_out) == (None, {"empty": 2})
 
 

@@ -15,10 +15,14 @@ from safetensors.torch import load_file, save_file
 from tests.messages import heard
 from tests.training.running import At, die, killed, losses, recipe, run, same, weights
 from unmask.errors import UnmaskError
+from unmask.io.seals import write_record
 from unmask.models.identity import identity_of
 from unmask.models.source import Source
-from unmask.training import loop
+from unmask.training import loop, trainee
 from unmask.training.card import write_card
+from unmask.training.recipe import Recipe
+from unmask.training.records import BaseRecord
+from unmask.training.same_run import require_same_base
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,34 @@ def test_a_run_on_a_base_that_was_retrained_is_refused(model: Path, tmp_path: Pa
     save_file(tensors, base / "model.safetensors", {"format": "pt"})
     run(made, tmp_path / "cut")
     assert json.loads((tmp_path / "cut" / "run.json").read_text())["base"]["model"] == str(base)
+
+
+def begun_in(precision: str, made: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -> BaseRecord:
+    """The record of a run into a folder, on a machine where dtype = "auto" means this."""
+    monkeypatch.setattr(trainee, "precision_of", lambda _: precision)
+    return require_same_base(made, folder)
+
+
+def test_a_run_does_not_go_on_in_another_precision(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recipe(model, "simcse", dtype="auto")
+    assert begun_in("bfloat16", made, tmp_path, monkeypatch).precision == "bfloat16"
+    assert begun_in("float32", made, tmp_path, monkeypatch).precision == "float32", "while no step is made, any will do"
+    (tmp_path / "stages" / "1-simcse" / "checkpoint-2").mkdir(parents=True)
+    assert begun_in("float32", made, tmp_path, monkeypatch).precision == "float32"
+    with pytest.raises(
+        UnmaskError,
+        match=rf"in '{tmp_path}' began in float32, and on this machine dtype = \"auto\" is bfloat16: continue it where",
+    ):
+        begun_in("bfloat16", made, tmp_path, monkeypatch)
+    record = json.loads((tmp_path / "base.json").read_text())
+    write_record(tmp_path / "base.json", {name: record[name] for name in ("model", "weights")})
+    assert begun_in("bfloat16", made, tmp_path, monkeypatch).precision is None, "an older version did not record it"
+
+
+def test_the_precision_is_that_of_the_products(model: Path, tmp_path: Path) -> None:
+    for train in ("lora", "full"):
+        made = recipe(model, "simcse", dtype="bfloat16", train=train)
+        assert require_same_base(made, tmp_path / train).precision == "bfloat16"
 
 
 def test_a_run_whose_teacher_was_replaced_is_refused(model: Path, teacher: Path, tmp_path: Path) -> None:

@@ -185,6 +185,32 @@ def test_a_teacher_that_is_not_there_or_a_batch_too_small_is_refused(
     assert loss_of(distill(model, teacher, batch=2, data=["pairs"]), "distill") > 0
 
 
+@pytest.mark.parametrize(
+    ("stage", "options", "said"),
+    [
+        (
+            "contrastive",
+            {},
+            "A batch of 1 from data set 'pairs' holds no negative, .* always 0: raise contrastive.batch, or use data",
+        ),
+        ("simcse", {}, "A batch of 1 holds no other sentence to tell apart, so its loss is always 0: raise simcse.batch"),
+        ("distill", {"teacher": "nowhere"}, "A batch of 1 from data set 'pairs' holds 2 texts"),
+    ],
+)
+def test_a_batch_that_teaches_nothing_is_refused_before_a_model_is_loaded(
+    stage: str, options: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    made = recipe(tmp_path / "nowhere", stage, **{stage: {"batch": 1, **options}})
+    with pytest.raises(UnmaskError, match=said):
+        run(made, tmp_path / "run")
+
+
+def test_a_batch_of_one_with_a_negative_is_trained_on(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"anchor": "a b", "positive": "c d", "negative": "e f"}\n')
+    made = recipe(model, "contrastive", contrastive={"batch": 1}, data={"pairs": {"path": str(tmp_path / "rows.jsonl")}})
+    assert loss_of(made, "contrastive") > 0
+
+
 def test_half_a_character_can_be_distilled(model: Path, teacher: Path, tmp_path: Path) -> None:
     (tmp_path / "half.jsonl").write_text("".join(f'{{"text": "{n} \\ud83d words"}}\n' for n in range(8)))
     data = {"text": {"path": str(tmp_path / "half.jsonl")}}

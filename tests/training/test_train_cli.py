@@ -81,6 +81,14 @@ def test_train_says_what_it_does_and_resumes(cli: Cli, file: Path, tmp_path: Pat
     assert code == 2 and "holds a run of another recipe or other settings" in said
 
 
+def test_a_setting_without_effect_is_told_once(cli: Cli, file: Path) -> None:
+    code, _, said = cli(
+        "train", file, "-o", "run", "--set", "contrastive.evaluate_every=2", "--set", "data.text.path=nowhere.txt"
+    )
+    assert code == 2 and "nowhere.txt" in said
+    assert said.count("unmask: contrastive.evaluate_every has no effect, because evaluation.tasks names no task\n") == 1
+
+
 def test_rows_of_the_watched_tasks_are_left_out(cli: Cli, file: Path, tmp_path: Path) -> None:
     task = next(folder for folder in starter_folders() if folder.name == "sts")
     setting = ("--set", f'evaluation.tasks=["{task}"]', "--set", 'stages=["contrastive"]')

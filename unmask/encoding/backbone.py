@@ -298,27 +298,29 @@ class Backbone:
     def _head_reads(self, design: Design, batch: TokenBatch) -> tuple[list[Read], Callable[[dict[Read, Tensor]], Tensor]]:
         """What the head reads in a pass, and the function that turns the values into vectors.
 
-        A head over tokens runs inside the read, so that its states are not kept in memory.
+        A head over tokens runs inside the read, so that its states are not kept in memory. The condition of a conditioned head is the mean
+        state of all tokens before the embedded span: a batch does not say which of them are the instruction's. So with a BOS or a chat
+        header a text without an instruction has a condition too.
         """
         head = self.head
         assert head is not None
-        instruction = (batch.real & ~batch.embed) if head.options.conditioned else None  # the tokens of the instruction
+        before = (batch.real & ~batch.embed) if head.options.conditioned else None
         if design.pooling != "layer-attention":
 
             def pool_tokens(hidden: Tensor, mask: Tensor) -> Tensor:
-                return head(hidden, mask, _mean_or_zero(hidden, instruction))  # type: ignore[no-any-return]
+                return head(hidden, mask, _mean_or_zero(hidden, before))  # type: ignore[no-any-return]
 
             read = HiddenRead(design.layer if isinstance(design.layer, int) else self.depth, pool_tokens)
             return [read], lambda values: values[read]
         layers = self.layer_reads()
-        condition = HiddenRead(self.depth, lambda hidden, _: _mean_or_zero(hidden, instruction))
+        condition = HiddenRead(self.depth, lambda hidden, _: _mean_or_zero(hidden, before))
 
         def pool_layers(values: dict[Read, Tensor]) -> Tensor:
             states = torch.stack([values[layer] for layer in layers], dim=1)
             real = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
             return head(states, real, values.get(condition))  # type: ignore[no-any-return]
 
-        return [*layers, *([condition] if instruction is not None else [])], pool_layers
+        return [*layers, *([condition] if before is not None else [])], pool_layers
 
     def read(self, batch: TokenBatch, reads: Iterable[Read]) -> dict[Read, Float[Tensor, "text dim"]]:
         """Run one pass and return the value of each read, in fp32 on the model's device, with gradients where they are enabled."""

@@ -33,7 +33,8 @@ class HeadOptions(BaseModel):
     latents: number r of trainable queries (cross-attention and layer-attention; None is 8), or of trainable keys (latent-attention;
     None is 512, as in NV-Embed). heads: attention heads. dim: inner width of the attention; None is the hidden size. mlp: width of
     the GEGLU as a multiple of the hidden size; 0 is no MLP. layer_matrix: add a trainable vector to each layer (layer-attention
-    only). conditioned: queries depend on the instruction (not in latent-attention: its queries are the tokens).
+    only). conditioned: queries depend on the instruction, and on what else stands before the text (not in latent-attention: its queries
+    are the tokens).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,8 +80,9 @@ class Head(nn.Module):
     ) -> Float[Tensor, "text dim"]:
         """One vector for each text. Always fp32, also with a bf16 model and under autocast.
 
-        states: of tokens, or of layers (layer-attention). mask: the positions to pool. condition: mean state of the instruction's
-        tokens, zeros for a text without an instruction; only for a conditioned head. Raises UnmaskError if these do not fit the head.
+        states: of tokens, or of layers (layer-attention). mask: the positions to pool. condition: mean state of the tokens before the
+        text, such as an instruction or a BOS; zeros for a text that stands first; only for a conditioned head. Raises UnmaskError if
+        these do not fit the head.
         """
         self._check(states, condition)
         with torch.autocast(states.device.type, enabled=False):
@@ -111,7 +113,7 @@ class Head(nn.Module):
             raise UnmaskError(f"This {self.kind} head is for states of {self.hidden} dimensions, not {states.shape[-1]}.")
         if self.options.conditioned and condition is None:
             raise UnmaskError(
-                "This head is conditioned: it needs the mean state of each instruction, or zeros for a text without one."
+                "This head is conditioned: it needs the mean state of the tokens before each text, or zeros if there are none."
             )
         if not self.options.conditioned and condition is not None:
             raise UnmaskError(
@@ -129,8 +131,8 @@ class _TrainableQueries(Head):
         super().__init__(hidden, depth, options)
         self.conditioning: nn.Parameter | None = None
         if options.conditioned:
-            # C starts at zero: training starts from the unconditioned head. It has no bias: a text without an instruction keeps the
-            # unconditioned queries
+            # C starts at zero: training starts from the unconditioned head. It has no bias: a text with no token before it, not even a
+            # BOS, keeps the unconditioned queries
             self.conditioning = nn.Parameter(torch.zeros(hidden, hidden, dtype=torch.float32))
 
     def _positions(self, states: Tensor) -> Tensor:
@@ -333,16 +335,6 @@ def matched_options(kind: str, hidden: int, depth: int, parameters: int, options
     if width < 1 or abs(parameters - bare) <= abs(parameters - one - (width - 1) * (two - one)):
         return options.model_copy(update={"mlp": 0.0})
     return options.model_copy(update={"mlp": width / hidden})
-
-
-def layer_attribution(
-    head: LayerAttention,
-    states: Float[Tensor, "text layer dim"],
-    mask: Bool[Tensor, "text layer"],
-    condition: Float[Tensor, "text dim"] | None = None,
-) -> Float[Tensor, " layer"]:
-    """How much a head uses each layer: its attention, averaged over texts, heads and latents. Sums to 1."""
-    return head.attention(states, mask, condition).mean(dim=(0, 1, 2))
 
 
 _PARTS = {"latents": "latents", "attend": "attention", "mlp": "mlp", "layers": "layer matrix", "conditioning": "conditioning"}

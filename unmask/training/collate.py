@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from unmask.encoding.batching import collate, plan
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.errors import UnmaskError
+from unmask.training.folding import text_key
 from unmask.training.schedule import ScheduledExample
 from unmask.training.targets import IGNORED
 
@@ -23,8 +25,8 @@ class PairCollator:
     """Texts of a contrastive batch as chunks of similar length.
 
     All columns are tokenized as in inference, each under its instruction, sorted by length together, and cut into chunks of at most
-    `budget` tokens. `order[c, b]` is the row, in the chunks' outputs one after the other, of column c of example b. `classes[c, b]` is
-    the class of that text, in a data set with labels.
+    `budget` tokens. `order[c, b]` is the row, in the chunks' outputs one after the other, of column c of example b. Where an anchor may
+    have positives beside its own, `_known_positives` tells which candidates they are.
     """
 
     def __init__(self, tokenizer: PromptTokenizer, budget: int) -> None:
@@ -39,19 +41,46 @@ class PairCollator:
         places = torch.empty(len(texts), dtype=torch.long)
         places[torch.tensor([index for batch in batches for index in batch])] = torch.arange(len(texts))
         chunks = [collate([texts[index] for index in batch], self.tokenizer.pad_id) for batch in batches]
-        classes = torch.tensor([row.example.classes for row in rows])
         return {
             "chunks": [
                 {"input_ids": chunk.ids, "attention_mask": chunk.real.long(), "embed_mask": chunk.embed} for chunk in chunks
             ],
             "order": places.reshape(-1, len(rows)),
-            **({"classes": classes.T} if classes.numel() else {}),
+            **_known_positives(rows),
             "rows": [row.id for row in rows],
         }
 
     def instruction(self, row: ScheduledExample, column: int) -> str | None:
         """The instruction of a column: that of the data set for anchors, that of documents for all others."""
         return row.data.source.document_instruction if column else row.data.source.instruction
+
+
+def _known_positives(rows: Sequence[ScheduledExample]) -> dict[str, Tensor]:
+    """What tells the loss which candidates of a batch are positives of an anchor; nothing if every anchor has one positive.
+
+    `candidate_ids[c, b]` is a number of column c + 1 of example b, and `positive_ids[b]` are the numbers that are positives of anchor b:
+    its class, in a data set with labels, else the texts that the data set names as its positives. The data set alone decides whether a
+    batch has them, because processes that share a batch have to exchange them together.
+    """
+    if rows[0].example.classes:
+        classes = torch.tensor([row.example.classes for row in rows])
+        return {"candidate_ids": classes.T[1:], "positive_ids": classes[:, :1]}
+    named = rows[0].data.positives
+    if not named:
+        return {}
+    keys = [[text_key(text) for text in row.example.texts] for row in rows]
+    positives = [[positive, *sorted(named.get(anchor, frozenset()) - {positive})] for anchor, positive, *_ in keys]
+    most = max(map(len, positives))
+    filled = [texts + texts[:1] * (most - len(texts)) for texts in positives]
+    return {
+        "candidate_ids": torch.tensor([[_number(key) for key in texts[1:]] for texts in keys]).T,
+        "positive_ids": torch.tensor([[_number(key) for key in texts] for texts in filled]),
+    }
+
+
+def _number(key: str) -> int:
+    """A number of 64 bits for a text, the same in every process."""
+    return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)
 
 
 class ViewCollator(PairCollator):

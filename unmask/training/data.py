@@ -6,7 +6,8 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -14,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from unmask.errors import UnmaskError
 from unmask.io.rows import Row, field
+from unmask.training.folding import text_key
+from unmask.training.positives import Positives, several_positives
 from unmask.training.sources import open_source
 
 # an anchor's column -> the columns that may hold its positive, the likeliest first
@@ -73,7 +76,11 @@ class Example:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Examples of one source, checked. revision: hash of their texts and classes; skipped: reason -> rows left out."""
+    """Examples of one source, checked.
+
+    revision: hash of their texts and classes. skipped: reason -> rows left out. positives: of the anchors of pairs that have several, all
+    that the source names, also in rows that are not among the examples.
+    """
 
     name: str
     kind: Literal["sentences", "pairs"]
@@ -82,6 +89,7 @@ class DataSet:
     source: DataSource
     revision: str
     skipped: dict[str, int]
+    positives: Positives = dataclass_field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,8 +126,9 @@ def read_sentences(name: str, source: DataSource, root: Path, seed: int) -> Data
 def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     """Pairs or triples of a source, one for each positive of an anchor.
 
-    Left out and counted: anchors equal to their positive, repeated rows, and rows without a positive or with too few negatives. Raises
-    UnmaskError with file and line for a text that is missing, empty or not a string, and for a negative equal to its positive.
+    Left out and counted: anchors equal to their positive, repeated rows, rows without a positive or with too few negatives, and rows
+    with a negative that another row names as a positive of the same anchor. Raises UnmaskError with file and line for a text that is
+    missing, empty or not a string, and for a negative equal to its positive.
     """
     file, table = read_table(source, root)
     return pairs_of(name, source, file, table, seed)
@@ -129,18 +138,20 @@ def pairs_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[in
     """As `read_pairs`, of rows that are read."""
     roles = _pair_roles(file, table[0][1])
     wanted = _wanted(source, roles)
+    positives = several_positives(_named_pairs(file, table, roles))
     skipped: Counter[str] = Counter()
     seen: dict[tuple[str, ...], Example] = {}
     for line, row in table:
         # by row, so that other rows do not change what is drawn for this one
         generator = random.Random(f"{seed}:{name}:{line}")
-        for texts in _row_examples(file, line, row, roles, wanted, generator, skipped):
+        for texts in _row_examples(file, line, row, roles, wanted, positives, generator, skipped):
             if texts in seen:  # the two would be each other's false negative
                 skipped["repeated"] += 1
             else:
                 seen[texts] = Example(line, texts)
     named = ["negative"] if wanted == 1 else [f"negative_{number}" for number in range(1, wanted + 1)]
-    return data_set(name, "pairs", ("anchor", "positive", *named), list(seen.values()), source, seed, skipped, file)
+    found = data_set(name, "pairs", ("anchor", "positive", *named), list(seen.values()), source, seed, skipped, file)
+    return replace(found, positives=positives)
 
 
 def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
@@ -253,28 +264,47 @@ def _wanted(source: DataSource, roles: _Roles) -> int:
     return there if source.negatives is None else min(source.negatives, there)
 
 
+def _named_pairs(file: Path, table: Sequence[tuple[int, Row]], roles: _Roles) -> Iterator[tuple[str, str]]:
+    """Every anchor with every positive that a row gives it."""
+    for line, row in table:
+        anchor = text_of(file, line, row, roles.anchor)
+        for positive in _strings(file, line, row, roles.positive, empty=False):
+            yield anchor, positive
+
+
 def _row_examples(
-    file: Path, line: int, row: Row, roles: _Roles, wanted: int, generator: random.Random, skipped: Counter[str]
+    file: Path,
+    line: int,
+    row: Row,
+    roles: _Roles,
+    wanted: int,
+    positives: Positives,
+    generator: random.Random,
+    skipped: Counter[str],
 ) -> Iterator[tuple[str, ...]]:
-    """The examples of a row: one for each positive, with its negatives."""
+    """The examples of a row: one for each positive, with its negatives. positives: of the anchors that have several."""
     anchor = text_of(file, line, row, roles.anchor)
-    positives = _strings(file, line, row, roles.positive, empty=False)
     columns = roles.negatives if roles.listed else roles.negatives[:wanted]
     pool = [text for column in columns for text in _strings(file, line, row, column, empty=False)]
     stripped = {text.strip() for text in pool}
-    if not positives:
+    of_row = _strings(file, line, row, roles.positive, empty=False)
+    if not of_row:
         skipped["no positive"] += 1
-    for positive in positives:
+    for positive in of_row:
         if positive.strip() in stripped and wanted:
             raise UnmaskError(f"{file}, line {line}: a negative is equal to the positive {positive[:40]!r}.")
+        others = positives.get(text_key(anchor), frozenset()) - {text_key(positive)} if wanted else frozenset()
+        negatives = [text for text in pool if text_key(text) not in others] if others else pool
         if positive.strip() == anchor.strip():
             skipped["anchor equal to its positive"] += 1
         elif anchor.strip() in stripped and wanted:
             skipped["anchor equal to a negative"] += 1
         elif len(pool) < wanted:
             skipped["too few negatives"] += 1
+        elif len(negatives) < wanted:
+            skipped["negative that is a positive in another row"] += 1
         else:
-            yield (anchor, positive, *(generator.sample(pool, wanted) if roles.listed else pool))
+            yield (anchor, positive, *(generator.sample(negatives, wanted) if roles.listed else negatives))
 
 
 def _strings(file: Path, line: int, row: Row, column: str, empty: bool = True) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +13,9 @@ from typing import Final
 
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, content_hash
+from unmask.training.folding import fold
 
 SHINGLE: Final = 5  # letters: a changed word touches few of them, and two texts on one subject share few
-_DROPPED: Final = ("P", "Z", "C", "Sk")  # punctuation, spaces, controls, and the backtick of tokenised quotes
 _Matches = Mapping[str, Mapping[str, float]]
 
 
@@ -119,22 +118,6 @@ def without_leaks(dataset: DataSet, report: LeakReport, pairs_only: bool = False
         raise UnmaskError(f"data set '{dataset.name}': all {len(leaking)} examples leak into a task.")
     skipped = {**dataset.skipped, "in a task": len(leaking)} if leaking else dataset.skipped
     return replace(dataset, examples=kept, revision=content_hash(dataset.columns, kept), skipped=skipped)
-
-
-class _Fold(dict[int, str | None]):
-    """A translation table that learns each character once."""
-
-    def __missing__(self, code: int) -> str | None:
-        self[code] = None if unicodedata.category(chr(code)).startswith(_DROPPED) else chr(code)
-        return self[code]
-
-
-_FOLD: Final = _Fold()
-
-
-def fold(text: str) -> str:
-    """A text's letters, digits and symbols alone, in one case (NFKC): tokenised and plain spellings of it are equal."""
-    return unicodedata.normalize("NFKC", text).casefold().translate(_FOLD)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Losses of the vectors of one batch, computed at once or in parts by GradCache, with sentence-transformers' machinery for both.
 
 What InfoNCE adds to sentence-transformers' MultipleNegativesRankingLoss, to which it is otherwise equal: negatives that look like
-positives can be left out, those of the anchor's class are left out, and the chunks of a batch need not be its columns, so that texts of
-similar length go together.
+positives can be left out, those that the data name as positives of the anchor are left out, and the chunks of a batch need not be its
+columns, so that texts of similar length go together.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def info_nce(
     """Mean cross-entropy of anchor i choosing candidate first + i among all candidates, by cosine over temperature.
 
     false_negative_margin: candidates whose cosine exceeds the positive's by more than this are left out of the sum: they are
-    probably positives that nobody marked (NV-Retriever, arXiv 2407.15831). positives: candidates that are known to be positives, such
-    as texts of the anchor's class; they are left out too. Formula: LLM2Vec (arXiv 2404.05961), section 2.3.
+    probably positives that nobody marked (NV-Retriever, arXiv 2407.15831). positives: candidates that are known to be positives: texts
+    of the anchor's class, or its positives in other rows. They are left out too. Formula: LLM2Vec (arXiv 2404.05961), section 2.3.
     """
     cosines = normalize(anchors, dim=1) @ normalize(candidates, dim=1).T
     target = first + torch.arange(len(anchors), device=anchors.device)
@@ -113,7 +113,7 @@ class ChunkedLoss(CachedLossMixin, nn.Module, ABC):  # type: ignore[misc]
 
 
 class RankingLoss(ChunkedLoss):
-    """InfoNCE of a chunked batch: call it with the chunks, their order and the classes of the texts, if known.
+    """InfoNCE of a chunked batch: call it with the chunks, their order and, where anchors have several positives, what these are.
 
     matryoshka: the loss is the mean over these leading dimensions and all of them (arXiv 2205.13147). Across processes, every anchor
     sees the candidates of all of them.
@@ -131,19 +131,26 @@ class RankingLoss(ChunkedLoss):
         super().__init__(model, temperature, cache_tokens, agree)
         self.false_negative_margin, self.matryoshka = false_negative_margin, matryoshka
 
-    def forward(self, chunks: Iterable[dict[str, Tensor]], order: Tensor, classes: Tensor | None = None) -> Tensor:
-        """The loss of one batch, whose backward pass reaches the model either way."""
-        return super().forward(chunks, (order, classes))
+    def forward(
+        self,
+        chunks: Iterable[dict[str, Tensor]],
+        order: Tensor,
+        candidate_ids: Tensor | None = None,
+        positive_ids: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of one batch, whose backward pass reaches the model either way. Ids: see collate.py; both or none."""
+        return super().forward(chunks, (order, candidate_ids, positive_ids))
 
-    def of(self, vectors: Float[Tensor, "text dim"], labels: tuple[Tensor, Tensor | None]) -> Float[Tensor, ""]:
-        """The loss of vectors, by the order and the classes of their texts."""
-        order, classes = labels
+    def of(self, vectors: Float[Tensor, "text dim"], labels: tuple[Tensor, Tensor | None, Tensor | None]) -> Float[Tensor, ""]:
+        """The loss of vectors, by the order of their texts, the ids of candidates and those of each anchor's positives."""
+        order, candidate_ids, positive_ids = labels
         anchors, *candidates = vectors[order].unbind(0)
         first = 0
         if torch.distributed.is_initialized():
             candidates = [all_gather_with_grad(column) for column in candidates]
             first = get_rank() * len(anchors)
-        together, positives = torch.cat(candidates), None if classes is None else _of_one_class(classes)
+        together = torch.cat(candidates)
+        positives = None if candidate_ids is None or positive_ids is None else _are_positives(candidate_ids, positive_ids)
         sizes = {*self.matryoshka, anchors.shape[1]}
         require_dimensions(self.matryoshka, anchors.shape[1])
         losses = [
@@ -159,12 +166,16 @@ def require_dimensions(matryoshka: Sequence[int], dim: int) -> None:
         raise UnmaskError(f"matryoshka asks for {max(matryoshka)} dimensions, and a vector has {dim}.")
 
 
-def _of_one_class(classes: Tensor) -> Bool[Tensor, "anchor candidate"]:
-    """Which candidates have the class of an anchor, those of other processes included."""
-    anchors, *candidates = classes.unbind(0)
+def _are_positives(candidate_ids: Tensor, positive_ids: Tensor) -> Bool[Tensor, "anchor candidate"]:
+    """Which candidates are known positives of an anchor, those of other processes included."""
+    columns = list(candidate_ids.unbind(0))
     if torch.distributed.is_initialized():
-        candidates = [all_gather(column.contiguous()) for column in candidates]
-    return anchors.unsqueeze(1) == torch.cat(candidates)
+        columns = [all_gather(column.contiguous()) for column in columns]
+    candidates = torch.cat(columns)
+    known = torch.zeros(len(positive_ids), len(candidates), dtype=torch.bool, device=candidates.device)
+    for ids in positive_ids.unbind(1):  # not all at once: an anchor may have hundreds
+        known |= ids.unsqueeze(1) == candidates
+    return known
 
 
 class NeighbourLoss(ChunkedLoss):

@@ -8,7 +8,6 @@ tests/training/test_mining.py holds ours to its result where the two must agree.
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -21,7 +20,8 @@ from unmask.embedder import Embedder
 from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, Example, content_hash
-from unmask.training.leakage import fold
+from unmask.training.folding import text_key
+from unmask.training.positives import positives_of
 
 _BLOCK_BYTES: Final = 2**26  # of similarities held at a time
 
@@ -73,16 +73,16 @@ def mine(embedder: Embedder, pairs: DataSet, how: Mining, corpus: Sequence[str] 
     anchors = [example.texts[0] for example in pairs.examples]
     positives = [example.texts[1] for example in pairs.examples]
     places: dict[str, int] = {}
-    pool = [text for text in (*positives, *corpus) if _new(places, _key(text))]
-    right: dict[str, set[int]] = defaultdict(set)
-    for anchor, positive in zip(anchors, positives, strict=True):
-        right[_key(anchor)] |= {places[key] for key in (_key(anchor), _key(positive)) if key in places}
+    pool = [text for text in (*positives, *corpus) if _new(places, text_key(text))]
+    # of a data set with a limit, the rows that were not drawn name positives too
+    named = {**positives_of(zip(anchors, positives, strict=True)), **pairs.positives}
+    right = {anchor: {places[key] for key in (anchor, *keys) if key in places} for anchor, keys in named.items()}
     documents = _vectors(embedder.encode_document, pool, pairs.source.document_instruction)
     asked = list(dict.fromkeys(anchors))
     row = {anchor: number for number, anchor in enumerate(asked)}
     queries = _vectors(embedder.encode_query, asked, pairs.source.instruction)[[row[anchor] for anchor in anchors]]
-    answers = documents[[places[_key(positive)] for positive in positives]]
-    negatives = hardest(queries, answers, documents, [right[_key(anchor)] for anchor in anchors], how)
+    answers = documents[[places[text_key(positive)] for positive in positives]]
+    negatives = hardest(queries, answers, documents, [right[text_key(anchor)] for anchor in anchors], how)
     kept = [(place, chosen) for place, chosen in enumerate(negatives) if len(chosen) == how.negatives]
     if not kept:
         raise UnmaskError(
@@ -177,10 +177,6 @@ def _new(places: dict[str, int], key: str) -> bool:
         return False
     places[key] = len(places)
     return True
-
-
-def _key(text: str) -> str:
-    return fold(text) or text
 
 
 def _vectors(encode: Any, texts: list[str], instruction: str | None) -> NDArray[np.float32]:

@@ -117,8 +117,24 @@ class Recipe(Table):
 
 
 def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet]:
-    """The data of a stage, checked row by row. Raises UnmaskError with file, line and reason."""
-    return [STAGES[stage].read(name, recipe.data[name], root, seed) for name in recipe.stage(stage).data]
+    """The data of a stage, checked row by row. Raises UnmaskError with file, line and reason, and for batches that teach nothing."""
+    sets = [STAGES[stage].read(name, recipe.data[name], root, seed) for name in recipe.stage(stage).data]
+    STAGES[stage].require_learnable(recipe.stage(stage), sets)
+    return sets
+
+
+def without_effect(recipe: Recipe) -> list[str]:
+    """What a recipe sets although its other settings leave it without effect: a sentence for each."""
+    unwatched = () if recipe.evaluation.tasks else recipe.stages
+    reasons = {
+        f"{name}.evaluate_every": "evaluation.tasks names no task" for name in unwatched if recipe.stage(name).evaluate_every
+    }
+    if recipe.train != "lora" and recipe.lora != LoraOptions():
+        reasons["[lora]"] = f"train = {_shown(recipe.train)} trains no adapter"
+    if not any(Design.parse(design).needs_head for design in recipe.designs):
+        settings = {"[head]": recipe.head, "head_parameters": recipe.head_parameters}
+        reasons |= {key: "no design has a head" for key, value in settings.items() if value is not None}
+    return [f"{key} has no effect, because {reason}" for key, reason in reasons.items()]
 
 
 def shipped() -> dict[str, Path]:

@@ -17,7 +17,7 @@ from unmask.tasks.find import item_file, resolve_tasks, specs_below
 from unmask.tasks.task import LocalTask, Task
 from unmask.training import processes
 from unmask.training.card import write_card
-from unmask.training.recipe import Evaluation, Recipe
+from unmask.training.recipe import Evaluation, Recipe, without_effect
 from unmask.training.records import COMPARED, RUN, RunRecord
 from unmask.training.run import Scored, train
 from unmask.training.run_folder import Run
@@ -41,6 +41,8 @@ def run_recipe(
 
     keep_leaks: leave nothing out. Raises UnmaskError.
     """
+    for sentence in without_effect(recipe):
+        say(sentence)
     asked = recipe.evaluation
     _require_untouched(asked, root)
     tasks, compared = (scorable(_tasks(names, root)) for names in (asked.tasks, asked.compared))

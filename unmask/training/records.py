@@ -74,9 +74,13 @@ class ModelRecord(Record):
 
 
 class BaseRecord(ModelRecord):
-    """The base model of a run, and the teacher of its stage `distill`, if it has one."""
+    """The base model of a run, and the teacher of its stage `distill`, if it has one.
+
+    precision: of the products in training. A record of an older version does not say it.
+    """
 
     teacher: ModelRecord | None = None
+    precision: str | None = None
 
 
 class RunRecord(Record):

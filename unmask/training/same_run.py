@@ -1,4 +1,4 @@
-"""A run that goes on: its tasks, its rows, its base model and its teacher have to be those with which it began."""
+"""A run that goes on: its tasks, its rows, its base model, its teacher and its precision have to be those with which it began."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from unmask.training.records import BASE, DATA, BaseRecord, DataRecord, ModelRec
 from unmask.training.run_folder import digest, is_begun
 from unmask.training.stage_run import is_finished, stage_folder
 from unmask.training.stages import STAGES
+from unmask.training.trainee import training_precision
 
 
 def require_same_tasks(folder: Path, tasks: Iterable[str]) -> None:
@@ -60,15 +61,36 @@ def require_same_data(folder: Path, seen: dict[str, StageData], recipe: Recipe) 
 
 
 def require_same_base(recipe: Recipe, folder: Path) -> BaseRecord:
-    """The base model and the teacher of a run by their content. Raises UnmaskError if one has changed since the run began."""
+    """The base model and the teacher of a run by their content, and its precision.
+
+    Raises UnmaskError if one of them has changed since the run began.
+    """
     file = folder / BASE
     before = BaseRecord.read(file) if is_begun(folder) else None
     base = require_unchanged("base model", recipe.model, before, folder)
-    record = BaseRecord(model=base.model, weights=base.weights, teacher=_teacher(recipe, folder, before and before.teacher))
+    record = BaseRecord(
+        model=base.model,
+        weights=base.weights,
+        teacher=_teacher(recipe, folder, before and before.teacher),
+        precision=_same_precision(recipe, folder, before),
+    )
     processes.wait()
     if processes.is_first():
         record.write(file)
     return record
+
+
+def _same_precision(recipe: Recipe, folder: Path, before: BaseRecord | None) -> str | None:
+    """The precision of a run. None if it began under a version that did not record it."""
+    now = training_precision(recipe)
+    if before is None:
+        return now
+    if before.precision not in (None, now):
+        raise UnmaskError(
+            f"The run in '{folder}' began in {before.precision}, and on this machine dtype = \"{recipe.dtype}\" is {now}: continue it "
+            f"where it is {before.precision}, or give another folder."
+        )
+    return before.precision
 
 
 def _teacher(recipe: Recipe, folder: Path, before: ModelRecord | None) -> ModelRecord | None:

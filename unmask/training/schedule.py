@@ -15,7 +15,7 @@ import numpy as np
 
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, Example
-from unmask.training.leakage import fold
+from unmask.training.folding import text_key
 from unmask.training.neighbours import Neighbours
 
 
@@ -38,9 +38,9 @@ def contrastive_schedule(
     """Batches that each come from one data set. Sets are drawn in proportion to their sizes, and no example comes twice in a pass.
 
     No text occurs twice in a batch, because it would be a negative of itself: an example that repeats a text waits for the next batch
-    of its set. Texts that differ only in case, spaces or punctuation are the same text (`fold`). A longer schedule begins with the shorter
-    one. similar: examples come in groups of this size, one at random and those whose first texts share the most words with it. Raises
-    UnmaskError for a set that cannot fill a batch.
+    of its set. Texts that differ only in case, spaces or punctuation are the same text (`text_key`). A longer schedule begins with the
+    shorter one. similar: examples come in groups of this size, one at random and those whose first texts share the most words with it.
+    Raises UnmaskError for a set that cannot fill a batch.
     """
     generator = random.Random(f"{seed}:schedule")
     streams = [_Stream(data, batch, random.Random(f"{seed}:{data.name}"), similar) for data in sets]
@@ -77,7 +77,7 @@ class _Stream:
         again: deque[Example] = deque()
         for tried in range(len(self.waiting) + 4 * len(self.data.examples)):
             example = self.waiting.popleft() if self.waiting else next(self.order)
-            own = {fold(text) or text for text in example.texts}
+            own = {text_key(text) for text in example.texts}
             if texts.isdisjoint(own):
                 taken.append(example)
                 texts |= own

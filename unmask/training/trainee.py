@@ -17,7 +17,7 @@ from unmask.encoding.heads import Head, HeadOptions, LayerAttention, build_head,
 from unmask.errors import UnmaskError
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.decoder import body_of
-from unmask.models.loading import Source, load_language_model, pick_dtype
+from unmask.models.loading import Source, load_language_model, pick_dtype, precision_of
 from unmask.saving.folder import adapted, mixture_of
 from unmask.starter import reference_texts
 from unmask.training import processes
@@ -52,8 +52,7 @@ class Trainee:
     def load(cls, recipe: Recipe, design: Design, seed: int) -> Trainee:
         """Load the base model of a recipe, with a new head if the design has one. Raises UnmaskError for what cannot be trained."""
         require_trainable(recipe, design)
-        device = "cpu" if recipe.shard else "auto"  # where it has room as a whole
-        source = Source(recipe.model, dtype="float32" if recipe.trains_weights else recipe.dtype, device=device)
+        source = replace(_source(recipe), dtype="float32" if recipe.trains_weights else recipe.dtype)
         language_model = None
         if predicts_tokens(recipe):
             language_model, tokenizer = load_language_model(source)
@@ -135,6 +134,16 @@ class Trainee:
         self.embedder.source = replace(base, model=str(Path(base.model).resolve()) if Path(base.model).is_dir() else base.model)
         self.embedder.instructions = instructions(self.recipe)
         self.embedder.save_pretrained(folder)
+
+
+def training_precision(recipe: Recipe) -> str:
+    """The precision that a recipe multiplies in on this machine: bfloat16, for example, where `dtype` is auto."""
+    return precision_of(_source(recipe))
+
+
+def _source(recipe: Recipe) -> Source:
+    """The base model, on the device that it is loaded on. To be sharded, it needs room as a whole first."""
+    return Source(recipe.model, dtype=recipe.dtype, device="cpu" if recipe.shard else "auto")
 
 
 def _require_kept(recipe: Recipe, embedder: Embedder) -> None:

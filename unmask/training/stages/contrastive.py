@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource
 from unmask.training.labels import read_related
 from unmask.training.stages.pooling import PoolingOptions, PoolingStage, prepare_chunks
@@ -39,6 +40,15 @@ class Contrastive(PoolingStage[ContrastiveOptions]):
         """Pairs, triples, or texts with labels."""
         return read_related(name, source, root, seed)
 
+    def require_learnable(self, options: ContrastiveOptions, sets: Sequence[DataSet]) -> None:
+        """Raise UnmaskError for a batch of one pair without negatives: its positive has no text beside it."""
+        for data in sets:
+            if options.batch == 1 and len(data.examples[0].texts) == 2:
+                raise UnmaskError(
+                    f"A batch of 1 from data set '{data.name}' holds no negative, so its loss is always 0: raise contrastive.batch, or use "
+                    "data with negatives."
+                )
+
     def prepare(self, options: ContrastiveOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
         """Batches that each come from one data set."""
         return prepare_pairs(options, model, sets, seed)
@@ -63,5 +73,5 @@ def prepare_pairs(options: ContrastiveOptions, model: TrainableModel, sets: Sequ
             module, options.temperature, options.cache_tokens, options.false_negative_margin, options.matryoshka, agree
         ),
         lambda tokenizer: PairCollator(tokenizer, options.cache_tokens),
-        ("order", "classes"),
+        ("order", "candidate_ids", "positive_ids"),
     )

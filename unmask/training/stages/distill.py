@@ -61,19 +61,25 @@ class Distill(PoolingStage[DistillOptions]):
         """Pairs or triples, or single texts where there is a text column."""
         return read_any(name, source, root, seed)
 
+    def require_learnable(self, options: DistillOptions, sets: Sequence[DataSet]) -> None:
+        """Raise UnmaskError if a batch has too few texts to say which of them are near each other."""
+        for data in sets:
+            texts = options.batch * len(data.examples[0].texts)
+            if texts < _FEWEST:
+                raise UnmaskError(
+                    f"A batch of {options.batch} from data set '{data.name}' holds {texts} texts, and to say which texts are near each "
+                    f"other takes {_FEWEST}: raise distill.batch."
+                )
+
     def prepare(self, options: DistillOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int) -> Prepared:
         """Batches that each come from one data set, with the vectors of the teacher, which are computed batch by batch.
 
-        The teacher is loaded when training begins, so a stage that is done does not need it. Raises UnmaskError for a batch of fewer
-        than three texts; loading the teacher raises it too.
+        The teacher is loaded when training begins, so a stage that is done does not need it. Loading it may raise UnmaskError.
         """
         from unmask.encoding.chunking import without_surrogates
         from unmask.evaluation.reference_rows import load_reference
         from unmask.training.collate import PairCollator, TeacherCollator
         from unmask.training.losses import NeighbourLoss
-
-        for data in sets:
-            require_neighbours(data, options.batch)
 
         @cache
         def teacher() -> SentenceTransformer:
@@ -99,13 +105,3 @@ class Distill(PoolingStage[DistillOptions]):
             ("teacher",),
         )
         return replace(pairs, collate=TeacherCollator(pairs.collate, vectors), around=taught)
-
-
-def require_neighbours(data: DataSet, batch: int) -> None:
-    """Raise UnmaskError if a batch of a data set has too few texts to say which of them are near each other."""
-    each = len(data.examples[0].texts)
-    if batch * each < _FEWEST:
-        raise UnmaskError(
-            f"A batch of {batch} from data set '{data.name}' holds {batch * each} texts, and to say which texts are near each other "
-            f"takes {_FEWEST}: raise distill.batch."
-        )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
+from unmask.errors import UnmaskError
 from unmask.training.data import DataSet
 from unmask.training.stages.contrastive import ContrastiveOptions, prepare_pairs
 from unmask.training.stages.pooling import PoolingStage
@@ -38,6 +39,13 @@ class Simcse(PoolingStage[SimcseOptions]):
         "Make it harder: simcse.similar = 8 puts similar sentences into one batch, simcse.repeat = 0.32 repeats words in one view, and a "
         "larger simcse.dropout makes the views differ more. Or train fewer steps."
     )
+
+    def require_learnable(self, options: SimcseOptions, sets: Sequence[DataSet]) -> None:
+        """Raise UnmaskError for a batch of one sentence: its second view has no other sentence beside it."""
+        if options.batch == 1:
+            raise UnmaskError(
+                "A batch of 1 holds no other sentence to tell apart, so its loss is always 0: raise simcse.batch."
+            )
 
     def unshardable(self, options: SimcseOptions) -> str | None:
         """Hooks on layers do not reach shards."""

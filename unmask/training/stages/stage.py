@@ -109,6 +109,9 @@ class TrainingStage(ABC, Generic[Options]):
         """A data set of the recipe, checked row by row. Raises UnmaskError with file, line and reason."""
         return read_sentences(name, source, root, seed)
 
+    def require_learnable(self, options: Options, sets: Sequence[DataSet]) -> None:
+        """Raise UnmaskError for data whose batches could teach nothing. It is asked before a model is loaded."""
+
     def teacher(self, options: Options) -> str | None:
         """Another model that the stage learns from; None if it needs none."""
         return None
