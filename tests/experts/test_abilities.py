@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.experts.abilities.ability_tests import TESTS, Item, is_right, read_items, said
-from unmask.experts.abilities.harness import accuracy, draw_items, draw_tests, learned_of
+from unmask.experts.abilities.harness import _language_model, accuracy, draw_items, draw_tests, learned_of
 from unmask.experts.abilities.sandbox import Program, isolation, passes
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.loading import Source
@@ -84,6 +84,8 @@ def test_answers_are_read_where_they_stand() -> None:
     assert said(TESTS["gsm8k"], " It is 7.") == ""
     assert said(TESTS["bbh"], " First ... So the answer is (A).") == "(A)"
     assert said(TESTS["bbh"], " the answer is no. So the answer is valid.") == "valid"
+    assert said(TESTS["bbh"], " So the answer is 1,234.") == "1234"
+    assert is_right(TESTS["bbh"], " So the answer is dearth, wind, & fire.", "dearth, wind, & fire")
 
 
 def test_math_trivia_and_natural_questions_are_read_from_local_files(tmp_path: Path) -> None:
@@ -186,6 +188,21 @@ def test_a_model_that_knows_the_answer_is_right_and_one_that_does_not_is_wrong(n
         expected.append(float(np.argmax(scores) == item.target))
     assert found.tolist() == expected and 0 < found.mean() < 1
     assert set(favourites) == ({1} if name == "piqa" else {0}), "whatever is longer is less likely as a whole"
+
+
+def test_likelihoods_of_a_model_in_low_precision_are_computed_in_fp32(tokenizer: Any) -> None:
+    from lm_eval.api.instance import Instance
+
+    from tests.mixture.models import language_model
+
+    model = language_model(vocab_size=512, max_position_embeddings=512).to(torch.bfloat16)
+    lm, ids = _language_model(model, tokenizer, 1), tokenizer("a b")["input_ids"]
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).logits.float().log_softmax(dim=-1)[0]
+    start = len(tokenizer("a")["input_ids"])
+    likelihood = sum(float(expected[at - 1, ids[at]]) for at in range(start, len(ids)))
+    [(found, _)] = lm.loglikelihood([Instance("loglikelihood", {}, ("a", " b"), 0)])
+    assert found == pytest.approx(likelihood, abs=1e-4)
 
 
 def test_written_text_is_scored(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:

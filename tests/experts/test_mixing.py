@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import torch
 
 from tests.experts.conftest import DOMAINS
 from tests.experts.test_training import LORA, SHORT, expert, mixture_of
+from tests.mixture.models import language_model, saved_experts
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.experts.balance import Balance, BalanceLoss
@@ -19,12 +22,13 @@ from unmask.experts.expert_usage import measure_usage
 from unmask.experts.joint_training import fresh_mixture, write_experts
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.likelihood import response_likelihood
-from unmask.experts.mixing import Ingredients, mix, mix_jointly
+from unmask.experts.mixing import Ingredients, copy_router_rows, mix, mix_jointly
 from unmask.experts.prototypes import mean_states, prototypes, start_from_prototypes
 from unmask.experts.router import RouterOptions, train_router
+from unmask.io.seals import SEAL, seal
 from unmask.mixture.gating import Routing
-from unmask.mixture.mixture_folder import build_mixture, load_mixture
-from unmask.models.loading import Source
+from unmask.mixture.mixture_folder import Mixture, build_mixture, load_mixture
+from unmask.models.loading import Source, load_language_model
 
 PLURALS = [Lesson(f"What is the plural of {thing}?", f"It is {thing}s.", where=thing) for thing in "abcdefghijkl"]
 
@@ -191,3 +195,81 @@ def test_experts_come_and_go_while_the_router_stays(base: Path, tmp_path: Path) 
 def test_lessons_that_belong_to_no_expert_are_told() -> None:
     with pytest.warns(UserWarning, match="No expert is called 'sumz': .* experts are sums, colours"):
         RouterOptions().check(Routing(), ["sums", "colours"], ["sums", "colours", "sumz"], replace(SHORT, batch=6))
+
+
+def saved_mixture(base: Path, folder: Path, routing: Routing | None = None, **options: Any) -> Mixture:
+    """A mixture of two experts with an untrained router, saved in a folder."""
+    saved_experts(folder.parent / f"{folder.name} experts", language_model_of(base), ["a", "b"], **options)
+    folders = [folder.parent / f"{folder.name} experts" / name for name in "ab"]
+    mixture, _ = build_mixture(folders, routing or Routing(), Source(str(base), dtype="float32"))
+    mixture.save_pretrained(folder)
+    return mixture
+
+
+def language_model_of(base: Path) -> Any:
+    return load_language_model(Source(str(base), dtype="float32"))[0]
+
+
+@pytest.mark.parametrize("changes", [{"tie_word_embeddings": True}, {"hidden_size": 32}], ids=str)
+def test_a_router_of_another_base_model_is_not_taken_over(
+    changes: dict[str, Any], base: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    language_model(vocab_size=512, max_position_embeddings=512, **changes).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    saved_mixture(tmp_path / "other", tmp_path / "theirs")
+    ours = saved_mixture(base, tmp_path / "ours")
+    before = ours.routers["router"].weight.detach().clone()
+    with pytest.raises(UnmaskError, match=r"theirs' is a mixture of another base model: '.*other', not '.*base'"):
+        copy_router_rows(ours, tmp_path / "theirs")
+    settings = json.loads((tmp_path / "theirs" / "mixture.json").read_text()) | {"base_weights": None}
+    (tmp_path / "theirs" / "mixture.json").write_text(json.dumps(settings))
+    (tmp_path / "theirs" / SEAL).unlink(missing_ok=True)
+    seal(tmp_path / "theirs")
+    if "hidden_size" in changes:  # without a record of the weights, the size alone tells
+        with pytest.raises(
+            UnmaskError, match=r"The router of '.*theirs' reads states of 32 dimensions, and this base model has 64"
+        ):
+            copy_router_rows(ours, tmp_path / "theirs")
+        assert torch.equal(ours.routers["router"].weight, before)
+    else:
+        assert copy_router_rows(ours, tmp_path / "theirs") == ("a", "b")
+
+
+def test_routers_at_other_blocks_are_not_taken_over(base: Path, tmp_path: Path) -> None:
+    ours = saved_mixture(base, tmp_path / "ours", Routing("layer"))
+    saved_mixture(base, tmp_path / "spans", Routing("layer", span=2, from_layer=1))
+    saved_mixture(base, tmp_path / "values", Routing("layer"), targets=["v_proj"])
+    with pytest.raises(
+        UnmaskError,
+        match=r"spans' has routers of the kind 'layer' with span=2, from_layer=1, not 'layer' with span=0, from_layer=0",
+    ):
+        copy_router_rows(ours, tmp_path / "spans")
+    with pytest.raises(UnmaskError, match=r"values' has no router at model.layers.0.mlp: its experts change other maps"):
+        copy_router_rows(ours, tmp_path / "values")
+
+
+def test_an_expert_that_another_program_saved_as_bin_is_mixed(base: Path, tmp_path: Path) -> None:
+    mixed(base, tmp_path, "two")
+    from safetensors.torch import load_file
+
+    for name in DOMAINS:
+        weights = tmp_path / name / "adapter_model.safetensors"
+        factors = load_file(weights)
+        shutil.copytree(tmp_path / name, tmp_path / "bin" / name)
+        for file in (SEAL, "adapter_model.safetensors"):
+            (tmp_path / "bin" / name / file).unlink(missing_ok=True)
+        torch.save(factors, tmp_path / "bin" / name / "adapter_model.bin")
+    ingredients = Ingredients(tuple(tmp_path / "bin" / name for name in DOMAINS))
+    mix(ingredients, DOMAINS, tmp_path / "of bin", Routing(), Source(str(base), dtype="float32"), learning=SHORT)
+    one, other = (load_mixture(tmp_path / name, Source(""))[0].routers["router"].weight for name in ("two", "of bin"))
+    assert torch.equal(one, other)
+
+
+def test_a_router_that_is_not_trained_needs_no_gradient(base: Path, tmp_path: Path) -> None:
+    options, still = RouterOptions(train_top_k=1, start="prototypes"), replace(SHORT, steps=0)
+    mixture, tokenizer = mixture_of(base, tmp_path, Routing(renormalise=True))
+    assert train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=still, options=options) == ()
+    before = mixture.routers["router"].weight.detach().clone()
+    with pytest.raises(UnmaskError, match="no gradient"):
+        train_router(mixture, tokenizer, DOMAINS, tmp_path / "work", learning=SHORT, options=options)
+    assert torch.equal(mixture.routers["router"].weight, before)

@@ -11,15 +11,18 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from unmask.errors import UnmaskError
 from unmask.experts.abilities import sandbox
-from unmask.experts.abilities.inside_sandbox import _Answers, _Outbox
+from unmask.experts.abilities.inside_sandbox import PLAIN, _Answers, _Outbox
 from unmask.experts.abilities.sandbox import Isolation, Limits, Program, isolation, passes, require_sandbox
 from unmask.experts.abilities.seccomp import seccomp_filter
 
@@ -111,6 +114,24 @@ def test_right_answers_pass(name: str) -> None:
     assert not is_passed(source, f"{tests}\nassert f == 4"), "the tests were run to their end"
 
 
+_PRESET = b"cfractions\nFraction\n"
+FORGED = {  # answers that give plain data other methods or parts; object 0 is the program's own
+    "a class that compares as the program likes": _PRESET + b"N}\x8c\x06__eq__K\x00Qs\x86bK\x03K\x01\x86R",
+    "a counter that compares as the program likes": b"ccollections\nCounter\nN}\x8c\x06__eq__K\x00Qs\x86b)R",
+    "a number that is at least and at most any other": _PRESET
+    + b"K\x03K\x01\x86RN}(\x8c\x0a_numeratorK\x00\x8c\x0c_denominatorK\x00u\x86b",
+    "a counter with methods of the program": b"ccollections\nCounter\n)R}\x8c\x0bmost_commonK\x00Qsb",
+}
+_FORGING = """
+import __main__
+class Outbox:
+    def __init__(self, file, kept): self.file, self.kept = file, kept
+    def dump(self, answer):
+        if callable(answer[1]): self.kept.append(answer[1])
+        self.file.write(b'N' + (b'K\\x00Q' if callable(answer[1]) else b'\\x88' if answer[1] else FORGED) + b'\\x86.')
+__main__._Outbox = Outbox
+def f(*given): return bool(given)
+"""
 _EVERY_FD = "import os\ndef shout(text):\n for fd in range(64):\n  try: os.write(fd, text)\n  except OSError: pass\n"
 FORGERIES = {
     "leaves by exit": "import sys; sys.exit(0)",
@@ -128,6 +149,7 @@ FORGERIES = {
     "equals everything": "class X:\n def __eq__(self, other): return True\ndef f(): return X()",
     "equals everything as a number": "class X(int):\n def __eq__(self, other): return True\ndef f(): return X(3)",
     "compares as it likes": "class X(list):\n __eq__ = __ge__ = __contains__ = lambda *_: True\ndef f(): return X()",
+    "answers with a class that it changed": _FORGING.replace("FORGED", repr(next(iter(FORGED.values())))),
     "replaces built-ins": f"{WRONG}import builtins; builtins.exec = builtins.compile = builtins.getattr = lambda *_, **__: None",
     "replaces the pickler": f"{WRONG}import _pickle; _pickle.Pickler = _pickle.Unpickler = None",
     "replaces the harness": f"{WRONG}import __main__\n"
@@ -282,6 +304,38 @@ def test_only_plain_data_cross() -> None:
     assert [type(one).__name__ for one in kept] == ["Evil", "builtin_function_or_method"]
 
 
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """The classes that can be changed are afterwards as they were."""
+    before = {kind: dict(vars(kind)) for kind in (Fraction, Counter)}
+    yield
+    for kind, methods in before.items():
+        for name in vars(kind).keys() - methods.keys():
+            delattr(kind, name)
+        for name in [name for name, method in methods.items() if vars(kind)[name] is not method]:
+            setattr(kind, name, methods[name])
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("name", FORGED)
+def test_a_copy_is_made_and_not_changed(name: str) -> None:
+    link: Any = SimpleNamespace(far=lambda _: lambda *_: True)
+    with pytest.raises(pickle.UnpicklingError):
+        _Answers(io.BytesIO(b"N" + FORGED[name] + b"\x86."), link).load()
+    honest = [Fraction(1, 3), Counter("aab"), defaultdict(Counter, a=Counter("b")), Fraction, Counter]
+    file = io.BytesIO()
+    _Outbox(file, []).dump((None, honest))
+    assert _Answers(io.BytesIO(file.getvalue()), link).load() == (None, honest)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(("module", "name"), sorted(PLAIN))
+def test_nothing_that_an_answer_names_can_be_changed(module: str, name: str) -> None:
+    change = f"c{module}\n{name}\n".encode() + b"N}\x8c\x05probeK\x01s\x86b."
+    with pytest.raises((AttributeError, TypeError, pickle.UnpicklingError)):
+        _Answers(io.BytesIO(change), None).load()  # type: ignore[arg-type]
+
+
 @pytest.mark.usefixtures("no_sandbox")
 def test_nothing_is_run_without_a_sandbox_unless_the_user_accepts_it(tmp_path: Path) -> None:
     touch = f"open({str(tmp_path / 'touched')!r}, 'w')\n"
@@ -292,7 +346,8 @@ def test_nothing_is_run_without_a_sandbox_unless_the_user_accepts_it(tmp_path: P
     assert not list(tmp_path.iterdir())
     program = Program(touch + RIGHT, "assert f() == 4", ("f",))
     assert passes(program, QUICK, unsandboxed=True) and [file.name for file in tmp_path.iterdir()] == ["touched"]
-    for source in (WRONG, FORGERIES["leaves at once"], FORGERIES["sleeps"], FORGERIES["equals everything"]):
+    forgeries = ("leaves at once", "sleeps", "equals everything", "answers with a class that it changed")
+    for source in (WRONG, *map(FORGERIES.__getitem__, forgeries)):
         assert not passes(Program(source, "assert f() == 4", ("f",)), QUICK, unsandboxed=True)
     assert str(require_sandbox(unsandboxed=True)) == "in no sandbox; only its time is limited"
 

@@ -100,3 +100,16 @@ def test_what_would_change_nothing_is_refused(experts: Any) -> None:
     ):
         with pytest.raises(UnmaskError, match=why):
             merged(experts, **options)
+
+
+def test_an_adapter_of_a_decoder_without_its_head_is_no_expert(tmp_path: Path) -> None:
+    [headless] = saved_experts(tmp_path, language_model().model, ["embedder"], task_type="FEATURE_EXTRACTION")
+    assert all(name.startswith("layers.") for name in headless.factors)
+    said = "'embedder' was trained on the decoder without its language-model head: it changes layers.*where the language model has model"
+    with pytest.raises(UnmaskError, match=said):
+        merged([headless], "linear")
+    with pytest.raises(UnmaskError, match=said):
+        Mixture(language_model(), [headless])
+    [other] = saved_experts(tmp_path / "other", language_model("gpt2"), ["other"], targets=["c_fc"])
+    with pytest.raises(UnmaskError, match=r"the model has no such linear map. It was trained on another base model"):
+        merged([other], "linear")

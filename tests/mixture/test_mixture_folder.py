@@ -13,6 +13,7 @@ import torch
 from tests.mixture.models import language_model, saved_experts, tokens
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.mixture.expert_folder import UNREADABLE, read_expert
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture, build_mixture, load_mixture, save_mixture
 from unmask.models.loading import Source
@@ -128,6 +129,9 @@ def test_what_does_not_belong_together_is_refused(base: Path, tmp_path: Path) ->
         load_mixture(tmp_path / "saved", Source("saved"))
 
 
+CHANGING = ("pissa", "pissa_niter_16", "olora", "corda", "lora_ga", "loftq")
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -135,6 +139,18 @@ def test_what_does_not_belong_together_is_refused(base: Path, tmp_path: Path) ->
         ({"bias": "all"}, "it trains biases"),
         ({"peft_type": "IA3"}, "it is IA3"),
         ({"rank_pattern": {"q_proj": 4}}, "a rank for each module"),
+        *(
+            ({"init_lora_weights": kind}, r"on a base whose weights PEFT changed first \(init_lora_weights\)")
+            for kind in CHANGING
+        ),
+        ({"alora_invocation_tokens": [3, 4]}, "aLoRA"),
+        ({"use_qalora": True}, "QA-LoRA"),
+        ({"kasa_config": {"beta": 1e-4}}, "KaSA"),
+        ({"velora_config": {"num_groups": 64}}, "VeLoRA"),
+        ({"monteclora_config": {"monteclora_n": 4}}, "MonteCLoRA"),
+        ({"use_bdlora": {"nblocks": 2}}, "BD-LoRA"),
+        ({"arrow_config": {"top_k": 3}}, "Arrow"),
+        ({"layer_replication": [[0, 2], [1, 3]]}, "copies of layers"),
     ],
     ids=str,
 )
@@ -143,3 +159,20 @@ def test_adapters_that_are_no_plain_lora_are_refused(change: dict[str, Any], why
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(UnmaskError, match=why):
         build_mixture([tmp_path / "math", tmp_path / "code"], Routing())
+
+
+@pytest.mark.parametrize("start", [True, False, "gaussian", "orthogonal", "eva", "mica"])
+def test_another_start_of_the_factors_leaves_a_plain_lora(start: Any, base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "code" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"init_lora_weights": start}))
+    assert read_expert(tmp_path / "code").factors
+
+
+def test_every_variant_of_lora_that_peft_knows_is_refused() -> None:
+    """A new version of PEFT may bring more of them."""
+    from dataclasses import fields
+
+    from peft import LoraConfig
+
+    variants = {field.name for field in fields(LoraConfig) if field.metadata.get("is_lora_variant")}
+    assert variants and variants <= UNREADABLE.keys()

@@ -25,7 +25,6 @@ from unmask.probing.word_probe import (
     probe_words_at_layers,
     score,
     word_tokens,
-    word_vectors,
 )
 from unmask.tasks.tagged import Sentence, read_sentences
 
@@ -45,6 +44,11 @@ def states(one: Any, ids: tuple[int, ...]) -> torch.Tensor:
     real = torch.ones_like(batch, dtype=torch.bool)
     with torch.inference_mode():
         return one.backbone.read(TokenBatch(batch, real, real), [read])[read]  # type: ignore[no-any-return]
+
+
+def word_vectors(one: Any, sentences: list[Sentence], layer: int, **options: Any) -> Any:
+    """The vectors of one layer."""
+    return layer_vectors(one, sentences, [layer], **options)[layer]
 
 
 # --- which sub-tokens ------------------------------------------------------------------------------------------------

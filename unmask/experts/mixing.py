@@ -31,13 +31,14 @@ from unmask.mixture.mixture_folder import (
     read_mixture_settings,
     save_mixture,
 )
-from unmask.models.identity import identity_of
+from unmask.models.identity import identity_of, pinned
 from unmask.models.loading import Source, precision_of
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
 from unmask.training.lora import LoraOptions
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 RECORD = "mixing.json"
@@ -113,9 +114,9 @@ def mix(
         source = base_of_experts(experts, source)
     record = _record(source, domains, routing, learning, options).model_copy(
         update={
-            "experts": {expert.name: _hash(expert.folder / "adapter_model.safetensors") for expert in experts},
+            "experts": {expert.name: _hash(_factors(expert.folder)) for expert in experts},
             "scales": {expert.name: expert.scale for expert in (*experts, *shared)},
-            "shared": ingredients.shared and _hash(ingredients.shared / "adapter_model.safetensors"),
+            "shared": ingredients.shared and _hash(_factors(ingredients.shared)),
             "start_from": ingredients.start_from and _hash(ingredients.start_from / ROUTERS),
         }
     )
@@ -162,7 +163,7 @@ def mix_jointly(
 def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
     """Copy the router's rows of the experts that a saved mixture has as well. Returns the names of these experts.
 
-    Raises UnmaskError for a mixture of another kind of router, or without an expert in common.
+    Raises UnmaskError for a mixture of another base model or with other routers, or without an expert in common.
     """
     check_seal(folder)
     settings = read_mixture_settings(folder)
@@ -170,14 +171,42 @@ def copy_router_rows(mixture: Mixture, folder: Path) -> tuple[str, ...]:
     both = [name for name in ours if name in theirs]
     if not both:
         raise UnmaskError(f"'{folder}' has none of the experts {', '.join(ours)}. It has {', '.join(theirs)}.")
+    base = pinned(mixture.source, mixture.model)
+    if base.base_weights and settings.base_weights and base.base_weights != settings.base_weights:
+        raise UnmaskError(
+            f"'{folder}' is a mixture of another base model: '{settings.base}', not '{base.base}', or its weights have changed. A router "
+            "fits only the base model that it was trained on."
+        )
     rows = load_tensors(folder / ROUTERS)
     weights = {name: router.weight.detach().clone() for name, router in mixture.routers.items()}
-    if settings.routing.router != mixture.routing.router or rows.keys() != weights.keys():
-        raise UnmaskError(f"'{folder}' has routers of the kind '{settings.routing.router}', not '{mixture.routing.router}'.")
+    _require_same_routers(folder, rows, settings.routing, weights, mixture.routing)
     for name, weight in weights.items():
         weight[[ours.index(expert) for expert in both]] = rows[name][[theirs.index(expert) for expert in both]].to(weight)
     mixture.load_routers(weights)
     return tuple(both)
+
+
+def _require_same_routers(
+    folder: Path, rows: Mapping[str, Tensor], theirs: Routing, weights: Mapping[str, Tensor], ours: Routing
+) -> None:
+    """Raise UnmaskError if the routers in a folder (rows, theirs) decide elsewhere than ours, or read states of another size."""
+    if theirs.router != ours.router:
+        raise UnmaskError(f"'{folder}' has routers of the kind '{theirs.router}', not '{ours.router}'.")
+    if others := rows.keys() ^ weights.keys():
+        if (theirs.span, theirs.from_layer) == (ours.span, ours.from_layer):
+            which = "has no router" if min(others) in weights else "has a router"
+            raise UnmaskError(f"'{folder}' {which} at {min(others)}: its experts change other maps.")
+        raise UnmaskError(f"'{folder}' has routers of the kind {_place(theirs)}, not {_place(ours)}.")
+    for name, weight in weights.items():
+        if (size := rows[name].shape[1]) != weight.shape[1]:
+            raise UnmaskError(
+                f"The router of '{folder}' reads states of {size} dimensions, and this base model has {weight.shape[1]}: it belongs to "
+                "another base model."
+            )
+
+
+def _place(routing: Routing) -> str:
+    return f"'{routing.router}' with span={routing.span}, from_layer={routing.from_layer}"
 
 
 def _record(
@@ -225,6 +254,12 @@ def _trained(
                 seal(scratch)
         remove_with_scratch(work)
     return Mixed(folder, done.losses)
+
+
+def _factors(expert: Path) -> Path:
+    """The file that peft reads the factors of an expert from."""
+    file = expert / "adapter_model.safetensors"
+    return file if file.is_file() else file.with_suffix(".bin")
 
 
 def _hash(file: Path) -> str:

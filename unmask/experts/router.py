@@ -96,7 +96,8 @@ def train_router(
     """
     options, before = options or RouterOptions(), mixture.routing
     during = options.during(before, len(mixture.experts))
-    during.require_gradient()
+    if learning.steps:
+        during.require_gradient()
     tokens = {name: tokenize_lessons(tokenizer, lessons, learning.max_length) for name, lessons in domains.items()}
     if options.start == "prototypes":
         start_from_prototypes(mixture, tokenizer, tokens, fresh)

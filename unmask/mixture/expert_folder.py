@@ -15,11 +15,11 @@ from unmask.errors import UnmaskError
 from unmask.io.seals import Damaged, check_seal, save_tensors
 from unmask.mixture.expert_linear import Factors
 from unmask.models.adapter_config import sort_adapter_config
+from unmask.models.decoder import body_of
 from unmask.models.source import base_name, lasting_name
 
 _PREFIX = "base_model.model."
-# settings under which the change of a weight is not scale * B A
-_UNREADABLE = {
+UNREADABLE = {
     "use_dora": "DoRA",
     "rank_pattern": "a rank for each module",
     "alpha_pattern": "a scale for each module",
@@ -27,7 +27,18 @@ _UNREADABLE = {
     "target_parameters": "experts of a mixture of experts",
     "trainable_token_indices": "embeddings",
     "lora_bias": "biases",
+    "alora_invocation_tokens": "aLoRA",
+    "use_qalora": "QA-LoRA",
+    "kasa_config": "KaSA",
+    "velora_config": "VeLoRA",
+    "monteclora_config": "MonteCLoRA",
+    "use_bdlora": "BD-LoRA",
+    "arrow_config": "Arrow, which routes",
+    "layer_replication": "copies of layers",
 }
+"""Settings under which an adapter is more, or other, than a change scale * B A of each linear map."""
+_CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
+"""Starts of the factors (`init_lora_weights`) for which PEFT changes the weights of the base: without that, it is another model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +65,13 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     config = _config(folder / "adapter_config.json")
     if config.get("peft_type") != "LORA":
         raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and an expert is LoRA.")
-    for key, what in _UNREADABLE.items():
-        if config.get(key):
-            raise UnmaskError(
-                f"'{folder}' cannot be an expert: it trains {what} ({key}). An expert is a plain LoRA of linear maps."
-            )
+    trained = [f"{what} ({key})" for key, what in UNREADABLE.items() if config.get(key)]
     if config.get("bias", "none") != "none":
-        raise UnmaskError(f"'{folder}' cannot be an expert: it trains biases. An expert is a plain LoRA of linear maps.")
+        trained.append("biases")
+    if str(config.get("init_lora_weights")).lower().startswith(_CHANGES_BASE):
+        trained.append("on a base whose weights PEFT changed first (init_lora_weights)")
+    if trained:
+        raise UnmaskError(f"'{folder}' cannot be an expert: it trains {trained[0]}. An expert is a plain LoRA of linear maps.")
     weights = _weights(folder)
     scale = _scale(config)
     return Expert(
@@ -161,10 +172,17 @@ def require_alike(experts: Sequence[Expert]) -> None:
             )
 
 
-def require_fit(expert: Expert, name: str, linear: nn.Module | None) -> nn.Linear:
-    """The linear map that an expert changes. Raises UnmaskError if the model has none there, or one of another size."""
+def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:
+    """The linear map of a language model that an expert changes. Raises UnmaskError if the model has none there, or one of another size."""
     down, up = expert.factors[name]
     size, problem = (up.shape[0], down.shape[1]), "the model has no such linear map"
+    linear, body = _submodule(model, name), body_of(model)
+    if linear is None and _submodule(body, name) is not None:
+        inside = next(path for path, module in model.named_modules() if module is body)
+        raise UnmaskError(
+            f"'{expert.name}' was trained on the decoder without its language-model head: it changes {name}, where the language model "
+            f"has {inside}.{name}. Only an adapter of the whole language model is an expert. `unmask expert` trains one."
+        )
     if linear is not None and type(linear) is nn.Linear:
         if tuple(linear.weight.shape) == size:
             return linear
@@ -173,3 +191,10 @@ def require_fit(expert: Expert, name: str, linear: nn.Module | None) -> nn.Linea
         f"Expert '{expert.name}' does not fit this model: its {name} is {size[0]} x {size[1]}, {problem}. "
         "It was trained on another base model."
     )
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        return None

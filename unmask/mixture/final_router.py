@@ -24,9 +24,10 @@ class FinalRouter:
         self.body, self.control, self.router = body, control, router
         self.cache: Any = None  # of the base model, for the current pass
 
-    def attach(self) -> tuple[Any, Any]:
-        """Run before every pass, and keep the base model's cache with the mixture's. Returns the handles that undo it."""
-        return self.body.register_forward_pre_hook(self._decide, with_kwargs=True), self.body.register_forward_hook(self._keep)
+    def attach(self) -> None:
+        """Run before every pass, and keep the base model's cache with the mixture's."""
+        self.body.register_forward_pre_hook(self._decide, with_kwargs=True)
+        self.body.register_forward_hook(self._keep)
 
     def _decide(self, body: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if self.control.off:

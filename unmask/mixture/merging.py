@@ -1,9 +1,10 @@
 """Merging: add several experts to the weights of their base model. All tokens then get the same mix.
 
-All methods work on task vectors, delta W = scale * B A, as their papers define them. (Adapters are often merged by their factors A and B
+All methods work on task vectors, delta W = scale * B A, one linear map at a time. (Adapters are often merged by their factors A and B
 instead. That gives another change: its cosine to the change by task vectors was 0.25.)
 linear: the sum of w_i delta_i.
-ties: keep the largest `density` of each vector, elect a sign, average the values of that sign (arXiv 2306.01708).
+ties: keep the largest `density` of each vector, elect a sign, average the values of that sign (after arXiv 2306.01708). The paper trims an
+expert's whole task vector at once; here each linear map is trimmed alone. The weights w_i scale values after the signs were elected.
 dare: keep a random `density` of each vector, scale it up by 1 / density, and sum (arXiv 2311.03099).
 """
 
@@ -15,10 +16,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unmask.errors import UnmaskError
-from unmask.mixture.expert_folder import Expert, require_alike, require_fit
+from unmask.mixture.expert_folder import Expert, linear_of, require_alike
 from unmask.mixture.names import Method
 
 if TYPE_CHECKING:
@@ -43,10 +44,10 @@ def merge_experts(
     require_alike(experts)
     check_merge(len(experts), method, weights, density)
     shares = list(weights) if weights else [1 / len(experts) if method == "linear" else 1.0] * len(experts)
+    fitting = {name: [linear_of(model, expert, name) for expert in experts] for name in experts[0].factors}
     with torch.no_grad():
-        for name in experts[0].factors:
-            linear = model.get_submodule(name)
-            vectors = [_task_vector(expert, name, linear) for expert in experts]
+        for name, (linear, *_) in fitting.items():  # all experts fit before anything is changed
+            vectors = [up @ down for down, up in (expert.factors[name] for expert in experts)]
             seeds = [_seed(seed, name, expert.name) for expert in experts]
             change = _merged(vectors, torch.tensor(shares), method, density, seeds)
             if not bool(change.isfinite().all()):
@@ -65,12 +66,6 @@ def check_merge(experts: int, method: Method, weights: Sequence[float] | None, d
         raise UnmaskError(
             "'linear' keeps whole task vectors, so a density would change nothing. Leave it out, or use ties or dare."
         )
-
-
-def _task_vector(expert: Expert, name: str, linear: nn.Module) -> Tensor:
-    down, up = expert.factors[name]
-    require_fit(expert, name, linear)
-    return up @ down
 
 
 def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: float, seeds: Sequence[int]) -> Tensor:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError, unknown
-from unmask.mixture.expert_folder import Expert, require_alike, require_fit
+from unmask.mixture.expert_folder import Expert, linear_of, require_alike
 from unmask.mixture.expert_linear import ExpertLinear
 from unmask.mixture.final_router import FinalRouter
 from unmask.mixture.gating import Control, GateFunction, Routing, RoutingPoint
@@ -55,21 +54,18 @@ class MixtureModel:
         self.body: Any = body_of(model)
         self._control = Control(routing or Routing())
         for name in experts[0].factors:  # before anything is changed: refuse experts that do not fit
-            self._linear(name)
+            linear_of(model, self.experts[0], name)
             self._block(name)
         self._maps = self._maps_of(self.routing)
-        self._before = BaseState.of(model, self.body)
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         self.points = self._install()
-        self._hooks: list[Any] = []
         for name, point in self.points.items():
             self._gate_block(name, point)
         if self.routing.router == "final":
-            self._hooks += FinalRouter(self.body, self._control, self.routers["router"]).attach()
+            FinalRouter(self.body, self._control, self.routers["router"]).attach()
         if self.routing.level == "sequence":
-            self._hooks += RunningMean(self.body, self._control).attach()
-        self._plain_class = type(self.body)
+            RunningMean(self.body, self._control).attach()
         declare(self.body)
         forget_recording(model)  # transformers looks for routers only once, and this model may have recorded before
         self.body.mixture = self
@@ -185,21 +181,6 @@ class MixtureModel:
             lambda logits: nn.functional.one_hot(torch.full(logits.shape[:-1], place), len(names)).to(logits)
         )
 
-    def remove(self) -> PreTrainedModel:
-        """Take all experts out and return the base model as it was: its weights, which of them train, its mode, its hooks."""
-        for hook in self._hooks:
-            hook.remove()
-        forget_recording(self.model)
-        for name in self._maps:
-            owner, _, leaf = name.rpartition(".")
-            setattr(self.model.get_submodule(owner), leaf, self.model.get_submodule(name).base)
-        for name in self.points:
-            del self.model.get_submodule(name).routing_point
-        self.body.__class__ = self._plain_class
-        del self.body.mixture
-        self._before.restore(self.body)
-        return self.model
-
     def _install(self) -> dict[str, RoutingPoint]:
         """Replace the linear maps. Returns the routing points by the name of their block."""
         first = self.experts[0]
@@ -209,7 +190,7 @@ class MixtureModel:
         leaders: dict[int, RoutingPoint] = {}  # the first point of each group of layers that share a decision
         span, from_layer = self.routing.span, self.routing.from_layer
         for name in self._maps:
-            linear = self._linear(name)
+            linear = linear_of(self.model, first, name)
             block = self._block(name)
             if block not in points:
                 leader = leaders.get(group := (self._layer(name) - from_layer) // span if span else len(points))
@@ -256,13 +237,6 @@ class MixtureModel:
             if len(stacks) > 1:
                 point.share(stacks)
 
-    def _linear(self, name: str) -> nn.Linear:
-        try:
-            linear = self.model.get_submodule(name)
-        except AttributeError:
-            linear = None
-        return require_fit(self.experts[0], name, linear)
-
     def _block(self, name: str) -> str:
         """The name of the attention or MLP that a map belongs to: a child of a decoder layer."""
         layers = find_layers(self.body)
@@ -297,43 +271,8 @@ class MixtureModel:
                 point(args[0] if args else named["hidden_states"])
 
         block = self.model.get_submodule(name)
-        self._hooks.append(block.register_forward_pre_hook(gate, with_kwargs=True))
-        self._hooks.append(block.register_forward_hook(lambda *_: point.forget()))
-
-
-@dataclass(frozen=True)
-class BaseState:
-    """What a mixture changes in its base beside the maps: which weights train, which modules are in training mode, what is recorded."""
-
-    trains: tuple[tuple[nn.Parameter, bool], ...]
-    modes: tuple[tuple[nn.Module, bool], ...]
-    recorded: tuple[nn.Module, ...]
-    declared: Any
-
-    @classmethod
-    def of(cls, model: nn.Module, body: Any) -> BaseState:
-        """The present state of a model."""
-        from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
-
-        return cls(
-            tuple((weight, weight.requires_grad) for weight in model.parameters()),
-            tuple((module, module.training) for module in model.modules()),
-            tuple(module for module in model.modules() if _recorded(module)),
-            _CAN_RECORD_REGISTRY.get(body),
-        )
-
-    def restore(self, body: Any) -> None:
-        """Give a model this state back after its experts were taken out."""
-        from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY, install_all_output_capturing_hooks
-
-        for weight, trains in self.trains:
-            weight.requires_grad_(trains)
-        for module, training in self.modes:
-            module.training = training
-        _CAN_RECORD_REGISTRY[body] = self.declared
-        for module in self.recorded:
-            if not _recorded(module):  # not inside one before it
-                install_all_output_capturing_hooks(module)  # type: ignore[arg-type]
+        block.register_forward_pre_hook(gate, with_kwargs=True)
+        block.register_forward_hook(lambda *_: point.forget())
 
 
 def forget_recording(model: nn.Module) -> None:

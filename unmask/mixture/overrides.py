@@ -6,9 +6,11 @@
 | top-K | the K best experts of the router, not renormalised |
 | all | every expert, with the router's probabilities as gates ("soft") |
 | renormalised | as saved, and made to sum to 1: keeps which expert acts, drops how strongly |
-| random | as saved, shuffled among the experts for each token: the same strength, another expert |
+| random | as saved, shuffled among the experts for each token and block: the same strength, another expert |
 | uniform | 1 / n for each expert |
 | NAME | one expert alone at full strength (the oracle, if it is the expert of the domain) |
+
+`random` draws anew in every block, also where several blocks of the mixture share one decision (router "final", or a span).
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ def override_routing(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[N
     ranked = _RANKED.fullmatch(choice)
     if ranked or choice in ("learned", "all", "renormalised"):
         changed = {"all": {"top_k": number}, "renormalised": {"renormalise": True}, "learned": {}}
+        best = {"top_k": int(ranked[1]), "renormalise": False} if ranked else changed[choice]
         with mixture.turn():
-            mixture.routing = replace(before, **({"top_k": int(ranked[1])} if ranked else changed[choice]))  # type: ignore[arg-type]
+            mixture.routing = replace(before, **best)  # type: ignore[arg-type]
             try:
                 yield
             finally:

@@ -23,10 +23,11 @@ class RunningMean:
         self.real: Tensor | None = None
         self.sums: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def attach(self) -> tuple[Any, Any]:
-        """Prepare every pass before it runs, and keep its sums with its cache. Returns the handles that undo it."""
+    def attach(self) -> None:
+        """Prepare every pass before it runs, and keep its sums with its cache."""
         self.control.so_far = self.so_far
-        return self.body.register_forward_pre_hook(self._prepare, with_kwargs=True), self.body.register_forward_hook(self._keep)
+        self.body.register_forward_pre_hook(self._prepare, with_kwargs=True)
+        self.body.register_forward_hook(self._keep)
 
     def _prepare(self, _: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask, cache = named.get("attention_mask"), named.get("past_key_values")

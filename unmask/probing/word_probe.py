@@ -242,11 +242,6 @@ def assign_words(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> tupl
     return tuple(words)
 
 
-def word_vectors(model: LoadedModel, sentences: Sequence[Sentence], layer: int, **options: Any) -> Matrix:
-    """One vector for each word at one layer, float32 of shape (word, dim), sentence after sentence; see `layer_vectors`."""
-    return layer_vectors(model, sentences, [layer], **options)[layer]
-
-
 def layer_vectors(
     model: LoadedModel,
     sentences: Sequence[Sentence],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,12 @@ def test_another_record_is_not_mixed_in(tokenizer: Any, tmp_path: Path) -> None:
     record_routing(model, texts, tmp_path / "record")
     with pytest.raises(UnmaskError, match="a record with other --sample: give another folder"):
         record_routing(model, texts, tmp_path / "record", sample=5)
+    renamed = replace(texts, sources=("renamed",))
+    with pytest.raises(UnmaskError, match="a record with other names of files: give"):
+        record_routing(model, renamed, tmp_path / "record")
+    relabelled = replace(texts, labels=("subject", "size"))
+    with pytest.raises(UnmaskError, match="a record with other texts or labels: give"):
+        record_routing(model, relabelled, tmp_path / "record")
     with pytest.raises(UnmaskError, match="other weights"):
         record_routing(native("mixtral", tokenizer), texts, tmp_path / "record")
     (tmp_path / "mine").mkdir()

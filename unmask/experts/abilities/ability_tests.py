@@ -8,11 +8,13 @@
 | humaneval | 0 | code passes the tests | prompt, test, entry_point |
 | mbpp | 3: tasks 2, 3, 4 | code passes the tests | task_id, text, code, test_list; tasks 11 to 510 are the test |
 | hellaswag, piqa | 0 | likeliest ending, per character | context, endings, label; goal, sol1, sol2, label |
-| truthfulqa | 0 | likeliest answer (MC1) | question, best_answer, incorrect_answers |
+| truthfulqa * | 0 | likeliest answer (MC1) | question, best_answer, incorrect_answers |
 | math | 4 | content of the last \\boxed{} | problem, solution; train.jsonl beside it |
-| triviaqa, nq | 5 | one of the answers | question, answer (a list, or a table with `aliases`); train.jsonl beside it |
+| triviaqa *, nq | 5 | one of the answers | question, answer (a list, or a table with `aliases`); train.jsonl beside it |
 
 mmlu, bbh, gsm8k and humaneval have the paper's number of shots (Self-MoE, arXiv 2406.12034, section 3.1), the others the harness's.
+* With a local file, the prompt is not the harness's. For truthfulqa, the harness puts six questions with answers first. For triviaqa, it
+adds a question mark to each question. Scores of the two prompts cannot be compared.
 """
 
 from __future__ import annotations
@@ -84,11 +86,12 @@ def read_items(name: str, file: Path) -> list[Item]:
 
 
 def said(test: Test, text: str) -> str:
-    """The answer in the text of a model: the last match, or the empty string."""
+    """The answer in the text of a model: the last match, or the empty string. A number is given without commas."""
     if test.find is not None:
         return test.find(text)
     matches = re.findall(test.answer, text)
-    return matches[-1].strip().rstrip(".").replace(",", "") if matches else ""
+    answer = matches[-1].strip().rstrip(".,") if matches else ""
+    return answer.replace(",", "") if re.fullmatch(r"-?[\d,.]+", answer) else answer
 
 
 def is_right(test: Test, text: str, target: int | str | tuple[str, ...]) -> bool:

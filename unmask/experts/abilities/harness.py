@@ -154,7 +154,8 @@ def _language_model(model: Any, tokenizer: PreTrainedTokenizerBase, batch: int) 
     from lm_eval.models.huggingface import HFLM
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch)
+    # in bf16, the log-likelihoods of two choices can round to the same number
+    lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch, softmax_dtype="float32")
     if not sys.stderr.isatty():  # progress bars would fill a log
         for kind in ("loglikelihood", "generate_until"):
             setattr(lm, kind, partial(getattr(lm, kind), disable_tqdm=True))

@@ -36,6 +36,7 @@ PLAIN = frozenset(
     + [("builtins", "Ellipsis"), *((module, name) for module, names in _MADE.items() for name in names)]
 )
 """The types that are copied, as (module, name)."""
+_IMMUTABLE = 1 << 8  # Python's flag of the types whose attributes cannot be set (Py_TPFLAGS_IMMUTABLETYPE)
 _LIMITS = {"RLIMIT_CPU": "seconds", "RLIMIT_AS": "memory", "RLIMIT_DATA": "memory", "RLIMIT_FSIZE": "file"}
 
 
@@ -167,8 +168,12 @@ class _Far:
         return self._link.ask("bool", self)  # type: ignore[no-any-return]
 
 
+def _refuse_state(*_: Any) -> None:
+    raise _pickle.UnpicklingError("an answer would change a plain type, or the parts of a copy")
+
+
 class _Answers(_pickle.Unpickler):
-    """Reads the program's answers. It accepts only the plain types, so nothing from the program can run here."""
+    """Reads the program's answers. It accepts only the plain types, and no change of them: nothing from the program can run here."""
 
     def __init__(self, file: BinaryIO, link: Link) -> None:
         super().__init__(file)
@@ -178,7 +183,12 @@ class _Answers(_pickle.Unpickler):
         """The plain type with this name. Any other name is an error."""
         if (module, name) not in PLAIN:
             raise _pickle.UnpicklingError(f"{module}.{name} is not plain")
-        return getattr(__import__(module), name)
+        kind = getattr(__import__(module), name)
+        if isinstance(kind, type) and not kind.__flags__ & _IMMUTABLE:
+            # Fraction and Counter are written in Python. A forged answer could give the class another __eq__, or a Fraction the value 0/0,
+            # which is <= and >= every number. Pickle sets attributes only by __setstate__ where there is one; honest copies need none.
+            kind.__setstate__ = _refuse_state  # type: ignore[attr-defined]
+        return kind
 
     def persistent_load(self, number: Any) -> Any:
         """The object with this number."""

@@ -57,6 +57,8 @@ _GIVEN = {
     "attention": "attention",
     "dtype": "dtype",
     "data": "texts or labels",
+    "labels": "texts or labels",
+    "sources": "names of files",
     "sample": "--sample",
     "seed": "--seed",
     "max_length": "--max-length",
@@ -278,7 +280,7 @@ def _claim(folder: Path, settings: RecordSettings) -> RecordSettings:
         return settings
     if before.digest != settings.digest:
         changed = [name for name, what in _GIVEN.items() if getattr(settings, name) != getattr(before, name)]
-        what = " and ".join(_GIVEN[name] for name in changed) or "routing points"
+        what = " and ".join(dict.fromkeys(_GIVEN[name] for name in changed)) or "routing points"
         raise UnmaskError(f"'{folder}' holds a record with other {what}: give another folder.")
     return before
 
