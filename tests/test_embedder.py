@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -335,6 +336,25 @@ def test_a_design_is_fitted_on_first_use_or_on_a_corpus_of_the_users_own(pico: C
 def test_a_design_that_needs_no_fit_gets_none(plain: Embedder) -> None:
     assert plain.fit(TEXTS) is plain
     assert plain.fitted == Fit()
+
+
+@pytest.mark.parametrize("features", ["sum:auto", "sum:0.5", "concat", "routing"])
+@pytest.mark.parametrize("scaling", ["zscore", "whiten:4"])
+def test_a_design_uses_no_more_of_a_fit_than_it_says(features: str, scaling: str, pico: Callable[..., Embedder]) -> None:
+    name = f"causal/plain/mean/{features}"
+    fit = pico(f"{name}/{scaling}", "olmoe").fitted
+    assert fit.tensors
+    alone = Fit(alpha=fit.alpha)
+    assert np.array_equal(pico(name, "olmoe", fit=fit).encode(TEXTS), pico(name, "olmoe", fit=alone).encode(TEXTS))
+
+
+def test_mteb_names_a_saved_embedder_and_not_the_model_that_it_was_made_of(
+    pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    made_of = Embedder.from_pretrained(pico_folder("llama"), "causal/plain/mean", device="cpu")
+    made_of.save_pretrained(tmp_path / "trained")
+    assert made_of.mteb_model_meta.name == f"unmask/{pico_folder('llama').name}"
+    assert Embedder.from_pretrained(tmp_path / "trained", device="cpu").mteb_model_meta.name == "unmask/trained"
 
 
 def test_a_design_that_the_model_cannot_serve_is_refused(pico: Callable[..., Embedder]) -> None:

@@ -32,6 +32,7 @@ from unmask.io.threads import lock_of
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import fingerprint_of
+from unmask.models.source import short_name
 
 if TYPE_CHECKING:
     import torch
@@ -385,7 +386,7 @@ class Embedder:
     @property
     def mteb_model_meta(self) -> Any:
         """What mteb asks of a model: a name, and everything that the vectors depend on, so that its cache keeps results apart."""
-        from unmask.models.identity import identity_of_loaded
+        from unmask.models.identity import identity_of_loaded, loaded_from
         from unmask.tasks.mteb.protocol import model_meta
 
         weights = {**self.fitted.tensors, **(self.backbone.head.state_dict() if self.backbone.head else {})}
@@ -396,7 +397,8 @@ class Embedder:
             "alpha": self.fitted.alpha,
             "fitted": fingerprint_of([f"{name}{weights[name].tolist()}" for name in sorted(weights)]) if weights else None,
         }
-        return model_meta(Path(self.source.model).name, identity_of_loaded(self.backbone.model).revision, settings)
+        name = short_name(loaded_from(self.backbone.model, self.source).model)
+        return model_meta(name, identity_of_loaded(self.backbone.model).revision, settings)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""

@@ -13,7 +13,8 @@ from huggingface_hub import constants
 from tests.conftest import TEXTS
 from unmask.embedder import Embedder
 from unmask.models.hub import hub_folder
-from unmask.saving.folder import SETTINGS, read_settings
+from unmask.saving.folder import read_settings
+from unmask.saving.own_files import SETTINGS
 
 COMMITS = {"main": "1" * 40, "older": "2" * 40}
 

@@ -21,9 +21,9 @@ from tests.mixture.models import language_model
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.io.files import fingerprint
-from unmask.models import digests
+from unmask.models import digests, identity
 from unmask.models.digests import digest_of_file, digest_of_folder
-from unmask.models.identity import identity_of, older_revision
+from unmask.models.identity import identity_of, identity_of_loaded, note_source, older_revision
 from unmask.models.source import Source
 from unmask.saving.folder import read_settings
 
@@ -208,6 +208,68 @@ def test_a_plain_model_has_an_older_name_and_a_composed_one_has_none(adapter: Pa
     assert older_revision(Source(str(base), adapter=str(adapter))) is None
     (base / "pytorch_model.bin").write_bytes(b"weights")  # which it did not look at
     assert older_revision(Source(str(base))) is None
+
+
+# --- in memory -------------------------------------------------------------------------------------------------------
+
+
+def loaded(model: Path) -> Embedder:
+    return Embedder.from_pretrained(model, "causal/plain/mean/zscore", dtype="float32", device="cpu")
+
+
+def train(model: torch.nn.Module, optimizer: str) -> None:
+    """One step of training; torch does not count what fused optimizers write."""
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    torch.optim.AdamW(model.parameters(), lr=1e-5, **({optimizer: True} if optimizer else {})).step()
+
+
+@pytest.mark.parametrize("optimizer", ["", "foreach", "fused"])
+def test_a_model_that_trains_in_memory_is_another_one(optimizer: str, model: Path) -> None:
+    decoder = loaded(model).backbone.model
+    before = identity_of_loaded(decoder)
+    assert before == identity_of(Source(str(model)))
+    train(decoder, optimizer)
+    after = identity_of_loaded(decoder)
+    assert after.weights.startswith("memory-") and after.base is None
+    train(decoder, optimizer)
+    assert identity_of_loaded(decoder) != after
+    note_source(decoder, Source(str(model)))
+    assert identity_of_loaded(decoder) == before
+
+
+def test_one_number_of_a_weight_and_a_new_adapter_each_make_another_one(model: Path) -> None:
+    from peft import LoraConfig, inject_adapter_in_model
+
+    decoder = loaded(model).backbone.model
+    with torch.no_grad():
+        list(decoder.parameters())[3][7, 11] += 1
+    assert identity_of_loaded(decoder).weights.startswith("memory-")
+    decoder = loaded(model).backbone.model
+    inject_adapter_in_model(LoraConfig(target_modules=["q_proj"]), decoder)
+    assert identity_of_loaded(decoder).weights.startswith("memory-")
+
+
+def test_what_leaves_the_weights_alone_leaves_the_model_itself_and_hashes_nothing(
+    model: Path, adapter: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_in_memory", lambda _: pytest.fail("the weights were hashed"))
+    embedder = loaded(model)
+    embedder.fit(["a", "b c", "d"]).encode(["a"])
+    embedder.with_design("bidirectional/plain/last").encode(["a"])
+    embedder.backbone.set_attention("bidirectional")
+    embedder.save_pretrained(tmp_path / "saved")
+    embedder.backbone.model.to(torch.float64)
+    assert identity_of_loaded(embedder.backbone.model) == identity_of(Source(str(model)))
+    merged = Source(str(base), adapter=str(adapter), merge=True)
+    decoder = Embedder.from_pretrained(base, "mean", adapter=str(adapter), merge=True, **DESIGN).backbone.model
+    assert identity_of_loaded(decoder) == identity_of(merged)
+
+
+def test_a_model_that_was_loaded_in_inference_mode_has_its_identity(model: Path) -> None:
+    with torch.inference_mode():
+        decoder = loaded(model).backbone.model
+    assert identity_of_loaded(decoder) == identity_of(Source(str(model)))
 
 
 # --- saved embedders -------------------------------------------------------------------------------------------------

@@ -11,20 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoModelForCausalLM
 
 from tests.cli.test_outputs import COMMANDS
 from tests.conftest import make_tokenizer
 from tests.families import FAMILIES
 from tests.in_process import run_program
+from tests.mixture.models import saved_experts
 from unmask import errors
 from unmask.embedder import Embedder
 from unmask.encoding.heads import HeadOptions, build_head
 from unmask.errors import UnmaskError
+from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import build_mixture
+from unmask.models.source import Source
 from unmask.saving.exports import gguf, model2vec
 from unmask.saving.exports.check import TEXTS, check_texts, check_vectors, our_vectors, unit
-from unmask.saving.exports.export import export, find_target
+from unmask.saving.exports.export import card, export, find_target
 from unmask.saving.exports.graph import load_reader
-from unmask.saving.exports.target import Target
+from unmask.saving.exports.target import Checked, Target
 from unmask.saving.exports.targets import TARGETS
 
 Make = Callable[..., Embedder]
@@ -109,6 +114,31 @@ def test_llama_cpp_gives_the_same_vectors(design: str, family: str, pico: Make, 
     assert "by llama.cpp's own tokenizer, largest difference" in line
 
 
+@pytest.mark.parametrize("design", ["causal/echo/mean", "causal/instruction/last"])
+def test_a_reader_answers_no_texts_and_lone_surrogates_as_the_embedder_does(design: str, pico: Make, tmp_path: Path) -> None:
+    embedder = pico(design, max_length=48)
+    exported(embedder, "onnx", tmp_path / "out", unchecked=True)
+    reader = load_reader(tmp_path / "out")
+    none = reader.encode([])
+    assert none.shape == embedder.encode([]).shape == (0, 64) and none.dtype == np.float32
+    texts = ["\ud800", "a\udfff b", "\ud83c\udf89"]
+    told = "Find \udc00 it." if embedder.prompt.prompt.takes_instruction else None
+    for instruction in {None, told}:
+        np.testing.assert_allclose(reader.encode(texts, instruction), our_vectors(embedder, texts, instruction), atol=1e-5)
+
+
+def test_the_card_of_a_trained_embedder_names_it_and_the_model_that_it_was_made_of(
+    pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    base, trained = pico_folder("llama"), tmp_path / "trained"
+    plain = Embedder.from_pretrained(base, "causal/plain/mean", device="cpu")
+    plain.save_pretrained(trained)
+    text = card(Embedder.from_pretrained(trained, device="cpu"), ONNX, Checked("", ""))
+    assert text.startswith("# trained as a text embedder")
+    assert f"| model | `{trained}` |\n| made of | `{base}` |\n" in text
+    assert f"| model | `{base}` |\n| design |" in card(plain, ONNX, Checked("", ""))
+
+
 # ---- a check that can fail ----------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +197,29 @@ def test_llama_cpp_refuses_what_it_lacks_and_names_the_nearest(design: str, near
     embedder = pico(design)
     assert GGUF.refusal(embedder) == f"llama.cpp cannot compute '{design}'; the nearest design that it can is '{nearest}'."
     assert GGUF.refusal(pico(nearest)) is None
+
+
+def test_llama_cpp_takes_an_adapter_that_was_merged_as_the_refusal_says(base: Path, tmp_path: Path) -> None:
+    saved_experts(tmp_path, AutoModelForCausalLM.from_pretrained(base), ("lora",))
+    loading: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
+    adapted = Embedder.from_pretrained(base, "causal/eol/last", adapter=str(tmp_path / "lora"), **loading)
+    adapted.save_pretrained(tmp_path / "adapted")
+    assert "Embedder.from_pretrained(MODEL, merge=True).save_pretrained(FOLDER), and export FOLDER" in str(
+        GGUF.refusal(adapted)
+    )
+    Embedder.from_pretrained(tmp_path / "adapted", merge=True, **loading).save_pretrained(tmp_path / "merged")
+    merged = Embedder.from_pretrained(tmp_path / "merged", **loading)
+    assert GGUF.refusal(merged) is None
+    assert np.allclose(our_vectors(merged, ["a", "b c"]), our_vectors(adapted, ["a", "b c"]), atol=1e-5)
+
+
+def test_a_mixture_is_exported_to_onnx_as_the_refusal_of_llama_cpp_says(base: Path, tmp_path: Path) -> None:
+    experts = saved_experts(tmp_path, AutoModelForCausalLM.from_pretrained(base), ("math", "code"))
+    source = Source(str(base), dtype="float32", device="cpu")
+    mixture, tokenizer = build_mixture([expert.folder for expert in experts], Routing(), source)
+    embedder = Embedder.from_model(mixture.body, tokenizer, "causal/plain/mean", source=source, max_length=64)
+    assert "mixture, whose router chooses for each token: export it to onnx" in str(GGUF.refusal(embedder))
+    assert exported(embedder, "onnx", tmp_path / "out").startswith("largest difference")
 
 
 @pytest.mark.parametrize(("family", "why"), [("gpt2", "not for 'gpt2'"), ("mistral-sliding", "sliding window")])

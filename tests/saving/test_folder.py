@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from tests.conftest import TEXTS, make_tokenizer
 from tests.families import FAMILIES
+from tests.mixture.models import saved_experts
 from tests.proofs import ALL
+from tests.tiny import give_code
 from unmask.designs.design import POOLINGS
 from unmask.embedder import Embedder
 from unmask.encoding.heads import HEADS, HeadOptions, build_head
@@ -28,7 +30,8 @@ from unmask.io import files
 from unmask.io.seals import SEAL, Damaged
 from unmask.models.provenance import versions
 from unmask.saving import folder as persistence
-from unmask.saving.folder import FIT, HEAD, SETTINGS, read_settings, sentence_transformers_modules
+from unmask.saving.folder import read_settings, sentence_transformers_modules
+from unmask.saving.own_files import FIT, HEAD, SETTINGS
 
 INSTRUCTIONS = {"query": "Find what answers it.", "document": "Keep it.", "topic": "Name its topic."}
 PLAIN = [
@@ -229,6 +232,15 @@ def test_an_option_that_would_change_nothing_is_refused(
         UnmaskModule.load(str(folder), **options)
 
 
+def test_sentence_transformers_runs_the_code_of_a_model_that_it_trusts(
+    pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    base = give_code(Path(shutil.copytree(pico_folder("llama"), tmp_path / "base")), tmp_path / "ran")
+    embedder = Embedder.from_pretrained(base, "causal/eol/last", dtype="float32", device="cpu", trust_remote_code=True)
+    model = theirs(saved(embedder, tmp_path / "saved"), trust=True)
+    assert_equal(vectors(embedder), model.encode(MIXED))
+
+
 # ---- instructions -------------------------------------------------------------------------------------------------------------
 
 
@@ -326,6 +338,44 @@ def test_a_fit_serves_no_other_design(pico: Make, tmp_path: Path) -> None:
     folder = saved(embedder, tmp_path / "saved")
     other = Embedder.from_pretrained(folder, "causal/plain/last/zscore", device="cpu")
     assert np.array_equal(vectors(other), vectors(pico("causal/plain/last/zscore")))
+
+
+@pytest.fixture
+def lora(pico_folder: Callable[[str], Path], tmp_path: Path) -> str:
+    """An adapter of the pico model, by its folder."""
+    import peft
+    from transformers import AutoModel
+
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(pico_folder("llama")), config).save_pretrained(tmp_path / "lora")
+    return str(tmp_path / "lora")
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_a_fit_does_not_serve_the_weights_under_another_adapter(
+    merge: bool, lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    name = "causal/plain/mean/zscore"
+    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+    folder = saved(Embedder.from_pretrained(pico_folder("llama"), name, **loading).fit(TEXTS[:5]), tmp_path / "saved")
+    adapted = Embedder.from_pretrained(folder, adapter=lora, merge=merge, **loading)
+    assert not adapted.is_fitted
+    fresh = Embedder.from_pretrained(pico_folder("llama"), name, adapter=lora, merge=merge, **loading)
+    assert np.array_equal(vectors(adapted), vectors(fresh))
+
+
+def test_a_fit_that_was_saved_with_an_adapter_serves_it_on_a_base_that_was_moved(
+    lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    base = pico_folder("llama")
+    embedder = Embedder.from_pretrained(base, "causal/plain/mean/zscore", adapter=lora, dtype="float32", device="cpu")
+    folder = saved(embedder.fit(TEXTS[:5]), tmp_path / "saved")
+    moved = shutil.copytree(base, tmp_path / "moved")
+    for loaded in (
+        Embedder.from_pretrained(folder, device="cpu"),
+        Embedder.from_pretrained(moved, adapter=str(folder), device="cpu"),
+    ):
+        assert np.array_equal(vectors(embedder), vectors(loaded))
 
 
 def test_a_saved_folder_can_be_read_by_others(pico: Make, tmp_path: Path) -> None:
@@ -440,6 +490,16 @@ def test_an_adapter_that_is_not_merged_is_saved_beside_the_name_of_its_base(
     # as the error says for a base that was moved
     moved = Embedder.from_pretrained(shutil.copytree(base, tmp_path / "moved"), adapter=str(folder), device="cpu")
     assert moved.design == adapted.design and np.array_equal(vectors(moved), vectors(adapted))
+
+
+def test_an_adapter_of_a_language_model_comes_back_bit_by_bit(base: Path, tmp_path: Path) -> None:
+    """Such an adapter says that it is one, and what is saved has no head."""
+    from transformers import AutoModelForCausalLM
+
+    [expert] = saved_experts(tmp_path, AutoModelForCausalLM.from_pretrained(base), ("lora",), task_type="CAUSAL_LM")
+    embedder = Embedder.from_pretrained(base, "causal/eol/last", adapter=str(expert.folder), device="cpu")
+    loaded = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
+    assert np.array_equal(vectors(embedder), vectors(loaded))
 
 
 def test_a_bundled_name_is_that_model_even_beside_a_folder_of_that_name(

@@ -100,8 +100,8 @@ def vectors(design: Design, raw: Raw, fit: Fit) -> Float[Tensor, "text dim"]:
         raise UnmaskError(f"'{design.name}' must be fitted on reference texts first: call Embedder.fit(texts).")
     if design.is_sparse:
         lexical = _present(raw.lexical)
-        return lexical if fit.idf is None else weighted(lexical, fit.idf)
-    raw = fit.standardise(raw)
+        return weighted(lexical, fit.idf) if design.idf and fit.idf is not None else lexical
+    raw = fit.standardise(raw) if scaled else raw
     hidden, routing = raw.hidden, raw.routing
     if design.features == "hidden":
         return _present(hidden)

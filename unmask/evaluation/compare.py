@@ -88,7 +88,7 @@ class ComparisonPlan:
 
     def is_fitted(self, design: Design) -> bool:
         """Whether the model is a saved embedder of this design, with a fit."""
-        return self.saved is not None and self.saved.design == design.name and design.needs_fit
+        return self.saved is not None and self.saved.design == design.name and design.needs_fit and self.source.adapter is None
 
     def conditions(self, design: Design, task: Task, revision: str, dtype: str) -> Conditions:
         """The conditions of one design on one task."""

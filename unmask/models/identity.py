@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from pydantic import BaseModel
 from torch import nn
 
@@ -27,6 +28,8 @@ from unmask.models.source import Source, adapter_folder, below, is_adapter, is_m
 Model = TypeVar("Model", bound=Any)
 RECORDS = ("unmask.json", "mixture.json", "expert.json")
 """Files that record the base model of a folder."""
+_SAMPLED = 8
+"""Numbers of each weight that show whether a loaded model has changed."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ def older_revision(source: Source) -> str | None:
 def note_source(model: Model, source: Source, base: Source | None = None) -> Model:
     """Note on a loaded decoder where it and its base model came from. Its identity and its saving need that."""
     model.unmask_source, model.unmask_base = source, base or replace(source, adapter=None, merge=False)
+    model.unmask_sample = _sample(model)
     return model
 
 
@@ -99,6 +103,11 @@ def source_of(model: nn.Module) -> Source | None:
     return source if isinstance(source, Source) else None
 
 
+def loaded_from(model: nn.Module, otherwise: Source) -> Source:
+    """Where a decoder was loaded from: for a saved embedder its folder, not the model that it was made of."""
+    return source_of(model) or otherwise
+
+
 def base_of_loaded(model: nn.Module) -> Source | None:
     """The base model of a loaded decoder; None if it was not loaded here."""
     base = getattr(model, "unmask_base", None)
@@ -106,14 +115,29 @@ def base_of_loaded(model: nn.Module) -> Source | None:
 
 
 def identity_of_loaded(model: nn.Module) -> ModelIdentity:
-    """The identity of a loaded decoder. If it was not loaded here, it is the content of its weights in memory."""
+    """The identity of a loaded decoder. If it was not loaded here, or was trained since, it is the content of its weights in memory."""
     source = source_of(model)
-    return identity_of(source) if source else ModelIdentity(f"memory-{_in_memory(model)}")
+    if source is not None and getattr(model, "unmask_sample", None) == _sample(model):
+        return identity_of(source)
+    return ModelIdentity(f"memory-{_in_memory(model)}")
+
+
+def _sample(model: nn.Module) -> list[tuple[str, int, list[float]]]:
+    """What any training changes of a model: the names of its weights, how often each was written to, and its first numbers.
+
+    torch counts what is written to a tensor, but not what its fused optimizers write. A move to another device changes nothing here.
+    """
+    return [
+        (
+            name,
+            0 if weight.is_inference() else weight._version,
+            torch.atleast_1d(weight.detach())[:1].flatten()[:_SAMPLED].tolist(),
+        )
+        for name, weight in model.named_parameters()
+    ]
 
 
 def _in_memory(model: nn.Module) -> str:
-    import torch
-
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())

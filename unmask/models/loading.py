@@ -201,12 +201,14 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
 
     body = body_of(model)
     try:
-        PeftConfig.from_pretrained(adapter)  # a clear error for a folder that is no adapter
+        config = PeftConfig.from_pretrained(adapter)  # a clear error for a folder that is no adapter
         # most adapters use the module names of a model with its head; those of embedding models do not
         inside = next(f"base_model.model.{name}." for name, module in model.named_modules() if module is body)
         names = [name for name in load_peft_weights(adapter, device="cpu") if name.startswith("base_model.model.")]
         headless = bool(names) and not any(name.startswith(inside) for name in names)
-        adapted = PeftModel.from_pretrained(body if headless else model, adapter)
+        if headless:
+            config.task_type = None  # for "CAUSAL_LM", peft would look for the head's methods
+        adapted = PeftModel.from_pretrained(body if headless else model, adapter, config=config)
         report = adapted.load_adapter(adapter, "default")
     except (OSError, ValueError, RuntimeError) as error:
         raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error

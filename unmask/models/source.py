@@ -136,6 +136,11 @@ def lasting_name(model: str) -> str:
     return str(path.resolve()) if model and model not in BUNDLED and path.is_dir() else model
 
 
+def short_name(model: str) -> str:
+    """The last part of a model's name: of its folder, or of its hub id."""
+    return Path(lasting_name(model)).name
+
+
 def same_place(first: str, second: str) -> bool:
     """Whether two names mean the same model."""
     return first == second or lasting_name(resolve(first)) == lasting_name(resolve(second))

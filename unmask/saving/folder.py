@@ -12,6 +12,7 @@ import json
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,7 +23,7 @@ from unmask.encoding.heads import Head, HeadOptions, build_head
 from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
-from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
+from unmask.io.seals import SEAL, check_seal, load_tensors, save_tensors, seal
 from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.adapter_config import sort_adapter_config
@@ -32,6 +33,7 @@ from unmask.models.identity import Pinned, attention_implementation, base_of_loa
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
+from unmask.saving.own_files import ADDED, FIT, HEAD, SETTINGS, files_in, own_files, replace_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -40,10 +42,8 @@ if TYPE_CHECKING:
     from unmask.encoding.several_prompts import DesignTokenizer
     from unmask.encoding.tokenization import PromptTokenizer
 
-SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
-_ADDED = ("README.md", "training.png")  # what training adds to a saved embedder
 _PROBES = ("a", "", " two words\n", "ü 🎉")
 
 
@@ -145,9 +145,13 @@ class EmbedderSettings(BaseModel):
             tokenizer,
             wanted,
             replace(source, model=self.source, revision=self.revision, adapter=source.adapter or self.adapter),
-            self.fit if wanted == saved else None,  # a fit belongs to the design that it was fitted for
+            self.fit if wanted == saved and self._has_same_weights(source) else None,  # a fit belongs to design and weights
             self.trained_head(decoder),
         )
+
+    def _has_same_weights(self, source: Source) -> bool:
+        """Whether a source loads the weights of this embedder, with no other adapter over them."""
+        return source.adapter is None or _saved_folder(source.adapter, None) == self._folder
 
 
 def read_settings(model: str, revision: str | None = None) -> EmbedderSettings | None:
@@ -184,6 +188,7 @@ def save(embedder: Saveable, folder: Path) -> None:
     """
     check_output(folder, folder=True)
     if folder.exists() and any(folder.iterdir()):
+        _refuse_its_base(embedder, folder)
         _refuse_to_replace(folder)
     with only_writer_of(folder), atomic_folder(folder, replaces=lambda _: True) as scratch:
         write(embedder, scratch)
@@ -194,12 +199,9 @@ def _refuse_to_replace(folder: Path) -> None:
     """Raise UnmaskError for a folder that is no saved embedder, or that also holds files which its saving did not write."""
     if not (folder / SETTINGS).is_file():
         raise UnmaskError(f"'{folder}' exists and is not a saved embedder, so it is not overwritten.")
-    written = read_record(folder / SEAL)
-    if written is None:  # an older version has saved it, or it is damaged
-        return
-    known = {*written, SEAL, *_ADDED}
-    for file in sorted(path for path in folder.rglob("*") if not path.is_dir()):
-        if str(file.relative_to(folder)) not in known:
+    known = own_files(folder) | {folder / name for name in ADDED}
+    for file in files_in(folder):
+        if file not in known:
             raise UnmaskError(
                 f"'{file}' is not of the saved embedder in its folder, which is therefore not overwritten: move it."
             )
@@ -237,8 +239,7 @@ def _renders_equal(embedder: Saveable) -> bool:
 
 
 def write(embedder: Saveable, folder: Path) -> None:
-    """Write the files of an embedder into a folder that exists. A seal that lies there is of what is overwritten, and goes."""
-    (folder / SEAL).unlink(missing_ok=True)
+    """Write the files of an embedder into an empty folder."""
     base = None
     if (mixture := mixture_of(embedder)) is not None:
         save_mixture(mixture, folder)
@@ -275,6 +276,27 @@ def write(embedder: Saveable, folder: Path) -> None:
     )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
     _write_sentence_transformers(embedder, folder)
+
+
+def write_over(embedder: Saveable, folder: Path) -> None:
+    """Write the files of an embedder into a folder. Files of an earlier embedder there go, files of others stay.
+
+    All is written into a scratch folder first, since experts may be copied from the folder itself.
+    """
+    earlier = own_files(folder)
+    (folder / SEAL).unlink(missing_ok=True)  # sentence-transformers has already changed a file that it lists
+    _refuse_its_base(embedder, folder)
+    with TemporaryDirectory(dir=folder, prefix=".unmask-") as scratch:
+        write(embedder, Path(scratch))
+        replace_files(folder, earlier, Path(scratch))
+
+
+def _refuse_its_base(embedder: Saveable, folder: Path) -> None:
+    """Raise UnmaskError if an adapter or a mixture would replace the base model that it needs."""
+    base = base_of_loaded(embedder.backbone.model)
+    needs_it = adapted(embedder) or mixture_of(embedder) is not None
+    if needs_it and base is not None and lasting_name(base.model) == str(folder.resolve()):
+        raise UnmaskError(f"'{folder}' holds the base model of this embedder, so it is not overwritten: give another folder.")
 
 
 def mixture_of(embedder: Saveable) -> Mixture | None:

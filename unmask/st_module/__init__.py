@@ -1,7 +1,7 @@
 """The module that sentence-transformers loads for designs that its own modules cannot express.
 
 `SentenceTransformer(folder, trust_remote_code=True)`: the flag is what sentence-transformers asks for whenever a module comes
-from another package; no code is stored in the folder.
+from another package. No code of ours is stored in the folder; a model with Python code of its own brings that along.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
     def load(cls, model_name_or_path: str, **options: Any) -> UnmaskModule:
         """Load from a folder that `Embedder.save_pretrained` wrote.
 
-        Of sentence-transformers' `model_kwargs`, `dtype` (or `torch_dtype`) and `attn_implementation` are followed. Raises
-        UnmaskError for any other, and for options of the tokenizer and the config, since the folder decides those.
+        `trust_remote_code` also runs Python code that the folder holds. Of sentence-transformers' `model_kwargs`, `dtype` (or
+        `torch_dtype`) and `attn_implementation` are followed. Raises UnmaskError for any other, and for options of the tokenizer and
+        the config, since the folder decides those.
         """
         from sentence_transformers.util import load_dir_path
 
@@ -65,13 +66,14 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
         names = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
         given = {name: options[name] for name in names if options.get(name) is not None}
         folder = load_dir_path(model_name_or_path, **{"subfolder": "", **given})
-        return cls(Embedder.from_pretrained(folder, device="cpu", **loading))
+        trusted = bool(options.get("trust_remote_code"))
+        return cls(Embedder.from_pretrained(folder, device="cpu", trust_remote_code=trusted, **loading))
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
         """Save as `Embedder.save_pretrained` does; sentence-transformers then writes its own files over ours."""
-        from unmask.saving.folder import write
+        from unmask.saving.folder import write_over
 
-        write(self.embedder, Path(output_path))
+        write_over(self.embedder, Path(output_path))
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
         """Tokenize a batch; sentence-transformers' prompt is the instruction."""

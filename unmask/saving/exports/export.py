@@ -8,8 +8,10 @@ from unmask.errors import UnmaskError, require_package, unknown
 from unmask.io.files import atomic_folder, check_output, only_writer_of
 from unmask.io.seals import seal
 from unmask.models.hub import first_line
+from unmask.models.identity import loaded_from
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import installed_versions, versions
+from unmask.models.source import Source, short_name
 from unmask.saving.exports.target import Checked, Exportable, Target
 from unmask.saving.exports.targets import TARGETS
 
@@ -77,14 +79,14 @@ def _checked(embedder: Exportable, target: Target, folder: Path) -> Checked:
 
 def card(embedder: Exportable, target: Target, checked: Checked) -> str:
     """The text of README.md: what the folder is, how it is used, what the check found, and with which versions."""
-    source, design = embedder.source, embedder.design
+    exported, design = loaded_from(embedder.backbone.model, embedder.source), embedder.design
     used = versions() | installed_versions(name.partition(".")[0] for name in (*target.writes, *target.checks))
     return "\n".join(
         [
-            f"# {Path(source.model).name} as a text embedder, for {target.name}\n",
+            f"# {short_name(exported.model)} as a text embedder, for {target.name}\n",
             f"Runs in {target.meaning}.\n",
             "| | |\n|---|---|",
-            f"| model | `{source.model}`{f', revision `{source.revision}`' if source.revision else ''} |",
+            *_origin(exported, embedder.source),
             f"| design | `{design.name}` |",
             f"| attention | {embedder.backbone.proof.summary} |",
             f"| most tokens of a text with its prompt | {embedder.prompt.max_length} |\n",
@@ -93,3 +95,14 @@ def card(embedder: Exportable, target: Target, checked: Checked) -> str:
             "Exported with " + ", ".join(f"{name} {version}" for name, version in used.items()) + ".\n",
         ]
     )
+
+
+def _origin(exported: Source, made_of: Source) -> list[str]:
+    """The rows of the card that name the exported model and, for a saved embedder, the model that it was made of."""
+    model, origin = _named(exported), _named(made_of)
+    return [f"| model | {model} |", *([] if model == origin else [f"| made of | {origin} |"])]
+
+
+def _named(source: Source) -> str:
+    revision = f", revision `{source.revision}`" if source.revision else ""
+    return f"`{source.model}`{revision}" + (f", adapter `{source.adapter}`" if source.adapter else "")

@@ -17,6 +17,8 @@ from torch import Tensor
 from unmask.designs.design import Design
 from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError
+from unmask.models.identity import loaded_from
+from unmask.models.source import short_name
 from unmask.saving.exports.check import INSTRUCTION, check_texts, check_vectors
 from unmask.saving.exports.graph import load_reader, pools_a_part, reader_usage, write_reader
 from unmask.saving.exports.target import Checked, Exportable, Target
@@ -42,8 +44,16 @@ _WORDS = {
 def _refusal(embedder: Exportable) -> str | None:
     """Why llama.cpp cannot compute an embedder, and the nearest design that it can."""
     kind = embedder.backbone.model.config.get_text_config(decoder=True).model_type
-    if mixture_of(embedder) is not None or adapted(embedder):
-        return "GGUF holds plain weights, and this model has adapters or experts of ours: merge them first (`unmask merge`)."
+    if mixture_of(embedder) is not None:
+        return (
+            "GGUF holds plain weights, and this model is a mixture, whose router chooses for each token: export it to onnx. Its experts "
+            "merged without the router (`unmask merge MODEL/experts/*`) can be exported, but they are another model."
+        )
+    if adapted(embedder):
+        return (
+            "GGUF holds plain weights, and this model is an adapter beside its base. Save the two merged first, by "
+            "Embedder.from_pretrained(MODEL, merge=True).save_pretrained(FOLDER), and export FOLDER."
+        )
     if kind not in _ARCHITECTURES:
         return f"GGUF is written for models of type {', '.join(_ARCHITECTURES)}, not for '{kind}': export it to onnx."
     if reason := _unlike_llama_cpp(embedder.backbone.model.config.get_text_config(decoder=True)):
@@ -84,7 +94,7 @@ def _write(embedder: Exportable, folder: Path) -> None:
     config = model.config.get_text_config(decoder=True)
     architecture = "llama" if config.model_type == "mistral" else config.model_type
     writer = gguf.GGUFWriter(str(folder / "model.gguf"), architecture)
-    writer.add_name(Path(embedder.source.model).name)
+    writer.add_name(short_name(loaded_from(model, embedder.source).model))
     _write_settings(writer, embedder, config)
     _write_vocabulary(writer, embedder, config.vocab_size)
     names = gguf.get_tensor_name_map(_architecture(gguf, architecture), config.num_hidden_layers)

@@ -38,6 +38,8 @@ class Embedder:
 
     def encode(self, texts: Sequence[str], instruction: str | None = None) -> Any:
         """Vectors of texts. instruction: for a prompt that takes one."""
+        if len(texts) == 0:
+            return self.encode(["a"], instruction)[:0]
         tokens = [self.tokenize(text, instruction) for text in texts]
         vectors: list[Any] = [None] * len(texts)
         order = sorted(range(len(texts)), key=lambda place: len(tokens[place][0]))  # texts of similar length share a batch
@@ -77,6 +79,7 @@ class Embedder:
         prompt = self.layout["prompt_with_instruction"] if instruction else self.layout["prompt"]
         if prompt is None:
             raise ValueError("The prompt of this model takes no instruction.")
+        text, instruction = _encodable(text), instruction and _encodable(instruction)
         rendered, copies = "", []
         for literal, field in prompt:
             rendered += literal
@@ -84,6 +87,11 @@ class Embedder:
                 copies.append((len(rendered), len(rendered) + len(text)))
             rendered += {"text": text, "instruction": instruction or ""}.get(field, "")
         return rendered, copies
+
+
+def _encodable(text: str) -> str:
+    """A text in which lone surrogates, which no encoding can hold, are U+FFFD."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _token_range(offsets: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:

@@ -1,0 +1,194 @@
+"""Saving over an earlier embedder: nothing of it is read again, and nothing of anybody else is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import TEXTS
+from tests.mixture.models import saved_experts
+from unmask.embedder import Embedder
+from unmask.encoding.heads import HeadOptions, build_head
+from unmask.errors import UnmaskError
+from unmask.io.seals import SEAL
+from unmask.mixture.gating import Routing
+from unmask.mixture.mixture_folder import build_mixture
+from unmask.models.source import Source
+from unmask.saving.own_files import FIT, files_in
+
+Make = Callable[[str], Embedder]
+HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
+
+
+def adapted(base: Path) -> Embedder:
+    """An embedder whose adapter is not merged."""
+    import peft
+    from transformers import AutoModel
+
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(base.parent / "adapter")
+    return Embedder.from_pretrained(base, "causal/eol/last", adapter=str(base.parent / "adapter"), **HERE)
+
+
+def mixed(base: Path) -> Embedder:
+    """An embedder that is a mixture of LoRA experts."""
+    from transformers import AutoModelForCausalLM
+
+    experts = saved_experts(base.parent / "experts", AutoModelForCausalLM.from_pretrained(base), ("math", "code"))
+    source = Source(str(base), **HERE)
+    mixture, tokenizer = build_mixture([expert.folder for expert in experts], Routing(), source)
+    return Embedder.from_model(mixture.body, tokenizer, "causal/eol/last", source=source)
+
+
+def headed(base: Path) -> Embedder:
+    """An embedder with a trained head."""
+    plain = Embedder.from_pretrained(base, "causal/eol/last", **HERE)
+    head = build_head("latent-attention", 64, 3, HeadOptions(latents=4, heads=4))
+    return Embedder.from_model(plain.backbone.model, plain.tokenizer, "causal/eol/latent-attention", head=head)
+
+
+KINDS: dict[str, Callable[[Path], Embedder]] = {
+    "unfitted": lambda base: Embedder.from_pretrained(base, "causal/eol/last", **HERE),
+    "fitted": lambda base: Embedder.from_pretrained(base, "causal/eol/last/zscore", **HERE),
+    "plain modules": lambda base: Embedder.from_pretrained(base, "causal/plain/mean", **HERE),
+    "headed": headed,
+    "adapter": adapted,
+    "mixture": mixed,
+}
+
+
+@pytest.fixture
+def make(base: Path) -> Make:
+    return lambda kind: KINDS[kind](base)
+
+
+def saved(embedder: Embedder, folder: Path) -> Path:
+    embedder.save_pretrained(folder)
+    return folder
+
+
+def save_by_theirs(embedder: Embedder, folder: Path) -> Path:
+    """Save through sentence-transformers, as after a training there."""
+    from sentence_transformers import SentenceTransformer
+
+    from unmask.st_module import UnmaskModule
+
+    SentenceTransformer(modules=[UnmaskModule(embedder)], device="cpu").save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return [str(file.relative_to(folder)) for file in files_in(folder)]
+
+
+# --- through sentence-transformers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("earlier", KINDS)
+@pytest.mark.parametrize("later", ["unfitted", "adapter", "mixture"])
+def test_nothing_of_an_earlier_embedder_is_read_again(earlier: str, later: str, make: Make, tmp_path: Path) -> None:
+    folder, embedder = saved(make(earlier), tmp_path / "saved"), make(later)
+    before = embedder.encode(TEXTS)
+    save_by_theirs(embedder, folder)
+    assert np.array_equal(before, Embedder.from_pretrained(folder, device="cpu").encode(TEXTS))
+    assert names(folder) == names(save_by_theirs(embedder, tmp_path / "new"))
+    assert not any(path.is_dir() and not any(path.iterdir()) for path in folder.rglob("*"))
+
+
+def test_weights_in_parts_do_not_stay_beside_new_ones(make: Make, tmp_path: Path) -> None:
+    embedder = make("unfitted")
+    folder = saved(embedder, tmp_path / "saved")
+    for file in (SEAL, "model.safetensors"):
+        (folder / file).unlink()
+    embedder.backbone.model.save_pretrained(folder, max_shard_size="50KB")
+    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 1
+    assert names(save_by_theirs(embedder, folder)) == names(save_by_theirs(embedder, tmp_path / "new"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_embedder_may_be_saved_over_itself(kind: str, make: Make, tmp_path: Path) -> None:
+    folder = save_by_theirs(make(kind), tmp_path / "saved")
+    loaded = Embedder.from_pretrained(folder, device="cpu")
+    before, files = loaded.encode(TEXTS), names(folder)
+    save_by_theirs(loaded, folder)
+    assert np.array_equal(before, Embedder.from_pretrained(folder, device="cpu").encode(TEXTS)) and names(folder) == files
+
+
+def test_files_of_somebody_else_stay_where_sentence_transformers_saves(make: Make, tmp_path: Path) -> None:
+    folder = saved(make("fitted"), tmp_path / "saved")
+    for name in ("notes.md", "optimizer.pt", "1_Pooling/mine.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("seven years")
+    save_by_theirs(make("unfitted"), folder)
+    assert {"notes.md", "optimizer.pt", "1_Pooling/mine.txt"} <= set(names(folder)) and FIT not in names(folder)
+
+
+def test_a_save_that_fails_leaves_the_earlier_embedder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from unmask.saving import folder as persistence
+
+    earlier = make("fitted")
+    folder = saved(earlier, tmp_path / "saved")
+    files = set(names(folder)) - {SEAL}
+
+    def crash(*_: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(persistence, "_write_sentence_transformers", crash)
+    with pytest.raises(OSError, match="the disk is full"):
+        save_by_theirs(make("unfitted"), folder)
+    assert set(names(folder)) == files
+    assert np.array_equal(earlier.encode(TEXTS), Embedder.from_pretrained(folder, device="cpu").encode(TEXTS))
+
+
+@pytest.mark.parametrize("save", [saved, save_by_theirs])
+def test_the_base_below_an_adapter_is_not_replaced_by_it(
+    save: Callable[[Embedder, Path], Path], make: Make, tmp_path: Path
+) -> None:
+    folder = saved(make("unfitted"), tmp_path / "saved")
+    make("adapter")
+    embedder = Embedder.from_pretrained(folder, adapter=str(tmp_path / "adapter"), device="cpu")
+    files = names(folder)
+    with pytest.raises(UnmaskError, match="holds the base model of this embedder, so it is not overwritten"):
+        save(embedder, folder)
+    assert set(files) - set(names(folder)) <= {SEAL}
+    assert Embedder.from_pretrained(save(embedder, tmp_path / "new"), device="cpu").encode(TEXTS).shape == (6, 64)
+
+
+# --- without a seal ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_embedder_without_a_seal_is_replaced(kind: str, make: Make, tmp_path: Path) -> None:
+    folder = saved(make(kind), tmp_path / "saved")
+    (folder / SEAL).unlink()
+    (folder / "README.md").write_text("a model card")
+    saved(make("unfitted"), folder)
+    assert names(folder) == names(saved(make("unfitted"), tmp_path / "new"))
+
+
+@pytest.mark.parametrize("name", ["notes.md", "optimizer.pt", "train.py", "data/test.jsonl", "experts/thesis.txt", ".git"])
+@pytest.mark.parametrize("kind", ["unfitted", "mixture"])
+def test_a_file_of_somebody_else_is_not_removed_without_a_seal(name: str, kind: str, make: Make, tmp_path: Path) -> None:
+    folder = save_by_theirs(make(kind), tmp_path / "saved")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("seven years")
+    files = names(folder)
+    with pytest.raises(UnmaskError, match="is not of the saved embedder in its folder, which is therefore not overwritten"):
+        saved(make("fitted"), folder)
+    assert names(folder) == files and (folder / name).read_text() == "seven years"
+
+
+def test_a_seal_names_no_file_outside_its_folder(make: Make, tmp_path: Path) -> None:
+    from unmask.io.seals import write_record
+
+    folder = saved(make("fitted"), tmp_path / "saved")
+    (tmp_path / "thesis.txt").write_text("seven years")
+    write_record(folder / SEAL, {"../thesis.txt": "", **dict.fromkeys(names(folder), "")})
+    save_by_theirs(make("unfitted"), folder)
+    assert (tmp_path / "thesis.txt").read_text() == "seven years"
+    assert json.loads((folder / "unmask.json").read_text())["design"] == "causal/eol/last"
