@@ -5,4 +5,4 @@ from __future__ import annotations
 import os
 
 ALL = os.environ.get("UNMASK_PROOFS") == "all"
-"""Whether this is `make proofs`: every case, or so many that it takes an hour, instead of a sample that takes a minute."""
+"""Whether this is `make proofs`: every case, or so many that it takes hours, instead of a sample that takes a minute."""

@@ -63,7 +63,7 @@ def compare(
     ] = None,
     fit_on: Annotated[
         Path | None,
-        typer.Option(help="File of texts to fit zscore, whiten and alpha on. Default: sentences that come with unmask."),
+        typer.Option(help="File of texts to fit zscore, whiten, alpha and idf on. Default: sentences that come with unmask."),
     ] = None,
     *,
     options: ModelOptions,

@@ -70,7 +70,7 @@ def embed(
     chunk: Chunk = None,
     overlap: Overlap = 0,
     late: Late = False,
-    fit_on: Annotated[Path | None, typer.Option(help="File of texts to fit zscore, whiten and alpha on.")] = None,
+    fit_on: Annotated[Path | None, typer.Option(help="File of texts to fit zscore, whiten, alpha and idf on.")] = None,
     shard_rows: Annotated[
         int | None, typer.Option(min=1, help="Most rows in one vector file of a folder. Default: 50000.")
     ] = None,

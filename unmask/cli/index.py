@@ -60,7 +60,7 @@ def index(
     ] = False,
     fit_on: Annotated[
         Path | None,
-        typer.Option(help="File of texts to fit zscore, whiten and alpha on. An update keeps the fit of the index."),
+        typer.Option(help="File of texts to fit zscore, whiten, alpha and idf on. An update keeps the fit of the index."),
     ] = None,
     as_json: AsJson = False,
     *,

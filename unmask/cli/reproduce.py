@@ -106,7 +106,7 @@ def routers(
     *,
     options: Annotated[ModelOptions, "dtype", "device", "trust_remote_code"],
 ) -> None:
-    """Router configurations (docs/routers.md): which tell domains apart, predict better, and make better embeddings."""
+    """Router configurations (docs/router-study.md): which tell domains apart, predict better, and make better embeddings."""
     from unmask.errors import require_package
     from unmask.studies.routers.configurations import CONFIGURATIONS
     from unmask.studies.routers.findings import Findings

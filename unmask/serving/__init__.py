@@ -1,1 +1,1 @@
-"""Serving: files of texts to files of vectors."""
+"""Serving: an HTTP server with the API of OpenAI's embeddings, one queue of texts, and batches over requests."""
