@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -168,14 +169,21 @@ def pico_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return make
 
 
-@pytest.fixture
-def base(tokenizer: Any, tmp_path: Path) -> Path:
-    """A pico causal language model on disk, made anew for each test, since tests change it."""
+@pytest.fixture(scope="session")
+def _base(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What every `base` is a copy of."""
     from tests.mixture.models import language_model
 
-    language_model(vocab_size=512, max_position_embeddings=512).save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
-    return tmp_path / "base"
+    folder = tmp_path_factory.mktemp("base")
+    language_model(vocab_size=512, max_position_embeddings=512).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def base(_base: Path, tmp_path: Path) -> Path:
+    """A pico causal language model on disk, a copy for each test, since tests change it."""
+    return Path(shutil.copytree(_base, tmp_path / "base"))
 
 
 @pytest.fixture

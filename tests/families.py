@@ -168,3 +168,28 @@ FAMILIES: dict[str, Family] = {
         ),
     )
 }
+
+EACH_KIND = (
+    "llama",  # full attention, rotary positions
+    "mistral-sliding",  # a window in every layer
+    "gemma2",  # a window in every other layer, scores that are capped
+    "gemma3",  # two sets of rotary frequencies
+    "phi3-sliding",  # queries, keys and values from one map
+    "gpt-neox",  # rotary positions of a part of each head, attention beside the feed-forward layer
+    "gpt2",  # learned positions
+    "falcon",  # one head of keys and values for all queries
+    "bloom",  # ALiBi
+    "opt",  # learned positions, counted from the mask
+    "olmoe",  # experts
+    "mixtral-sliding",  # experts behind a window
+    "deepseek-v3",  # latent keys and values, shared experts, groups of experts
+    "gpt-oss",  # attention sinks, scaled rotary positions
+    "llama4",  # attention in chunks, one expert a token
+    "qwen3-next",  # layers of linear attention
+    "mamba",  # a state and no attention
+)
+"""A family of each mechanism of mask, position, cache and experts, for what is built upon the reading of a model.
+
+The reading itself is tested on every family (encoding/test_backbone.py, models/test_attention.py). A test of what stands above it goes
+wrong with a mechanism and not with a name, so `make test` tries these, and `make proofs` every family.
+"""

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import unmask.embedder
 from tests.families import FAMILIES
+from tests.proofs import ALL
 from tests.resampling import resample_less
 from tests.serving.running import running
 from tests.test_docs import ROOT, blocks, fenced
@@ -30,7 +31,12 @@ pytestmark = pytest.mark.slow
 
 STARTER = ROOT / "unmask" / "starter"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("how-to", "corpus", "report", "experts", "analyses", "tasks", "training")]
+HOW_TO = [ROOT / "docs" / f"{name}.md" for name in ("how-to", "experts")]
+REFERENCE = [ROOT / "docs" / f"{name}.md" for name in ("corpus", "report", "analyses", "tasks", "training")]
+"""Pages about one command or a few of them, which have tests of their own: they run in `make proofs`.
+
+`make test` runs the pages that lead from one command to the next, and parses every command of every page (test_docs.py).
+"""
 CHEAPER = (  # what stands for what is large, slow, or fetched
     (r"\bsmollm2(?!-)", "pico"),
     (r"(?<=-m )MODEL", "routed"),
@@ -145,7 +151,7 @@ def run(line: str) -> None:
     assert found.exit_code == 0, f"{line}\n{found.output}\n{found.exception!r}"
 
 
-@pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO, *(REFERENCE if ALL else ())], ids=lambda page: page.stem)
 def test_every_block_runs(page: Path, desk: Path) -> None:
     names: dict[str, Any] = {}
     ran = 0

@@ -194,9 +194,17 @@ def test_what_is_no_list_of_texts_is_refused_before_anything_is_computed(
         plain.encode(texts)
 
 
-@pytest.mark.parametrize("options", [{"dim": 65}, {"dim": 0}, {"dim": -1}, {"precision": "int4"}])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dim": 65}, r"dim must be between 1 and 64, not 65\."),
+        ({"dim": 0}, r"dim must be between 1 and 64, not 0\."),
+        ({"dim": -1}, r"dim must be between 1 and 64, not -1\."),
+        ({"precision": "int4"}, "Unknown precision 'int4'"),
+    ],
+)
 def test_an_option_that_cannot_be_is_refused_before_the_texts_are_computed(
-    plain: Embedder, options: Any, monkeypatch: pytest.MonkeyPatch
+    plain: Embedder, options: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from unmask.encoding.encode import encode_designs
 
@@ -207,7 +215,7 @@ def test_an_option_that_cannot_be_is_refused_before_the_texts_are_computed(
         return encode_designs(backbone, prompt, fits, texts, **rest)
 
     monkeypatch.setattr("unmask.embedder.encode_designs", watched)
-    with pytest.raises(UnmaskError):
+    with pytest.raises(UnmaskError, match=said):
         plain.encode(TEXTS, **options)
     assert not asked
 

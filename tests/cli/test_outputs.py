@@ -352,14 +352,16 @@ def test_a_file_of_queries_below_a_tilde_is_found(tmp_path: Path, monkeypatch: p
     assert done.stdout.count('"hits"') == 2
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def of_one_value(command: Any) -> list[Any]:
+    """The options of a command that take one value."""
+    return [one for one in command.params if one.param_type_name == "option" and not one.multiple and not one.is_flag]
+
+
+@pytest.mark.parametrize("path", [path for path, command in COMMANDS.items() if of_one_value(command)], ids=" ".join)
 def test_no_value_of_two_is_dropped(path: tuple[str, ...], refused: Refused) -> None:
-    command = COMMANDS[path]
-    for option in command.params:
-        if option.param_type_name == "option" and not option.multiple and not option.is_flag:
-            flag = option.opts[0]
-            said = refused(path, {option.name: ["1", "1"]})
-            assert said == f"{flag} takes one value, and it was given 2 times."
+    for option in of_one_value(COMMANDS[path]):
+        said = refused(path, {option.name: ["1", "1"]})
+        assert said == f"{option.opts[0]} takes one value, and it was given 2 times."
 
 
 def test_values_of_an_option_that_repeats_are_all_kept() -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.families import FAMILIES, Family
+from tests.families import EACH_KIND, FAMILIES, Family
+from tests.proofs import ALL
 from unmask.designs.design import Attention, Design
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import Backbone, HiddenRead, Read, RoutingRead, TokenBatch
@@ -324,7 +325,7 @@ def test_reading_every_layer_keeps_pooled_vectors_not_states(name: str) -> None:
     assert peak(backbone, batch, every) - peak(backbone, batch, last) < 2 * one_state
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES if ALL else EACH_KIND)
 def test_no_key_value_cache_is_built(name: str) -> None:
     backbone, caches = load(name), []
     hook = backbone.model.register_forward_hook(

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tests.conftest import TEXTS
-from tests.families import FAMILIES
+from tests.families import EACH_KIND, FAMILIES
+from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import TokenBatch
@@ -33,6 +34,7 @@ from unmask.models.output_layer import OutputLayer
 
 LEXICAL = "causal/eol/last/lexical"
 every_family = pytest.mark.parametrize("family", FAMILIES)
+each_kind = pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
 Make = Callable[..., Embedder]
 
 
@@ -52,10 +54,17 @@ def folder_of(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 @pytest.fixture(scope="module")
 def lexical(folder_of: Callable[[str], Path]) -> Make:
-    """An embedder of a family whose language-model head is on the disk."""
+    """An embedder of a family whose language-model head is on the disk. One without options is loaded once: tests only read it."""
+    loaded: dict[tuple[str, str], Embedder] = {}
 
     def make(family: str = "llama", design: str = LEXICAL, **options: Any) -> Embedder:
-        return Embedder.from_pretrained(folder_of(family), design, dtype="float32", device="cpu", **options)
+        if (family, design) in loaded and not options:
+            return loaded[family, design]
+        with torch.inference_mode(False):  # whichever test is first, its weights serve all
+            made = Embedder.from_pretrained(folder_of(family), design, dtype="float32", device="cpu", **options)
+        if not options and not made.design.needs_fit:  # a fit would stay with it
+            loaded[family, design] = made
+        return made
 
     return make
 
@@ -91,7 +100,7 @@ def test_a_vector_is_what_the_language_model_gives(folder_of: Callable[[str], Pa
         assert np.allclose(row, expected, atol=1e-4)
 
 
-@every_family
+@each_kind
 def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None:
     embedder = lexical(family)
     together = rows(embedder, TEXTS)
@@ -101,7 +110,7 @@ def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None
     assert np.allclose(rows(small, TEXTS[::-1]), together[::-1], atol=2e-5)
 
 
-@every_family
+@each_kind
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def test_padding_on_either_side_changes_nothing(lexical: Make, family: str) -> None:
     embedder = lexical(family)

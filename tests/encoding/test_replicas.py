@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.families import FAMILIES
+from tests.families import EACH_KIND, FAMILIES
+from tests.proofs import ALL
 from unmask.embedder import Embedder
 from unmask.encoding import batching, replicas
 
@@ -39,7 +40,7 @@ def threads_of(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return seen
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
 def test_two_threads_give_the_vectors_of_one(
     family: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import TEXTS
-from tests.families import FAMILIES
+from tests.families import EACH_KIND, FAMILIES
+from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding import encode
@@ -48,7 +49,7 @@ def close(found: Any, expected: Any, within: float = 1e-5) -> None:
     assert np.abs(found - expected).max() <= within * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
 def test_the_vector_is_the_mean_of_those_under_each_prompt(family: str, pico: Make) -> None:
     embedder = pico(AVERAGE, family=family)
     parts = alone(embedder, AVERAGE)

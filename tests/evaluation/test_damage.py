@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.test_results import ITEMS, result
+from tests.proofs import ALL
 from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore, key_of
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
@@ -20,7 +21,8 @@ from unmask.io.arrays import load_arrays, save_arrays
 from unmask.io.seals import Damaged
 from unmask.statistics.bootstrap import Items
 
-FLIPS, CUTS = 2000, 100
+FLIPS, CUTS = (2000, 100) if ALL else (200, 20)
+"""In each file: single bits, and places to cut at. The files are small, so that the sample still hits each line and each array often."""
 OTHER = result(task="other")
 ONE_COLUMN = Items("mean", {"value": np.arange(26.0)})
 KEYS = [key_of(text, None) for text in "abcdef"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -32,9 +35,21 @@ def expert(base: Path, folder: Path, lessons: Any = SUMS, *callbacks: Any, **cha
     return train_expert(Source(str(base), dtype="float32"), lessons, folder, lora=LORA, learning=learning, callbacks=callbacks)
 
 
+@cache
+def kept() -> TemporaryDirectory[str]:
+    """Where the experts of mixtures lie for all tests of a process, until it ends."""
+    return TemporaryDirectory()
+
+
 def mixture_of(base: Path, folder: Path, routing: Routing | None = None) -> tuple[Mixture, Any]:
+    """A new mixture of two experts. They are trained once; whoever asks again takes a copy over, which is refused on another base."""
     for name, lessons in DOMAINS.items():
+        trained = Path(kept().name) / name
+        if trained.is_dir() and not (folder / name).exists():
+            shutil.copytree(trained, folder / name)
         expert(base, folder / name, lessons)
+        if not trained.is_dir():
+            shutil.copytree(folder / name, trained)
     source = Source(str(base), dtype="float32")
     return build_mixture([folder / name for name in DOMAINS], routing or Routing(), source)
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ ways_of_training = pytest.mark.parametrize("trained_on", ["AutoModelForCausalLM"
 
 @pytest.fixture(scope="module")
 def causal_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
-    """A checkpoint with a language-model head, as language models are published."""
+    """A checkpoint with a language-model head, as language models are published. Each is made once: change a copy (`own_copy`)."""
 
+    @cache
     def make(name: str = "llama", **changes: Any) -> Path:
         from transformers import AutoModelForCausalLM
 
@@ -48,8 +50,9 @@ def causal_folder(tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> M
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> MakeAdapter:
-    """A LoRA adapter of random weights for the checkpoint in a folder."""
+    """A LoRA adapter of random weights for the checkpoint in a folder. Each is made once, and no test changes it."""
 
+    @cache
     def make(base: Path, trained_on: str = "AutoModelForCausalLM") -> Path:
         import peft
         import transformers
@@ -61,6 +64,12 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> MakeAdapter:
         return folder
 
     return make
+
+
+@pytest.fixture
+def own_copy(causal_folder: MakeFolder, tmp_path: Path) -> Path:
+    """A checkpoint that a test may damage."""
+    return Path(shutil.copytree(causal_folder(), tmp_path / "own copy"))
 
 
 def decoder_of(model: Path, **options: Any) -> Any:
@@ -96,38 +105,33 @@ def test_a_decoder_that_was_saved_without_a_head_loads(pico_folder: MakeFolder) 
     assert torch.equal(states(decoder_of(pico_folder("llama"))), states(FAMILIES["llama"].build()))
 
 
-def test_weights_that_are_missing_are_refused_not_invented(causal_folder: MakeFolder) -> None:
-    folder = causal_folder()
-    weights = load_file(folder / "model.safetensors")
+def test_weights_that_are_missing_are_refused_not_invented(own_copy: Path) -> None:
+    weights = load_file(own_copy / "model.safetensors")
     gone = {name for name in weights if "layers.1.self_attn" in name}
     save_file(
-        {name: weight for name, weight in weights.items() if name not in gone}, folder / "model.safetensors", {"format": "pt"}
+        {name: weight for name, weight in weights.items() if name not in gone}, own_copy / "model.safetensors", {"format": "pt"}
     )
     with pytest.raises(UnmaskError, match=r"has no weights for layers\.1\.self_attn\.k_proj\.weight \(4 are missing in all\)"):
-        decoder_of(folder)
+        decoder_of(own_copy)
 
 
-def test_weights_of_another_shape_are_refused(causal_folder: MakeFolder) -> None:
-    folder = causal_folder()
-    other = causal_folder(hidden_size=32)
-    shutil.copy(other / "model.safetensors", folder)
+def test_weights_of_another_shape_are_refused(causal_folder: MakeFolder, own_copy: Path) -> None:
+    shutil.copy(causal_folder(hidden_size=32) / "model.safetensors", own_copy)
     with pytest.raises(UnmaskError, match="could not be loaded: "):
-        decoder_of(folder)
+        decoder_of(own_copy)
 
 
-def test_weights_in_another_format_than_safetensors_are_refused(causal_folder: MakeFolder) -> None:
-    folder = causal_folder()
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+def test_weights_in_another_format_than_safetensors_are_refused(own_copy: Path) -> None:
+    torch.save(load_file(own_copy / "model.safetensors"), own_copy / "pytorch_model.bin")
+    (own_copy / "model.safetensors").unlink()
     with pytest.raises(UnmaskError, match=r"has no \*\.safetensors file\. Weights of other formats are not loaded"):
-        decoder_of(folder)
+        decoder_of(own_copy)
 
 
-def test_a_broken_weights_file_is_refused(causal_folder: MakeFolder) -> None:
-    folder = causal_folder()
-    (folder / "model.safetensors").write_bytes(b"\xff" * 100)
+def test_a_broken_weights_file_is_refused(own_copy: Path) -> None:
+    (own_copy / "model.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(UnmaskError, match="could not be loaded: Error while deserializing header"):
-        decoder_of(folder)
+        decoder_of(own_copy)
 
 
 def test_a_folder_without_a_config_is_no_model(pico_folder: MakeFolder, tmp_path: Path) -> None:

@@ -312,11 +312,19 @@ def test_a_model_without_head_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"top_k": 5}, {"top_k": 1}, {"every": 0}, {"noise": -1.0}, {"drop": 1.0}, {"aux_loss": -1.0}, {"router_std": 0.0}],
+    ("changes", "said"),
+    [
+        ({"top_k": 5}, r"top-k must be between 2 and the number of experts \(4\), not 5"),
+        ({"top_k": 1}, r"top-k must be between 2 and the number of experts \(4\), not 1"),
+        ({"every": 0}, "every must be at least 1"),
+        ({"noise": -1.0}, "noise and aux-loss at least 0"),
+        ({"drop": 1.0}, "drop at least 0 and below 1"),
+        ({"aux_loss": -1.0}, "noise and aux-loss at least 0"),
+        ({"router_std": 0.0}, "router-std must be above 0"),
+    ],
 )
-def test_options_that_cannot_work_are_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(UnmaskError):
+def test_options_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UnmaskError, match=said):
         replace(PLAIN, **changes)
 
 

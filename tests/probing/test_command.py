@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +176,3 @@ def test_a_mistake_is_told_in_one_line(given: list[str], part: str, run: Run, fo
     code, out, err = run(*given, "-m", folder / "saved")
     assert (code, out) == (2, "")
     assert part in err.strip().splitlines()[-1]
-
-
-def test_importing_the_command_loads_no_heavy_library() -> None:
-    check = (
-        "import unmask.cli.probing, sys; print([m for m in ('torch', 'transformers', 'sklearn', 'scipy') if m in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True).stdout.strip() == "[]"

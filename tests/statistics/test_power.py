@@ -1,9 +1,12 @@
 """Power is that of the test itself: its level where nothing differs, and published approximations where something does."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from scipy import stats
 
+from tests.proofs import ALL
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.paired import PairedTest, better_side, paired_bootstrap, wilcoxon, with_holm
 from unmask.statistics.power import MOST_TASKS, detectable, power_statement
@@ -30,8 +33,11 @@ def t_test(effect: float, n: int, level: float = 0.05) -> float:
     return float(stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift))
 
 
-@pytest.mark.parametrize("effect", [0.2, 0.3, 0.5])
-@pytest.mark.parametrize("power", [0.5, 0.8, 0.9])
+EFFECTS, POWERS = (0.2, 0.3, 0.5), (0.5, 0.8, 0.9)
+
+
+# the diagonal has each effect and each power once, and a wrong factor moves all of them
+@pytest.mark.parametrize(("effect", "power"), product(EFFECTS, POWERS) if ALL else zip(EFFECTS, POWERS, strict=True))
 def test_tasks_needed_are_noethers_for_small_effects(effect: float, power: float) -> None:
     # whose formula takes the variance of no effect, and so asks for a little more
     needed = power_statement(*scores(effect), power=power).tasks_needed

@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import v_measure_score
 
+from tests.proofs import ALL
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.statistics.bootstrap import Items
@@ -124,10 +125,13 @@ def test_a_prompt_that_is_left_out_is_left_out(what: Agreement, tmp_path: Path) 
 
 @pytest.mark.parametrize("what", ["prompts", "clusters"])
 def test_equal_embedders_are_seldom_told_apart(what: Agreement) -> None:
-    """Prompts and items are drawn anew each time. A test over items alone takes each prompt for all prompts, and finds too much."""
-    draw = sides_of_prompts if what == "prompts" else sides_of_clusters
-    found = [agreement_test({"task": [draw(np.random.default_rng(seed))]}) for seed in range(200)]
-    assert sum(test is not None and test.p < 0.05 for test in found) / 200 < 0.09
+    """Prompts and items are drawn anew each time. A test over items alone takes each prompt for all prompts, and finds too much.
+
+    It would find 0.45 of prompts and 0.15 of clusters. Of 100 draws, 0.09 lies 1.8 standard errors above the level and 1.7 below 0.15.
+    """
+    draw, draws = sides_of_prompts if what == "prompts" else sides_of_clusters, 200 if ALL else 100
+    found = [agreement_test({"task": [draw(np.random.default_rng(seed))]}) for seed in range(draws)]
+    assert sum(test is not None and test.p < 0.05 for test in found) / draws < 0.09
 
 
 def sides_of_prompts(random: np.random.Generator) -> OnTask:

@@ -324,6 +324,10 @@ The others differ from these in the values of their settings, which are read abo
 """
 
 
+one_study = pytest.mark.parametrize("whole", STUDIES if ALL else ("llm2vec",), indirect=True)
+"""What resumes and refuses is one code for all studies. `make test` tries it with the study of most trainings, `make proofs` with all."""
+
+
 @pytest.fixture(scope="module", params=STUDIES)
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A study and its folder after a run by the command line, at smoke scale."""
@@ -384,6 +388,7 @@ def test_a_run_says_everything_and_a_second_one_computes_nothing(whole: tuple[st
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
+@one_study
 def test_a_score_that_is_missing_is_an_error(whole: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     study, folder = whole
     monkeypatch.setattr("unmask.studies.embedders.run.compare", lambda *given: list(compare(*given))[:-1])
@@ -391,6 +396,7 @@ def test_a_score_that_is_missing_is_an_error(whole: tuple[str, Path], monkeypatc
     assert isinstance(done.exception, UnmaskError) and "has no score on starter-" in str(done.exception)
 
 
+@one_study
 def test_a_model_may_be_removed_once_it_is_scored(
     whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,6 +426,7 @@ def test_a_model_may_be_removed_once_it_is_scored(
         CliRunner().invoke(app, of_copy, catch_exceptions=False)
 
 
+@one_study
 @pytest.mark.usefixtures("sketched")
 def test_embedders_can_be_left_out_and_added_later(whole: tuple[str, Path], tmp_path: Path) -> None:
     study, _ = whole
@@ -434,6 +441,7 @@ def test_embedders_can_be_left_out_and_added_later(whole: tuple[str, Path], tmp_
     assert "not measured" in verdicts and not (tmp_path / "pico" / "models" / "full").exists()
 
 
+@one_study
 def test_a_task_that_a_trained_model_may_have_seen_is_refused(
     whole: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +461,7 @@ def test_a_task_that_a_trained_model_may_have_seen_is_refused(
         )
 
 
+@one_study
 def test_another_study_needs_another_folder(whole: tuple[str, Path]) -> None:
     study, folder = whole
     other = next(name for name in STUDIES if name != study)
@@ -460,6 +469,7 @@ def test_another_study_needs_another_folder(whole: tuple[str, Path]) -> None:
     assert isinstance(done.exception, UnmaskError) and "other lessons or settings" in str(done.exception)
 
 
+@one_study
 def test_models_that_are_made_in_another_way_need_another_folder(whole: tuple[str, Path]) -> None:
     study, folder = whole
     [name, *_] = load_plan(study, "smoke").made

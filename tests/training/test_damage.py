@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.messages import heard
+from tests.proofs import ALL
 from tests.training.running import ROOT, At, die, killed, recipe, run, same, weights
 from unmask.errors import UnmaskError
 from unmask.io.seals import seal
@@ -52,18 +53,22 @@ def made(model: Path) -> Any:
 LAST, FIRST = "stages/2-simcse/checkpoint-4", "stages/2-simcse/checkpoint-2"
 
 
-@pytest.mark.parametrize("damage", [flip, cut])
+DAMAGED = [
+    ([f"{LAST}/{WEIGHTS}"], "A checkpoint cannot be used", "resumed from checkpoint-2"),
+    ([f"{LAST}/optimizer.pt"], "A checkpoint cannot be used", "resumed from checkpoint-2"),
+    ([f"{LAST}/trainer_state.json", f"{FIRST}/{WEIGHTS}"], "A checkpoint cannot be used", "not resumed"),
+    ([f"stages/1-mntp/{DONE}"], "The stage is run again", "not mntp: done before"),
+    ([RECIPE], "recipe.json' is damaged", "resumed from checkpoint-4"),
+    ([DATA], "Nothing says which rows", "not resumed"),
+]
+CASES = [(damage, *one) for place, one in enumerate(DAMAGED) for damage in ((flip, cut) if ALL else ((flip, cut)[place % 2],))]
+"""Each file, with a bit flipped and cut in turn: checkpoints, stages and records are each damaged in both ways. All in `make proofs`."""
+
+
 @pytest.mark.parametrize(
-    ("files", "told", "said"),
-    [
-        ([f"{LAST}/{WEIGHTS}"], "A checkpoint cannot be used", "resumed from checkpoint-2"),
-        ([f"{LAST}/optimizer.pt"], "A checkpoint cannot be used", "resumed from checkpoint-2"),
-        ([f"{LAST}/trainer_state.json", f"{FIRST}/{WEIGHTS}"], "A checkpoint cannot be used", "not resumed"),
-        ([f"stages/1-mntp/{DONE}"], "The stage is run again", "not mntp: done before"),
-        ([RECIPE], "recipe.json' is damaged", "resumed from checkpoint-4"),
-        ([DATA], "Nothing says which rows", "not resumed"),
-    ],
-    ids=lambda given: Path(given[0]).name if isinstance(given, list) else "",
+    ("damage", "files", "told", "said"),
+    CASES,
+    ids=lambda given: Path(given[0]).name if isinstance(given, list) else getattr(given, "__name__", ""),
 )
 def test_what_is_damaged_is_made_again(
     damage: Any, files: list[str], told: str, said: str, stopped: Path, whole: Path, model: Path, tmp_path: Path
