@@ -269,9 +269,8 @@ def _fill(
             passes = {}
             for one in prompts[prompt].parts:
                 beside = planned.beside.get((attention, one.name), ())
-                features = {
-                    design: Fit() for design in beside if not design.needs_fit
-                }  # what needs a fit is no part of an average
+                # what needs a fit is no part of an average
+                features = {design: Fit() for design in beside if not design.needs_fit}
                 own = fits if one is prompts[prompt] else features
                 passes[one.name] = ForwardPass(backbone, one, own, cache, name, budget)
             ready.append(({label: design for label, design in group.items() if design in fits}, passes, fits))

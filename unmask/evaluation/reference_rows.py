@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,7 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> l
     """Score a sentence-transformers model (bundled name, folder or hub id) on the tasks. What the store holds is not scored again."""
     loaded: list[Any] = []
     results = []
-    for task in tasks:
-        conditions = _conditions(name, task)
+    for task, conditions in _conditions(name, tasks):
         if is_of_words(task.kind):
             store.fail(does_not_apply(conditions, name, task, "the model gives vectors of texts, not of words"))
             continue
@@ -52,20 +51,26 @@ def compare_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> l
 
 def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Failure]:
     """Why the model has no score on some of these tasks. Failures of earlier runs with other weights or data are left out."""
-    asked = {_conditions(name, task).key for task in tasks}
+    asked = {conditions.key for _, conditions in _conditions(name, tasks)}
     return [failure for failure in store.failures if failure.conditions.key in asked]
 
 
-def _conditions(name: str, task: Task) -> Conditions:
-    return Conditions(
-        model=name,
-        model_revision=model_revision(Source(name)),
-        design=SENTENCE_TRANSFORMERS,
-        task=task.name,
-        task_revision=task.revision,
-        max_length=0,
-        dtype="float32",
-    )
+def _conditions(name: str, tasks: Sequence[Task]) -> Iterator[tuple[Task, Conditions]]:
+    """Each task with the conditions of its result."""
+    revision = model_revision(Source(name))
+    for task in tasks:
+        yield (
+            task,
+            Conditions(
+                model=name,
+                model_revision=revision,
+                design=SENTENCE_TRANSFORMERS,
+                task=task.name,
+                task_revision=task.revision,
+                max_length=0,
+                dtype="float32",
+            ),
+        )
 
 
 def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:

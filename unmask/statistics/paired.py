@@ -402,8 +402,11 @@ def _two_sided(effect: float) -> float:
 def _in_standard_errors(difference: float, differences: Scores) -> float:
     """The difference divided by its bootstrap standard deviation. If that is 0: infinite, or 0 if the difference is 0 too."""
     error = float(differences.std(ddof=1))
-    if error > 10**-DECIMALS:
-        return difference / error
+    return difference / error if error > 10**-DECIMALS else effect_without_spread(difference)
+
+
+def effect_without_spread(difference: float) -> float:
+    """The effect of a difference that never varies: infinite, or 0 if there is no difference."""
     return float(np.copysign(np.inf, difference)) if difference else 0.0
 
 

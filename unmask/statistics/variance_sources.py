@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from unmask.statistics.intervals import Bounds, unseen
-from unmask.statistics.paired import PairedTest
+from unmask.statistics.paired import PairedTest, effect_without_spread
 
 
 def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int, what: str) -> PairedTest:
@@ -27,7 +27,7 @@ def t_of_sources(difference: float, sources: Sequence[tuple[float, int]], n: int
     bounds = partial(_bounds, difference, error, freedom, n)
     return PairedTest(
         test=f"t over {what}", n=n, unit="items", difference=difference, p=p, p_holm=None,
-        effect=difference / error if error else _endless(difference), effect_name="difference in standard errors",
+        effect=difference / error if error else effect_without_spread(difference), effect_name="difference in standard errors",
         interval=bounds(0.95), level=0.95, bounds=bounds,
     )  # fmt: skip
 
@@ -55,11 +55,6 @@ def items_and_seeds_test(
     trained = [means[0] - means[1]] if paired else [side for side in means if len(side) > 1]
     sources += [(float(np.var(side, ddof=1)) / len(side), len(side) - 1) for side in trained]
     return t_of_sources(float(means[0].mean() - means[1].mean()), sources, sum(sizes), "items (bootstrap) and seeds")
-
-
-def _endless(difference: float) -> float:
-    """The effect of a difference without any variance, as in `paired`: infinite, or 0 if there is no difference."""
-    return float(np.copysign(np.inf, difference)) if difference else 0.0
 
 
 def _bounds(difference: float, error: float, freedom: float, n: int, level: float) -> Bounds:
