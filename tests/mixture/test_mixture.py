@@ -390,6 +390,8 @@ def test_choices(tmp_path: Path) -> None:
     learned = strengths("learned")
     assert torch.equal(learned, strengths("top-1")) and bool((learned.count_nonzero(dim=-1) == 1).all())
     assert bool((strengths("top-2").count_nonzero(dim=-1) == 2).all())
+    both = strengths("top-2 renormalised")
+    assert bool((both.count_nonzero(dim=-1) == 2).all()) and torch.allclose(both.sum(dim=-1), torch.tensor(1.0))
     assert torch.allclose(strengths("all").sum(dim=-1), torch.tensor(1.0))
     renormalised = strengths("renormalised")
     assert torch.allclose(renormalised.sum(dim=-1), torch.tensor(1.0)) and not torch.equal(renormalised, learned)

@@ -29,7 +29,8 @@ Ability = Annotated[
 Choice = Annotated[
     list[str] | None,
     typer.Option(
-        help="Also use mixtures in another way: top-2, all, renormalised, random, uniform, or an expert's name. Repeat for several."
+        help="Also use mixtures in another way: top-2, all, renormalised, top-2 renormalised, random, uniform, or an expert's name. "
+        "Repeat for several."
     ),
 ]
 AllowUnsandboxedCode = Annotated[

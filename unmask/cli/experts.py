@@ -43,11 +43,15 @@ def seeds(
     held_out_number: Annotated[int, typer.Option(min=1, help="Lessons to hold out.")] = 24,
     seed: Drawn = 0,
 ) -> None:
-    """Sample lessons (instruction, input, output) from a file of tasks, and other lessons to test on."""
-    from unmask.experts.lessons.seed_lessons import read_seeds, split, write_lessons
+    """Sample lessons (instruction, input, output) from a file of tasks, and other lessons to test on.
+
+    No lesson is near one that is held out (ROUGE-L above 0.7).
+    """
+    from unmask.experts.lessons.seed_lessons import read_seeds, split_apart, write_lessons
     from unmask.io.files import only_writer_of
 
-    learned, tested = split(read_seeds(source), number, held_out_number if held_out else 0, seed)
+    drawn = split_apart({source.stem: read_seeds(source)}, number, held_out_number if held_out else 0, seed)
+    learned, tested = drawn[source.stem]
     # the other lessons first: where the output lies, both do
     files = [(file, lessons) for file, lessons in ((held_out, tested), (output, learned)) if file is not None]
     with ExitStack() as held:
@@ -111,7 +115,7 @@ def specialise(
         check_output(output / name, [seeds, *(avoid or [])])
     plan = SpecialisePlan(number, batch, instruction_tokens, response_tokens, seed=seed)
     seed_lessons, chosen = read_seeds(seeds), load_domain(domain)
-    forbidden = [f"{lesson.instruction} {lesson.input}".strip() for file in avoid or [] for lesson in read_seeds(file)]
+    forbidden = [lesson.question for file in avoid or [] for lesson in read_seeds(file)]
     source = options.source(model)
     weights = identity_of(source).revision
     check_run(output, record_of(model, engine, chosen, seed_lessons, plan, forbidden, weights))

@@ -4,6 +4,7 @@
 |---|---|
 | learned | as the mixture was saved |
 | top-K | the K best experts of the router, not renormalised |
+| top-K renormalised | the same, with gates that sum to 1 |
 | all | every expert, with the router's probabilities as gates ("soft") |
 | renormalised | as saved, and made to sum to 1: keeps which expert acts, drops how strongly |
 | random | as saved, shuffled among the experts for each token and block: the same strength, another expert |
@@ -29,7 +30,7 @@ from unmask.mixture.gating import GateFunction, Routing, gates
 from unmask.mixture.mixture_folder import Mixture
 
 NAMED = ("learned", "all", "renormalised", "random", "uniform")
-_RANKED = re.compile(r"top-([1-9]\d{0,5})")
+_RANKED = re.compile(r"top-([1-9]\d{0,5})( renormalised)?")
 
 
 def check_override(choice: str, experts: Sequence[str]) -> None:
@@ -38,7 +39,7 @@ def check_override(choice: str, experts: Sequence[str]) -> None:
     if ranked and int(ranked[1]) > len(experts):
         raise UnmaskError(f"'{choice}' needs {ranked[1]} experts; this mixture has {len(experts)}.")
     if not ranked and choice not in (*NAMED, *experts):
-        raise unknown("choice", choice, [*NAMED, "top-2", *experts])
+        raise unknown("choice", choice, [*NAMED, "top-2", "top-2 renormalised", *experts])
 
 
 @contextmanager
@@ -50,7 +51,7 @@ def override_routing(mixture: Mixture, choice: str, seed: int = 0) -> Iterator[N
     ranked = _RANKED.fullmatch(choice)
     if ranked or choice in ("learned", "all", "renormalised"):
         changed = {"all": {"top_k": number}, "renormalised": {"renormalise": True}, "learned": {}}
-        best = {"top_k": int(ranked[1]), "renormalise": False} if ranked else changed[choice]
+        best = {"top_k": int(ranked[1]), "renormalise": bool(ranked[2])} if ranked else changed[choice]
         with mixture.turn():
             mixture.routing = replace(before, **best)  # type: ignore[arg-type]
             try:

@@ -59,14 +59,13 @@ def refuse_instruction(lesson: Lesson | None, domain: Domain, novelty: Novelty, 
     """The reason to drop an instruction, or None."""
     if lesson is None:
         return "unparsable"
-    question = f"{lesson.instruction} {lesson.input}".strip()
-    if not _WORDS[0] <= len(words(question)) <= _WORDS[1]:
+    if not _WORDS[0] <= len(words(lesson.question)) <= _WORDS[1]:
         return "length"
     if domain.form == "choice" and not _CHOICES.search(f"{lesson.instruction}\n{lesson.input}"):
         return "no four choices"
-    if forbidden.nearest(question) > SIMILAR:
+    if forbidden.nearest(lesson.question) > SIMILAR:
         return "in an evaluation"
-    if novelty.nearest(question) > SIMILAR:
+    if novelty.nearest(lesson.question) > SIMILAR:
         return "repeated"
     return None
 

@@ -37,6 +37,11 @@ class Lesson:
     where: str = ""
 
     @property
+    def question(self) -> str:
+        """The instruction and the input in one text. Filters compare lessons by it."""
+        return f"{self.instruction} {self.input}".strip()
+
+    @property
     def prompt(self) -> str:
         """The text before the response."""
         if self.input:

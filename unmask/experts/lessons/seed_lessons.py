@@ -14,10 +14,12 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from unmask.errors import UnmaskError
+from unmask.experts.lessons.filters import SIMILAR, Novelty
 from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.io.files import atomic
 from unmask.io.rows import Row, field, read_rows
@@ -46,11 +48,41 @@ def split(lessons: Sequence[Lesson], train: int, test: int, seed: int) -> tuple[
 
     The same instruction and input make the same lesson, whatever its response.
     """
-    unique = list({(lesson.instruction, lesson.input): lesson for lesson in lessons}.values())
+    unique = _unique(lessons)
     if len(unique) < train + test:
         raise UnmaskError(f"{train} + {test} lessons were asked for, and there are {len(unique)} different ones.")
     drawn = random.Random(f"{seed}:seeds").sample(unique, train + test)
     return drawn[:train], drawn[train:]
+
+
+def split_apart(domains: Mapping[str, Sequence[Lesson]], train: int, test: int, seed: int) -> dict[str, tuple[list[Lesson], list[Lesson]]]:
+    """As `split` for each domain, and no lesson of the first parts is near one of the second parts (ROUGE-L above 0.7).
+
+    So a held-out lesson is no copy of a learned one with other numbers. Raises UnmaskError if there are too few.
+    """
+    shuffled = {name: _shuffled(lessons, seed) for name, lessons in domains.items()}
+    held_out = {name: lessons[:test] for name, lessons in shuffled.items()}
+    forbidden = Novelty(lesson.question for of_domain in held_out.values() for lesson in of_domain)
+    parts = {}
+    for name, lessons in shuffled.items():
+        apart = (lesson for lesson in lessons[test:] if forbidden.nearest(lesson.question) <= SIMILAR)
+        learned = list(islice(apart, train))
+        if len(held_out[name]) < test or len(learned) < train:
+            raise UnmaskError(
+                f"{name}: {train} + {test} lessons were asked for. {len(lessons)} are different, and {len(learned)} of them can be learned "
+                "beside the others: a lesson that is near a held-out one is left out."
+            )
+        parts[name] = (learned, held_out[name])
+    return parts
+
+
+def _unique(lessons: Sequence[Lesson]) -> list[Lesson]:
+    return list({(lesson.instruction, lesson.input): lesson for lesson in lessons}.values())
+
+
+def _shuffled(lessons: Sequence[Lesson], seed: int) -> list[Lesson]:
+    unique = _unique(lessons)
+    return random.Random(f"{seed}:seeds").sample(unique, len(unique))
 
 
 def write_lessons(lessons: Sequence[Lesson], file: Path) -> None:

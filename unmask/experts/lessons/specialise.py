@@ -235,7 +235,7 @@ def _instructions(
     forbidden: Sequence[str],
     dropped: Counter[str],
 ) -> tuple[list[Lesson], int]:
-    novelty, never = Novelty(_question_of(seed) for seed in seeds), Novelty(forbidden)
+    novelty, never = Novelty(seed.question for seed in seeds), Novelty(forbidden)
     known, tell_done = list(batches.read(INSTRUCTIONS)), progress_lines("instructions", plan.number)
     kept: list[Lesson] = []
     limit = plan.patience * -(-plan.number // plan.batch)
@@ -252,7 +252,7 @@ def _instructions(
             if why is not None or lesson is None:
                 dropped[why or "unparsable"] += 1
             elif len(kept) < plan.number:
-                novelty.add(_question_of(lesson))
+                novelty.add(lesson.question)
                 kept.append(replace(lesson, where=f"{domain.name}:{batch}.{place}"))
         batch += 1
         tell_done(len(kept))
@@ -321,14 +321,10 @@ def _number(seed: int, *of: object) -> int:
     return zlib.crc32(f"{seed}:{of}".encode())
 
 
-def _question_of(lesson: Lesson) -> str:
-    return f"{lesson.instruction} {lesson.input}".strip()
-
-
 def _spread(lessons: Sequence[Lesson], seeds: Sequence[Lesson]) -> float:
-    texts = [_question_of(lesson) for lesson in lessons]
+    texts = [lesson.question for lesson in lessons]
     near = [
-        Novelty([*texts[:place], *texts[place + 1 :], *map(_question_of, seeds)]).nearest(text)
+        Novelty([*texts[:place], *texts[place + 1 :], *(seed.question for seed in seeds)]).nearest(text)
         for place, text in enumerate(texts[:_COMPARED])
     ]
     return sum(near) / len(near) if near else 0.0

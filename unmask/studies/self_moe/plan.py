@@ -66,7 +66,7 @@ ABLATIONS: Final = tuple(name for name in VARIANTS if name != MIXSE)
 """The mixtures that a plan may leave out."""
 INSTANCE: Final = "instance"
 RENORMALISED: Final = "renormalised"
-CHOICES: Final = (RENORMALISED, "top-2", "all", "random", "uniform")
+CHOICES: Final = (RENORMALISED, "top-2", f"top-2 {RENORMALISED}", "all", "random", "uniform")
 """Other routings with the trained router of MiXSE."""
 
 

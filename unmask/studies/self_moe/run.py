@@ -15,6 +15,7 @@ from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
 from unmask.io.files import inside, only_run_in
 from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
+from unmask.mixture.names import Method
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, pick_device, precision_of
 from unmask.models.source import lasting_name
@@ -62,8 +63,8 @@ class Findings:
 
     usage: the usage of experts, by mixture. growing: mixtures of 0, 1, .. experts. sizes: instance merging and MiXSE, by number of
     lessons. abilities: for each row of any table, which items were answered correctly. answers: likelihoods of right answers, by ability
-    test. multiple_choice: choices between answers. chance: the percentage of right ones by chance, by test. written: experts and MiXSE of
-    lessons that a model wrote, and of as many human ones. writer: the name of the former in the rows. yields: what became of all that a
+    test. multiple_choice: choices between answers. chance: the percentage of right ones by chance, by test. written: what learned
+    lessons that a model wrote, and as many human ones. writer: the name of the former in the rows. yields: what became of all that a
     model wrote, by domain.
     """
 
@@ -268,9 +269,7 @@ def _experts_and_merges(
     findings.main[ORACLE] = measurements.oracle(own)
     findings.main[INSTANCE] = measurements.model(INSTANCE, builder.instance(plan.number))
     places = list(experts.values())
-    findings.main["TIES"] = measurements.merged("TIES", places, "ties", plan.ties_density)
-    findings.main["DARE"] = measurements.merged("DARE", places, "dare", plan.dare_density)
-    findings.main["linear"] = measurements.merged("linear", places, "linear")
+    findings.main |= {row: measurements.merged(row, places, method, density) for row, method, density in _merges(plan)}
 
 
 def _mixture(builder: Builder, measurements: Measurements, findings: Findings, mixture: Path) -> None:
@@ -309,7 +308,7 @@ def _ablation(name: str, mixture: Path, measurements: Measurements, findings: Fi
 
 
 def _written(written: _Written, builder: Builder, measurements: Measurements) -> dict[str, Values]:
-    """Experts and MiXSE of lessons that a model wrote, and of as many human ones."""
+    """What learns lessons that a model wrote, and what learns as many human ones."""
     own = Measurements(builder.source, written.data.held_out, builder.plan.max_length, written.folder / "values")
     learned = _arm(replace(builder, data=written.data, folder=written.folder), own, written.number, f", {written.writer}")
     human = _arm(builder, measurements, written.number)
@@ -317,21 +316,27 @@ def _written(written: _Written, builder: Builder, measurements: Measurements) ->
 
 
 def _arm(builder: Builder, measurements: Measurements, number: Mapping[str, int], end: str = "") -> dict[str, Values]:
-    """The experts of a number of lessons by domain, each domain with its own expert, and MiXSE.
+    """What learns a number of lessons by domain: the experts, each domain with its own expert, instance merging, merges, and MiXSE.
 
     end: of the names of their files. Without it, they end with the number of lessons if that is below the plan's.
     """
+    experts = builder.experts(number)
 
     def called(model: str, number: Number) -> str:
         few = "" if end else fewer(number, builder.plan.number)
         return f"{model} {few}" if few else f"{model}{end}"
 
-    own = {
-        name: measurements.model(called(f"expert {name}", number[name]), place)
-        for name, place in builder.experts(number).items()
-    }
+    own = {name: measurements.model(called(f"expert {name}", number[name]), place) for name, place in experts.items()}
     rows = {**{f"expert {name}": values for name, values in own.items()}, ORACLE: measurements.oracle(own)}
+    rows[INSTANCE] = measurements.model(called(INSTANCE, number), builder.instance(number))
+    for row, method, density in _merges(builder.plan):
+        rows[row] = measurements.merged(called(row, number), list(experts.values()), method, density)
     return rows | {MIXSE: measurements.model(called(MIXSE, number), builder.mixture(MIXSE, number))}
+
+
+def _merges(plan: StudyPlan) -> Sequence[tuple[str, Method, float]]:
+    """How the weights of experts are merged: the row, the method and its density."""
+    return ("TIES", "ties", plan.ties_density), ("DARE", "dare", plan.dare_density), ("linear", "linear", 1.0)
 
 
 def _growing(builder: Builder, measurements: Measurements, plan: StudyPlan, findings: Findings) -> Iterator[tuple[str, Values]]:

@@ -13,7 +13,7 @@ from unmask.experts.abilities.answer_likelihood import require_answers
 from unmask.experts.abilities.harness import Items, draw_items, draw_tests, find_test, learned_of, require_code_to_run
 from unmask.experts.abilities.multiple_choice import Choice, draw_choices, require_multiple_choice
 from unmask.experts.lessons.lessons import Lesson
-from unmask.experts.lessons.seed_lessons import keep_lessons, read_seeds, split
+from unmask.experts.lessons.seed_lessons import keep_lessons, read_seeds, split_apart
 from unmask.experts.lessons.specialise import SpecialisePlan, Yield
 from unmask.io.files import inside
 from unmask.models.loading import Source
@@ -69,9 +69,8 @@ def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData
     """Draw the lessons of every domain, or let the model write them. Raises UnmaskError if there are too few lessons."""
     wanted = plan.number if plan.lessons == "seeds" else SEEDS
     # all domains are drawn before any is written: one that has too few lessons leaves nothing behind
-    drawn = {
-        name: split(read_seeds(lessons_file(file, root)), wanted, plan.held_out, plan.seed) for name, file in plan.seeds.items()
-    }
+    every = {name: read_seeds(lessons_file(file, root)) for name, file in plan.seeds.items()}
+    drawn = split_apart(every, wanted, plan.held_out, plan.seed)
     seeds = {name: keep_lessons(learned, inside(folder, f"{name}.seeds.jsonl")) for name, (learned, _) in drawn.items()}
     held_out = {name: keep_lessons(tested, inside(folder, f"{name}.held-out.jsonl")) for name, (_, tested) in drawn.items()}
     if plan.lessons == "written":

@@ -137,7 +137,7 @@ def _written(findings: Findings) -> Sheet:
         "Nats per response token on held-out human lessons; lower is better. Experts learn equally many lessons for equally many steps. "
         "The last column divides the gain of written lessons over the base by that of human lessons, with its 95 % interval (paired "
         "bootstrap over lessons). For an expert, this is measured on its own domain. The cell is empty if human lessons gain nothing for "
-        "certain. Written lessons that are near a held-out lesson are left out, human ones are not."
+        "certain. Lessons that are near a held-out lesson are left out."
     )
     header = ("", *findings.main[BASE], "average", "minus base", "share of the human gain")
     return Sheet("Written lessons", header, tuple(rows), note)

@@ -41,7 +41,7 @@ def write(
     """
     writer = Writer(*load_any_language_model(source))
     weights = identity_of(source).revision
-    forbidden = [f"{lesson.instruction} {lesson.input}".strip() for of_domain in held_out.values() for lesson in of_domain]
+    forbidden = [lesson.question for of_domain in held_out.values() for lesson in of_domain]
     lessons, yields = {}, {}
     for name, own_seeds in seeds.items():
         place = inside(folder, name)
