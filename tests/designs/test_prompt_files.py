@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.conftest import TEXTS
+from tests.families import FAMILIES
 from unmask import Embedder
 from unmask.designs.design import Design, parse_designs
 from unmask.designs.prompt_files import LIBRARY, PromptEntry, labelled_designs, read_prompts
@@ -34,6 +37,20 @@ def test_the_library_has_many_prompts_and_no_two_are_alike() -> None:
 def test_the_standardised_library_has_the_same_prompts() -> None:
     plain, standardised = parse_designs("prompts"), parse_designs("prompts-z")
     assert standardised == {f"{name}-z": replace(design, zscore=True) for name, design in plain.items()}
+
+
+@pytest.mark.parametrize(("name", "family"), zip(parse_designs("prompts"), cycle(FAMILIES)))
+def test_a_vector_under_a_prompt_of_the_library_depends_on_its_text_alone(
+    name: str, family: str, pico: Callable[..., Embedder]
+) -> None:
+    """Alone, in a batch with padding, in another order, in small batches. Every family takes its turn."""
+    embedder, small = (pico(name, family=family, batch_tokens=tokens) for tokens in (4096, 16))
+    together = embedder.encode(TEXTS)
+    limit = 2e-5 * float(np.abs(together).max())
+    alone = np.concatenate([embedder.encode([text]) for text in TEXTS])
+    assert np.abs(alone - together).max() <= limit
+    assert np.abs(small.encode(TEXTS[::-1])[::-1] - together).max() <= limit
+    assert np.abs(together[0] - together[1]).max() > 1e-3 * np.abs(together).max(), "the vectors differ"
 
 
 @pytest.mark.parametrize("library", ["prompts", "prompts-z"])

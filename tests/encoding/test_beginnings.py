@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.families import EACH_KIND, FAMILIES
-from tests.proofs import ALL
+from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.encoding import beginnings
 from unmask.encoding.backbone import Backbone
@@ -41,7 +40,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return lengths
 
 
-@pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_vectors_are_those_of_whole_texts(family: str, pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = pico(f"causal/{PROMPT}/last@all", family=family, batch_tokens=128)
     expected, lengths = whole(embedder, monkeypatch), noted(monkeypatch)

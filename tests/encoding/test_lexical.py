@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from tests.conftest import TEXTS
-from tests.families import EACH_KIND, FAMILIES
-from tests.proofs import ALL
+from tests.families import FAMILIES
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import TokenBatch
@@ -34,7 +33,6 @@ from unmask.models.output_layer import OutputLayer
 
 LEXICAL = "causal/eol/last/lexical"
 every_family = pytest.mark.parametrize("family", FAMILIES)
-each_kind = pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
 Make = Callable[..., Embedder]
 
 
@@ -100,7 +98,7 @@ def test_a_vector_is_what_the_language_model_gives(folder_of: Callable[[str], Pa
         assert np.allclose(row, expected, atol=1e-4)
 
 
-@each_kind
+@every_family
 def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None:
     embedder = lexical(family)
     together = rows(embedder, TEXTS)
@@ -110,7 +108,7 @@ def test_alone_is_as_in_a_batch_in_any_order(lexical: Make, family: str) -> None
     assert np.allclose(rows(small, TEXTS[::-1]), together[::-1], atol=2e-5)
 
 
-@each_kind
+@every_family
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def test_padding_on_either_side_changes_nothing(lexical: Make, family: str) -> None:
     embedder = lexical(family)

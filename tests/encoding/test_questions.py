@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.families import EACH_KIND, FAMILIES
+from tests.families import FAMILIES
 from tests.proofs import ALL
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
@@ -30,11 +30,11 @@ CANNOT = ("mamba", "qwen3-next")  # their layers keep a state, not keys and valu
 PROMPTS = {"text first": FIRST, "text inside": INSIDE}
 ASKED = [
     (family, kind)
-    for place, family in enumerate(FAMILIES if ALL else EACH_KIND)
+    for place, family in enumerate(FAMILIES)
     for kind in (list(PROMPTS) if ALL or FAMILIES[family].changes.get("sliding_window") else [list(PROMPTS)[place % 2]])
 ]
-"""A family of each kind, under one of two kinds of prompts in turn. Under both if it has a window, which what stands before a text could
-fill. In `make proofs`, every family under both."""
+"""Every family, under one of two kinds of prompts in turn. Under both if it has a window, which what stands before a text could
+fill. In `make proofs`, always under both."""
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +107,7 @@ def test_a_design_that_averages_prompts_goes_on_to_each_of_them(reading: str, pi
             assert same(vectors, alone(embedder, design), 1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES if ALL else EACH_KIND)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_order_and_copies_of_texts_and_other_batches_do_not_matter(family: str, pico: Callable[..., Embedder]) -> None:
     embedder, designs = pico("causal/plain/last", family=family), designs_of(FIRST)
     order = [*range(19, -1, -1), 3, 3, 7]

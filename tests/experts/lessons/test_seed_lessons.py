@@ -82,16 +82,23 @@ def test_parts_have_nothing_in_common(tmp_path: Path) -> None:
 
 def test_no_learned_lesson_is_near_a_held_out_one_of_any_domain() -> None:
     sums = [Lesson(f"How much is {number} and {number + 1}, if both are added up?", str(2 * number + 1)) for number in range(9)]
-    words = [Lesson(f"Tell me what {word} means.", "No.") for word in ("hay", "an old red house", "it, if it does mean a thing", "x y z")]
+    words = [
+        Lesson(f"Tell me what {word} means.", "No.")
+        for word in ("hay", "an old red house", "it, if it does mean a thing", "x y z")
+    ]
     for seed in range(5):
         parts = split_apart({"sums": [*sums, *words[:2]], "words": words}, 1, 1, seed)
         (learned, _), (also, _) = parts.values()
         held_out = Novelty(one.question for _, tested in parts.values() for one in tested)
         assert all(held_out.nearest(lesson.question) <= 0.7 for lesson in (*learned, *also))
         assert parts == split_apart({"sums": [*sums, *words[:2]], "words": words}, 1, 1, seed)
-    with pytest.raises(UnmaskError, match=r"sums: 4 \+ 2 lessons were asked for. 9 are different, and 0 of them can be learned"):
+    with pytest.raises(
+        UnmaskError, match=r"sums: 4 \+ 2 lessons were asked for. 9 are different, and 0 of them can be learned"
+    ):
         split_apart({"sums": sums}, 4, 2, 0)
-    with pytest.raises(UnmaskError, match=r"words: 4 \+ 1 lessons were asked for. 4 are different, and 3 of them can be learned"):
+    with pytest.raises(
+        UnmaskError, match=r"words: 4 \+ 1 lessons were asked for. 4 are different, and 3 of them can be learned"
+    ):
         split_apart({"words": words}, 4, 1, 0)
 
 

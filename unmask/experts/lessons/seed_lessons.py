@@ -55,7 +55,9 @@ def split(lessons: Sequence[Lesson], train: int, test: int, seed: int) -> tuple[
     return drawn[:train], drawn[train:]
 
 
-def split_apart(domains: Mapping[str, Sequence[Lesson]], train: int, test: int, seed: int) -> dict[str, tuple[list[Lesson], list[Lesson]]]:
+def split_apart(
+    domains: Mapping[str, Sequence[Lesson]], train: int, test: int, seed: int
+) -> dict[str, tuple[list[Lesson], list[Lesson]]]:
     """As `split` for each domain, and no lesson of the first parts is near one of the second parts (ROUGE-L above 0.7).
 
     So a held-out lesson is no copy of a learned one with other numbers. Raises UnmaskError if there are too few.
