@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from transformers import AutoModel
 
 from tests.conftest import TEXTS, make_tokenizer
 from tests.families import FAMILIES
@@ -400,6 +401,34 @@ def test_a_fit_that_was_saved_with_an_adapter_serves_it_on_a_base_that_was_moved
         Embedder.from_pretrained(moved, adapter=str(folder), device="cpu"),
     ):
         assert np.array_equal(vectors(embedder), vectors(loaded))
+
+
+def test_a_fit_does_not_serve_an_adapter_over_another_base(
+    lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    design, loading = "causal/plain/mean/zscore", {"dtype": "float32", "device": "cpu"}
+    embedder = Embedder.from_pretrained(pico_folder("llama"), design, adapter=lora, **loading)
+    folder = saved(embedder.fit(TEXTS[:5]), tmp_path / "saved")
+    other = shutil.copytree(pico_folder("llama"), tmp_path / "other")
+    model: Any = AutoModel.from_pretrained(other)
+    torch.nn.init.normal_(model.get_input_embeddings().weight)
+    model.save_pretrained(other)
+    loaded = Embedder.from_pretrained(other, adapter=str(folder), **loading)
+    assert not loaded.is_fitted
+    fresh = Embedder.from_pretrained(other, design, adapter=lora, **loading)
+    assert np.array_equal(vectors(loaded), vectors(fresh))
+
+
+def test_a_config_may_name_code_that_its_folder_lacks(pico: Make, tmp_path: Path) -> None:
+    """Such as that of a model which transformers has learned since. The folder runs no code, whatever one allows."""
+    folder = saved(pico("causal/eol/last"), tmp_path / "saved")
+    before = vectors(Embedder.from_pretrained(folder, device="cpu"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(config | {"auto_map": {"AutoConfig": "configuration_x.X", "AutoModel": "m.X"}})
+    )
+    (folder / SEAL).unlink()
+    assert np.allclose(before, theirs(folder, trust=True).encode(MIXED), atol=1e-5)
 
 
 def test_a_saved_folder_can_be_read_by_others(pico: Make, tmp_path: Path) -> None:

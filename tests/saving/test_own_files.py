@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -21,7 +22,7 @@ from unmask.io.seals import SEAL
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import build_mixture
 from unmask.models.source import Source
-from unmask.saving.own_files import FIT, files_in
+from unmask.saving.own_files import FIT, ST_CONFIG, files_in
 
 Make = Callable[[str], Embedder]
 HERE: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
@@ -142,6 +143,15 @@ def test_files_of_somebody_else_stay_where_sentence_transformers_saves(make: Mak
         (folder / name).write_text("seven years")
     save_by_theirs(make("unfitted"), folder)
     assert {"notes.md", "optimizer.pt", "1_Pooling/mine.txt"} <= set(names(folder)) and FIT not in names(folder)
+
+
+@pytest.mark.parametrize("kind", ["unfitted", "adapter", "mixture"])
+def test_another_model_is_not_replaced_by_sentence_transformers(kind: str, base: Path, make: Make, tmp_path: Path) -> None:
+    embedder, folder = make(kind), shutil.copytree(base, tmp_path / "other")
+    before = {file: file.read_bytes() for file in files_in(folder)}
+    with pytest.raises(UnmaskError, match="is of a model that is no saved embedder, so it is not overwritten"):
+        save_by_theirs(embedder, folder)
+    assert {file: file.read_bytes() for file in files_in(folder) if file.name != ST_CONFIG} == before
 
 
 def test_a_save_that_fails_leaves_the_earlier_embedder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

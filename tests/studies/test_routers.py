@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from tools import smoke_numbers
+from tools.claims import RESULTS as MEASURED
 from tools.smoke_numbers import OTHERWISE, differences
 from unmask.cli import app
 from unmask.errors import UnmaskError
@@ -547,6 +549,23 @@ def test_a_study_may_grow_by_domains_but_not_change_them(whole: Path) -> None:
     other = {first: far[first].model_copy(update={"content": "0"}), **{name: far[name] for name in rest}}
     assert not record.model_copy(update={"lessons": {"far": other}}).is_same(record, whole)
     assert not record.model_copy(update={"dtype": "bfloat16"}).is_same(record, whole)
+
+
+def test_the_kept_study_goes_on(tmp_path: Path) -> None:
+    """Its record is of the version that measured it, and compares with the settings of now. No record says more than it holds."""
+    with zipfile.ZipFile(MEASURED / "routers-smollm2-values.zip") as values:
+        values.extract("study.json", tmp_path)
+    kept = RoutersRecord.read(tmp_path / "study.json")
+    assert kept is not None and "passes" not in kept.plan
+    plan = load_plan("small").settled("configurations", "seeds", "fresh_seeds", "domains", "tasks") | {
+        "tasks": kept.plan["tasks"]
+    }
+    now = kept.model_copy(update={"plan": plan})
+    assert now.is_same(kept, tmp_path)
+    for other in ({"passes": 2}, {"batch": 16}):
+        changed = now.model_copy(update={"plan": plan | other})
+        assert not changed.is_same(now, tmp_path), "both say it"
+        assert changed.is_same(kept, tmp_path) == ("passes" in other)
 
 
 def test_one_seed_shows_nothing_of_other_seeds() -> None:

@@ -21,6 +21,14 @@ def can_repeat(model: Any) -> bool:
     return all(hasattr(layer, "batch_repeat_interleave") for layer in DynamicCache(config=model.config).layers)
 
 
+def keep_rows(cache: Any, rows: Sequence[int], device: torch.device) -> None:
+    """Leave these rows of a cache, and of the sums that a mixture keeps beside it (`RunningMean`)."""
+    places = torch.tensor(rows, device=device)
+    cache.batch_select_indices(places)
+    if sums := getattr(cache, "routed_so_far", {}):
+        cache.routed_so_far = {name: (total[places], count[places]) for name, (total, count) in sums.items()}
+
+
 def repeated_prefix(model: Any, ids: Sequence[int], texts: int) -> Any:
     """The key-value cache of a prefix (its token ids) for this number of texts that go on from it."""
     from transformers import DynamicCache

@@ -9,6 +9,7 @@ they can express the design, else one module of this package, which sentence-tra
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,11 +30,11 @@ from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.hub import hub_folder
-from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, pinned
+from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
 from unmask.models.source import lasting_name
-from unmask.saving.own_files import ADDED, FIT, HEAD, SETTINGS, files_in, own_files, replace_files
+from unmask.saving.own_files import ADDED, FIT, HEAD, SETTINGS, ST_CONFIG, files_in, own_files, replace_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -150,8 +151,13 @@ class EmbedderSettings(BaseModel):
         )
 
     def _has_same_weights(self, source: Source) -> bool:
-        """Whether a source loads the weights of this embedder, with no other adapter over them."""
-        return source.adapter is None or _saved_folder(source.adapter, None) == self._folder
+        """Whether a source loads the weights of this embedder: no other adapter over them, and no other base below its own."""
+        if source.adapter is None:
+            return True
+        if _saved_folder(source.adapter, None) != self._folder:
+            return False
+        base = recorded_base(self._folder)
+        return base is None or base == identity_of(replace(source, adapter=None, merge=False)).revision
 
 
 def read_settings(model: str, revision: str | None = None) -> EmbedderSettings | None:
@@ -281,14 +287,25 @@ def write(embedder: Saveable, folder: Path) -> None:
 def write_over(embedder: Saveable, folder: Path) -> None:
     """Write the files of an embedder into a folder. Files of an earlier embedder there go, files of others stay.
 
-    All is written into a scratch folder first, since experts may be copied from the folder itself.
+    All is written into a scratch folder first, since experts may be copied from the folder itself. Raises UnmaskError for the folder of
+    another model.
     """
     earlier = own_files(folder)
+    if not (folder / SETTINGS).is_file():
+        _refuse_another_model(folder, earlier)
     (folder / SEAL).unlink(missing_ok=True)  # sentence-transformers has already changed a file that it lists
     _refuse_its_base(embedder, folder)
     with TemporaryDirectory(dir=folder, prefix=".unmask-") as scratch:
         write(embedder, Path(scratch))
         replace_files(folder, earlier, Path(scratch))
+
+
+def _refuse_another_model(folder: Path, named: Iterable[Path]) -> None:
+    """Raise UnmaskError if a folder without a saved embedder holds files of such names. sentence-transformers has written one itself."""
+    if others := sorted(file for file in named if file.name != ST_CONFIG):
+        raise UnmaskError(
+            f"'{others[0]}' is of a model that is no saved embedder, so it is not overwritten: give another folder."
+        )
 
 
 def _refuse_its_base(embedder: Saveable, folder: Path) -> None:
@@ -357,7 +374,7 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
         [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)],
     )
     _write_json(
-        folder / "config_sentence_transformers.json",
+        folder / ST_CONFIG,
         {"model_type": "SentenceTransformer", "prompts": embedder.instructions, "similarity_fn_name": "cosine"},
     )
     if plain:

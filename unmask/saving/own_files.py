@@ -13,6 +13,7 @@ from unmask.mixture.mixture_folder import EXPERTS, ROUTERS, read_mixture_setting
 from unmask.mixture.mixture_folder import SETTINGS as MIXTURE
 
 SETTINGS, FIT, HEAD = "unmask.json", "unmask_fit.safetensors", "unmask_head.safetensors"
+ST_CONFIG = "config_sentence_transformers.json"
 ADDED = ("README.md", "training.png")
 """What training and sentence-transformers add to a saved embedder."""
 
@@ -23,7 +24,7 @@ _NAMES = (
     *("adapter_config.json", "adapter_model.safetensors", MIXTURE, ROUTERS),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "additional_chat_templates/*.jinja"),
-    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json", "1_Pooling/config.json"),
+    *("modules.json", ST_CONFIG, "sentence_bert_config.json", "1_Pooling/config.json"),
 )
 """The names that saving gives to files, in this version or an earlier one."""
 

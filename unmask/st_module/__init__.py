@@ -66,7 +66,8 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
         names = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
         given = {name: options[name] for name in names if options.get(name) is not None}
         folder = load_dir_path(model_name_or_path, **{"subfolder": "", **given})
-        trusted = bool(options.get("trust_remote_code"))
+        # a config may name code that transformers has itself: then the folder holds none
+        trusted = bool(options.get("trust_remote_code")) and any(Path(folder).glob("*.py"))
         return cls(Embedder.from_pretrained(folder, device="cpu", trust_remote_code=trusted, **loading))
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:

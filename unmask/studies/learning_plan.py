@@ -1,11 +1,15 @@
-"""What studies of mixtures plan alike: how experts and routers learn."""
+"""What studies of mixtures plan and record alike: how experts and routers learn."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
 from unmask.experts.lesson_training import Learning
 from unmask.experts.names import Average
+from unmask.experts.records import RunRecord
 from unmask.studies.plans import PlanTable, WholePlan
 from unmask.training.lora import LoraOptions
 
@@ -71,3 +75,17 @@ class LearningPlan(WholePlan):
     def _accumulate(self, batch: int) -> int:
         """The fewest equal passes of a batch that are not fewer than `passes`. No pass is smaller than one lesson."""
         return next(count for count in range(min(self.passes, batch), batch + 1) if batch % count == 0)
+
+
+class LearningRecord(RunRecord):
+    """What a study of mixtures was started with. plan: the settings that may not change while it goes on."""
+
+    base: str = Field(alias="model")
+    plan: dict[str, Any]
+    dtype: str
+
+    def is_same(self, before: RunRecord, folder: Path) -> bool:
+        """Whether an earlier run was started with the same. One that does not say `passes` is of a version that did not keep it."""
+        assert isinstance(before, LearningRecord)
+        said = {name: value for name, value in self.plan.items() if name == "passes"}
+        return super().is_same(before.model_copy(update={"plan": said | before.plan}), folder)

@@ -80,7 +80,8 @@ def _ids_after(model: Any, tokenizer: Any, row: str) -> list[int]:
 def _alone(writer: Writer) -> tuple[list[str], str]:
     """What follows each row, written alone, and a stop that occurs early in the second of these texts, and in no other."""
     plain = [writer.write(PREFIX, [row], GREEDY, "never", 0)[0].text for row in ROWS]
-    return plain, next(word for word in plain[1][2:5] if all(word not in text for text in (plain[0], plain[2])))
+    early = [plain[1][start : start + length] for length in (1, 2, 3) for start in range(2, 6)]
+    return plain, next(word for word in early if all(word not in text for text in (plain[0], plain[2])))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])
@@ -110,14 +111,19 @@ def test_packed_attention_changes_nothing_but_the_kernel(family: str, tokenizer:
 
 
 @pytest.mark.parametrize("routing", [Routing(top_k=2), Routing("final", top_k=2), Routing(level="sequence", top_k=2)], ids=str)
-def test_a_mixture_writes_in_a_batch_what_it_writes_alone(routing: Routing, tokenizer: Any, tmp_path: Path) -> None:
+def test_a_mixture_writes_in_a_batch_what_it_writes_alone(
+    routing: Routing, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = language_model(vocab_size=512, max_position_embeddings=512)
     mixture = Mixture(model, saved_experts(tmp_path, model), routing)
     for router in mixture.routers.values():
         torch.nn.init.normal_(router.weight, std=0.5)
     writer = Writer(model, tokenizer)
-    found = writer.write(PREFIX, ROWS, GREEDY, "\n\nTask", 0)
-    assert found == [writer.write(PREFIX, [row], GREEDY, "\n\nTask", 0)[0] for row in ROWS]
+    _, stop = _alone(writer)
+    monkeypatch.setattr(generation, "_STRETCH", 4)
+    found = writer.write(PREFIX, ROWS, GREEDY, stop, 0)
+    assert found == [writer.write(PREFIX, [row], GREEDY, stop, 0)[0] for row in ROWS]
+    assert [text.ended for text in found] == [False, True, False], "a row is removed while others go on"
 
 
 def test_samples_depend_on_the_seed_alone(tokenizer: Any) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.packed_attention import packed_attention
-from unmask.experts.shared_prefix import can_repeat, repeated_prefix
+from unmask.experts.shared_prefix import can_repeat, keep_rows, repeated_prefix
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -134,7 +134,7 @@ class Writer:
             if not left or not can_shrink or found.sequences.shape[1] == last:
                 break
             if len(left) < len(going):
-                found.past_key_values.batch_select_indices(torch.tensor(left, device=ids.device))
+                keep_rows(found.past_key_values, left, ids.device)
             going = [going[place] for place in left]
             ids, cache = found.sequences[left], found.past_key_values
             mask = torch.nn.functional.pad(mask[left], (0, ids.shape[1] - mask.shape[1]), value=1)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from unmask.experts.lessons.lessons import tokenize_lessons
 from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
 from unmask.io.files import only_run_in
@@ -15,6 +13,7 @@ from unmask.models.decoder import body_of, find_layers
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source, load_language_model, pick_device, precision_of
 from unmask.models.source import lasting_name
+from unmask.studies.learning_plan import LearningRecord
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
 from unmask.studies.routers.analysis import noise_of
@@ -31,15 +30,12 @@ from unmask.studies.sheet import Sheet
 from unmask.tasks.task import Task
 
 
-class RoutersRecord(RunRecord):
+class RoutersRecord(LearningRecord):
     """The content of `study.json`: the settings that may not change while a study goes on, and its lessons by set of domains.
 
     A study that grows may need more sets. Those that it had before may not change.
     """
 
-    base: str = Field(alias="model")
-    plan: dict[str, Any]
-    dtype: str
     lessons: dict[str, dict[str, LessonsRecord]]
 
     def with_sets_of(self, before: RoutersRecord) -> RoutersRecord:

@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from unmask.experts.abilities.multiple_choice import chance
 from unmask.experts.lessons.specialise import Yield
-from unmask.experts.records import LessonsRecord, RunRecord, write_or_check
+from unmask.experts.records import LessonsRecord, write_or_check
 from unmask.io.files import inside, only_run_in
 from unmask.io.seals import read_record, write_record
 from unmask.io.terminal import say
@@ -21,6 +19,7 @@ from unmask.models.loading import Source, pick_device, precision_of
 from unmask.models.source import lasting_name
 from unmask.statistics.domain_differences import ModelScores, compare_by_domain, share_of_gain
 from unmask.statistics.intervals import Estimate
+from unmask.studies.learning_plan import LearningRecord
 from unmask.studies.results import RECORD
 from unmask.studies.results_file import ResultsFile
 from unmask.studies.self_moe.builder import Builder, fewer
@@ -41,12 +40,9 @@ BASE, ORACLE, INSTANCE = "base", "oracle routing", "instance merging"
 HUMAN, SELF = "human lessons", "self-written"
 
 
-class StudyRecord(RunRecord):
+class StudyRecord(LearningRecord):
     """The content of `study.json`: the settings that may not change while a study is extended, and its lessons by domain."""
 
-    base: str = Field(alias="model")
-    plan: dict[str, Any]
-    dtype: str
     learned: dict[str, LessonsRecord]
     held_out: dict[str, LessonsRecord]
 
