@@ -178,6 +178,17 @@ def test_one_training_given_twice_is_refused(tmp_path: Path) -> None:
         mean_over_seeds([result(model) for model in models])
 
 
+def test_of_a_folder_only_runs_that_were_scored_alike_are_joined(tmp_path: Path) -> None:
+    """Several commands may have filled it, with one run in two spellings or each run on tasks of its own."""
+    models = some_runs(tmp_path / "runs", MEAN, [0, 1])
+    whole, part = scored(models[0]), scored(models[1])[:-1]
+    assert mean_over_seeds([*whole, *part], kept=True) == [*whole, *part]
+    assert len(mean_over_seeds([*whole[:-1], *part], kept=True)) == len(part)
+    twice = [*whole, *scored(models[1]), *scored(f"{models[1]}/")]
+    assert mean_over_seeds(twice, kept=True) == twice
+    assert one_seed(twice) is None
+
+
 def test_a_single_seed_is_told(tmp_path: Path) -> None:
     models = some_runs(tmp_path / "runs", MEAN, [0, 1])
     assert one_seed([result(model) for model in models]) is None
@@ -234,6 +245,18 @@ def test_two_readings_of_the_same_trainings_are_paired_by_their_seeds(tmp_path: 
     table = np.array([scores_of(model, off[model]) for model in models])
     gained = 0.02 + 0.001 * np.arange(len(TASKS))
     assert seed_test(table + gained, table).test.p > 0.5, "as two designs that were trained apart"
+
+
+def test_readings_of_other_trainings_are_not_paired(tmp_path: Path) -> None:
+    """Two readings may have been scored on other seeds of one training: their runs have one name."""
+    models = some_runs(tmp_path / "mean", MEAN, [0, 1, 2])
+    results = [one for model in models[:2] for one in scored(model)]
+    results += [one for model in models[1:] for one in scored(model, 0.05, LAST)]
+    joined = mean_over_seeds(results)
+    assert len({one.model for one in joined}) == 1
+    [found] = comparisons(joined, ResultStore(tmp_path / "store"))
+    tables = [np.array([scores_of(model, shift) for model in some]) for some, shift in ((models[:2], 0), (models[1:], 0.05))]
+    assert found.outcome.p == pytest.approx(seed_test(*tables).test.p)
 
 
 def items(model: str, metric: str = "mean") -> Items:

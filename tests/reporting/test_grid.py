@@ -175,6 +175,15 @@ def test_seeds_of_one_training_are_one_system(tmp_path: Path) -> None:
     assert "of means over 3 seeds" in page or "over seeds" in page
 
 
+def test_a_run_in_two_spellings_or_with_tasks_of_its_own_is_reported(tmp_path: Path) -> None:
+    first, second = some_runs(tmp_path / "runs", "causal/plain/mean", [0, 1])
+    one = replace(TWO, designs={"mean": ("causal/plain/mean", 0.5)}, tasks={"sts-0": "sts"})
+    for model, tasks in ((first, "sts-0"), (f"{first}/", "sts-1"), (second, "sts-2")):
+        replace(one, model=model, tasks={tasks: "sts"}).write(tmp_path / "results")
+    assert len(read_grid(tmp_path / "results").results) == 3
+    assert "sts-2" in write_report(tmp_path / "results", tmp_path / "report").read_text()
+
+
 def test_a_report_leaves_nothing_of_an_earlier_one(tmp_path: Path) -> None:
     """What no longer applies goes: failures that were mended, and figures."""
     of = replace(TWO, without=[("mean", "topics")])

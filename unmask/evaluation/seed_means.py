@@ -62,14 +62,24 @@ def training(model: str) -> Training | None:
         raise UnmaskError(f"{folder / 'run.json'} is not what `unmask train` wrote: {error!r}.") from error
 
 
-def mean_over_seeds(results: Sequence[Result]) -> list[Result]:
+def mean_over_seeds(results: Sequence[Result], *, kept: bool = False) -> list[Result]:
     """The results, where runs that differ only in their seed are joined to one `SeedMean` for each design and task.
 
     A task on which one of the seeds has no score is left out, and counts as not scored. All other results stay as they are, also those of
     a run with a single seed (see `one_seed`). Raises UnmaskError for the same seed twice.
+
+    kept: the results are those of a folder, which several commands may have filled. Runs are then joined only if all of them were scored
+    on the same tasks, and if no seed is there twice.
     """
-    groups = _groups(results)
-    joined = {system: group for group in groups if len(group) > 1 for _, system in group}
+    groups = [group for group in _groups(results) if len(group) > 1]
+    if kept:
+        tasks = _tasks(results)
+        groups = [group for group in groups if _twice(group) is None and len({tasks[system] for _, system in group}) == 1]
+    for group in groups:
+        if same := _twice(group):
+            seed, model, other = same
+            raise UnmaskError(f"'{model}' and '{other}' are the same training with seed {seed}. Give one of them.")
+    joined = {system: group for group in groups for _, system in group}
     joined_results: list[Result] = []
     for result in results:
         group = joined.get(result.system)
@@ -116,12 +126,20 @@ def _groups(results: Sequence[Result]) -> list[Group]:
         trained = trainings[model]
         if trained is not None:
             groups.setdefault((trained.otherwise, design), []).append((trained.seed, (model, design)))
-    for group in groups.values():
-        group.sort()
-        for (seed, (model, _)), (next_seed, (next_model, _)) in pairwise(group):
-            if seed == next_seed:
-                raise UnmaskError(f"'{model}' and '{next_model}' are the same training with seed {seed}. Give one of them.")
-    return list(groups.values())
+    return [sorted(group) for group in groups.values()]
+
+
+def _twice(group: Group) -> tuple[int, str, str] | None:
+    """A seed that is there twice, with its two models."""
+    return next(((seed, one[0], other[0]) for (seed, one), (after, other) in pairwise(group) if seed == after), None)
+
+
+def _tasks(results: Sequence[Result]) -> dict[tuple[str, str], frozenset[str]]:
+    """The tasks of each system."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for result in results:
+        found.setdefault(result.system, set()).add(result.task)
+    return {system: frozenset(tasks) for system, tasks in found.items()}
 
 
 def _mean(runs: Sequence[Result]) -> SeedMean:

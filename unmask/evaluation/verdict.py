@@ -201,8 +201,9 @@ def _pairs(systems: Sequence[System], baseline: System | None) -> list[Pair]:
 def _over_tasks(pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells) -> list[PairedTest]:
     systems = dict.fromkeys(system for pair in pairs for system in pair)
     scores = {system: seed_scores([cells[system, task] for task in tasks]) for system in systems}
-    # two designs of one system's model read the same trainings
-    return [over_tasks(scores[a], scores[b], paired=a[0] == b[0] and scores[a].ndim == 2) for a, b in pairs]
+    # two designs may read the same trained models, seed by seed
+    models = {system: [run.model for run in runs_of(cells[system, tasks[0]])] for system in systems}
+    return [over_tasks(scores[a], scores[b], paired=scores[a].ndim == 2 and models[a] == models[b]) for a, b in pairs]
 
 
 def over_tasks(a: Scores, b: Scores, *, paired: bool = False) -> PairedTest:

@@ -112,7 +112,7 @@ def read_grid(folder: Path) -> Grid:
     kept = [_with_width(result, store) for result in store.results if store.get(result.conditions) is not None]
     if not kept:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
-    texts, words = split_word_level(mean_over_seeds(_told_apart(kept)))
+    texts, words = split_word_level(mean_over_seeds(_told_apart(kept), kept=True))
     measured = {(result.conditions.model, result.design, result.task) for result in kept}
     failures = {
         (failure.model, failure.design, failure.task): failure
