@@ -35,7 +35,7 @@ def parameters(code: str) -> dict[str, int]:
     return {part.name: len(part.args.args) for part in ast.parse(code).body if isinstance(part, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize("name", ["bbh", *OPEN])
+@pytest.mark.parametrize("name", ["mmlu", "bbh", *OPEN])
 def test_choices_are_drawn_by_the_seed_and_a_limit_takes_the_first(name: str, data: Path) -> None:
     few, more, again, other = (
         draw_choices(name, data / FILES[name], limit, seed, nothing) for limit, seed in ((20, 0), (40, 0), (20, 0), (20, 1))
@@ -87,6 +87,28 @@ def test_who_does_not_read_the_question_is_right_by_chance(name: str, habit: int
     assert abs(sum(found) / len(found) - 0.25) < 4 * error
     places = [int(str(choice.item.target)) for choice in choices]
     assert all(abs(places.count(place) / len(places) - 0.25) < 4 * error for place in range(4))
+
+
+def test_choices_of_mmlu_are_texts_that_can_be_read_alone(tmp_path: Path) -> None:
+    rows = [
+        ("Which is a fruit?", ["an apple", "a stone", "a nail", "a cloud"], 0),
+        ("Which are fruits?", ["apples", "pears", "none of the above", "both"], 1),
+        ("Which is even?", ["1", "2", "2 ", "3"], 1),
+        ("Who?", ["A", "B", "A and B", "C"], 2),
+    ]
+    file = tmp_path / "mmlu.jsonl"
+    file.write_text(
+        "".join(
+            f"{json.dumps({'subject': 'things', 'question': asked, 'choices': choices, 'answer': answer})}\n"
+            for asked, choices, answer in rows
+        )
+    )
+    [choice] = draw_choices("mmlu", file, None, 0, nothing)
+    assert choice.item.prompt == "Question: Which is a fruit?\nAnswer:" and right(choice) == " an apple"
+    assert choice.item.choices == (" an apple", " a stone", " a nail", " a cloud") and choice.solution is None
+    learned = learned_of(read_seeds(file)[:1])
+    with pytest.raises(UnmaskError, match="no question that is not a learned lesson"):
+        draw_choices("mmlu", file, None, 0, learned)
 
 
 def test_answers_of_bbh_are_those_of_the_question_or_the_two_of_its_task(tmp_path: Path) -> None:

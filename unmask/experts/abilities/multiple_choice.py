@@ -5,6 +5,7 @@ likeliest can still be told. It is measured by `answer_nats`, without shots:
 
 | test | the model reads | and chooses between |
 |---|---|---|
+| mmlu | the question, without its choices | the texts of its choices |
 | bbh | the question | the options of the question, or the two answers of its task |
 | gsm8k | the question, and the human solution up to its last result | that result, and the answers of three other problems |
 | mbpp, humaneval | what a function shall do | its program, and the programs of three other tasks, under its name |
@@ -37,7 +38,7 @@ from typing import Final
 from unmask.errors import UnmaskError, unknown
 from unmask.experts.abilities.ability_tests import TEST_TASKS, TESTS, Item
 from unmask.experts.lessons.filters import SIMILAR, Novelty
-from unmask.experts.lessons.seed_lessons import without_marks
+from unmask.experts.lessons.seed_lessons import lettered, without_marks
 from unmask.io.rows import Row, field, read_rows
 
 WRONG: Final = 3
@@ -45,6 +46,7 @@ WRONG: Final = 3
 # programs than long ones, so most of the nearest ones are shorter than the right one, which would tell it
 _TOGETHER: Final = 20
 _OPTION: Final = re.compile(r"^(\([A-Z]\)) ", re.MULTILINE)
+_OF_OTHERS: Final = re.compile(r"\b(above|these|both|neither|[A-D] and [A-D])\b", re.IGNORECASE)
 _RESULT: Final = re.compile(r"<<[^<>]*=(-?[\d.]+)>>")
 _HEAD: Final = "You are an expert Python programmer, and here is your task:"
 
@@ -134,6 +136,16 @@ def _wrong_answers(question: _Question, questions: Sequence[_Question], draw: ra
             yield answer
 
 
+def _mmlu(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
+    """Questions whose choices differ and can be read alone: "all of the above" cannot. A small model does not know what a letter means."""
+    for line, row in rows:
+        choices, answer = field(file, line, row, "choices", list), field(file, line, row, "answer", int)
+        texts = tuple(f" {str(choice).strip()}" for choice in choices)
+        if len(set(texts)) == len(texts) and not any(_OF_OTHERS.search(text) for text in texts):
+            asked = field(file, line, row, "question")
+            yield _Question(f"Question: {asked.strip()}\nAnswer:", f"{asked} {lettered(choices)}", texts[answer], texts)
+
+
 def _bbh(file: Path, rows: Sequence[tuple[int, Row]]) -> Iterator[_Question]:
     """Questions that name their options by letters, and those of tasks with two answers."""
     of_task: dict[str, set[str]] = defaultdict(set)
@@ -200,6 +212,7 @@ def _functions(code: str, name: str) -> list[ast.FunctionDef]:
 
 
 _READERS: Final[dict[str, Callable[[Path, Sequence[tuple[int, Row]]], Iterator[_Question]]]] = {
+    "mmlu": _mmlu,
     "bbh": _bbh,
     "gsm8k": _gsm8k,
     "mbpp": _mbpp,
