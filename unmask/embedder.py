@@ -27,6 +27,7 @@ from unmask.encoding.several_prompts import tokenizer_of
 from unmask.encoding.texts import as_texts, warn_of_cuts
 from unmask.encoding.tokenization import MAX_LENGTH, PromptTokenizer
 from unmask.errors import UnmaskError, unknown
+from unmask.io.paths import expanded
 from unmask.io.terminal import progress_bar
 from unmask.io.threads import lock_of
 from unmask.mixture.any_model import load_any_decoder
@@ -140,10 +141,10 @@ class Embedder:
         arguments are those of Source and Embedder. Raises UnmaskError, saying what was tried, and AttentionError for a
         model that does not attend as the design says.
         """
-        from unmask.saving.folder import read_settings
+        from unmask.saving.folder import read_saved
 
         source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
-        if saved := read_settings(str(model), revision) or read_settings(adapter or ""):
+        if saved := read_saved(str(model), revision, adapter):
             loaded = saved.load(source, design)
             return cls.from_model(
                 loaded.decoder,
@@ -152,7 +153,7 @@ class Embedder:
                 source=loaded.source,
                 max_length=max_length or saved.max_length,
                 batch_tokens=batch_tokens,
-                instructions=saved.instructions if instructions is None else instructions,
+                instructions=_taken(saved.instructions, loaded.design) if instructions is None else instructions,
                 fit=loaded.fit,
                 head=loaded.head,
             )
@@ -208,7 +209,7 @@ class Embedder:
             source=self.source,
             max_length=self.max_length,
             batch_tokens=self.batch_tokens,
-            instructions=self.instructions if any(find_prompt(prompt).takes_instruction for prompt in design.prompts) else None,
+            instructions=_taken(self.instructions, design),
         )
 
     def fit(self, texts: Iterable[str]) -> Embedder:
@@ -376,10 +377,10 @@ class Embedder:
 
     @staticmethod
     def top_k(queries: NDArray[np.generic], texts: NDArray[np.generic], k: int = 10) -> Nearest:
-        """The k texts with the highest cosine for each query, best first. Both arguments are vectors, as from `encode`."""
+        """The k texts with the highest cosine for each query, best first. Both arguments are vectors, as from `encode`, or one vector."""
         if k < 1:
             raise UnmaskError(f"k must be at least 1, not {k}.")
-        cosines = Embedder.similarity(queries, texts)
+        cosines = Embedder.similarity(np.atleast_2d(queries), np.atleast_2d(texts))
         places = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
         return Nearest(places, np.take_along_axis(cosines, places, axis=1))
 
@@ -404,7 +405,7 @@ class Embedder:
         """Save everything that the vectors depend on to a folder that Embedder and SentenceTransformer load."""
         from unmask.saving.folder import save
 
-        save(self, Path(folder).expanduser())
+        save(self, expanded(folder))
 
     def _encode_as(self, name: str, texts: Iterable[str], options: dict[str, object]) -> AnyVectors:
         if name in self.instructions and "instruction" not in options:
@@ -441,6 +442,11 @@ class Embedder:
         if name not in self.instructions:
             raise unknown("instruction", name, self.instructions or ["(this embedder has none)"])
         return self.instructions[name]
+
+
+def _taken(instructions: Mapping[str, str], design: Design) -> Mapping[str, str] | None:
+    """Instructions that belong to a model, if a prompt of a design takes them."""
+    return instructions if any(find_prompt(prompt).takes_instruction for prompt in design.prompts) else None
 
 
 def _rows_of_unit_length(vectors: NDArray[np.generic]) -> Vectors:

@@ -81,7 +81,7 @@ def check_folder(job: Job, *, prune: bool = False) -> list[Path]:
     """
     files = job.files()
     for file in files:
-        require_columns(file, job)
+        require_columns(file, job.columns)
     _require_ours(job.output)
     _require_given(files, job, prune)
     return files

@@ -88,6 +88,9 @@ class Job:
             check_output(self.manifest, self.inputs)
         check_output(self.output, self.inputs, folder=self.to_folder)
         found = find_files(self.inputs, self.output)
+        # with its manifest, it is what this command wrote before
+        if not self.to_folder and self.output.exists() and not self.manifest.exists():
+            self._refuse_part_of_input()
         if not self.to_folder and len(found) > 1:
             raise UnmaskError(
                 f"The input is {len(found)} files, and '{self.output}' is one file: give a folder for the vectors, which is a name without "
@@ -97,6 +100,11 @@ class Job:
             if not str(file).isascii() and str(file).encode("utf-8", "replace") != str(file).encode("utf-8", "surrogateescape"):
                 raise UnmaskError(f"The name {str(file)!r} is not UTF-8, and ids are made of it: rename the file.")
         return found
+
+    def _refuse_part_of_input(self) -> None:
+        """Raise UnmaskError if the output is a file that a folder or a pattern of the input stands for."""
+        if any(file.samefile(self.output) for file in find_files(self.inputs)):
+            raise UnmaskError(f"'{self.output}' is a file of the input, and the output would overwrite it: give another.")
 
     def _check_names(self) -> None:
         if not self.to_folder and self.output.suffix not in WRITERS:
@@ -117,7 +125,7 @@ class Job:
                 f"A {self.output.suffix} file has no room for the places of chunks; write parquet or jsonl, or leave --chunk out."
             )
         for name in self.keep:
-            if name in ("id", "vector", *CHUNK_COLUMNS):
+            if name in ("id", "vector", *(CHUNK_COLUMNS if self.chunk else ())):
                 raise UnmaskError(f"--keep {name}: the output has a column '{name}' of its own. Rename yours.")
         if len(set(self.keep)) < len(self.keep):
             raise UnmaskError(f"--keep {','.join(self.keep)} names a column twice.")

@@ -112,12 +112,14 @@ def _read(file: Path, job: Job, size: int, changed: int) -> SourceFile:
     return SourceFile(file=str(file), size=size, changed=changed, sha256=digest, rows=rows, starts=places)
 
 
-def require_columns(file: Path, job: Job) -> None:
-    """Raise UnmaskError if none of the first rows of a file has a column that the job names."""
-    items = islice(read_items(file, longest=LONGEST), _LOOKED_AT)
+def require_columns(file: Path, names: Sequence[str]) -> None:
+    """Raise UnmaskError if none of the first rows of a file has a column of these names. Values of other columns are not read."""
+    if not names:
+        return
+    items = islice(read_items(file, longest=LONGEST, columns=names), _LOOKED_AT)
     rows = [item for _, item in items if not isinstance(item, Fault)]
     known = list(dict.fromkeys(name for row in rows for name in row))
-    for name in job.columns if rows else ():
+    for name in names if rows else ():
         if name not in known:
             raise UnmaskError(
                 f"{file}: none of its first rows has a column '{name}'; there is {', '.join(known) or 'nothing'}."

@@ -16,6 +16,7 @@ from unmask.bulk.document_encoder import Counts, DocumentEncoder, Encoded
 from unmask.bulk.documents import DeadLetter, Document, read_documents, windows
 from unmask.bulk.job import Job
 from unmask.bulk.manifest import describe
+from unmask.bulk.shards import require_columns
 from unmask.bulk.vector_writers import WRITERS
 from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.encoding.texts import warn_of_cuts
@@ -49,6 +50,7 @@ class Done:
 def check_file(job: Job) -> Given:
     """Read every row, and find mistakes before a model is loaded. Raises UnmaskError, with file, line and column."""
     [file] = job.files()
+    require_columns(file, job.keep)  # a name that no row has would be a column of nulls
     digest = hash_file(file)
     rows = sum(1 for _ in _documents(file, job))
     if not rows:

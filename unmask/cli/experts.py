@@ -23,6 +23,7 @@ from unmask.cli.lesson_options import (
     showing,
 )
 from unmask.cli.options import LoadOptions, Model
+from unmask.io.paths import expanded
 from unmask.io.terminal import say
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def specialise(
     from unmask.io.files import check_output
     from unmask.models.identity import identity_of
 
-    output = output.expanduser()
+    output = expanded(output)
     for name in FILES:
         check_output(output / name, [seeds, *(avoid or [])])
     plan = SpecialisePlan(number, batch, instruction_tokens, response_tokens, seed=seed)
@@ -185,7 +186,7 @@ def expert(
         done = train_expert(
             options.source(model),
             read_lessons(lessons),
-            output.expanduser(),
+            expanded(output),
             lora=lora,
             learning=learning,
             callbacks=callbacks,

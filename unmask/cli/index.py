@@ -11,6 +11,7 @@ import typer
 
 from unmask.cli.options import AsJson, Design, Model, ModelOptions
 from unmask.encoding.precision import Precision
+from unmask.io.paths import expanded
 from unmask.io.terminal import say, tell
 
 if TYPE_CHECKING:
@@ -71,18 +72,21 @@ def index(
     Documents that are no longer in the files are removed from the index.
     If a run is stopped, the index stays as it was. Run the same command again to continue.
     """
+    from unmask.saving.folder import read_saved
     from unmask.search.documents import Corpus
     from unmask.search.job import Job
 
-    output, fit_on = output.expanduser(), fit_on and fit_on.expanduser()
+    output, fit_on = expanded(output), fit_on and expanded(fit_on)
     given = {"query": query_instruction, "document": instruction}
-    instructions = {name: said for name, said in given.items() if said is not None} or None
+    instructions = {name: said for name, said in given.items() if said is not None}
+    if instructions and (saved := read_saved(model, options.revision, options.adapter)):
+        instructions = {**saved.instructions, **instructions}  # an option changes one instruction, and the other stays
     corpus = Corpus.found(texts, output, column, title_column, id_column)
     source = (model, options.revision, options.adapter)
     planned = Job(
         corpus, output, *source, store, precision, language, approximate, keep_missing, fit_on is not None, lexical, design
     ).check()
-    _tell(_build(planned, design, instructions, fit_on, options), output, as_json)
+    _tell(_build(planned, design, instructions or None, fit_on, options), output, as_json)
 
 
 def _build(

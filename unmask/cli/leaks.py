@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from unmask.cli.options import AsJson
+from unmask.io.paths import expanded
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _label(path: str) -> str:
     """What a table calls a file: many are named train.jsonl, and their folders tell them apart."""
     if path.startswith(("hub:", "starter:")):
         return path
-    file = Path(path).expanduser().resolve()
+    file = expanded(path).resolve()
     return file.name if file.is_dir() else f"{file.parent.name}/{file.stem}"
 
 

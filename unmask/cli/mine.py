@@ -61,7 +61,7 @@ def mine(
     from unmask.embedder import Embedder
     from unmask.errors import UnmaskError
     from unmask.io.files import atomic, only_writer_of
-    from unmask.saving.folder import read_settings
+    from unmask.saving.folder import read_saved
     from unmask.training.data import DataSource, read_pairs, read_sentences
     from unmask.training.mining import Mining
     from unmask.training.mining import mine as run
@@ -76,7 +76,7 @@ def mine(
     more = read_sentences("corpus", DataSource(path=corpus), Path(), seed).examples if corpus else []
     embedder = Embedder.from_pretrained(
         model,
-        design or (None if read_settings(model, options.revision) else DEFAULT_DESIGN),
+        design or (None if read_saved(model, options.revision, options.adapter) else DEFAULT_DESIGN),
         **asdict(options),
     )
     mined = run(embedder, data, how, [example.texts[0] for example in more])

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from unmask.cli.numbers import check_numbers
 from unmask.errors import UnmaskError
+from unmask.io.paths import expanded
 
 # what a command writes: FILE or FOLDER, as its metavar says
 OUTPUTS = ("output", "held_out", "file")
@@ -116,7 +117,7 @@ def _paths(name: str, value: Any) -> Iterator[Path]:
     elif isinstance(value, str) and name in READ:
         whole = value.rpartition("#")[0] or value
         for text in (value, value.partition("=")[2], whole, whole.rpartition(":")[0]):
-            path = Path(os.path.expanduser(text))  # noqa: PTH111 (Path.expanduser fails on ~nobody)
+            path = expanded(text)
             if text and not _comes_with_us(name, text) and os.path.exists(path):  # noqa: PTH110 (Path.exists fails on a long name)
                 yield path
                 if name == "task" and path.is_file():  # one split of a task, which stands for its folder
@@ -140,7 +141,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def _refuse_part_of(output: Path, inputs: list[Path]) -> None:
     """Raise UnmaskError for a file that exists inside a folder which the command reads: it may be what is read."""
-    place = output.expanduser().resolve()
+    place = expanded(output).resolve()
     for folder in inputs:
-        if place.exists() and folder.expanduser().is_dir() and folder.expanduser().resolve() in place.parents:
+        if place.exists() and expanded(folder).is_dir() and expanded(folder).resolve() in place.parents:
             raise UnmaskError(f"'{output}' is a file of the input '{folder}', and the output would overwrite it: give another.")

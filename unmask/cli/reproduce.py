@@ -15,6 +15,7 @@ from unmask.cli.lesson_options import showing
 from unmask.cli.options import ModelOptions, with_model_options
 from unmask.cli.outputs import Command, Group
 from unmask.cli.train import Data, Settings, root_of, show_settings
+from unmask.io.paths import expanded
 
 if TYPE_CHECKING:
     from unmask.studies.plans import WholePlan
@@ -204,7 +205,7 @@ def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[An
     from unmask.io.terminal import console
 
     for name in models:
-        folder = inside(output.expanduser(), _called(name))
+        folder = inside(expanded(output), _called(name))
         with showing() as callbacks:
             tables = run(name, folder, callbacks)
         for sheet in tables:
@@ -224,5 +225,5 @@ def _command(study: str, scale: str, model: str, settings: list[str] | None, dat
 
 def _called(model: str) -> str:
     """The last part of a model's name, or of its folder's, however that was given (`.`, `../x`)."""
-    place = Path(model).expanduser()
+    place = expanded(model)
     return place.resolve().name if place.exists() else place.name

@@ -50,7 +50,14 @@ def serve(
     from unmask.serving.served import load_models
     from unmask.serving.server import Server, address_of, listen
 
-    limits = Limits(body_bytes=max_body, items=max_texts, request_tokens=max_tokens, queue_tokens=max_queue, seconds=timeout)
+    limits = Limits(
+        body_bytes=max_body,
+        bodies_bytes=max(Limits.bodies_bytes, max_body),  # else no body of that size would ever be read
+        items=max_texts,
+        request_tokens=max_tokens,
+        queue_tokens=max_queue,
+        seconds=timeout,
+    )
     allowed = read_keys(keys, os.environ)
     require_keys(host, allowed, no_keys)
     with listen(host, port) as listening:

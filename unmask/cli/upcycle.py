@@ -11,6 +11,7 @@ import typer
 from unmask.cli.lesson_options import LAST_SEED
 from unmask.cli.options import AsJson, LoadOptions
 from unmask.errors import UnmaskError
+from unmask.io.paths import expanded
 from unmask.io.terminal import say
 
 
@@ -61,7 +62,7 @@ def upcycle(
         raise UnmaskError(f"{len(named)} branches make {len(named)} experts: leave --experts out.")
     noise = noise if noise is not None else 0.0 if named else 0.01
     how = UpcycleOptions(len(named) or experts or 8, top_k, every, noise, drop, router_std, aux_loss, seed)
-    output = output.expanduser()
+    output = expanded(output)
     check_free(output)
     sources = {name: options.source(place) for name, place in named.items()}
     for source in sources.values():  # a wrong path is told before anything is loaded

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from unmask.designs.prompt_names import Prompts, averaged, name_of
 from unmask.designs.prompts import PROMPTS, Prompt
 from unmask.errors import UnmaskError, first_problem, unknown
+from unmask.io.paths import expanded
 
 ENDING: Final = ".toml"
 LIBRARY: Final = Path(__file__).with_name("prompt_library.toml")
@@ -86,7 +87,7 @@ def read_prompts(file: Path) -> dict[str, PromptEntry | AverageEntry]:
 
 def members(name: str) -> list[str]:
     """The designs that a name stands for: those of a prompt file, or itself. Raises UnmaskError."""
-    return labelled_designs(Path(name).expanduser()) if name.endswith(ENDING) else [name]
+    return labelled_designs(expanded(name)) if name.endswith(ENDING) else [name]
 
 
 def labelled_designs(file: Path) -> list[str]:

@@ -7,16 +7,13 @@ A fast tokenizer stores the options of its last call, so threads that share one 
 
 from __future__ import annotations
 
-import re
-import sys
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.prompts import CHAT, Prompt, find_prompt
+from unmask.encoding.words import words
 from unmask.errors import UnmaskError
 from unmask.io.threads import lock_of
 
@@ -192,14 +189,14 @@ class PromptTokenizer:
 
     def own_tokens(self, texts: Sequence[TokenizedText]) -> list[list[int]]:
         """The tokens of each text's own words, each once, by id: every word in lower case and NFC, tokenized alone."""
-        words = [dict.fromkeys(_word().findall(unicodedata.normalize("NFC", text.kept.lower()))) for text in texts]
-        distinct = list(dict.fromkeys(word for of_text in words for word in of_text))
+        own = [dict.fromkeys(words(text.kept.lower())) for text in texts]
+        distinct = list(dict.fromkeys(word for of_text in own for word in of_text))
         if not distinct:
             return [[] for _ in texts]
         with lock_of(self.tokenizer):
             ids = self.tokenizer(distinct, add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
         tokens = dict(zip(distinct, ids, strict=True))
-        return [sorted({token for word in of_text for token in tokens[word]}) for of_text in words]
+        return [sorted({token for word in of_text for token in tokens[word]}) for of_text in own]
 
     def room(self, instruction: str | None = None) -> int:
         """How many tokens of a text fit into the limit beside the prompt. Below 1 if the prompt alone is too long."""
@@ -314,13 +311,6 @@ class PromptTokenizer:
         escaped = str(rendered).replace("{", "{{").replace("}", "}}")
         wrapped = _swap(escaped, {mark: f"{{{field}}}" for field, mark in marks.items()})
         return replace(prompt, template=wrapped + ("{eos}" if prompt.appends_eos else ""))
-
-
-@cache
-def _word() -> re.Pattern[str]:
-    """A word: letters and digits, with the combining marks that follow them. In Hindi, Tamil and Thai these are vowels, among others."""
-    marks = "".join(mark for mark in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(mark) in ("Mn", "Mc"))
-    return re.compile(rf"[^\W_](?:[^\W_]|[{marks}])*")
 
 
 def _swap(text: str, table: dict[str, str]) -> str:

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Result
+from unmask.io.paths import expanded
 from unmask.io.seals import Damaged, open_line
 
 DEVIATION = "deviation over seeds"
@@ -44,7 +45,7 @@ class Training:
 
 def training(model: str) -> Training | None:
     """The training of a model; None if it is not a run of `unmask train`. Raises UnmaskError for a broken record."""
-    folder = Path(model).expanduser().parent
+    folder = expanded(model).parent
     recipe = next((file for file in (folder / "recipe.json", folder.parent / "recipe.json") if file.is_file()), None)
     if Path(model).name != "model" or recipe is None or not (folder / "run.json").is_file():
         return None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from unmask.errors import UnmaskError
+from unmask.io.paths import expanded
 
 _SCRATCH = "unmask-part"
 _MARKER = ".unmask-made"
@@ -213,7 +214,7 @@ def _drop_torn(lines: BinaryIO) -> None:
 
 
 def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path.expanduser()))
+    return Path(os.path.realpath(expanded(path)))
 
 
 def _is_same(given: Path, target: Path) -> bool:

@@ -244,10 +244,10 @@ def _root(column: Any) -> str:
 
 
 def _rows(batch: Any, before: int) -> list[Row | Fault]:
-    """The rows of a batch; one by one if a string in it is not UTF-8."""
+    """The rows of a batch; one by one if a value in it cannot be read."""
     try:
         return list(batch.to_pylist())
-    except UnicodeDecodeError:
+    except (ValueError, OverflowError):
         return [_row(batch, place, before + place + 1) for place in range(batch.num_rows)]
 
 
@@ -257,6 +257,8 @@ def _row(batch: Any, place: int, number: int) -> Row | Fault:
         return row
     except UnicodeDecodeError:
         return Fault(f", line {number}: a string is not UTF-8.")
+    except (ValueError, OverflowError) as error:  # a date that Python does not have, such as one of the year 0
+        return Fault(f", line {number}: a value cannot be read: {error}.")
 
 
 FORMATS: dict[str, Format] = {

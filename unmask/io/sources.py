@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from unmask.errors import UnmaskError
 from unmask.io.compressed import COMPRESSIONS
+from unmask.io.paths import expanded
 from unmask.io.rows import READERS, has_rows, require_rows
 
 
@@ -33,7 +34,7 @@ def find_files(given: Sequence[str | Path], output: Path | None = None) -> list[
 
 
 def _below(given: str | Path) -> Iterable[Path]:
-    place = Path(given).expanduser()
+    place = expanded(given)
     if place.is_dir():
         return _in_folder(place)
     if place.is_file():

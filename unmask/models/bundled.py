@@ -25,6 +25,7 @@ from pathlib import Path
 
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, make_folder, remove
+from unmask.io.paths import expanded
 from unmask.io.seals import Damaged, check_seal, is_sealed, read_record, seal, write_record
 from unmask.models.pico import write_pico
 
@@ -147,7 +148,7 @@ def resolve(name: str) -> str:
         return str(_prepare(BUNDLED[name]))
     if name.startswith(HUB):
         return name.removeprefix(HUB)
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     if not name.strip():
         raise UnmaskError("The name of the model is empty. Give a hub id, a folder or a bundled name.")
     if folder.is_dir():
@@ -175,7 +176,7 @@ def is_path(name: str) -> bool:
 
 def _way_out(name: str) -> str:
     """A hint for a path that does not exist: the folder with the nearest name, and how to write a hub id that looks like a path."""
-    path = Path(name).expanduser()
+    path = expanded(name)
     beside = [place.name for place in path.parent.iterdir() if place.is_dir()] if path.parent.is_dir() else []
     nearest = get_close_matches(path.name, beside, n=1)
     hint = f" Did you mean '{path.parent / nearest[0]}'?" if nearest else ""

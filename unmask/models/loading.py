@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from unmask.errors import UnmaskError
+from unmask.io.paths import expanded
 from unmask.io.seals import check_seal
 from unmask.models.bundled import resolve
 from unmask.models.decoder import body_of
@@ -86,7 +87,7 @@ def base_of(folder: Path, source: Source) -> Source:
 
 def _intact(path: str) -> str:
     """The path itself. Raises Damaged for a sealed folder, such as a saved embedder, if a file in it has changed."""
-    check_seal(Path(path).expanduser())
+    check_seal(expanded(path))
     return path
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
+from unmask.io.paths import expanded
 from unmask.models.bundled import BUNDLED, HUB, is_path, resolve
 from unmask.models.hub import hub_file, hub_folder
 
@@ -118,7 +119,7 @@ def base_name(name: str, folder: Path) -> str:
     """The base that a file in a folder names. A path becomes absolute; it is looked up in that folder, then in the working directory."""
     if name in BUNDLED or name.startswith(HUB):
         return name
-    path = Path(name).expanduser()
+    path = expanded(name)
     for place in (path,) if path.is_absolute() else (folder / path, path):
         if place.is_dir():
             return str(place.resolve())
@@ -132,7 +133,7 @@ def base_name(name: str, folder: Path) -> str:
 
 def lasting_name(model: str) -> str:
     """The name of a model for a record: a path becomes absolute, so that it works from any directory."""
-    path = Path(model).expanduser()
+    path = expanded(model)
     return str(path.resolve()) if model and model not in BUNDLED and path.is_dir() else model
 
 

@@ -24,6 +24,7 @@ from unmask.encoding.heads import Head, HeadOptions, build_head
 from unmask.encoding.tokenization import starts_with_bos
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, check_output, only_writer_of
+from unmask.io.paths import expanded
 from unmask.io.seals import SEAL, check_seal, load_tensors, save_tensors, seal
 from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
@@ -177,10 +178,15 @@ def read_settings(model: str, revision: str | None = None) -> EmbedderSettings |
     return settings
 
 
+def read_saved(model: str, revision: str | None, adapter: str | None) -> EmbedderSettings | None:
+    """The settings of the saved embedder that a model is, or else the adapter over it. None if neither is. Raises UnmaskError."""
+    return read_settings(model, revision) or read_settings(adapter or "")
+
+
 def _saved_folder(model: str, revision: str | None) -> Path | None:
     if not model or model in BUNDLED:  # a bundled model is loaded even if a folder here has its name
         return None
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     if not model.startswith(HUB) and (folder.exists() or is_path(model)):
         return folder
     return hub_folder(model.removeprefix(HUB), SETTINGS, revision)

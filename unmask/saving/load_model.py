@@ -13,7 +13,7 @@ from unmask.mixture.any_model import load_any_decoder, load_any_language_model
 from unmask.models.decoder import body_of
 from unmask.models.loading import Source, load_language_model, places_of
 from unmask.models.source import is_mixture
-from unmask.saving.folder import read_settings
+from unmask.saving.folder import read_saved
 
 
 def load_model(source: Source, attention: Attention | None = None) -> LoadedModel:
@@ -39,7 +39,7 @@ def _completed(source: Source, attention: Attention | None) -> tuple[Source, Att
     """The source, the attention and the limit of tokens, with a saved embedder's values where none were given."""
     if attention is not None and attention not in ATTENTIONS:
         raise unknown("attention", attention, ATTENTIONS)
-    saved = read_settings(source.model, source.revision) or read_settings(source.adapter or "")
+    saved = read_saved(source.model, source.revision, source.adapter)
     if saved is not None:
         source = saved.completed(source)
         attention = attention or Design.parse(saved.design).attention

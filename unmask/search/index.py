@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from unmask.errors import UnmaskError, require_package, unknown
+from unmask.io.paths import expanded
 from unmask.search.data import open_data
 from unmask.search.documents import joined
 from unmask.search.filters import parse_filter
@@ -62,7 +63,7 @@ class Index:
         trust_remote_code: run the code that comes with the model, if UNMASK_TRUST_CODE_OF lists the model. Raises UnmaskError for a
         folder that is no index or is damaged.
         """
-        place = Path(folder).expanduser()
+        place = expanded(folder)
         record = read_index(place)
         while True:
             try:

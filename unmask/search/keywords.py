@@ -1,22 +1,21 @@
 """Keywords: BM25 over the words of documents (bm25s), for documents that share rare words with a query.
 
-Words are runs of letters and digits, in lower case, reduced to their stem by Snowball for one language.
+Words are runs of letters and digits with their marks, in lower case, reduced to their stem by Snowball for one language.
 """
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unmask.encoding.words import composed, joined_words
 from unmask.errors import require_package, unknown
 
-_WORD = re.compile(r"\w+")
 _LONGEST = 100
 """Letters of a word; what is longer is no word that anybody types."""
 K1, B = 0.9, 0.4
@@ -38,6 +37,10 @@ def stemmer(language: str) -> Callable[[str], str]:
         raise unknown("language", language, [*known, NO_STEMS])
     stem: Callable[[str], str] = Stemmer.Stemmer(language).stemWord
     return lambda word: stem(word.casefold())
+
+
+def _words(text: str) -> Iterator[str]:
+    return (word for match in joined_words(composed(text)) if len(word := match[0]) <= _LONGEST)
 
 
 class _Vocabulary(dict[str, int]):
@@ -67,7 +70,7 @@ class Keywords:
 
         stem = stemmer(language)
         vocabulary = _Vocabulary(stem)
-        numbers = [array("i", (vocabulary[word] for word in _WORD.findall(text) if len(word) <= _LONGEST)) for text in texts]
+        numbers = [array("i", (vocabulary[word] for word in _words(text))) for text in texts]
         if not vocabulary.stems:
             return cls(None, stem)
         scorer = BM25(k1=K1, b=B, method="lucene")
@@ -99,6 +102,5 @@ class Keywords:
         nothing = np.zeros(documents, np.float32)
         if self._scorer is None:
             return nothing
-        words = [self._stem(word) for word in _WORD.findall(query) if len(word) <= _LONGEST]
-        numbers = self._scorer.get_tokens_ids(words)
+        numbers = self._scorer.get_tokens_ids([self._stem(word) for word in _words(query)])
         return np.asarray(self._scorer.get_scores_from_ids(numbers)) if numbers else nothing

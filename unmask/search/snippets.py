@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+
+from unmask.encoding.words import composed, joined_words
 
 _READ = 1_000_000
 """Characters of a text that are looked at: a text of many megabytes must not hold up the answer."""
-_WORD = re.compile(r"\w+")
 
 Stem = Callable[[str], str]
 
@@ -21,8 +21,9 @@ def snippet(text: str, query: str, length: int, stem: Stem = str.casefold) -> st
     text = " ".join(text[:_READ].split())
     if len(text) <= length:
         return text
-    wanted = {stem(word) for word in _WORD.findall(query)}
-    found = [(match.start(), match.end(), form) for match in _WORD.finditer(text) if (form := stem(match[0])) in wanted]
+    wanted = {stem(composed(match[0])) for match in joined_words(query)}
+    words = ((match, stem(composed(match[0]))) for match in joined_words(text))
+    found = [(match.start(), match.end(), form) for match, form in words if form in wanted]
     start, end = _densest(found, length) or (0, 0)
     return _cut(text, start, end, length)
 

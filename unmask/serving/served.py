@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -20,7 +19,8 @@ from unmask.encoding.encode import encode_batch
 from unmask.encoding.replicas import replica, threads_for
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
-from unmask.saving.folder import read_settings
+from unmask.io.paths import expanded
+from unmask.saving.folder import read_saved, read_settings
 
 _AT_ONCE = 64  # texts that are tokenized in one turn, since all requests share the tokenizer
 
@@ -123,10 +123,11 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     Without designs, a saved embedder is served under the name of its folder, and any other model by its default design. options: of
     `Embedder.from_pretrained`. Raises UnmaskError.
     """
-    saved = read_settings(model, options.get("revision"))
+    saved = read_saved(model, options.get("revision"), options.get("adapter"))
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
     if saved and not designs:
-        wanted = {Path(model).expanduser().resolve().name: next(iter(wanted.values()))}
+        name = model if read_settings(model, options.get("revision")) else options["adapter"]
+        wanted = {expanded(name).resolve().name: next(iter(wanted.values()))}
     for design in wanted.values():
         design.require_dense("A server")
     loaded = Embedder.from_pretrained(model, None if saved else next(iter(wanted.values())), **options)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unmask.errors import UnmaskError, unknown
+from unmask.io.paths import expanded
 from unmask.io.terminal import say
 from unmask.tasks.folder import TaskFolder, open_folder
 from unmask.tasks.kinds import KINDS
@@ -27,7 +28,7 @@ def find_task(spec: str) -> Task:
     Raises UnmaskError if there is no such task, and for bad rows.
     """
     path, kind, limit = _parsed(spec)
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     if folder.is_dir():
         return _read_folder(open_folder(folder), kind, limit)
     if folder.is_file():
@@ -44,7 +45,7 @@ def _parsed(spec: str) -> tuple[str, str, int | None]:
     """The path (or mteb name), the kind (or "") and the limit of a spec."""
     spec, limit = without_limit(spec)
     path, mark, kind = spec.rpartition(":")
-    if mark and kind not in KINDS and Path(path).expanduser().is_dir() and not Path(spec).expanduser().is_dir():
+    if mark and kind not in KINDS and expanded(path).is_dir() and not expanded(spec).is_dir():
         raise unknown("kind of task", kind, KINDS)
     return (path, kind, limit) if mark and kind in KINDS else (spec, "", limit)
 
@@ -52,7 +53,7 @@ def _parsed(spec: str) -> tuple[str, str, int | None]:
 def item_file(spec: str) -> str:
     """The file of the items that a spec scores, whatever sample it takes; the folder of a retrieval task; the name of an mteb task."""
     path, _, _ = _parsed(spec)
-    place = Path(path).expanduser()
+    place = expanded(path)
     if place.is_file():
         return str(place.resolve())
     if not place.is_dir():
@@ -65,7 +66,7 @@ def item_file(spec: str) -> str:
 def without_limit(spec: str) -> tuple[str, int | None]:
     """`FOLDER#200` -> FOLDER and 200; a folder whose own name ends so stays whole."""
     path, mark, limit = spec.rpartition("#")
-    if not mark or not limit.lstrip("-").isdecimal() or Path(spec).expanduser().is_dir():
+    if not mark or not limit.lstrip("-").isdecimal() or expanded(spec).is_dir():
         return spec, None
     if int(limit) < 2:
         raise UnmaskError(f"A limit is at least 2 items, not {limit}.")
@@ -134,7 +135,7 @@ def _below(root: Path, name: str) -> str:
     path = _parsed(name)[0]
     if (root / path).exists():
         return str(root / name)
-    if Path(path).expanduser().exists():
+    if expanded(path).exists():
         return name
     if "/" in path:
         return str(root / name)
@@ -204,7 +205,7 @@ def is_path(spec: str) -> bool:
     """Whether this is a file or folder, or is written like one."""
     path, mark, kind = spec.rpartition(":")
     names = [spec, path] if mark and kind in KINDS else [spec]
-    return spec.startswith((".", "/", "~")) or any(Path(name).expanduser().exists() for name in names)
+    return spec.startswith((".", "/", "~")) or any(expanded(name).exists() for name in names)
 
 
 def _namesakes(task: Task, other: Task) -> str:

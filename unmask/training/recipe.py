@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from unmask.designs.design import Design
 from unmask.encoding.heads import HeadOptions
 from unmask.errors import UnmaskError, reason_of, unknown
+from unmask.io.paths import expanded
 from unmask.training.data import DataSet, DataSource
 from unmask.training.difference import Difference
 from unmask.training.lora import LoraOptions
@@ -146,7 +147,7 @@ def shipped() -> dict[str, Path]:
 def recipe_file(name: str) -> Path:
     """The file of a shipped recipe's name or of a path. Raises UnmaskError."""
     if name.endswith(".toml"):
-        path = Path(name).expanduser()
+        path = expanded(name)
         if not path.is_file():
             raise UnmaskError(f"There is no recipe '{name}'.")
         return path

@@ -8,6 +8,7 @@ from typing import Final
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside
+from unmask.io.paths import expanded
 from unmask.io.rows import Row, field, read_rows
 
 Rows = Iterator[tuple[int, Row]]
@@ -23,7 +24,7 @@ def open_source(path: str, split: str, root: Path) -> tuple[Path, Rows]:
         if name not in STARTERS:
             raise unknown("starter source", name, STARTERS)
         return Path(path), STARTERS[name]()
-    place = root / Path(path).expanduser()
+    place = root / expanded(path)
     if not place.is_dir():
         return place, read_rows(place)
     for needed, read in FOLDERS.items():

@@ -10,7 +10,7 @@ from typing import Any
 from unmask.designs.design import Design, parse_designs
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.saving.folder import read_settings
+from unmask.saving.folder import read_saved
 from unmask.ui.app import Page
 from unmask.ui.corpus import Corpus, read_corpus
 from unmask.ui.corpus_map import CorpusMap
@@ -53,7 +53,7 @@ def load_page(model: str, inputs: Inputs, **options: Any) -> Page:
 
     Without designs, a saved embedder is shown as it was saved, and any other model by two common designs. Raises UnmaskError.
     """
-    saved, designs = read_settings(model, options.get("revision")), inputs.designs
+    saved, designs = read_saved(model, options.get("revision"), options.get("adapter")), inputs.designs
     if not designs:
         designs = {saved.design: Design.parse(saved.design)} if saved else parse_designs(DEFAULT_DESIGNS)
     embedder = Embedder.from_pretrained(model, None if saved else next(iter(designs.values())), **options)

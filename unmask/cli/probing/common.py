@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unmask.io.paths import expanded
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def refuse_foreign_results(folder: Path, name: str) -> None:
     from unmask.io.files import refuse_foreign
     from unmask.reporting.plotting import MADE_BY, METADATA
 
-    folder = folder.expanduser()
+    folder = expanded(folder)
     result = folder / f"{name}.json"
     refuse_foreign(result, [_IN_EVERY_RESULT])
     is_there = result.is_file() and result.stat().st_size > 0

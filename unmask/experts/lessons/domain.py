@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from unmask.errors import UnmaskError, first_problem, unknown
 from unmask.experts.lessons.lessons import Lesson
+from unmask.io.paths import expanded
 
 _SHIPPED = Path(__file__).parent / "domains"
 STOP = "\n\nTask"  # what a base model writes when it goes on to the next task
@@ -77,7 +78,7 @@ def shipped_domains() -> dict[str, Path]:
 
 def load_domain(name: str) -> Domain:
     """A domain of this package, or of a TOML file. Raises UnmaskError with the mistake in the file."""
-    file = shipped_domains().get(name, Path(name).expanduser())
+    file = shipped_domains().get(name, expanded(name))
     if not file.is_file():
         raise unknown("domain", name, [*shipped_domains(), "a TOML file"])
     try:

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from unmask.errors import UnmaskError
+from unmask.io.paths import expanded
 from unmask.io.rows import Row, field, read_rows
 from unmask.tasks.find import without_limit
 from unmask.tasks.folder import open_folder
@@ -92,7 +93,7 @@ _Source = tuple[Path, dict[str, Of], list[LabelledText]]
 
 def _read_source(spec: str, labels: Sequence[str], columns: Sequence[str], seed: int) -> _Source:
     name, limit = without_limit(spec)
-    path = Path(name).expanduser()
+    path = expanded(name)
     file = open_folder(path).main_file if path.is_dir() else path
     if path.is_dir() and (settings := open_folder(path).settings).text not in columns:
         columns = (settings.text, *columns)

@@ -1,0 +1,39 @@
+"""Words of a text in any script: runs of letters and digits, with the combining marks that follow them.
+
+In Hindi, Tamil and Thai such marks are vowels, among others. Python's `\\w` leaves them out, and would cut a word at each. A letter and
+its mark may be one character or two, so words are compared in NFC.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+_LETTER: Final = r"[^\W_]"
+_LETTER_OR_UNDERSCORE: Final = r"\w"
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in NFC, in order. An underscore ends a word."""
+    return _whole(_LETTER).findall(composed(text))
+
+
+def joined_words(text: str) -> Iterator[re.Match[str]]:
+    """Where the words of a text are, as they are written there. Underscores belong to words, as in the name of a function."""
+    return _whole(_LETTER_OR_UNDERSCORE).finditer(text)
+
+
+def composed(text: str) -> str:
+    """A text in NFC: each letter is one character with its mark, where Unicode has that."""
+    return unicodedata.normalize("NFC", text)
+
+
+@cache
+def _whole(letter: str) -> re.Pattern[str]:
+    """A word of such letters with the combining marks that follow them."""
+    marks = "".join(mark for mark in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(mark) in ("Mn", "Mc"))
+    return re.compile(rf"{letter}(?:{letter}|[{marks}])*")
