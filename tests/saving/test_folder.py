@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForCausalLM
 
 from tests.conftest import TEXTS, make_tokenizer
 from tests.families import FAMILIES
@@ -429,6 +429,30 @@ def test_a_config_may_name_code_that_its_folder_lacks(pico: Make, tmp_path: Path
     )
     (folder / SEAL).unlink()
     assert np.allclose(before, theirs(folder, trust=True).encode(MIXED), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"target_modules": ["q_proj"], "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 64}},
+        {"target_modules": ["q_proj", "k_proj"], "layers_to_transform": [1]},
+        {"target_modules": r"model\.layers\.\d\.self_attn\.q_proj"},
+        {"target_modules": ["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj"]},
+    ],
+    ids=lambda named: list(named)[-1],
+)
+def test_names_of_the_whole_language_model_stay_those_of_an_adapter(
+    named: dict[str, Any], pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    import peft
+
+    base = pico_folder("llama")
+    config = peft.LoraConfig(init_lora_weights=False, task_type="CAUSAL_LM", **named)
+    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path / "lora")
+    embedder = Embedder.from_pretrained(base, "causal/eol/last", adapter=str(tmp_path / "lora"), dtype="float32", device="cpu")
+    again = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
+    twice = Embedder.from_pretrained(saved(again, tmp_path / "again"), device="cpu")
+    assert np.array_equal(vectors(embedder), vectors(again)) and np.array_equal(vectors(again), vectors(twice))
 
 
 def test_a_saved_folder_can_be_read_by_others(pico: Make, tmp_path: Path) -> None:

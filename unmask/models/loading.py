@@ -204,9 +204,9 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
     try:
         config = PeftConfig.from_pretrained(adapter)  # a clear error for a folder that is no adapter
         # most adapters use the module names of a model with its head; those of embedding models do not
-        inside = next(f"base_model.model.{name}." for name, module in model.named_modules() if module is body)
+        place = next(f"{name}." for name, module in model.named_modules() if module is body)
         names = [name for name in load_peft_weights(adapter, device="cpu") if name.startswith("base_model.model.")]
-        headless = bool(names) and not any(name.startswith(inside) for name in names)
+        headless = bool(names) and not any(name.startswith(f"base_model.model.{place}") for name in names)
         if headless:
             config.task_type = None  # for "CAUSAL_LM", peft would look for the head's methods
         adapted = PeftModel.from_pretrained(body if headless else model, adapter, config=config)
@@ -225,6 +225,7 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         adapted.merge_and_unload()  # in place
     else:
         body.peft_config = adapted.peft_config  # peft keeps it with the whole model; saving looks for it in the body
+        body.adapter_place = "" if headless else place  # names and patterns in the config are those of this model
     return body  # type: ignore[no-any-return]
 
 

@@ -339,8 +339,9 @@ def _write_adapter(embedder: Saveable, folder: Path, base: Pinned) -> None:
     model: Any = embedder.backbone.model
     name, config = next(iter(model.peft_config.items()))
     weights = get_peft_model_state_dict(model, adapter_name=name)
-    # the names that peft gives to the weights of a model that it has wrapped
-    tensors = {f"base_model.model.{key}": weight.contiguous() for key, weight in weights.items()}
+    # the names that peft gives to the weights of the model that it has wrapped, to which the config belongs: with its head or without
+    start = f"base_model.model.{getattr(model, 'adapter_place', '')}"
+    tensors = {f"{start}{key}": weight.contiguous() for key, weight in weights.items()}
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = copy(config)
     config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
