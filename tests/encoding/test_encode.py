@@ -320,8 +320,8 @@ def test_a_model_whose_states_overflow_is_refused_when_it_is_loaded() -> None:
         Backbone(model, "causal")
 
 
-def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector(tokenizer: Any) -> None:
-    """LongRoPE rotates a whole batch by other frequencies if its longest text is longer than the model was first trained for."""
+def with_longrope() -> Backbone:
+    """A model that rotates by other frequencies beyond 1024 tokens."""
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     settings = {"original_max_position_embeddings": 1024, "max_position_embeddings": 4096, "sliding_window": None}
     family = Family(
@@ -329,7 +329,12 @@ def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector(tokenizer: 
         "phi3",
         settings | {"rope_parameters": rope | {"original_max_position_embeddings": 1024}, "num_hidden_layers": 1},
     )
-    backbone, design = Backbone(family.build(), "causal"), Design("causal", "plain", "last")
+    return Backbone(family.build(), "causal")
+
+
+def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector(tokenizer: Any) -> None:
+    """LongRoPE rotates a whole batch by other frequencies if its longest text is longer than the model was first trained for."""
+    backbone, design = with_longrope(), Design("causal", "plain", "last")
     ids = torch.randint(3, 512, (1025,), generator=torch.Generator().manual_seed(0)).tolist()
     texts = [TokenizedText(tuple(ids[:length]), 0) for length in (1024, 1025)]
 
@@ -342,3 +347,20 @@ def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector(tokenizer: 
     in_one_batch = backbone.raw(collate(texts, 0), [design])[design].hidden
     assert in_one_batch is not None
     assert np.abs(in_one_batch[0].detach().numpy() - alone[0]).max() > 0.01
+
+
+def test_the_border_of_longrope_counts_in_every_prompt(tokenizer: Any) -> None:
+    """In the longer prompt both texts are beyond it, in the shorter one only the second."""
+    backbone, design = with_longrope(), Design.parse("causal/eol+plain/last")
+    ids = torch.randint(3, 512, (1040,), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def text(*lengths: int) -> TokenizedText:
+        parts = tuple(TokenizedText(tuple(ids[:length]), 0) for length in lengths)
+        return TokenizedText(tuple(token for part in parts for token in part.ids), 0, parts=parts)
+
+    def encode(texts: Sequence[TokenizedText]) -> Vectors:
+        prompts = tokenizer_of(tokenizer, design.prompt, 4096)
+        return encode_tokenized(backbone, prompts, {design: Fit()}, texts, batch_tokens=4096)[design]
+
+    texts = [text(1030, 1022), text(1034, 1026)]
+    np.testing.assert_allclose(encode(texts), np.concatenate([encode([text]) for text in texts]), atol=1e-4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,20 +41,29 @@ def may_share(one: int, other: int) -> bool:
     return (one - 1) // _STEP == (other - 1) // _STEP
 
 
-def plan(lengths: Sequence[int], budget: int, before: int = 0) -> list[list[int]]:
+def steps_of(passes: Iterable[int]) -> tuple[int, ...]:
+    """What texts have to have in common to share batches: passes are the tokens of each forward pass of a text, with all before it."""
+    return tuple((tokens - 1) // _STEP for tokens in passes)
+
+
+def plan(
+    lengths: Sequence[int], budget: int, before: int = 0, steps: Sequence[tuple[int, ...]] | None = None
+) -> list[list[int]]:
     """Indices of texts, batch by batch, longest first. A batch holds at most `budget` tokens with its padding.
 
     before: tokens before each text that are not computed, but whose keys and values take memory: four times the budget at most.
+    steps: of each text (`steps_of`); by default, those of one forward pass of its length.
 
     The longest batch goes first, so that too little memory shows at once. A text longer than the budget is a batch of its own.
     """
+    steps = steps or [steps_of([before + length]) for length in lengths]
     batches: list[list[int]] = []
     longest = padding = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         gap = longest - lengths[index]
         size = len(batches[-1]) + 1 if batches else 1
         fits = batches and longest * size <= budget and before * size <= _KEPT * budget
-        fits = fits and may_share(before + longest, before + lengths[index])
+        fits = fits and steps[index] == steps[batches[-1][0]]
         if fits and (padding + gap <= BATCH_OVERHEAD or gap == 0):
             batches[-1].append(index)
             padding += gap

@@ -16,7 +16,7 @@ from torch import Tensor
 from unmask.designs.design import ATTENTIONS, Attention, Design
 from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone, Beginning
-from unmask.encoding.batching import collate, plan, share
+from unmask.encoding.batching import collate, plan, share, steps_of
 from unmask.encoding.beginnings import after, find_beginning
 from unmask.encoding.copies import Copies
 from unmask.encoding.features import Fit, Raw, check_corpus, fit, mean_of, vectors
@@ -121,7 +121,8 @@ def encode_tokenized(
     unique = [after_each(text, before) for text in copies.unique]
     lengths = [text.longest for text in unique]
     threads = threads_for(backbone) if steady else threads_for(backbone, sum(lengths))
-    batches = plan(lengths, batch_tokens if steady else share(batch_tokens, sum(lengths), threads), max(before))
+    steps = [steps_of(len(text.part(place).ids) + begun for place, begun in enumerate(before)) for text in unique]
+    batches = plan(lengths, batch_tokens if steady else share(batch_tokens, sum(lengths), threads), max(before), steps)
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:
         return encode_batch(replica, tokenizer, fits, [unique[index] for index in batch], beginnings)

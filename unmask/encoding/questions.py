@@ -22,7 +22,7 @@ from torch import Tensor
 from unmask.designs.design import Attention, Design
 from unmask.designs.prompt_names import Prompts
 from unmask.encoding.backbone import Backbone, Beginning
-from unmask.encoding.batching import plan, share
+from unmask.encoding.batching import may_share, plan, share, steps_of
 from unmask.encoding.beginnings import agree, saves, shared_length, tokens_alike
 from unmask.encoding.encode import (
     Progress,
@@ -97,7 +97,11 @@ def encode_questions(
         places.setdefault(tuple(part.ids for text in texts for part in text.parts or (text,)), []).append(place)
     copies = list(places.values())
     unique = [Question(one.tokenizer, one.fits, [one.texts[copy[0]] for copy in copies]) for one in questions]
-    shared = [_alike(prompts) for prompts in places]
+    # LongRoPE rotates by other frequencies beyond a border, so what stands before it is not gone on from
+    shared = [
+        count if all(may_share(count, len(ids)) for ids in prompts) else 0
+        for prompts, count in zip(places, map(_alike, places), strict=True)
+    ]
     alone = [_alone(question) for question in unique]
     tokens = sum(len(text.ids) for question in unique for text in question.texts)
     computed = tokens - (sum(len(question.tokenizer.parts) for question in unique) - 1) * sum(shared)
@@ -121,7 +125,9 @@ def _together(
     """Vectors of each question, from one reading of each text. copies: the places of each text; computed: tokens in all."""
     lengths = [max(text.longest for text in texts) for texts in zip(*(one.texts for one in unique), strict=True)]
     threads = threads_for(backbone, computed)
-    batches = plan(lengths, share(batch_tokens, computed, threads))
+    whole = zip(*(one.texts for one in unique), strict=True)
+    steps = [steps_of(len(part.ids) for text in texts for part in text.parts or (text,)) for texts in whole]
+    batches = plan(lengths, share(batch_tokens, computed, threads), steps=steps)
 
     def compute(replica: Backbone, batch: list[int]) -> list[dict[Design, Vectors]]:
         return _encode_batch(replica, unique, batch, shared)
