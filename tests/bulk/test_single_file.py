@@ -509,6 +509,36 @@ def test_mistakes_are_found_before_a_model_is_loaded(options: dict[str, Any], me
         check_file(job)
 
 
+def test_an_output_that_a_pattern_or_a_folder_stands_for_is_refused(tmp_path: Path) -> None:
+    """Its rows would be left out of the input, and then be overwritten."""
+    for name in ("a", "b"):
+        write_rows(tmp_path / f"{name}.jsonl", [{"text": name}])
+    before, output = (tmp_path / "b.jsonl").read_bytes(), tmp_path / "b.jsonl"
+    for given in (tmp_path / "*.jsonl", tmp_path):
+        with pytest.raises(UnmaskError, match=r"b.jsonl' is a file of the input, and the output would overwrite it"):
+            check_file(Job((given,), output))
+    Path(f"{output}.manifest.json").touch()  # it is what the same command wrote before
+    assert check_file(Job((tmp_path / "*.jsonl",), output)).rows == 1 and output.read_bytes() == before
+
+
+def test_columns_that_no_row_has_are_not_kept(tmp_path: Path) -> None:
+    file = texts_in(tmp_path)
+    with pytest.raises(UnmaskError, match="none of its first rows has a column 'titel'; there is name, text"):
+        check_file(Job((file,), tmp_path / "v.parquet", keep=("titel",)))
+    write_rows(file, [{"text": "a", "start": 1, "end": 2}])
+    assert check_file(Job((file,), tmp_path / "v.parquet", keep=("start", "end"))).rows == 1
+    with pytest.raises(UnmaskError, match="--keep start: the output has a column 'start' of its own"):
+        check_file(Job((file,), tmp_path / "v.parquet", keep=("start",), chunk=16))
+
+
+def test_a_date_that_python_does_not_have_is_no_matter_in_another_column(embedder: Embedder, tmp_path: Path) -> None:
+    dates = pa.array([0, 2**40], pa.timestamp("s"))
+    pq.write_table(pa.table({"text": ["a", "b"], "when": dates}), tmp_path / "texts.parquet")
+    assert embed_file(embedder, Job((tmp_path / "texts.parquet",), tmp_path / "v.parquet")).texts == 2
+    with pytest.raises(UnmaskError, match=r"texts.parquet, line 2: a value cannot be read"):
+        check_file(Job((tmp_path / "texts.parquet",), tmp_path / "v.parquet", keep=("when",)))
+
+
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_the_check_of_a_job_counts_its_texts_and_writes_nothing(output: str, tmp_path: Path) -> None:
     texts = texts_in(tmp_path)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.encoding.test_tokenization import ANY, BOS, BUILDERS, HARD, edges, kinds
-from unmask.encoding.chunking import Chunking, Span, split, without_surrogates
+from unmask.encoding.chunking import Chunking, Span, split
 from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 from unmask.starter import reference_texts
 

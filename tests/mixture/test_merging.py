@@ -113,3 +113,5 @@ def test_an_adapter_of_a_decoder_without_its_head_is_no_expert(tmp_path: Path) -
     [other] = saved_experts(tmp_path / "other", language_model("gpt2"), ["other"], targets=["c_fc"])
     with pytest.raises(UnmaskError, match=r"the model has no such linear map. It was trained on another base model"):
         merged([other], "linear")
+    with pytest.raises(UnmaskError, match=r"'other' changes .*c_fc, which is a Conv1D in this model"):
+        merge_experts(language_model("gpt2"), [other], "linear")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from tests.mixture.models import language_model, saved_experts, tokens
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
-from unmask.mixture.expert_folder import UNREADABLE, read_expert
+from unmask.mixture.any_model import load_any_language_model
+from unmask.mixture.expert_folder import UNREADABLE, read_expert, require_alike
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture, build_mixture, load_mixture, save_mixture
 from unmask.models.loading import Source
@@ -104,6 +106,31 @@ def test_a_mixture_is_a_backbone(design: str, base: Path, tmp_path: Path) -> Non
     assert np.allclose(plain, vectors, atol=1e-5)
     embedder.save_pretrained(tmp_path / "embedder")  # over itself
     assert np.array_equal(Embedder.from_pretrained(tmp_path / "embedder", device="cpu").encode(TEXTS), vectors)
+
+
+def test_a_mixture_has_the_lexical_vectors_of_its_language_model(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    save_mixture(mixed(base), tmp_path / "saved")
+    lexical = Embedder.from_pretrained(tmp_path / "saved", "causal/eol/last/lexical", dtype="float32", device="cpu")
+    found = lexical.encode_sparse(TEXTS).toarray()
+    model, tokenizer = load_any_language_model(Source(str(tmp_path / "saved"), dtype="float32", device="cpu"))
+    for text, row in zip(TEXTS, found, strict=True):
+        ids = tokenizer(f'This sentence : "{text}" means in one word:"', return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            values = torch.log(1 + model(input_ids=ids).logits[0, -1].clamp_min(0)).numpy()
+        assert np.allclose(row[row > 0], values[row > 0], atol=1e-4)
+    assert (found > 0).any()
+
+
+def test_experts_of_one_base_under_two_names_are_alike(base: Path, tmp_path: Path) -> None:
+    """A base may be moved between two trainings. Its weights say that it is the same."""
+    [one] = saved_experts(tmp_path, language_model(), ["one"])
+    moved = replace(one, name="moved", base="/another/place")
+    require_alike([replace(one, base_weights="w"), replace(moved, base_weights="w")])
+    with pytest.raises(UnmaskError, match="'moved' is an expert of '/another/place'"):
+        require_alike([one, moved])
+    with pytest.raises(UnmaskError, match="is an expert of"):
+        require_alike([replace(one, base_weights="w"), replace(one, name="other", base_weights="v")])
 
 
 def test_experts_change_the_vectors(base: Path, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_relative_base_is_found_beside_the_adapter_and_else_refused(tmp_path: 
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     assert base_name("../models/base", adapter) == str(tmp_path / "models" / "base")
-    with pytest.raises(UnmaskError, match=r"There is no folder './base', .* name both: --model BASE --adapter"):
+    with pytest.raises(UnmaskError, match=r"There is no folder './base', .* say where it is: --model BASE --adapter"):
         base_name("./base", adapter)
     assert base_name("owner/name", adapter) == "owner/name"
     assert base_name("pico", adapter) == lasting_name("pico") == "pico"

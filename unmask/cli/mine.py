@@ -59,6 +59,7 @@ def mine(
 ) -> None:
     """Find hard negatives for training pairs: texts that the model ranks high for an anchor, but that do not match it."""
     from unmask.embedder import Embedder
+    from unmask.encoding.words import without_surrogates
     from unmask.errors import UnmaskError
     from unmask.io.files import atomic, only_writer_of
     from unmask.saving.folder import read_saved
@@ -84,7 +85,7 @@ def mine(
     with only_writer_of(output), atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
         for example in triples.examples:
             row = dict(zip(triples.columns, example.texts, strict=True))
-            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+            lines.write(without_surrogates(json.dumps(row, ensure_ascii=False)) + "\n")
     left = "".join(f"; {count} {reason}" for reason, count in triples.skipped.items())
     say(f"{len(triples.examples)} of {len(data.examples)} pairs with {negatives} negatives in {output}{left}.")
     likes = (

@@ -28,7 +28,6 @@ Span = tuple[int, int]
 _FULL_WIDTH = "\u3002\uff01\uff1f"  # the full stop and marks of Chinese and Japanese, which no space follows
 _SENTENCE_END = re.compile(rf"[.!?\u2026{_FULL_WIDTH}][\"'\u201d\u2019\u00bb)\]]*\s*$|\n\s*$")
 _SEEN = 40  # characters before a cut that say whether a sentence ends there
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,9 @@ class Chunking:
 
     def split(self, tokenizer: PreTrainedTokenizerBase, document: str) -> list[Span]:
         """The chunks of a document, in order. Together they hold every character. An empty document is one empty chunk."""
-        tokens = tokenize_bare(tokenizer, without_surrogates(document))
+        tokens = tokenize_bare(tokenizer, document)
         own = [offset for offset, special in zip(tokens.offsets, tokens.special, strict=True) if not special]
         return split(document, own, self.size, self.overlap)
-
-
-def without_surrogates(text: str) -> str:
-    """The text with U+FFFD for each surrogate, which no tokenizer can read. Places of characters stay."""
-    return _SURROGATE.sub("\ufffd", text)
 
 
 def split(document: str, offsets: Sequence[Span], size: int, overlap: int) -> list[Span]:

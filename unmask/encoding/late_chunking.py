@@ -15,9 +15,10 @@ from itertools import accumulate
 import numpy as np
 
 from unmask.designs.design import Design
-from unmask.encoding.chunking import Span, without_surrogates
+from unmask.encoding.chunking import Span
 from unmask.encoding.heads import Head
 from unmask.encoding.tokenization import PromptTokenizer, TokenizedText
+from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 
 

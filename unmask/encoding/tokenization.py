@@ -13,7 +13,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.prompts import CHAT, Prompt, find_prompt
-from unmask.encoding.words import words
+from unmask.encoding.words import without_surrogates, words
 from unmask.errors import UnmaskError
 from unmask.io.threads import lock_of
 
@@ -68,10 +68,14 @@ class Tokens:
 
 
 def tokenize_bare(tokenizer: PreTrainedTokenizerBase, text: str) -> Tokens:
-    """Tokenize a text without a prompt, and without the EOS that some tokenizers append."""
+    """Tokenize a text without a prompt, and without the EOS that some tokenizers append. Lone surrogates become U+FFFD."""
     with lock_of(tokenizer):
         encoded = tokenizer(
-            text, return_offsets_mapping=True, return_special_tokens_mask=True, return_attention_mask=False, verbose=False
+            without_surrogates(text),
+            return_offsets_mapping=True,
+            return_special_tokens_mask=True,
+            return_attention_mask=False,
+            verbose=False,
         )
     special = [bool(mark) for mark in encoded["special_tokens_mask"]]
     size = next((size for size in range(len(special), 0, -1) if not special[size - 1]), 0)

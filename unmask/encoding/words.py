@@ -15,6 +15,7 @@ from typing import Final
 
 _LETTER: Final = r"[^\W_]"
 _LETTER_OR_UNDERSCORE: Final = r"\w"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def words(text: str) -> list[str]:
@@ -37,3 +38,8 @@ def _whole(letter: str) -> re.Pattern[str]:
     """A word of such letters with the combining marks that follow them."""
     marks = "".join(mark for mark in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(mark) in ("Mn", "Mc"))
     return re.compile(rf"{letter}(?:{letter}|[{marks}])*")
+
+
+def without_surrogates(text: str) -> str:
+    """The text with U+FFFD for each surrogate, which no tokenizer can read. Places of characters stay."""
+    return _SURROGATE.sub("\ufffd", text)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from unmask.errors import UnmaskError
 from unmask.experts.lesson_training import Learning, learn
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.experts.records import LessonsRecord, TrainingRecord, claim, finished, is_own, working_folder
@@ -116,7 +117,12 @@ def add_expert(model: Any, lora: LoraOptions) -> Any:
     """Add a fresh expert to a language model: its LoRA trains, and the model itself is frozen."""
     model.requires_grad_(False)
     layers = find_layers(body_of(model))
-    adapter = add_lora(model, layers, lora.model_copy(update={"targets": linear_kinds(model, layers, lora)}))
+    kinds = linear_kinds(model, layers, lora)
+    if not kinds:
+        raise UnmaskError(
+            "The layers of this model have no nn.Linear map (those of GPT-2 are Conv1D), and an expert changes no others."
+        )
+    adapter = add_lora(model, layers, lora.model_copy(update={"targets": kinds}))
     cast_inputs(adapter, model.dtype == torch.float32)
     return adapter
 

@@ -16,6 +16,7 @@ from unmask.io.seals import Damaged, check_seal, save_tensors
 from unmask.mixture.expert_linear import Factors
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of
+from unmask.models.identity import recorded_base
 from unmask.models.source import base_name, lasting_name
 
 _PREFIX = "base_model.model."
@@ -46,7 +47,7 @@ class Expert:
     """One LoRA adapter.
 
     scale: by which the product of its factors in the folder is multiplied. factors: by the name that the linear map which they change has
-    in the causal language model; the scale is in the second one.
+    in the causal language model; the scale is in the second one. base_weights: of the base by their content, if the folder says it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Expert:
     rank: int
     scale: float
     factors: Mapping[str, Factors]
+    base_weights: str | None = None
 
 
 def read_expert(folder: Path, name: str | None = None) -> Expert:
@@ -81,6 +83,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
         int(config["r"]),
         scale,
         _factors(folder, weights, scale),
+        recorded_base(folder),
     )
 
 
@@ -160,7 +163,7 @@ def require_alike(experts: Sequence[Expert]) -> None:
         raise UnmaskError(f"Two experts have the same name: {', '.join(names)}. Rename the folder of one of them.")
     first = experts[0]
     for other in experts[1:]:
-        if other.base != first.base:
+        if not _same_base(first, other):
             raise UnmaskError(f"'{other.name}' is an expert of '{other.base}', '{first.name}' of '{first.base}'.")
         if other.rank != first.rank:
             raise UnmaskError(
@@ -170,6 +173,13 @@ def require_alike(experts: Sequence[Expert]) -> None:
             raise UnmaskError(
                 f"Only one of '{other.name}' and '{first.name}' changes {min(lacking)}. Both must change the same maps."
             )
+
+
+def _same_base(one: Expert, other: Expert) -> bool:
+    """By content where both say it: a base may have been moved between two trainings."""
+    if one.base_weights and other.base_weights:
+        return one.base_weights == other.base_weights
+    return one.base == other.base
 
 
 def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:
@@ -183,7 +193,11 @@ def linear_of(model: nn.Module, expert: Expert, name: str) -> nn.Linear:
             f"'{expert.name}' was trained on the decoder without its language-model head: it changes {name}, where the language model "
             f"has {inside}.{name}. Only an adapter of the whole language model is an expert. `unmask expert` trains one."
         )
-    if linear is not None and type(linear) is nn.Linear:
+    if linear is not None and type(linear) is not nn.Linear:
+        raise UnmaskError(
+            f"'{expert.name}' changes {name}, which is a {type(linear).__name__} in this model. An expert changes maps of nn.Linear only."
+        )
+    if linear is not None:
         if tuple(linear.weight.shape) == size:
             return linear
         problem = f"the model's is {linear.out_features} x {linear.in_features}"

@@ -92,7 +92,7 @@ def _around(model: Any) -> Any:
             whole = AutoModelForCausalLM.from_config(
                 model.config, trust_remote_code=source is not None and source.trust_remote_code
             )
-        if type(body_of(whole)) is type(model) and isinstance(whole.get_output_embeddings(), nn.Module):
+        if isinstance(model, type(body_of(whole))) and isinstance(whole.get_output_embeddings(), nn.Module):
             return whole.eval()
     except (ValueError, StopIteration):
         pass
@@ -114,7 +114,8 @@ def _loaded(model: Any, tied: bool) -> nn.Module:
         )
     if not isinstance(layer, nn.Linear | nn.Embedding):
         raise UnmaskError(
-            "The adapter changes the language-model head, which unmask reads only from merged weights. Use --merge."
+            "The adapter changes the language-model head, which unmask reads only from merged weights. "
+            "Embedder.from_pretrained(MODEL, adapter=ADAPTER, merge=True).save_pretrained(FOLDER) saves them: give that folder."
         )
     return layer
 

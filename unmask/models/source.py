@@ -125,8 +125,8 @@ def base_name(name: str, folder: Path) -> str:
             return str(place.resolve())
     if is_path(name):
         raise UnmaskError(
-            f"There is no folder '{name}', the base model that '{folder}' names. If it was moved, name both: "
-            f"--model BASE --adapter {folder}."
+            f"There is no folder '{name}', the base model that '{folder}' names. If it was moved, say where it is: "
+            f"--model BASE --adapter {folder}, or --base BASE for `unmask mix` and `unmask merge`."
         )
     return name
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unmask.encoding.batching import collate, plan
 from unmask.encoding.tokenization import PromptTokenizer
+from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 from unmask.training.folding import text_key
 from unmask.training.schedule import ScheduledExample
@@ -114,7 +115,9 @@ def chunk_tokens(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_l
     end-of-sequence token stands behind each text. A sentence of fewer than two tokens has nothing to predict and is left out.
     Raises UnmaskError if that leaves nothing.
     """
-    encoded: list[list[int]] = tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
+    encoded: list[list[int]] = tokenizer([without_surrogates(text) for text in texts], truncation=False, verbose=False)[
+        "input_ids"
+    ]
     if not blocks:
         chunks = [ids[:max_length] for ids in encoded if len(ids) > 1]
         if not chunks:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unmask.encoding.words import without_surrogates
 from unmask.errors import UnmaskError
 from unmask.io.rows import field, read_rows
 
@@ -97,7 +98,7 @@ def tokenize_pairs(tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str
 
     Both are tokenized together. A token across the border counts as what follows.
     """
-    texts = [text + following for text, following in pairs]
+    texts = [without_surrogates(text + following) for text, following in pairs]
     encoded = tokenizer(texts, return_offsets_mapping=True, return_special_tokens_mask=True, verbose=False)
     tokenized = []
     rows = zip(pairs, encoded["input_ids"], encoded["offset_mapping"], encoded["special_tokens_mask"], strict=True)

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from unmask.encoding.words import without_surrogates
 from unmask.io.rows import Row
 
 SPLIT: Final = "test"
 
 
 def table(rows: Sequence[Row]) -> Any:
-    """A table of these rows."""
+    """A table of these rows. Lone surrogates, which it cannot hold, become U+FFFD, as in every text that is embedded."""
     from datasets import Dataset
 
-    return Dataset.from_list(list(rows))
+    return Dataset.from_list([_readable(row) for row in rows])
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_surrogates(value)
+    if isinstance(value, dict):
+        return {name: _readable(one) for name, one in value.items()}
+    return [_readable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def split_table(rows: Sequence[Row]) -> Any:

@@ -76,7 +76,7 @@ class Distill(PoolingStage[DistillOptions]):
 
         The teacher is loaded when training begins, so a stage that is done does not need it. Loading it may raise UnmaskError.
         """
-        from unmask.encoding.chunking import without_surrogates
+        from unmask.encoding.words import without_surrogates
         from unmask.evaluation.reference_rows import load_reference
         from unmask.training.collate import PairCollator, TeacherCollator
         from unmask.training.losses import NeighbourLoss

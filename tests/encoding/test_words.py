@@ -1,0 +1,65 @@
+"""Words in any script, and texts with half of a surrogate pair, which JSON may hold and no tokenizer reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.encoding.tokenization import tokenize_bare
+from unmask.encoding.words import composed, joined_words, without_surrogates, words
+from unmask.experts.lessons.lessons import tokenize_pairs
+from unmask.search.keywords import Keywords
+from unmask.search.snippets import snippet
+from unmask.tasks.mteb.tables import table
+from unmask.training.collate import chunk_tokens
+
+HALF = "half \ud83d of it"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("पानी और नदी", ["पानी", "और", "नदी"]),
+        ("தமிழ் மொழி", ["தமிழ்", "மொழி"]),
+        ("cafe\u0301s", ["caf\u00e9s"]),
+        ("It's 2 a_b", ["It", "s", "2", "a", "b"]),
+    ],
+)
+def test_marks_belong_to_their_letters(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
+    joined = [composed(match[0]) for match in joined_words(text)]
+    assert joined == (["It", "s", "2", "a_b"] if "a_b" in text else expected)
+
+
+@pytest.mark.parametrize(
+    ("query", "language", "found"),
+    [
+        ("पानी", "hindi", [0]),
+        ("caf\u00e9", "none", [2]),
+        ("cafe\u0301", "none", [2]),
+        ("प", "hindi", [1]),
+        ("to_do", "none", [3]),
+    ],
+)
+def test_keywords_find_whole_words(query: str, language: str, found: list[int], tmp_path: Path) -> None:
+    texts = ["ठंडा पानी", "प न", "the cafe\u0301 there", "a to_do list"]
+    keywords = Keywords.build(texts, language)
+    keywords.save(tmp_path / "words")
+    for one in (keywords, Keywords.open(tmp_path / "words", language)):
+        assert [row for row, score in enumerate(one.scores(query, 4)) if score > 0] == found
+
+
+def test_a_snippet_is_around_a_word_that_is_composed_otherwise() -> None:
+    text = f"{'nothing ' * 30}the cafe\u0301 there {'nothing ' * 30}"
+    assert "cafe\u0301" in snippet(text, "caf\u00e9", 60)
+
+
+def test_half_of_a_surrogate_pair_is_a_replacement_character(tokenizer: Any) -> None:
+    read = without_surrogates(HALF)
+    assert read == "half \ufffd of it"
+    assert tokenize_bare(tokenizer, HALF) == tokenize_bare(tokenizer, read)
+    assert tokenize_pairs(tokenizer, [(HALF, HALF)]) == tokenize_pairs(tokenizer, [(read, read)])
+    assert chunk_tokens(tokenizer, [HALF], 64, False) == chunk_tokens(tokenizer, [read], 64, False)
+    assert list(table([{"text": HALF, "more": [HALF], "number": 2}])) == [{"text": read, "more": [read], "number": 2}]
