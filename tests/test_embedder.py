@@ -479,3 +479,20 @@ def test_the_public_names_are_listed_without_loading_them() -> None:
     assert "'Embedder'" in printed and printed.endswith(f" {version('unmask')} False\n")
     assert all(hasattr(unmask, name) for name in dir(unmask))
     assert "class Embedder(" in pydoc.plain(pydoc.render_doc(unmask))
+
+
+def test_instructions_of_a_saved_embedder_go_with_its_prompt(pico: Callable[..., Embedder], tmp_path: Path) -> None:
+    """Another design may have no place for them. Those that are given have to have one."""
+    pico("causal/instruction/mean", instructions=SAID).save_pretrained(tmp_path / "saved")
+    loading: Any = {"dtype": "float32", "device": "cpu"}
+    assert Embedder.from_pretrained(tmp_path / "saved", "causal/instruction/last", **loading).instructions == SAID
+    plain = Embedder.from_pretrained(tmp_path / "saved", "mean", **loading)
+    assert plain.instructions == {} and plain.design.name == "causal/plain/mean"
+    with pytest.raises(UnmaskError, match="so instructions would change nothing"):
+        Embedder.from_pretrained(tmp_path / "saved", "mean", instructions=SAID, **loading)
+
+
+def test_one_query_has_its_nearest_texts(pico: Callable[..., Embedder]) -> None:
+    vectors = pico("mean").encode(["a", "b c", "d"])
+    one, all_of_them = Embedder.top_k(vectors[0], vectors, 2), Embedder.top_k(vectors, vectors, 2)
+    assert one.places.shape == one.cosines.shape == (1, 2) and np.array_equal(one.places[0], all_of_them.places[0])

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from tests.search.made import ROWS
 from tests.tiny import write_rows
 from unmask.cli import app
+from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 
 CPU = ("--device", "cpu", "--dtype", "float32")
@@ -145,6 +146,17 @@ def test_instructions_and_a_fit_are_options(here: Path) -> None:
     assert "nothing to fit" in refused(
         "index", "corpus.jsonl", "-m", "pico", "-d", "mean", "-o", "new", "--fit-on", "corpus.jsonl"
     )
+
+
+def test_an_instruction_that_is_given_leaves_the_other_saved_one(here: Path) -> None:
+    saved = Embedder.from_pretrained(
+        "pico", "causal/instruction/last", instructions={"query": "q: ", "document": "d: "}, device="cpu"
+    )
+    saved.save_pretrained(here / "saved")
+    done = run("index", "corpus.jsonl", "-m", "saved", "-o", "index", *CPU, "--query-instruction", "question: ")
+    assert done.exit_code == 0, done.exception
+    record = json.loads((here / "index" / "index.json").read_text())
+    assert record["embedder"]["instructions"] == {"query": "question: ", "document": "d: "}
 
 
 def test_another_fit_is_refused_by_the_name_of_its_option(here: Path) -> None:

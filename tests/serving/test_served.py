@@ -53,6 +53,20 @@ def test_a_saved_embedder_is_served_as_it_was_saved(family: str, pico: Callable[
     assert np.allclose(np.stack(models.compute(0, served.group, values)), embedder.encode_query(TEXTS), atol=2e-5)
 
 
+def test_a_saved_adapter_over_a_base_is_served_as_it_was_saved(pico_folder: Callable[[str], Path], tmp_path: Path) -> None:
+    import peft
+    from transformers import AutoModel
+
+    base, lora = str(pico_folder("llama")), tmp_path / "lora"
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(base), config).save_pretrained(lora)
+    saved = Embedder.from_pretrained(base, "causal/plain/mean/zscore", adapter=str(lora), **EXACT)  # type: ignore[arg-type]
+    saved.fit(TEXTS).save_pretrained(tmp_path / "mine")
+    models = load_models(base, adapter=str(tmp_path / "mine"), **EXACT)
+    assert list(models) == ["mine"]
+    assert np.array_equal(models["mine"].embedder.encode(TEXTS), saved.encode(TEXTS))
+
+
 def test_several_prompts_are_served_as_their_mean(pico_folder: Callable[[str], Path]) -> None:
     models = load_models(
         str(pico_folder("llama")), "both=causal/eol+echo/last,z=causal/eol+echo/last/zscore,causal/eol/last", **EXACT

@@ -293,3 +293,34 @@ REAL_SENTENCES: list[tuple[str, dict[str, Any], int]] = [
 def test_real_sentences_are_read_once_each(data: Path, path: str, options: dict[str, Any], count: int) -> None:
     found = read_sentences("real", DataSource(path=path, **options), data, 0)
     assert len(found.examples) == len({example.texts for example in found.examples}) == count
+
+
+def test_a_negative_that_is_the_positive_but_for_its_spelling_is_none(write: Write, pairs: Callable[..., DataSet]) -> None:
+    found = pairs(
+        write(
+            {"anchor": "What is it?", "positive": "The cat sat.", "negative": "the cat sat"},
+            {"anchor": "Who?", "positive": "p", "negative": "who"},
+            {"anchor": "a", "positive": "p", "negative": "n"},
+        )
+    )
+    assert texts(found) == [("a", "p", "n")]
+    alike = "positive equal to a negative but for case, spaces and punctuation"
+    assert found.skipped == {alike: 1, "anchor equal to a negative": 1}
+    listed = write({"anchor": "a", "positive": "p", "negatives": ["x", "x", "X!", "y"]}, name="listed.jsonl")
+    assert {text.casefold().strip("!") for text in texts(pairs(listed, negatives=2))[0][2:]} == {"x", "y"}
+    with pytest.raises(UnmaskError, match="1 too few negatives"):
+        pairs(listed, negatives=3)
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"q": "a", "p": "b", "hard": "c"}, {"anchor": "q", "positive": "p", "negatives": "hard"}),
+        ({"title": "t", "query": "a", "passage": "b"}, {"anchor": "title"}),
+    ],
+)
+def test_a_column_that_is_named_and_not_read_is_refused(
+    row: dict[str, str], columns: dict[str, str], write: Write, pairs: Callable[..., DataSet]
+) -> None:
+    with pytest.raises(UnmaskError, match=rf"columns.{list(columns)[-1]} would change nothing"):
+        pairs(write(row), columns=columns)

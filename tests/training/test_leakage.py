@@ -181,6 +181,16 @@ def test_the_command_prints_a_table_and_leaks_to_look_at(folders: Path) -> None:
     assert "line 1 (text) and labels: 1.00" in run.stdout
 
 
+def test_the_command_searches_every_negative_of_a_list(folders: Path) -> None:
+    write(
+        folders / "listed.jsonl",
+        {"anchor": "a", "positive": "b", "negatives": ["s0", "s1", "s2", "t0"]},
+        {"anchor": "t1", "positive": "t2", "negatives": []},
+    )
+    run = CliRunner().invoke(app, ["leaks", "--train", str(folders / "listed.jsonl"), "-t", str(folders / "sts"), "--json"])
+    assert json.loads(run.stdout)[0]["tasks"][0]["exact"] == 6
+
+
 @pytest.mark.parametrize(
     ("path", "both"), [("mrpc/train.jsonl", 675), ("snli/triples_dev.jsonl", 0), ("wiki_sentences/sentences.txt", 0)]
 )

@@ -17,9 +17,11 @@ from safetensors.torch import load_file, save_file
 from tests.evaluation.test_training_gain import failing
 from tests.tiny import write_task
 from unmask.cli import app, main
+from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.evaluation import training_gain
 from unmask.starter import starter_folders
+from unmask.tasks.task import MtebTask
 from unmask.training import recipe_run
 from unmask.training.recipe import load_recipe, shipped
 from unmask.training.records import DataRecord, RunRecord
@@ -79,6 +81,39 @@ def test_train_says_what_it_does_and_resumes(cli: Cli, file: Path, tmp_path: Pat
     assert code == 0 and "done before" in said and "step" not in said
     code, _, said = cli("train", file, "-o", "run")
     assert code == 2 and "holds a run of another recipe or other settings" in said
+
+
+def test_a_card_that_was_edited_stays(cli: Cli, file: Path, tmp_path: Path) -> None:
+    short = ("--set", 'stages=["contrastive"]', "--set", "contrastive.steps=2")
+    assert cli("train", file, "-o", "run", *short)[0] == 0
+    card = tmp_path / "run" / "model" / "README.md"
+    written = card.read_text()
+    card.write_text("# Mine")
+    shutil.rmtree(tmp_path / "run" / "stages")  # a finished run does not need them
+    assert cli("train", file, "-o", "run", *short)[0] == 0 and card.read_text() == "# Mine"
+    card.unlink()
+    assert cli("train", file, "-o", "run", *short)[0] == 0 and card.read_text().partition("## Training")[0] in written
+
+
+def test_tasks_of_one_name_and_tasks_that_choose_are_refused(cli: Cli, file: Path, tmp_path: Path) -> None:
+    starter = next(folder for folder in starter_folders() if folder.name == "sts")
+    for place in ("dev", "test"):
+        shutil.copytree(starter, tmp_path / place / "sts")
+        (tmp_path / place / "sts" / "task.toml").unlink(missing_ok=True)
+    lines = (tmp_path / "dev" / "sts" / "test.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "dev" / "sts" / "test.jsonl").write_text("".join(lines[:60]))
+    names = (f'evaluation.tasks=["{tmp_path / "dev" / "sts"}"]', f'evaluation.compared=["{tmp_path / "test" / "sts"}"]')
+    code, _, said = cli("train", file, "-o", "run", "--set", names[0], "--set", names[1])
+    assert code == 2 and "Two tasks are called 'sts', and hold other data." in said
+    one = MtebTask("STSBenchmark", "sts", "r")
+    with pytest.raises(UnmaskError, match=r"evaluation.compared names 'STSBenchmark', and evaluation.tasks chooses"):
+        recipe_run._require_other_tasks([one], [MtebTask("SICK-R", "sts", "r"), one])
+
+
+def test_an_instruction_that_the_prompt_has_no_place_for_is_not_saved(cli: Cli, file: Path, tmp_path: Path) -> None:
+    setting = ("--set", 'stages=["mntp"]', "--set", 'data.text.instruction="text: "')
+    assert cli("train", file, "-o", "run", *setting)[0] == 0
+    assert Embedder.from_pretrained(tmp_path / "run" / "model", device="cpu").instructions == {}
 
 
 def test_a_setting_without_effect_is_told_once(cli: Cli, file: Path) -> None:

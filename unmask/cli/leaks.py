@@ -35,7 +35,7 @@ def leaks(
     from unmask.errors import UnmaskError
     from unmask.tasks.find import resolve_tasks
     from unmask.tasks.task import LocalTask
-    from unmask.training.data import DataSource, read_any
+    from unmask.training.data import DataSource, read_whole
     from unmask.training.leakage import find_leaks
 
     scored: dict[str, TextsAndPairs] = {}
@@ -47,7 +47,7 @@ def leaks(
     pairs = {name: own for name, (_, own) in scored.items()}
     reports = []
     for path in train:
-        data = read_any(_label(path), DataSource(path=path), Path(), seed=0)
+        data = read_whole(_label(path), DataSource(path=path), Path())
         reports.append(find_leaks(data, texts, threshold, pairs))
     if as_json:
         content = [{"path": path, **_as_json(report)} for path, report in zip(train, reports, strict=True)]

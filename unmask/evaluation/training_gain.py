@@ -54,6 +54,11 @@ class GainTest(Record):
     told_apart: bool
 
 
+def revisions_of(tasks: Sequence[Task]) -> dict[str, str]:
+    """The revision of each task."""
+    return {task.name: task.revision for task in tasks}
+
+
 class TrainingGain(Record):
     """What a training brought.
 
@@ -62,7 +67,7 @@ class TrainingGain(Record):
     row if its model is installed. test: None if no task has scores of its single items and there are too few tasks. left_out: tasks that
     the test does not use, and why. blank: tasks of `kinds` that the reference row has no score on, and why. complete: nothing failed; if
     not, another try may score more. unsearched: tasks whose texts were not searched for in the training data. kept_leaks: those of all
-    tasks stayed there. runs: of the recipe, each with such a test of its own.
+    tasks stayed there. runs: of the recipe, each with such a test of its own. revisions: of the tasks; older versions did not keep them.
     """
 
     kinds: dict[str, str]
@@ -75,6 +80,11 @@ class TrainingGain(Record):
     unsearched: tuple[str, ...] = ()
     kept_leaks: bool = False
     runs: int = 1
+    revisions: dict[str, str] = Field(default_factory=dict)
+
+    def is_of(self, tasks: Sequence[Task]) -> bool:
+        """Whether nothing failed, and the tasks have not changed since."""
+        return self.complete and self.revisions in ({}, revisions_of(tasks))
 
     @property
     def table(self) -> list[list[str]]:

@@ -92,7 +92,8 @@ def comparisons(
       that too, by a lower `level`.
 
     A baseline that was chosen beforehand makes k - 1 comparisons and not k (k - 1) / 2. Pairs with a reference row (a
-    sentence-transformers model) are a family of their own, so that a reference row never changes what is said of two designs.
+    sentence-transformers model) are a family of their own, so a reference row costs two designs no correction. All pairs have one test:
+    with few tasks, a reference row can make it the one over items.
 
     Empty if there is nothing to test: one system, no task that all were scored on, or no items. Raises UnmaskError for a baseline that
     is not among the systems.

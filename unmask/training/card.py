@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from unmask.evaluation.training_gain import TrainingGain
 from unmask.io.files import atomic
+from unmask.io.terminal import say
 from unmask.training.recipe import Recipe
 from unmask.training.records import RUN, ModelRecord, RunRecord, StageData
 from unmask.training.run_folder import Run
@@ -17,7 +19,10 @@ _ROWS = 12  # of a curve
 
 
 def write_card(recipe: Recipe, run: Run) -> None:
-    """Write README.md (and the curves as a picture) into a trained embedder's folder, from what the run recorded."""
+    """Write README.md (and the curves as a picture) into a trained embedder's folder, from what the run recorded.
+
+    A card that somebody has edited since stays as it is.
+    """
     record = RunRecord.read(run.folder / RUN)
     if record is None:
         return
@@ -27,8 +32,17 @@ def write_card(recipe: Recipe, run: Run) -> None:
         with atomic(picture) as scratch:
             draw_curves(curves, scratch)
     plain = "UnmaskModule" not in (run.result / "modules.json").read_text(encoding="utf-8")
-    with atomic(run.result / "README.md") as scratch:
-        scratch.write_text(card(recipe, record, curves, plain), encoding="utf-8")
+    text, file = card(recipe, record, curves, plain).encode(), run.result / "README.md"
+    written = hashlib.sha256(text).hexdigest()
+    if file.is_file() and record.card:
+        if record.card == written:
+            return
+        if record.card != hashlib.sha256(file.read_bytes()).hexdigest():
+            say(f"'{file}' was edited, so it stays as it is, without what is new.")
+            return
+    record.model_copy(update={"card": written}).write(run.folder / RUN)
+    with atomic(file) as scratch:
+        scratch.write_bytes(text)
 
 
 def _log(file: Path) -> list[dict[str, Any]]:
@@ -41,8 +55,8 @@ def _log(file: Path) -> list[dict[str, Any]]:
 
 
 def stage_folders(folder: Path) -> list[Path]:
-    """Folders of a run's finished stages, in order."""
-    return [place for place in sorted((folder / "stages").iterdir()) if (place / "log.json").is_file()]
+    """Folders of a run's finished stages, in order. None if somebody removed them: a finished run does not need them."""
+    return [file.parent for file in sorted((folder / "stages").glob("*/log.json"))]
 
 
 def card(recipe: Recipe, record: RunRecord, curves: dict[str, list[dict[str, Any]]], plain: bool) -> str:

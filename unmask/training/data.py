@@ -128,9 +128,15 @@ def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
 
     Left out and counted: anchors equal to their positive, repeated rows, rows without a positive or with too few negatives, and rows
     with a negative that another row names as a positive of the same anchor. Raises UnmaskError with file and line for a text that is
-    missing, empty or not a string, and for a negative equal to its positive.
+    missing, empty or not a string, for a negative equal to its positive, and for a column that is named and not read.
     """
     file, table = read_table(source, root)
+    roles = _pair_roles(file, table[0][1])
+    if unread := [role for role in source.columns if role not in (roles.anchor, roles.positive, *roles.negatives)]:
+        raise UnmaskError(
+            f"data set '{name}': columns.{unread[0]} would change nothing: {file} is read by its columns {roles.anchor} and "
+            f"{roles.positive}{_and_negatives(roles)}. A column of negatives holds lists; a single negative is called negative."
+        )
     return pairs_of(name, source, file, table, seed)
 
 
@@ -159,6 +165,23 @@ def read_any(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     file, table = read_table(source, root)
     kind = read_sentences if _text_columns(file, source, table[0][1]) == ("text",) else read_pairs
     return kind(name, source, root, seed)
+
+
+def read_whole(name: str, source: DataSource, root: Path) -> DataSet:
+    """All texts of a source, to be searched: as `read_any`, but every row with all of its negatives. Nothing is drawn or left out."""
+    file, table = read_table(source, root)
+    if _text_columns(file, source, table[0][1]) == ("text",):
+        return read_sentences(name, source, root, seed=0)
+    roles = _pair_roles(file, table[0][1])
+    examples = []
+    for line, row in table:
+        anchor = text_of(file, line, row, roles.anchor)
+        pool = [text for column in roles.negatives for text in _strings(file, line, row, column, empty=False)]
+        positives = _strings(file, line, row, roles.positive, empty=False) or [anchor]
+        examples += [Example(line, (anchor, positive, *pool)) for positive in positives]
+    most = max(len(example.texts) for example in examples)
+    columns = ("anchor", "positive", *("negative" for _ in range(2, most)))
+    return DataSet(name, "pairs", columns, examples, source, content_hash(columns, examples), {})
 
 
 def data_set(
@@ -256,6 +279,10 @@ def _pair_roles(file: Path, row: Row) -> _Roles:
     return _Roles(*columns_of_pair, ("negative",) if "negative" in row else tuple(columns))
 
 
+def _and_negatives(roles: _Roles) -> str:
+    return f", with {', '.join(roles.negatives)}" if roles.negatives else ", without negatives"
+
+
 def _wanted(source: DataSource, roles: _Roles) -> int:
     """Number of negatives of an example."""
     if roles.listed:
@@ -286,19 +313,25 @@ def _row_examples(
     anchor = text_of(file, line, row, roles.anchor)
     columns = roles.negatives if roles.listed else roles.negatives[:wanted]
     pool = [text for column in columns for text in _strings(file, line, row, column, empty=False)]
-    stripped = {text.strip() for text in pool}
+    if roles.listed:
+        pool = list({text_key(text): text for text in reversed(pool)}.values())[
+            ::-1
+        ]  # each text once, as it stands there first
+    exact, alike = {text.strip() for text in pool}, {text_key(text) for text in pool}
     of_row = _strings(file, line, row, roles.positive, empty=False)
     if not of_row:
         skipped["no positive"] += 1
     for positive in of_row:
-        if positive.strip() in stripped and wanted:
+        if positive.strip() in exact and wanted:
             raise UnmaskError(f"{file}, line {line}: a negative is equal to the positive {positive[:40]!r}.")
         others = positives.get(text_key(anchor), frozenset()) - {text_key(positive)} if wanted else frozenset()
         negatives = [text for text in pool if text_key(text) not in others] if others else pool
         if positive.strip() == anchor.strip():
             skipped["anchor equal to its positive"] += 1
-        elif anchor.strip() in stripped and wanted:
+        elif text_key(anchor) in alike and wanted:
             skipped["anchor equal to a negative"] += 1
+        elif text_key(positive) in alike and wanted:
+            skipped["positive equal to a negative but for case, spaces and punctuation"] += 1
         elif len(pool) < wanted:
             skipped["too few negatives"] += 1
         elif len(negatives) < wanted:

@@ -149,7 +149,7 @@ def _task_leaks(dataset: DataSet, keys: list[list[str]], matches: _Matches, task
     both, one_text = [], []
     for place, (example, row) in enumerate(zip(dataset.examples, keys, strict=True)):
         leaking = [key for key in row if key in here]
-        for column, key, text in zip(dataset.columns, row, example.texts, strict=True):
+        for column, key, text in zip(dataset.columns, row, example.texts, strict=False):  # rows may have fewer negatives
             if key in here and key not in leaks:
                 key_in_task, like = max(here[key].items(), key=lambda match: match[1])
                 place_in_task = task.places[key_in_task]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unmask.errors import UnmaskError, require_package
 from unmask.evaluation.embedder_scores import scorable, score
-from unmask.evaluation.training_gain import training_gain
+from unmask.evaluation.training_gain import revisions_of, training_gain
 from unmask.io.terminal import say
 from unmask.models.source import Source
 from unmask.tasks.find import item_file, resolve_tasks, specs_below
@@ -46,6 +46,7 @@ def run_recipe(
     asked = recipe.evaluation
     _require_untouched(asked, root)
     tasks, compared = (scorable(_tasks(names, root)) for names in (asked.tasks, asked.compared))
+    _require_other_tasks(tasks, compared)
     if compared:
         require_package("mteb")
     searched = _texts([*tasks, *compared, *_searchable(_tasks(asked.held_out, root)), *held_out])
@@ -68,14 +69,16 @@ def run_recipe(
 def _compare(recipe: Recipe, run: Run, tasks: Sequence[Task], folder: Path, runs: int) -> bool:
     """Compare a trained embedder with its untrained base, and record it. Whether that was still to be done. runs: of the recipe."""
     record = RunRecord.read(run.folder / RUN)
-    if record is None or (record.gain is not None and record.gain.complete):
+    if record is None or (record.gain is not None and record.gain.is_of(tasks)):
         return False
     require_unchanged("base model", recipe.model, record.base, run.folder)
     say(f"{run.design.name}, seed {run.seed}: comparing with the untrained base")
     base = Source(recipe.model, dtype=recipe.dtype)
     gain = training_gain(Source(str(run.result)), run.design, base, tasks, recipe.max_length, folder / COMPARED)
     unsearched = tuple(task.name for task in tasks if not isinstance(task, LocalTask))
-    gain = gain.model_copy(update={"unsearched": unsearched, "kept_leaks": record.kept_leaks, "runs": runs})
+    gain = gain.model_copy(
+        update={"unsearched": unsearched, "kept_leaks": record.kept_leaks, "runs": runs, "revisions": revisions_of(tasks)}
+    )
     record.model_copy(update={"gain": gain}).write(run.folder / RUN)
     return True
 
@@ -92,10 +95,22 @@ def _require_untouched(asked: Evaluation, root: Path) -> None:
     chosen_by = {item_file(spec) for spec in specs_below(root, asked.tasks)}
     for name in asked.compared:
         if any(item_file(spec) in chosen_by for spec in specs_below(root, [name])):
-            raise UnmaskError(
-                f"evaluation.compared names '{name}', and evaluation.tasks chooses the checkpoint by the same data, so the comparison "
-                "would flatter the trained model: name it in one of the two only."
-            )
+            raise _chosen_by(name)
+
+
+def _require_other_tasks(tasks: Sequence[Task], compared: Sequence[Task]) -> None:
+    """The same for tasks of mteb, which may stand in a benchmark or be spelled in two ways."""
+    chosen_by = {task.name for task in tasks if not isinstance(task, LocalTask)}
+    for task in compared:
+        if not isinstance(task, LocalTask) and task.name in chosen_by:
+            raise _chosen_by(task.name)
+
+
+def _chosen_by(name: str) -> UnmaskError:
+    return UnmaskError(
+        f"evaluation.compared names '{name}', and evaluation.tasks chooses the checkpoint by the same data, so the comparison "
+        "would flatter the trained model: name it in one of the two only."
+    )
 
 
 def _tasks(names: Sequence[str], root: Path) -> list[Task]:
@@ -114,4 +129,11 @@ def _searchable(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _texts(tasks: Sequence[Task]) -> Mapping[str, Scored]:
-    return {task.name: task.texts_and_pairs for task in tasks if isinstance(task, LocalTask)}
+    """What is searched for, by task. Raises UnmaskError for two tasks of one name: the texts of one would not be searched for."""
+    known: dict[str, LocalTask] = {}
+    for task in tasks:
+        if isinstance(task, LocalTask) and known.setdefault(task.name, task).revision != task.revision:
+            raise UnmaskError(
+                f"Two tasks are called '{task.name}', and hold other data. Rename the folder of one, or give one a name in its task.toml."
+            )
+    return {name: task.texts_and_pairs for name, task in known.items()}

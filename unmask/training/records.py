@@ -88,7 +88,7 @@ class RunRecord(Record):
 
     trains: parameters that trained, by stage and kind. scores: of the tasks that were watched. gain: the comparison with the untrained
     base model, if the recipe names tasks for it and they have been scored. kept_leaks: rows with texts of the recipe's tasks were not
-    left out.
+    left out. card: a hash of the model card that was written last.
     """
 
     design: str
@@ -101,3 +101,4 @@ class RunRecord(Record):
     scores: dict[str, float]
     gain: TrainingGain | None = None
     kept_leaks: bool = False
+    card: str = ""
