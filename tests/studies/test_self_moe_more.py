@@ -267,13 +267,14 @@ def test_written_lessons_are_compared_with_as_many_human_ones(standing: Path, mo
         ), "as many lessons and steps"
         assert len(read_lessons(arm / "lessons" / name / "lessons.jsonl")) >= 2
         assert found.yields[name].instructions == 4 and found.yields[name].dropped["cut off"] == 1
-    models = [*(f"expert {name}" for name in DOMAINS), ORACLE, MIXSE]
+    models = [*(f"expert {name}" for name in DOMAINS), ORACLE, INSTANCE, "TIES", "DARE", "linear", MIXSE]
     assert list(found.written) == [f"{model}, {lessons}" for lessons in ("self-written", "human lessons") for model in models]
     assert list(found.shares) == [f"{model}, self-written" for model in models]
     for name in DOMAINS:
         own = found.written["expert math, self-written"][name]
         assert (found.written[f"{MIXSE}, human lessons"][name] == found.sizes[2][MIXSE][name]).all()
         assert not (own == found.written["expert math, human lessons"][name]).all()
+        assert (found.written[f"{INSTANCE}, human lessons"][name] == found.sizes[2][INSTANCE][name]).all()
     report = (standing / "report.md").read_text()
     assert (
         "## Written lessons" in report
