@@ -1,6 +1,6 @@
 """What the studies give at the smoke scale: numbers that show whether code still does what it did when claims were measured.
 
-    python -m tools.smoke_numbers
+    python -m tools.smoke_numbers            # or some studies: python -m tools.smoke_numbers self-moe routers
 
 It runs each study at the smoke scale, once with all instructions of this processor and once with those of an old one, since rounding
 changes a few scores of tiny tasks. It keeps scores and losses in tests/studies/smoke_numbers.json. Tests run the studies and compare. If
@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,10 +86,10 @@ def _near(name: str, value: float, kept: list[float]) -> bool:
     return min(kept) - beyond <= value <= max(kept) + beyond
 
 
-def main() -> None:
-    """Run the studies and keep their numbers."""
-    kept = {}
-    for study in PAPERS:
+def main(studies: Sequence[str]) -> None:
+    """Run these studies and keep their numbers. The numbers of others stay."""
+    kept = json.loads(FILE.read_text(encoding="utf-8"))
+    for study in studies:
         new, old = (_run(study, environment) for environment in ({}, OLD))
         kept[study] = {name: [round(value, 7), round(old[name], 7)] for name, value in new.items()}
     FILE.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
@@ -103,4 +103,4 @@ def _run(study: str, environment: dict[str, str]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:] or list(PAPERS))
