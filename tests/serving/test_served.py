@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from tests.conftest import TEXTS
+from tests.encoding.test_encode import with_longrope
 from unmask.embedder import Embedder
 from unmask.encoding import replicas
 from unmask.encoding.tokenization import decode_ids
@@ -133,6 +135,21 @@ def test_workers_with_a_core_each_compute_what_one_computes(
     for (_, name), vectors in found.items():
         assert np.allclose(np.stack(vectors), models[name].embedder.encode(TEXTS), atol=2e-5)
     assert len(found) == 4
+
+
+def test_the_border_of_longrope_counts_in_every_prompt(tokenizer: Any) -> None:
+    """In the longer prompt both texts are beyond it, in the shorter one only the second."""
+    embedder = Embedder.from_model(
+        with_longrope().model, tokenizer, "causal/eol+plain/last", max_length=4096, batch_tokens=8192
+    )
+    models = ServedModels({"both": embedder})
+    texts = [(embedder.design, text) for text in embedder.prompts.tokenize(["a b" * length for length in (1019, 1029)])]
+    lengths = [[len(part.ids) for part in text.parts] for _, text in texts]
+    assert lengths[0][0] > 1024 >= lengths[0][1] and lengths[1][1] > 1024
+    [group] = {model.group for model in models.values()}
+    together = models.compute(0, group, texts)
+    for text, vector in zip(texts, together, strict=True):
+        np.testing.assert_allclose(vector, models.compute(0, group, [text])[0], atol=1e-4)
 
 
 def test_a_mixture_has_one_worker(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:

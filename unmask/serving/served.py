@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from unmask.designs.design import Design, parse_designs
 from unmask.embedder import DEFAULT_DESIGN, Embedder
 from unmask.encoding.backbone import Backbone
+from unmask.encoding.batching import steps_of
 from unmask.encoding.encode import encode_batch
 from unmask.encoding.replicas import replica, threads_for
 from unmask.encoding.tokenization import TokenizedText
@@ -85,16 +86,23 @@ class ServedModels(Mapping[str, ServedModel]):
     def compute(self, worker: int, group: Hashable, texts: Sequence[tuple[Design, TokenizedText]]) -> list[NDArray[np.float32]]:
         """The vector of each text by its design, from ONE forward pass a prompt. Equal texts are computed once. A vector may be not finite.
 
-        worker: from 0, one of as many as may compute at the same time.
+        Texts that would change each other's vectors (`steps_of`) have a forward pass of their own: under several prompts, the queue does
+        not see the length of each. worker: from 0, one of as many as may compute at the same time.
         """
         rows: dict[Hashable, int] = {}
         places = [rows.setdefault((text.ids, text.start, text.parts), len(rows)) for _, text in texts]
         distinct = {place: text for place, (_, text) in zip(places, texts, strict=True)}
+        apart: dict[tuple[int, ...], list[int]] = {}
+        for place, text in distinct.items():
+            apart.setdefault(steps_of(len(part.ids) for part in text.parts or (text,)), []).append(place)
         fits = {design: self._fits[design] for design, _ in texts}
         backbone, prompt = self._backbones[worker][group], self._groups[group].prompts
+        vectors: dict[tuple[Design, int], NDArray[np.float32]] = {}
         with self._shared:
-            vectors = encode_batch(backbone, prompt, fits, [distinct[row] for row in range(len(rows))])
-        return [vectors[design][place] for (design, _), place in zip(texts, places, strict=True)]
+            for some in apart.values():
+                for design, values in encode_batch(backbone, prompt, fits, [distinct[place] for place in some]).items():
+                    vectors |= {(design, place): value for place, value in zip(some, values, strict=True)}
+        return [vectors[design, place] for (design, _), place in zip(texts, places, strict=True)]
 
 
 class _SharedCores:
