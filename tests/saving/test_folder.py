@@ -406,7 +406,8 @@ def test_a_fit_that_was_saved_with_an_adapter_serves_it_on_a_base_that_was_moved
 def test_a_fit_does_not_serve_an_adapter_over_another_base(
     lora: str, pico_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    design, loading = "causal/plain/mean/zscore", {"dtype": "float32", "device": "cpu"}
+    design = "causal/plain/mean/zscore"
+    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
     embedder = Embedder.from_pretrained(pico_folder("llama"), design, adapter=lora, **loading)
     folder = saved(embedder.fit(TEXTS[:5]), tmp_path / "saved")
     other = shutil.copytree(pico_folder("llama"), tmp_path / "other")

@@ -76,11 +76,11 @@ def mean_over_seeds(results: Sequence[Result], *, kept: bool = False) -> list[Re
     if kept:
         tasks = _tasks(results)
         groups = [group for group in groups if _twice(group) is None and len({tasks[system] for _, system in group}) == 1]
-    for group in groups:
-        if same := _twice(group):
+    for seeds in groups:
+        if same := _twice(seeds):
             seed, model, other = same
             raise UnmaskError(f"'{model}' and '{other}' are the same training with seed {seed}. Give one of them.")
-    joined = {system: group for group in groups for _, system in group}
+    joined = {system: seeds for seeds in groups for _, system in seeds}
     joined_results: list[Result] = []
     for result in results:
         group = joined.get(result.system)
