@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.designs.design import Design, as_design
-from unmask.designs.prompts import find_prompt
+from unmask.designs.prompts import takes_instruction
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.batching import default_batch_tokens
 from unmask.encoding.chunk_vectors import Chunks, encode_chunks
@@ -153,7 +153,9 @@ class Embedder:
                 source=loaded.source,
                 max_length=max_length or saved.max_length,
                 batch_tokens=batch_tokens,
-                instructions=_taken(saved.instructions, loaded.design) if instructions is None else instructions,
+                instructions=(saved.instructions if takes_instruction(loaded.design.prompts) else None)
+                if instructions is None
+                else instructions,
                 fit=loaded.fit,
                 head=loaded.head,
             )
@@ -209,7 +211,7 @@ class Embedder:
             source=self.source,
             max_length=self.max_length,
             batch_tokens=self.batch_tokens,
-            instructions=_taken(self.instructions, design),
+            instructions=self.instructions if takes_instruction(design.prompts) else None,
         )
 
     def fit(self, texts: Iterable[str]) -> Embedder:
@@ -442,11 +444,6 @@ class Embedder:
         if name not in self.instructions:
             raise unknown("instruction", name, self.instructions or ["(this embedder has none)"])
         return self.instructions[name]
-
-
-def _taken(instructions: Mapping[str, str], design: Design) -> Mapping[str, str] | None:
-    """Instructions that belong to a model, if a prompt of a design takes them."""
-    return instructions if any(find_prompt(prompt).takes_instruction for prompt in design.prompts) else None
 
 
 def _rows_of_unit_length(vectors: NDArray[np.generic]) -> Vectors:

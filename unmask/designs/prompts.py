@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
@@ -160,3 +161,8 @@ def find_prompt(name: str) -> Prompt:
     raise UnmaskError(
         f'{unknown("prompt", name, PROMPTS)} Your own prompt needs {{text}} in it, for example "Topic of: {{text}}".'
     )
+
+
+def takes_instruction(names: Iterable[str]) -> bool:
+    """Whether one of these prompts has a place for an instruction."""
+    return any(find_prompt(name).takes_instruction for name in names)
