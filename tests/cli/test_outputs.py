@@ -15,6 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.tiny import write_task
 from unmask.cli import app, main
 from unmask.cli.outputs import EITHER, FILE, FOLDER, OUTPUTS, READ, Command, check_outputs
 from unmask.errors import UnmaskError
@@ -321,6 +322,7 @@ def test_any_text_may_be_given(name: str, tmp_path: Path, monkeypatch: pytest.Mo
         ("embed {texts} -d causal/plain/mean/zscore --fit-on=~/texts.txt", "vectors"),
         ("index {texts} -d causal/plain/mean/zscore --fit-on=~/texts.txt", "index"),
         ("index ~ -d mean", "index"),
+        ("compare -t ~/sts -d mean", "report"),
     ],
 )
 def test_a_tilde_that_the_shell_leaves_is_the_home_folder(
@@ -330,6 +332,7 @@ def test_a_tilde_that_the_shell_leaves_is_the_home_folder(
     for folder in (home, here):
         folder.mkdir()
     (home / "texts.txt").write_text("a song\na market\n")
+    write_task(home / "sts", "sts")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
     words = [*command.format(texts="~/texts.txt").split(), "-m", "pico", "--device", "cpu", f"--output=~/{output}"]

@@ -555,6 +555,27 @@ def test_a_saved_embedder_is_measured_as_it_was_saved(folder: Path, tasks: list[
     assert replace(plan, source=Source(str(folder)), max_length=None).limit == 512
 
 
+def test_a_saved_adapter_over_a_base_is_measured_as_it_was_saved(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
+    import peft
+    from transformers import AutoModel
+
+    config = peft.LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(AutoModel.from_pretrained(folder), config).save_pretrained(tmp_path / "lora")
+    options: dict[str, Any] = {"dtype": "float32", "device": "cpu", "max_length": 7}
+    saved = Embedder.from_pretrained(folder, "causal/plain/mean/zscore", adapter=str(tmp_path / "lora"), **options)
+    saved.fit(reference_texts()[:20]).save_pretrained(tmp_path / "saved")
+    designs = parse_designs("causal/plain/mean/zscore")
+    alone, over = (
+        ComparisonPlan(source, designs, tasks[:1], None, reference_texts()[20:40])
+        for source in (
+            Source(str(tmp_path / "saved"), device="cpu"), Source(str(folder), adapter=str(tmp_path / "saved"), device="cpu")
+        )
+    )  # fmt: skip
+    assert (over.limit, over.source.dtype, over.is_fitted(next(iter(designs.values())))) == (7, "float32", True)
+    [one], [other] = (compare(plan, ResultStore(tmp_path / name)) for plan, name in ((alone, "a"), (over, "b")))
+    assert one.main_score == other.main_score
+
+
 def test_a_change_of_the_data_is_another_measurement(folder: Path, encoded: list[set[str]], tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

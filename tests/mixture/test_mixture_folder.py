@@ -133,6 +133,14 @@ def test_experts_of_one_base_under_two_names_are_alike(base: Path, tmp_path: Pat
         require_alike([replace(one, base_weights="w"), replace(one, name="other", base_weights="v")])
 
 
+def test_an_expert_in_the_current_folder_has_the_name_of_that_folder(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(base.parent / "math")
+    assert read_expert(Path()).name == "math" and read_expert(Path("../math")).name == "math"
+    (base.parent / "math" / "inside").mkdir()
+    monkeypatch.chdir(base.parent / "math" / "inside")
+    assert read_expert(Path("..")).name == "math"
+
+
 def test_experts_change_the_vectors(base: Path, tmp_path: Path) -> None:
     (tmp_path / "saved").mkdir()
     save_mixture(mixed(base), tmp_path / "saved")

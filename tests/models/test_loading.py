@@ -19,7 +19,7 @@ from tests.families import FAMILIES
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.mixture.any_model import load_any_decoder
-from unmask.models.loading import DTYPES, Source, dtype_name, pick_device, pick_dtype
+from unmask.models.loading import DTYPES, Source, dtype_name, load_language_model, pick_device, pick_dtype
 
 CPU = torch.device("cpu")
 MakeFolder = Callable[..., Path]
@@ -99,6 +99,17 @@ def test_a_language_model_loads_without_its_head(name: str, causal_folder: MakeF
     assert all(weight.data_ptr() % 64 == 0 for weight in decoder.parameters())  # else bits may differ between two files
     assert decoder.get_output_embeddings() is None
     assert not any(isinstance(module, nn.Linear) and module.out_features == 512 for module in decoder.modules())
+
+
+def test_a_language_model_attends_causally_whatever_it_was_saved_with(causal_folder: MakeFolder, tmp_path: Path) -> None:
+    """An embedder without its mask is saved so. As a language model it would see the token that it has to predict."""
+    folder = edited(causal_folder(), tmp_path / "saved", "config.json", is_causal=False)
+    tokens = torch.arange(3, 27).reshape(2, 12)
+    one, other = (
+        load_language_model(Source(str(place), dtype="float32", device="cpu"))[0].eval()(input_ids=tokens).logits
+        for place in (folder, causal_folder())
+    )
+    assert torch.equal(one, other)
 
 
 def test_a_decoder_that_was_saved_without_a_head_loads(pico_folder: MakeFolder) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import threading
+import traceback
 import warnings
 from typing import Annotated, Any
 
@@ -137,9 +138,8 @@ def main() -> None:
         complain(str(error))
         sys.exit(2)
     except ModuleNotFoundError as error:
-        if (lack := not_installed(error.name or "")) is None:
-            raise
-        complain(str(lack))
+        lack = not_installed(error.name or "")
+        complain(str(lack)) if lack else traceback.print_exc()
         sys.exit(2)
     except BrokenPipeError:
         sys.stdout = None
@@ -147,7 +147,10 @@ def main() -> None:
         if error.errno in _FULL:  # some libraries do not say which file they wrote
             complain(f"A file cannot be written: the disk may be full ({error.strerror}).")
         elif error.filename is None:  # not about a path that was given
-            raise
+            traceback.print_exc()
         else:
             complain(f"'{error.filename}': {error.strerror}.")
+        sys.exit(2)
+    except Exception:  # by itself, Python would exit with 1, which means that a part was done
+        traceback.print_exc()
         sys.exit(2)

@@ -152,10 +152,10 @@ def _plan(
     from unmask.designs.design import parse_designs
     from unmask.errors import UnmaskError
     from unmask.evaluation.compare import ComparisonPlan
-    from unmask.saving.folder import read_settings
+    from unmask.saving.folder import read_saved
 
     texts = _reference_texts(fit_on)
-    saved = read_settings(model, options.revision)
+    saved = read_saved(model, options.revision, options.adapter)
     asked = parse_designs(",".join(designs) if designs else saved.design if saved else DEFAULT_DESIGNS)
     plan = ComparisonPlan(options.source(model), asked, tasks, options.max_length, texts, options.batch_tokens)
     fitted = [design for design in asked.values() if design.needs_fit]

@@ -12,7 +12,6 @@ import typer
 
 from unmask.cli.options import Design, Model, ModelOptions, refuse_given
 from unmask.encoding.precision import Precision
-from unmask.io.paths import expanded
 from unmask.io.terminal import say
 
 Texts = Annotated[
@@ -104,7 +103,6 @@ def embed(
     from unmask.bulk.team import Team, ThisProcess
     from unmask.bulk.workers import Workers
 
-    output, fit_on = expanded(output), fit_on and expanded(fit_on)
     kept = tuple(name for part in keep.split(",") if (name := part.strip()))
     size = shard_rows or SHARD_ROWS
     job = Job(tuple(texts), output, column, id_column, instruction, dim, normalize, precision, kept, size, chunk, overlap, late)

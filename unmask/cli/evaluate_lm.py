@@ -119,7 +119,11 @@ def _abilities(given: list[str], limit: int | None, seed: int, learned: list[Pat
     from unmask.experts.abilities.harness import draw_tests
     from unmask.experts.lessons.lessons import read_lessons
 
-    files = {name: Path(path) if mark else None for name, mark, path in (option.partition("=") for option in given)}
+    files: dict[str, Path | None] = {}
+    for name, mark, path in (option.partition("=") for option in given):
+        if name in files:
+            raise UnmaskError(f"--ability names '{name}' twice.")
+        files[name] = Path(path) if mark else None
     return draw_tests(files, limit, seed, [lesson for file in learned for lesson in read_lessons(file)])
 
 

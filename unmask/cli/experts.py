@@ -23,7 +23,6 @@ from unmask.cli.lesson_options import (
     showing,
 )
 from unmask.cli.options import LoadOptions, Model
-from unmask.io.paths import expanded
 from unmask.io.terminal import say
 
 if TYPE_CHECKING:
@@ -111,7 +110,6 @@ def specialise(
     from unmask.io.files import check_output
     from unmask.models.identity import identity_of
 
-    output = expanded(output)
     for name in FILES:
         check_output(output / name, [seeds, *(avoid or [])])
     plan = SpecialisePlan(number, batch, instruction_tokens, response_tokens, seed=seed)
@@ -186,7 +184,7 @@ def expert(
         done = train_expert(
             options.source(model),
             read_lessons(lessons),
-            expanded(output),
+            output,
             lora=lora,
             learning=learning,
             callbacks=callbacks,

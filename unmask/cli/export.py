@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from unmask.cli.options import Design, ModelOptions
-from unmask.io.paths import expanded
 from unmask.io.terminal import say
 
 
@@ -34,7 +33,7 @@ def export(
     from unmask.saving.exports.export import export as run
     from unmask.saving.exports.export import find_target, require_ready
 
-    target, output = find_target(to), expanded(output)
+    target = find_target(to)
     require_ready(target, output, unchecked=unchecked)
     given = asdict(options)
     if target.precision is not None:  # the format holds plain weights

@@ -11,7 +11,6 @@ import typer
 
 from unmask.cli.options import AsJson, Design, Model, ModelOptions
 from unmask.encoding.precision import Precision
-from unmask.io.paths import expanded
 from unmask.io.terminal import say, tell
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ def index(
     from unmask.search.documents import Corpus
     from unmask.search.job import Job
 
-    output, fit_on = expanded(output), fit_on and expanded(fit_on)
     given = {"query": query_instruction, "document": instruction}
     instructions = {name: said for name, said in given.items() if said is not None}
     if instructions and (saved := read_saved(model, options.revision, options.adapter)):

@@ -22,7 +22,6 @@ from unmask.cli.lesson_options import (
 from unmask.cli.options import LoadOptions, refuse_given
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.names import Over, Start
-from unmask.io.paths import expanded
 from unmask.io.terminal import say
 from unmask.mixture.names import Level, Method, RouterKind
 
@@ -124,7 +123,7 @@ def mix(
     routing = Routing(router, top_k, renormalise, level, span, from_layer)
     _mix(
         lora if joint else Ingredients(tuple(experts or ()), shared, start_from),
-        (domains_of(lessons), expanded(output), routing, options.source(base or "")),
+        (domains_of(lessons), output, routing, options.source(base or "")),
         RouterOptions(train_top_k, start, Balance(balance, balance_over)),
         {"batch": batch, "accumulate": accumulate, "max_length": max_length, "average": average, "seed": seed},
         steps,
@@ -185,7 +184,6 @@ def merge(
     from unmask.mixture.mixture_folder import base_of_experts
     from unmask.models.loading import load_language_model
 
-    output = expanded(output)
     check_merge(len(experts), method, weight, density)
     loaded = [read_expert(folder) for folder in experts]
     require_alike(loaded)

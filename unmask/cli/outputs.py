@@ -58,6 +58,7 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Check, then run."""
         check_numbers(ctx, self.params)
+        ctx.params.update({name: _at_home(value) for name, value in ctx.params.items()})
         check_outputs(self.params, ctx.params)
         return super().invoke(ctx)
 
@@ -87,6 +88,13 @@ def _refuse_second_values(given: Sequence[Any]) -> None:
     for option in set(given):
         if option.param_type_name == "option" and not (option.multiple or option.is_flag) and given.count(option) > 1:
             raise UnmaskError(f"{option.opts[0]} takes one value, and it was given {given.count(option)} times.")
+
+
+def _at_home(value: Any) -> Any:
+    """A value with the home folder in place of `~` in its paths: the shell leaves it in `--output=~/x`."""
+    if isinstance(value, Path):
+        return expanded(value)
+    return [_at_home(one) for one in value] if isinstance(value, list) else value
 
 
 def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:

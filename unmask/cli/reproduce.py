@@ -205,7 +205,7 @@ def _each(models: Iterable[str], output: Path, run: Callable[[str, Path, list[An
     from unmask.io.terminal import console
 
     for name in models:
-        folder = inside(expanded(output), _called(name))
+        folder = inside(output, _called(name))
         with showing() as callbacks:
             tables = run(name, folder, callbacks)
         for sheet in tables:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unmask.cli.options import AsJson, ModelOptions
-from unmask.io.paths import expanded
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def search(
     mode: Mode = "hybrid" if hybrid else "bm25" if bm25 else "lexical" if lexical else "dense"
     index = Index.open(folder, device=options.device, trust_remote_code=options.trust_remote_code)
     if queries is not None:
-        asked = Corpus((expanded(queries),))
+        asked = Corpus((queries,))
         for _ in read_documents(asked):  # a mistake in the last line is told before the first answer
             pass
         for block in _blocks(read_documents(asked)):

@@ -13,7 +13,6 @@ import typer
 from unmask.cli.lesson_options import showing
 from unmask.cli.outputs import Command, Group
 from unmask.errors import UnmaskError
-from unmask.io.paths import expanded
 from unmask.io.terminal import say, tell_json
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def train(
         raise UnmaskError(f"Recipe '{recipe}' needs --scale: {', '.join(known)}.")
     root, plan = root_of(data), load_recipe(recipe, scale, settings or [])
     check_output(output, [plan.model, *(root / source.path for source in plan.data.values())], folder=True)
-    _run(plan, expanded(output), root, keep_leaks)
+    _run(plan, output, root, keep_leaks)
 
 
 def _run(recipe: Recipe, output: Path, root: Path, keep_leaks: bool) -> None:
@@ -123,7 +122,6 @@ def copy(recipe: Name, file: Annotated[Path, typer.Argument(metavar="FILE", help
     from unmask.io.files import atomic
     from unmask.training.recipe import recipe_file
 
-    file = expanded(file)
     if file.exists():
         raise UnmaskError(f"'{file}' exists, and is not overwritten.")
     with atomic(file) as scratch:

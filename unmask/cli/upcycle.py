@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,6 @@ import typer
 from unmask.cli.lesson_options import LAST_SEED
 from unmask.cli.options import AsJson, LoadOptions
 from unmask.errors import UnmaskError
-from unmask.io.paths import expanded
 from unmask.io.terminal import say
 
 
@@ -62,9 +62,8 @@ def upcycle(
         raise UnmaskError(f"{len(named)} branches make {len(named)} experts: leave --experts out.")
     noise = noise if noise is not None else 0.0 if named else 0.01
     how = UpcycleOptions(len(named) or experts or 8, top_k, every, noise, drop, router_std, aux_loss, seed)
-    output = expanded(output)
     check_free(output)
-    sources = {name: options.source(place) for name, place in named.items()}
+    sources = {name: replace(options.source(place), revision=None) for name, place in named.items()}  # it is of the model
     for source in sources.values():  # a wrong path is told before anything is loaded
         places_of(source)
     with only_writer_of(output):

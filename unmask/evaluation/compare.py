@@ -35,7 +35,7 @@ from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
 from unmask.models.loading import Source, precision_of
 from unmask.models.provenance import hardware, versions
-from unmask.saving.folder import EmbedderSettings, read_settings
+from unmask.saving.folder import EmbedderSettings, read_saved
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import LocalTask, Task
@@ -80,7 +80,7 @@ class ComparisonPlan:
     @cached_property
     def saved(self) -> EmbedderSettings | None:
         """The settings of the model if it is a saved embedder. Its own design keeps the fit that was saved with it."""
-        return read_settings(self.source.model, self.source.revision)
+        return read_saved(self.source.model, self.source.revision, self.source.adapter)
 
     def own_fit(self, design: Design) -> Fit | None:
         """The saved fit of a design, if the model is a saved embedder of this design."""
@@ -88,7 +88,12 @@ class ComparisonPlan:
 
     def is_fitted(self, design: Design) -> bool:
         """Whether the model is a saved embedder of this design, with a fit."""
-        return self.saved is not None and self.saved.design == design.name and design.needs_fit and self.source.adapter is None
+        return (
+            self.saved is not None
+            and self.saved.design == design.name
+            and design.needs_fit
+            and self.saved.has_same_weights(self.source)
+        )
 
     def conditions(self, design: Design, task: Task, revision: str, dtype: str) -> Conditions:
         """The conditions of one design on one task."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     weights = _weights(folder)
     scale = _scale(config)
     return Expert(
-        name or folder.name,
+        name or Path(os.path.abspath(folder)).name,  # noqa: PTH100 (of `.` and `..` too, and a link keeps its name)
         folder,
         _base(str(config.get("base_model_name_or_path") or ""), folder),
         int(config["r"]),

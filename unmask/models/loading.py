@@ -14,6 +14,7 @@ from torch import nn
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 from unmask.io.seals import check_seal
+from unmask.models.attention import attention_configs, set_attention
 from unmask.models.bundled import resolve
 from unmask.models.decoder import body_of
 from unmask.models.hub import first_line, hub_failure, no_long_wait
@@ -94,6 +95,7 @@ def _intact(path: str) -> str:
 def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The decoder WITH its language-model head, on its device, and its tokenizer. `body_of` finds the decoder inside.
 
+    It attends causally, whatever its config says: an embedder may have been saved without its mask, and would see what it has to predict.
     Raises UnmaskError, also for a model that was saved without its head, unless the head is tied to the input embeddings.
     """
     path = _intact(place_of(source))
@@ -104,6 +106,8 @@ def load_language_model(source: Source) -> tuple[PreTrainedModel, PreTrainedToke
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     model = _aligned(_load(path, source, "language model", pick_dtype(source.dtype, device)).to(device))
+    if any(getattr(config, "is_causal", True) is False for config in attention_configs(model)):
+        set_attention(model, "causal")
     note_source(body_of(model), source)
     return model, tokenizer
 

@@ -100,11 +100,11 @@ def below(folder: Path, source: Source) -> Source | None:
         raise UnmaskError(
             f"The adapter in '{folder}' does not name its base model. Give both: --model BASE --adapter {folder}."
         )
-    named = lasting_name(source.model) == str(folder.resolve())  # else the revision of `source` is not the base's
+    named = lasting_name(source.model) == str(folder.resolve())  # of another model, the revision of `source` is not the base's
     base = replace(
         source,
         model=base_name(str(name), folder),
-        revision=(source.revision if named else None) or revision,
+        revision=(source.revision if named or not source.model else None) or revision,
         adapter=None,
         merge=False,
     )

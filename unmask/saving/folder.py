@@ -147,11 +147,11 @@ class EmbedderSettings(BaseModel):
             tokenizer,
             wanted,
             replace(source, model=self.source, revision=self.revision, adapter=source.adapter or self.adapter),
-            self.fit if wanted == saved and self._has_same_weights(source) else None,  # a fit belongs to design and weights
+            self.fit if wanted == saved and self.has_same_weights(source) else None,  # a fit belongs to design and weights
             self.trained_head(decoder),
         )
 
-    def _has_same_weights(self, source: Source) -> bool:
+    def has_same_weights(self, source: Source) -> bool:
         """Whether a source loads the weights of this embedder: no other adapter over them, and no other base below its own."""
         if source.adapter is None:
             return True

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unmask.io.paths import expanded
 from unmask.io.terminal import tell_json
 
 if TYPE_CHECKING:
@@ -115,7 +114,6 @@ def refuse_foreign_results(folder: Path, name: str) -> None:
     from unmask.io.files import refuse_foreign
     from unmask.reporting.plotting import MADE_BY, METADATA
 
-    folder = expanded(folder)
     result = folder / f"{name}.json"
     refuse_foreign(result, [_IN_EVERY_RESULT])
     is_there = result.is_file() and result.stat().st_size > 0
