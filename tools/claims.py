@@ -310,7 +310,7 @@ def _data(data: dict[str, str], place: str) -> str:
 def _other_verdicts(found: Sequence[Finding], first: Sequence[Finding], model: str) -> str:
     """The claims on which a further result says something else than the first result of its study."""
     verdicts = {one.claim.id: one.verdict for one in first}
-    measured = [one for one in found if one.verdict != "not measured"]
+    measured = [one for one in found if one.verdict not in ("not measured", "not testable here")]
     others = [one for one in measured if verdicts.get(one.claim.id) != one.verdict]
     lines = [f"- {one.verdict.capitalize()} (there {verdicts.get(one.claim.id)}): {one.claim.says}" for one in others]
     but_for = ", but for these:" if lines else "."

@@ -332,7 +332,8 @@ def test_a_tilde_that_the_shell_leaves_is_the_home_folder(
     for folder in (home, here):
         folder.mkdir()
     (home / "texts.txt").write_text("a song\na market\n")
-    write_task(home / "sts", "sts")
+    if "sts" in command:
+        write_task(home / "sts", "sts")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.chdir(here)
     words = [*command.format(texts="~/texts.txt").split(), "-m", "pico", "--device", "cpu", f"--output=~/{output}"]

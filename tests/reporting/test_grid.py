@@ -76,6 +76,14 @@ def test_two_models_with_one_name_are_told_apart(tmp_path: Path) -> None:
     assert "llm mean (a/llm, causal/plain/mean)" in names
 
 
+def test_two_models_with_one_name_and_two_settings_are_four_systems(tmp_path: Path) -> None:
+    for model in ("a/llm", "b/llm"):
+        for dtype in ("float32", "bfloat16"):
+            replace(TWO, model=model).write(tmp_path, model=model, dtype=dtype)
+    grid = read_grid(tmp_path)
+    assert len(grid.systems) == len(set(grid.names.values())) == 8 and len(grid.results) == 16
+
+
 def test_a_result_without_its_items_is_left_out_and_counted(tmp_path: Path) -> None:
     store = TWO.write(tmp_path)
     (tmp_path / "items" / f"{store.results[0].conditions.key}.npz").unlink()

@@ -474,6 +474,16 @@ def test_another_study_needs_another_folder(whole: tuple[str, Path]) -> None:
 
 
 @one_study
+def test_another_precision_needs_another_folder(whole: tuple[str, Path]) -> None:
+    """Scores of the base in one and of trained models in another are not compared. Older records do not say it."""
+    _, folder = whole
+    record = EmbeddersRecord.read(folder / "pico" / "study.json")
+    assert record is not None and record.dtype == "float32"
+    other = record.model_copy(update={"dtype": "bfloat16"})
+    assert not other.is_same(record, folder) and other.is_same(record.model_copy(update={"dtype": None}), folder)
+
+
+@one_study
 def test_models_that_are_made_in_another_way_need_another_folder(whole: tuple[str, Path]) -> None:
     study, folder = whole
     [name, *_] = load_plan(study, "smoke").made

@@ -16,7 +16,7 @@ from tests.training.running import At, die, killed
 from tools.smoke_numbers import OTHERWISE, SETTINGS, command, differences
 from unmask.cli import app
 from unmask.errors import UnmaskError
-from unmask.experts.lessons.lessons import read_lessons
+from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.experts.likelihood import response_likelihood
 from unmask.io.seals import read_record, write_record
 from unmask.mixture.any_model import load_any_language_model
@@ -27,7 +27,8 @@ from unmask.studies.results import read_results
 from unmask.studies.self_moe.measurements import Values
 from unmask.studies.self_moe.paper_claims import verdicts
 from unmask.studies.self_moe.plan import MIXSE, VARIANTS, StudyPlan, load_plan, scales
-from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, is_complete, rows_of, study
+from unmask.studies.self_moe.run import BASE, INSTANCE, ORACLE, Findings, _require_lessons, is_complete, rows_of, study
+from unmask.studies.self_moe.study_data import StudyData
 from unmask.studies.self_moe.tables import sheets
 
 DOMAINS = ["knowledge", "reasoning", "math", "coding"]
@@ -392,3 +393,13 @@ def test_a_study_is_complete_with_its_last_table() -> None:
     plan = load_plan("smoke")
     assert not is_complete(Findings(sizes={size: {} for size in plan.sizes}), plan)
     assert is_complete(Findings(sizes={plan.number: {}}), plan)
+
+
+def test_sizes_that_a_model_did_not_write_are_refused() -> None:
+    """Else rows of other numbers would be of the same lessons."""
+    plan = load_plan("smoke", ["number=8", "sizes=[2, 6]", 'lessons="written"'])
+    lessons = [Lesson(str(number), "x") for number in range(8)]
+    data = StudyData({"math": lessons[:5], "coding": lessons}, {}, {})
+    with pytest.raises(UnmaskError, match="sizes names 6, and the model wrote 5 lessons of 'math'"):
+        _require_lessons(plan, data)
+    _require_lessons(plan.model_copy(update={"sizes": (2, 4)}), data)

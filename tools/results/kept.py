@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -91,7 +92,12 @@ def _result(result: Kept) -> dict[str, Any]:
 def _choice(file: Path, results: Sequence[Kept]) -> dict[str, Any]:
     content = json.loads(file.read_text(encoding="utf-8"))
     last = content["rounds"][-1]["standings"]
-    costs = {result["label"]: result["tokens"] / result["texts"] for result in results}
+    spent: Counter[str] = Counter()
+    texts: Counter[str] = Counter()
+    for result in results:
+        spent[result["label"]] += result["tokens"]
+        texts[result["label"]] += result["texts"]
+    costs = {label: spent[label] / number for label, number in texts.items()}
     return {
         **{key: content[key] for key in _OF_CHOICE},
         "rounds": [_round(one) for one in content["rounds"]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -169,11 +170,13 @@ def _told_apart(results: Sequence[Result]) -> list[Result]:
         model: [name for name in _SETTINGS if len({getattr(result.conditions, name) for result in of_model}) > 1]
         for model, of_model in by_model.items()
     }
+    short = Counter(map(model_name, by_model))
     told = []
     for result in results:
         change: dict[str, str] = {}
         if names := differing[result.model]:
-            change["model"] = f"{model_name(result.model)} ({', '.join(_setting(result, name) for name in names)})"
+            name = model_name(result.model) if short[model_name(result.model)] == 1 else result.model
+            change["model"] = f"{name} ({', '.join(_setting(result, name) for name in names)})"
         if len(by_design[result.system]) > 1:
             fit = f" (fit {(result.conditions.reference or 'none')[:7]})"
             change |= {"design": result.design + fit, "label": result.label + fit}

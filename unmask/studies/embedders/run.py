@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from unmask.designs.design import Design
 from unmask.errors import UnmaskError
 from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.outcomes import why_not_scored
-from unmask.evaluation.reference_rows import compare_if_installed
+from unmask.evaluation.reference_rows import compare_if_installed, unscored_reference
 from unmask.evaluation.results import Result, ResultStore
 from unmask.experts.records import RunRecord, write_or_check
 from unmask.io.files import only_run_in
 from unmask.io.terminal import say
 from unmask.models.identity import identity_of
-from unmask.models.loading import Source, pick_device
+from unmask.models.loading import Source, pick_device, precision_of
 from unmask.models.source import lasting_name
 from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest
@@ -42,11 +42,15 @@ Group = tuple[dict[str, Design], list[Task]]
 
 
 class EmbeddersRecord(RunRecord):
-    """The content of `study.json`: the base model, and how the models of the study are made. Models and seeds may be added later."""
+    """The content of `study.json`: the base model, and how the models of the study are made. Models and seeds may be added later.
+
+    dtype: of the base model and of all that is read; older versions did not keep it.
+    """
 
     base: str = Field(alias="model")
     study: str = ""
     scale: str
+    dtype: str | None = None
     made: dict[str, Making]
 
     def is_same(self, before: RunRecord, folder: Path) -> bool:
@@ -113,9 +117,15 @@ def study(
     folder.mkdir(parents=True, exist_ok=True)
     with only_run_in(folder):
         tasks = resolve_tasks(specs_below(root, plan.tasks))
+        source = replace(source, dtype=precision_of(source))  # one for all: what was trained was saved in that of its machine
         weights = identity_of(source).revision
         record = EmbeddersRecord(
-            model=lasting_name(source.model), base_weights=weights, study=plan.study, scale=scale, made=plan.made
+            model=lasting_name(source.model),
+            base_weights=weights,
+            study=plan.study,
+            scale=scale,
+            made=plan.made,
+            dtype=source.dtype,
         )
         write_or_check(folder / RECORD, record)
         _require_held_out(tasks, folder)
@@ -197,6 +207,12 @@ def _check_complete(name: str, design: Design, tasks: Sequence[Task], of_run: Ma
 
 def _reference(name: str, tasks: Sequence[Task], store: ResultStore) -> dict[str, Scored]:
     results = compare_if_installed(name, tasks, store) if name else None
+    lacking = [failure.task for failure in unscored_reference(name, tasks, store) if failure.applies] if results else []
+    if lacking:  # its means would be of other tasks than those of the embedders
+        say(
+            f"The row of {name} is left out, since it has no score on {', '.join(lacking)}. Run the study again to try once more."
+        )
+        return {}
     return {name: Scored(({result.task: result for result in results},))} if results else {}
 
 

@@ -85,6 +85,8 @@ def study(
         for name, lessons in sets.items():
             measured.bases[name] = measuring.base(name, lessons.held_out)
         for seed in plan.seeds:
+            if any(CONFIGURATIONS[name].choice and measuring.known(name, seed) is None for name in plan.configurations):
+                builder.mixture(STANDARD, seed)  # first: a router that is made again is another one, for all of its choices
             for name in plan.configurations:
                 cell = _cell(name, seed, builder, measuring, experts)
                 measured.cells.setdefault(name, {})[seed] = cell

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from unmask.errors import UnmaskError
 from unmask.experts.abilities.multiple_choice import chance
 from unmask.experts.lessons.specialise import Yield
 from unmask.experts.records import LessonsRecord, write_or_check
@@ -158,6 +159,7 @@ def study(
     with only_run_in(folder):
         check_tests(plan, root)
         data = draw(plan, source, root, folder / "lessons")
+        _require_lessons(plan, data)
         record = StudyRecord(
             model=lasting_name(source.model),
             base_weights=identity_of(source).revision,
@@ -184,6 +186,17 @@ def study(
             claims = verdicts(plan.claims, findings.rows)
             results.write(findings.as_json(), claims, write(findings, folder), finished=complete)
         return findings
+
+
+def _require_lessons(plan: StudyPlan, data: StudyData) -> None:
+    """Raise UnmaskError for a number of lessons that a domain does not have, because a model wrote fewer."""
+    fewest = min(data.learned, key=lambda name: len(data.learned[name]))
+    number = len(data.learned[fewest])
+    if large := [size for size in plan.sizes if size >= number]:
+        raise UnmaskError(
+            f"sizes names {large[0]}, and the model wrote {number} lessons of '{fewest}' that pass the filters. Name smaller numbers: "
+            "--set sizes=[], say. What is written is kept."
+        )
 
 
 @dataclass(frozen=True)
