@@ -113,7 +113,7 @@ def test_an_adapter_that_changes_the_head_counts_if_it_is_merged(folder_of: Make
     whole = adapter_on(folder, tmp_path / "adapter", ["q_proj", "lm_head"])
     body = loaded(folder, adapter=str(tmp_path / "adapter"), merge=True)
     assert torch.allclose(computed(body), expected(whole), atol=1e-4)
-    with pytest.raises(UnmaskError, match="--merge"):
+    with pytest.raises(UnmaskError, match="merge=True"):
         find_output_layer(loaded(folder, adapter=str(tmp_path / "adapter")))
 
 

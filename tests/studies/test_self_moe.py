@@ -190,7 +190,7 @@ def asked(plan: list[str], folder: Path, data: Path) -> tuple[Findings, list[str
 
 EVERY_ROW = [
     BASE, *(f"expert {name}" for name in DOMAINS), INSTANCE, "TIES", "DARE", "linear", MIXSE,
-    "MiXSE, renormalised", "MiXSE, top-2", "MiXSE, all", "MiXSE, random", "MiXSE, uniform",
+    "MiXSE, renormalised", "MiXSE, top-2", "MiXSE, top-2 renormalised", "MiXSE, all", "MiXSE, random", "MiXSE, uniform",
     "layer routers", "shared expert", "joint top-2", "MiXSE of 2", "MiXSE of 3", "instance merging 2", "MiXSE 2",
 ]  # fmt: skip
 

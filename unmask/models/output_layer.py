@@ -92,11 +92,16 @@ def _around(model: Any) -> Any:
             whole = AutoModelForCausalLM.from_config(
                 model.config, trust_remote_code=source is not None and source.trust_remote_code
             )
-        if isinstance(model, type(body_of(whole))) and isinstance(whole.get_output_embeddings(), nn.Module):
+        if _kind(model) is type(body_of(whole)) and isinstance(whole.get_output_embeddings(), nn.Module):
             return whole.eval()
     except (ValueError, StopIteration):
         pass
     raise UnmaskError(f"{type(model).__name__} has no language-model head, so it cannot predict the words of a text.")
+
+
+def _kind(model: Any) -> type:
+    """The class of a decoder. That of a mixture of LoRA experts is made for it, from the class of its base."""
+    return type(model) if getattr(model, "mixture", None) is None else type(model).__base__ or object
 
 
 def _loaded(model: Any, tied: bool) -> nn.Module:
