@@ -146,6 +146,8 @@ class Embedder:
         source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
         if saved := read_saved(str(model), revision, adapter):
             loaded = saved.load(source, design)
+            if instructions is None and takes_instruction(loaded.design.prompts):
+                instructions = saved.instructions
             return cls.from_model(
                 loaded.decoder,
                 loaded.tokenizer,
@@ -153,9 +155,7 @@ class Embedder:
                 source=loaded.source,
                 max_length=max_length or saved.max_length,
                 batch_tokens=batch_tokens,
-                instructions=(saved.instructions if takes_instruction(loaded.design.prompts) else None)
-                if instructions is None
-                else instructions,
+                instructions=instructions,
                 fit=loaded.fit,
                 head=loaded.head,
             )

@@ -50,8 +50,8 @@ def seeds(
     from unmask.experts.lessons.seed_lessons import read_seeds, split_apart, write_lessons
     from unmask.io.files import only_writer_of
 
-    drawn = split_apart({source.stem: read_seeds(source)}, number, held_out_number if held_out else 0, seed)
-    learned, tested = drawn[source.stem]
+    of_file = {source.stem: read_seeds(source)}
+    [(learned, tested)] = split_apart(of_file, number, held_out_number if held_out else 0, seed).values()
     # the other lessons first: where the output lies, both do
     files = [(file, lessons) for file, lessons in ((held_out, tested), (output, learned)) if file is not None]
     with ExitStack() as held:

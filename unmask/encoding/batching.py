@@ -36,14 +36,14 @@ def share(budget: int, tokens: int, threads: int) -> int:
     return budget if threads == 1 else min(budget, max(_SMALL, tokens // (2 * threads)))
 
 
-def may_share(one: int, other: int) -> bool:
-    """Whether texts of so many tokens, with all that stands before them, may share a batch without changing each other's vectors."""
-    return (one - 1) // _STEP == (other - 1) // _STEP
-
-
 def steps_of(passes: Iterable[int]) -> tuple[int, ...]:
     """What texts have to have in common to share batches: passes are the tokens of each forward pass of a text, with all before it."""
     return tuple((tokens - 1) // _STEP for tokens in passes)
+
+
+def may_share(one: int, other: int) -> bool:
+    """Whether texts of so many tokens, with all that stands before them, may share a batch without changing each other's vectors."""
+    return steps_of([one]) == steps_of([other])
 
 
 def plan(

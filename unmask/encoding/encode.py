@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from operator import add
 from typing import TypeVar
 
 import numpy as np
@@ -121,7 +122,7 @@ def encode_tokenized(
     unique = [after_each(text, before) for text in copies.unique]
     lengths = [text.longest for text in unique]
     threads = threads_for(backbone) if steady else threads_for(backbone, sum(lengths))
-    steps = [steps_of(len(text.part(place).ids) + begun for place, begun in enumerate(before)) for text in unique]
+    steps = [steps_of(map(add, text.lengths, before)) for text in unique]
     batches = plan(lengths, batch_tokens if steady else share(batch_tokens, sum(lengths), threads), max(before), steps)
 
     def compute(replica: Backbone, batch: list[int]) -> dict[Design, Vectors]:

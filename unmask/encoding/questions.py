@@ -126,7 +126,7 @@ def _together(
     lengths = [max(text.longest for text in texts) for texts in zip(*(one.texts for one in unique), strict=True)]
     threads = threads_for(backbone, computed)
     whole = zip(*(one.texts for one in unique), strict=True)
-    steps = [steps_of(len(part.ids) for text in texts for part in text.parts or (text,)) for texts in whole]
+    steps = [steps_of(length for text in texts for length in text.lengths) for texts in whole]
     batches = plan(lengths, share(batch_tokens, computed, threads), steps=steps)
 
     def compute(replica: Backbone, batch: list[int]) -> list[dict[Design, Vectors]]:

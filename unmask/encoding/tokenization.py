@@ -53,9 +53,14 @@ class TokenizedText:
         return self.parts[place] if self.parts else self
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens in each forward pass of this text."""
+        return tuple(len(part.ids) for part in self.parts or (self,))
+
+    @property
     def longest(self) -> int:
         """Number of tokens in the longest forward pass of this text."""
-        return max((len(part.ids) for part in self.parts), default=len(self.ids))
+        return max(self.lengths)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class ServedModels(Mapping[str, ServedModel]):
         distinct = {place: text for place, (_, text) in zip(places, texts, strict=True)}
         apart: dict[tuple[int, ...], list[int]] = {}
         for place, text in distinct.items():
-            apart.setdefault(steps_of(len(part.ids) for part in text.parts or (text,)), []).append(place)
+            apart.setdefault(steps_of(text.lengths), []).append(place)
         fits = {design: self._fits[design] for design, _ in texts}
         backbone, prompt = self._backbones[worker][group], self._groups[group].prompts
         vectors: dict[tuple[Design, int], NDArray[np.float32]] = {}

@@ -87,5 +87,5 @@ class LearningRecord(RunRecord):
     def is_same(self, before: RunRecord, folder: Path) -> bool:
         """Whether an earlier run was started with the same. One that does not say `passes` is of a version that did not keep it."""
         assert isinstance(before, LearningRecord)
-        said = {name: value for name, value in self.plan.items() if name == "passes"}
-        return super().is_same(before.model_copy(update={"plan": said | before.plan}), folder)
+        plan = {"passes": self.plan["passes"], **before.plan}
+        return super().is_same(before.model_copy(update={"plan": plan}), folder)

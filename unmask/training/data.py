@@ -314,9 +314,8 @@ def _row_examples(
     columns = roles.negatives if roles.listed else roles.negatives[:wanted]
     pool = [text for column in columns for text in _strings(file, line, row, column, empty=False)]
     if roles.listed:
-        pool = list({text_key(text): text for text in reversed(pool)}.values())[
-            ::-1
-        ]  # each text once, as it stands there first
+        first = {text_key(text): text for text in reversed(pool)}
+        pool = [first[key] for key in dict.fromkeys(map(text_key, pool))]  # each text once, as it stands there first
     exact, alike = {text.strip() for text in pool}, {text_key(text) for text in pool}
     of_row = _strings(file, line, row, roles.positive, empty=False)
     if not of_row:
