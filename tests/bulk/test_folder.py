@@ -206,7 +206,7 @@ def test_a_file_that_is_no_longer_given_is_refused_or_pruned(here: Path) -> None
     run(job_of(here))
     (here / "corpus" / "a.jsonl").unlink()
     before = content(here / "out")
-    with pytest.raises(UnmaskError, match=r"holds vectors of 1 files that are not given, such as 'corpus/a\.jsonl'.* --prune"):
+    with pytest.raises(UnmaskError, match=r"holds vectors of 1 file not given, such as 'corpus/a\.jsonl'.* --prune"):
         run(job_of(here))
     assert content(here / "out") == before
     run(job_of(here), prune=True)
@@ -240,7 +240,7 @@ def test_vectors_of_a_run_that_ended_meanwhile_are_not_removed(here: Path, monke
         return only_run_in(folder)
 
     monkeypatch.setattr("unmask.bulk.folder.only_run_in", after_another_run)
-    with pytest.raises(UnmaskError, match="holds vectors of 2 files that are not given"):
+    with pytest.raises(UnmaskError, match="holds vectors of 2 files not given"):
         run(job_of(here, inputs=(here / "corpus" / "a.jsonl",)))
     assert len(rows_of(here / "out")) == 3 * ROWS - 3
 
@@ -510,7 +510,7 @@ def test_equal_ids_are_dead_letters_in_one_file_and_counted_over_all(here: Path)
     manifest = run(job_of(here, id_column="key"))
     assert [letter["reason"] for letter in letters_of(here / "out")] == ["line 2, column 'key': the id '1' comes twice."]
     assert (manifest.repeated_ids, manifest.flawless) == (1, False)
-    assert "1 rows have an id that is in another shard, too" in manifest.told(here / "out")
+    assert "Ids that are in another shard, too: 1." in manifest.told(here / "out")
 
 
 def test_a_column_named_chunk_does_not_switch_the_count_of_ids_off(here: Path) -> None:

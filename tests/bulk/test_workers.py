@@ -92,7 +92,7 @@ def test_a_shard_that_kills_its_workers_fails_and_the_rest_goes_on(here: Path, c
     [(shard, reason)] = manifest.failed.items()
     assert shard.startswith("b.csv.gz") and reason == "its worker died (SIGKILL)"
     assert not manifest.complete and len(manifest.shards) == 3 and manifest.texts == 2 * ROWS - 3
-    assert "1 shards failed. Run the command again" in manifest.told(job.output)
+    assert "1 shard failed. Run the command again" in manifest.told(job.output)
     assert "corpus/b.csv.gz, rows 0 to 39" in capsys.readouterr().err
     assert run(job).complete and len(rows_of(here / "out")) == 3 * ROWS - 3
 

@@ -566,7 +566,7 @@ def test_embed_into_a_folder_goes_on_and_tells_dead_letters_by_its_exit_code(run
     assert "6 vectors of 64 dimensions in vectors/vectors (2 shards)" in again.err
     texts.write_text(texts.read_text() + '{"text": 1, "name": "x"}\n')
     bad = embedded(run, model, texts, *arguments)
-    assert bad.code == 1 and "1 rows were not embedded: vectors/dead-letters says which, and why" in bad.err
+    assert bad.code == 1 and "Not embedded: 1 row. vectors/dead-letters says which, and why" in bad.err
 
 
 @pytest.mark.parametrize(("name", "message"), [("nowhere.txt", "There is no file"), ("texts.docx", "files of rows end with")])

@@ -28,7 +28,7 @@ from unmask.encoding.quantization import PrecisionLoss, mean_loss
 from unmask.errors import UnmaskError
 from unmask.io.files import is_own, make_own, only_run_in, remove
 from unmask.io.records import Record
-from unmask.io.terminal import complain, progress_bar, say
+from unmask.io.terminal import complain, counted, progress_bar, say
 
 _SAVED_EVERY = 60.0  # seconds, while files are read
 
@@ -61,16 +61,17 @@ class Manifest(Record):
     def told(self, folder: Path) -> str:
         """What is in the folder, in sentences."""
         parts = [
-            f"{self.texts} vectors of {self.description['dim']} dimensions in {folder / 'vectors'} ({len(self.shards)} shards)."
+            f"{counted(self.texts, 'vector')} of {self.description['dim']} dimensions in {folder / 'vectors'} "
+            f"({counted(len(self.shards), 'shard')})."
         ]
         if self.loss:
             parts.append(f"{self.loss}.")
         if self.dead_letters:
-            parts.append(f"{self.dead_letters} rows were not embedded: {folder / 'dead-letters'} says which, and why.")
+            parts.append(f"Not embedded: {counted(self.dead_letters, 'row')}. {folder / 'dead-letters'} says which, and why.")
         if self.repeated_ids:
-            parts.append(f"{self.repeated_ids} rows have an id that is in another shard, too.")
+            parts.append(f"Ids that are in another shard, too: {self.repeated_ids}.")
         if not self.complete:
-            parts.append(f"{len(self.failed)} shards failed. Run the command again: it does what is missing.")
+            parts.append(f"{counted(len(self.failed), 'shard')} failed. Run the command again: it does what is missing.")
         return " ".join(parts)
 
 
@@ -146,7 +147,7 @@ def _require_given(files: Sequence[Path], job: Job, prune: bool) -> None:
     recorded = {record.file for record in _records(Places(job.output)).values() if record is not None}
     if (gone := sorted(recorded - set(map(str, files)))) and not prune:
         raise UnmaskError(
-            f"'{job.output}' holds vectors of {len(gone)} files that are not given, such as '{gone[0]}'. Give them too, or --prune to "
+            f"'{job.output}' holds vectors of {counted(len(gone), 'file')} not given, such as '{gone[0]}'. Give them too, or --prune to "
             "remove their vectors, or another folder."
         )
 

@@ -54,7 +54,7 @@ class Report:
     @property
     def summary(self) -> str:
         """What was done, in sentences."""
-        cut = f" {self.done.truncated} texts were cut." if self.done.truncated else ""
+        cut = f" Texts that were cut: {self.done.truncated}." if self.done.truncated else ""
         fast = f"{self.done.tokens} tokens in {self.seconds:.0f} s: {self.speed:.0f} tokens/s"
         return f"{fast}, {self.padding:.1%} of the computed tokens were padding.{cut}"
 

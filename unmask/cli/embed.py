@@ -12,7 +12,7 @@ import typer
 
 from unmask.cli.options import Design, Model, ModelOptions, refuse_given
 from unmask.encoding.precision import Precision
-from unmask.io.terminal import say
+from unmask.io.terminal import counted, say
 
 Texts = Annotated[
     list[Path],
@@ -112,7 +112,7 @@ def embed(
         given = check_file(job)
         arguments.check()
         done = embed_file(arguments.load(), job, given)
-        say(f"{done.texts} vectors of {done.dim} dimensions in {output}; {job.manifest} says how they were made.")
+        say(f"{counted(done.texts, 'vector')} of {done.dim} dimensions in {output}; {job.manifest} says how they were made.")
         if done.loss:
             say(f"{done.loss}.")
         return

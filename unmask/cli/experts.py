@@ -23,7 +23,7 @@ from unmask.cli.lesson_options import (
     showing,
 )
 from unmask.cli.options import LoadOptions, Model
-from unmask.io.terminal import say
+from unmask.io.terminal import counted, say
 
 if TYPE_CHECKING:
     from unmask.experts.lessons.generation import Writers
@@ -59,7 +59,7 @@ def seeds(
             held.enter_context(only_writer_of(file))
         for file, lessons in files:
             write_lessons(lessons, file)
-            say(f"{len(lessons)} lessons in {file}")
+            say(f"{counted(len(lessons), 'lesson')} in {file}")
 
 
 def specialise(
@@ -119,7 +119,9 @@ def specialise(
     weights = identity_of(source).revision
     check_run(output, record_of(model, engine, chosen, seed_lessons, plan, forbidden, weights))
     done = run(_writer(source, engine, writers, ray_address), model, chosen, seed_lessons, output, plan, forbidden, weights)
-    print(f"{done.kept} lessons in {output}: {done.written} instructions were written, {done.instructions} of them kept.")
+    print(
+        f"{counted(done.kept, 'lesson')} in {output}. Instructions: {done.written} were written, {done.instructions} of them kept."
+    )
     for why, count in sorted(done.dropped.items(), key=lambda reason: -reason[1]):
         print(f"  dropped: {why}: {count}")
     print(

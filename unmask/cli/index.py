@@ -11,7 +11,7 @@ import typer
 
 from unmask.cli.options import AsJson, Design, Model, ModelOptions
 from unmask.encoding.precision import Precision
-from unmask.io.terminal import say, tell
+from unmask.io.terminal import counted, say, tell
 
 if TYPE_CHECKING:
     from unmask.search.build import Done
@@ -107,8 +107,8 @@ def _tell(done: Done, output: Path, as_json: bool) -> None:
         print(json.dumps(asdict(done)))
         return
     tell(
-        f"{output}: {done.documents} documents; {done.added} added, {done.changed} changed, {done.removed} removed, "
-        f"{done.embedded} texts embedded."
+        f"{output}: {counted(done.documents, 'document')}; {done.added} added, {done.changed} changed, {done.removed} removed, "
+        f"{counted(done.embedded, 'text')} embedded."
     )
     if done.recall is not None:
         tell(f"The approximate index finds {done.recall:.1%} of the ten nearest documents (100 documents as queries).")

@@ -13,7 +13,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from unmask.designs.prompts import CHAT, Prompt, find_prompt
-from unmask.encoding.words import without_surrogates, words
+from unmask.encoding.words import encodable, without_surrogates, words
 from unmask.errors import UnmaskError
 from unmask.io.threads import lock_of
 
@@ -351,8 +351,4 @@ def _appended(tokenizer: PreTrainedTokenizerBase) -> int:
 def _clean(text: str, what: str) -> str:
     if not isinstance(text, str):
         raise UnmaskError(f"{what} is {type(text).__name__}, not str.")
-    try:
-        text.encode("utf-8")
-        return text
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return encodable(text)

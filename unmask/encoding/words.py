@@ -40,6 +40,15 @@ def _whole(letter: str) -> re.Pattern[str]:
     return re.compile(rf"{letter}(?:{letter}|[{marks}])*")
 
 
+def encodable(text: str) -> str:
+    """The text as an encoding can hold it: both halves of a surrogate pair become their character, and a lone half U+FFFD."""
+    try:
+        text.encode("utf-8")
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def without_surrogates(text: str) -> str:
-    """The text with U+FFFD for each surrogate, which no tokenizer can read. Places of characters stay."""
+    """The text with U+FFFD for each surrogate, which no tokenizer can read. Unlike in `encodable`, places of characters stay."""
     return _SURROGATE.sub("\ufffd", text)

@@ -29,8 +29,7 @@ from unmask.encoding.vector_store import VectorStore
 from unmask.errors import require_package
 from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision, why_not_scored
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
-from unmask.evaluation.verdict import counted
-from unmask.io.terminal import say
+from unmask.io.terminal import counted, say
 from unmask.mixture.any_model import load_any_decoder
 from unmask.models.identity import attention_implementation, older_revision
 from unmask.models.loading import Source, precision_of

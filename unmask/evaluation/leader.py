@@ -16,13 +16,13 @@ from unmask.evaluation.verdict import (
     Comparison,
     System,
     comparisons,
-    counted,
     display_name,
     listed,
     not_scored,
     ranked,
     tokens_per_text,
 )
+from unmask.io.terminal import counted
 from unmask.statistics.paired import PairedTest
 
 POWER = 0.8

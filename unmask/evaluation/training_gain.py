@@ -19,10 +19,10 @@ from unmask.evaluation.compare import ComparisonPlan, compare, forget_vectors
 from unmask.evaluation.leader import points
 from unmask.evaluation.reference_rows import compare_if_installed
 from unmask.evaluation.results import Failure, Result, ResultStore
-from unmask.evaluation.verdict import comparisons, counted
+from unmask.evaluation.verdict import comparisons
 from unmask.io.files import only_run_in
 from unmask.io.records import Record
-from unmask.io.terminal import say
+from unmask.io.terminal import counted, say
 from unmask.models.loading import Source
 from unmask.starter import reference_texts
 from unmask.statistics.paired import PairedTest, better_side

@@ -15,6 +15,7 @@ import numpy as np
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Result, ResultStore
 from unmask.evaluation.seed_means import runs_of, seed_scores
+from unmask.io.terminal import counted
 from unmask.statistics.bootstrap import Items, Scores, score
 from unmask.statistics.paired import (
     DECIMALS,
@@ -273,8 +274,3 @@ def _items(result: Result, store: ResultStore) -> list[Items]:
 def listed(left_out: Mapping[str, str]) -> str:
     """Tasks that were left out, each with its reason."""
     return ", ".join(f"{task} ({why})" for task, why in left_out.items())
-
-
-def counted(number: int, what: str) -> str:
-    """A number and a noun: 1 task, 2 tasks."""
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -45,6 +45,11 @@ def _shown(character: str) -> str:
     return character
 
 
+def counted(number: int, what: str) -> str:
+    """A number and a noun: 1 task, 2 tasks."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
 def say(message: str) -> None:
     """Tell how long work gets on, in one line: an INFO message of the logger `unmask`, which nobody sees by default."""
     _LOG.info(message)

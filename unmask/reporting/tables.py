@@ -12,8 +12,8 @@ from rich.text import Text
 from unmask.evaluation.leader import KindLeader, points
 from unmask.evaluation.results import Result
 from unmask.evaluation.seed_means import DEVIATION
-from unmask.evaluation.verdict import Comparison, System, counted, display_name, ranked, tests_used, tokens_per_text
-from unmask.io.terminal import console, two_lines, visible
+from unmask.evaluation.verdict import Comparison, System, display_name, ranked, tests_used, tokens_per_text
+from unmask.io.terminal import console, counted, two_lines, visible
 from unmask.io.terminal import table as empty_table
 from unmask.statistics.paired import SIGNIFICANT
 from unmask.tasks.kinds import KINDS

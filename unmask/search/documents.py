@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.encoding.vector_store import key_of
+from unmask.encoding.words import encodable
 from unmask.errors import UnmaskError
 from unmask.io.compressed import row_ending
 from unmask.io.rows import Row, field, read_rows
@@ -137,15 +138,15 @@ def read_documents(corpus: Corpus) -> Iterator[Document]:
 
 
 def _line_id(file: Path, line: int) -> str:
-    return _encodable(f"{file}:{line}")
+    return encodable(f"{file}:{line}")
 
 
 def _document(file: Path, line: int, row: Row, corpus: Corpus, column: str | None) -> Document:
     name = str(field(file, line, row, column, (str, int))) if column else _line_id(file, line)
     title = "" if row.get(corpus.title) is None else field(file, line, row, corpus.title)
     text = field(file, line, row, corpus.text)
-    others = {_encodable(key): _plain(value) for key, value in row.items() if key not in (column, corpus.title, corpus.text)}
-    return Document(_encodable(name), _encodable(title), _encodable(text), others, file, line)
+    others = {encodable(key): _plain(value) for key, value in row.items() if key not in (column, corpus.title, corpus.text)}
+    return Document(encodable(name), encodable(title), encodable(text), others, file, line)
 
 
 def typed(value: Value, holds: ColumnType) -> Value:
@@ -169,10 +170,10 @@ def _plain(value: Any) -> Value:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return _encodable(value)
+        return encodable(value)
     if isinstance(value, list | dict):
-        return _encodable(json.dumps(value, ensure_ascii=False, default=str))
-    return _encodable(value.isoformat() if hasattr(value, "isoformat") else str(value))
+        return encodable(json.dumps(value, ensure_ascii=False, default=str))
+    return encodable(value.isoformat() if hasattr(value, "isoformat") else str(value))
 
 
 def _type_of(value: Value, is_word: bool) -> ColumnType | None:
@@ -198,12 +199,3 @@ def _common(types: Iterable[ColumnType]) -> ColumnType:
     if held == {"integer", "number"}:
         return "number"
     return held.pop() if len(held) == 1 else "text"
-
-
-def _encodable(text: str) -> str:
-    """The text, with lone surrogates (which no encoding can hold) replaced, as encoding texts does."""
-    try:
-        text.encode("utf-8")
-        return text
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

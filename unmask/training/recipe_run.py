@@ -44,7 +44,7 @@ def run_recipe(
     for sentence in without_effect(recipe):
         say(sentence)
     asked = recipe.evaluation
-    _require_untouched(asked, root)
+    _require_other_files(asked, root)
     tasks, compared = (scorable(_tasks(names, root)) for names in (asked.tasks, asked.compared))
     _require_other_tasks(tasks, compared)
     if compared:
@@ -90,7 +90,7 @@ def _note_leaks(run: Run) -> None:
         record.model_copy(update={"kept_leaks": True}).write(run.folder / RUN)
 
 
-def _require_untouched(asked: Evaluation, root: Path) -> None:
+def _require_other_files(asked: Evaluation, root: Path) -> None:
     """Raise UnmaskError if a task to compare on has the data of a task that chooses the checkpoint, even if it is another sample."""
     chosen_by = {item_file(spec) for spec in specs_below(root, asked.tasks)}
     for name in asked.compared:
@@ -99,7 +99,7 @@ def _require_untouched(asked: Evaluation, root: Path) -> None:
 
 
 def _require_other_tasks(tasks: Sequence[Task], compared: Sequence[Task]) -> None:
-    """The same for tasks of mteb, which may stand in a benchmark or be spelled in two ways."""
+    """The same for tasks of mteb, which have no file, and which may stand in a benchmark or be spelled in two ways."""
     chosen_by = {task.name for task in tasks if not isinstance(task, LocalTask)}
     for task in compared:
         if not isinstance(task, LocalTask) and task.name in chosen_by:

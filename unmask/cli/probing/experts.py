@@ -101,7 +101,7 @@ def _signed(change: float) -> str:
 
 
 def _notes(found: ExpertLosses, output: Path) -> list[str]:
-    from unmask.evaluation.verdict import counted
+    from unmask.io.terminal import counted
     from unmask.probing.routing.record import EXPERTS
 
     more = len(found.removals) - _SHOWN

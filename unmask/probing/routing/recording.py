@@ -24,6 +24,7 @@ from unmask.encoding.forward_pass import chunks
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.encoding.pooling import POOLINGS
 from unmask.encoding.tokenization import TokenizedText, tokenize_bare
+from unmask.encoding.words import encodable
 from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, only_run_in
 from unmask.io.seals import seal
@@ -175,11 +176,6 @@ def _spans(model: LoadedModel, text: str, tokens: int) -> NDArray[np.int32]:
     offsets = tokenize_bare(model.tokenizer, encodable(text)).offsets[:tokens]
     found[: len(offsets)] = np.array(offsets, np.int32).reshape(-1, 2)
     return found
-
-
-def encodable(text: str) -> str:
-    """A text as tokenizers read it: what no encoding can hold becomes U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
-from unmask.evaluation.verdict import counted
+from unmask.io.terminal import counted
 from unmask.reporting.page import p_value
 from unmask.studies.claims.claim import VERDICTS, Finding, Measured, Verdict
 from unmask.studies.sheet import Sheet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from unmask.evaluation.verdict import counted
+from unmask.io.terminal import counted
 from unmask.reporting.page import p_value
 from unmask.statistics.paired import SIGNIFICANT, PairedTest, better_side
 from unmask.statistics.rank_correlation import RankCorrelation

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.evaluation.verdict import counted
 from unmask.experts.lessons.domain import load_domain
 from unmask.experts.lessons.generation import Writer
 from unmask.experts.lessons.lessons import Lesson, read_lessons
 from unmask.experts.lessons.specialise import LESSONS, SpecialisePlan, Yield, specialise
 from unmask.io.files import inside
-from unmask.io.terminal import say
+from unmask.io.terminal import counted, say
 from unmask.mixture.any_model import load_any_language_model
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source
