@@ -62,7 +62,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command, example in (
-    (compare, "unmask compare -m smollm2 -d mean,prompteol,echo -t starter -o report"),
+    (compare, "unmask compare -m smollm2 -d mean,prompteol,echo -t starter -o my-results"),
     (report, "unmask report report"),
     (recommend, "unmask recommend -m smollm2 -t starter"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
