@@ -588,6 +588,12 @@ UNUSED = [
     )),
     ("evaluate-lm -m pico --ability piqa={texts}", "--max-length 9", "is for lessons and texts"),
     *(("mix {texts} --lessons a={texts} -o out", words, JOINT) for words in ("--r 8", "--alpha 4")),
+    *(("mix {texts} --lessons a={texts} -o out --steps 0", words, "is for a router that learns") for words in (
+        "--train-top-k 2", "--balance 0.1", "--batch 4", "--accumulate 2", "--lr 0.1", "--average token",
+    )),
+    *((f"mix {{texts}} --lessons a={{texts}} -o out {given}", "--balance-over pass", "needs --balance, and --accumulate above 1")
+      for given in ("", "--accumulate 2", "--balance 0.1")),
+    *((f"merge {{texts}} -o out --method {method}", "--seed 3", "is for dare") for method in ("linear", "ties")),
 ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "specialise": ["math", *MODEL, "--seeds", "rows.jsonl", "-o", "out"],
     "expert": ["rows.jsonl", *MODEL, "-o", "out"],
     "mix": ["--joint", "--base", "pico", "--lessons", "a=rows.jsonl", "--lessons", "b=rows.jsonl", "-o", "out"],
-    "merge": ["one", "two", "--base", "pico", "--method", "ties", "-o", "out"],
+    "merge": ["one", "two", "--base", "pico", "--method", "ties", "--density", "0.5", "-o", "out"],
     "upcycle": ["pico", "-o", "out"],
     "mine": ["pairs.jsonl", *MODEL, "-o", "out.jsonl"],
     "evaluate-lm": [*MODEL, "--lessons", "a=rows.jsonl"],

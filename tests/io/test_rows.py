@@ -160,7 +160,17 @@ def test_a_file_that_is_not_there_or_of_another_kind_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [("", str), (3, int), (0.5, float), (3, (int, float)), (True, bool), ([1], list), (["a"], (str, list))]
+    ("value", "kind"),
+    [
+        ("", str),
+        (3, int),
+        (0.5, float),
+        (3, (int, float)),
+        (True, bool),
+        (True, (str, int, bool)),
+        ([1], list),
+        (["a"], (str, list)),
+    ],
 )
 def test_a_field_of_the_right_kind_is_its_value(value: Any, kind: Any) -> None:
     assert field(Path("a.jsonl"), 3, {"x": value}, "x", kind) is value
@@ -173,6 +183,7 @@ def test_a_field_of_the_right_kind_is_its_value(value: Any, kind: Any) -> None:
         ({"x": None}, str, "a.jsonl, line 3, column 'x': expected str, found NoneType 'None'."),
         ({"x": "1"}, (int, float), "a.jsonl, line 3, column 'x': expected int or float, found str '1'."),
         ({"x": True}, int, "a.jsonl, line 3, column 'x': expected int, found bool 'True'."),
+        ({"x": True}, (str, int), "a.jsonl, line 3, column 'x': expected str or int, found bool 'True'."),
         ({"x": 1}, bool, "a.jsonl, line 3, column 'x': expected bool, found int '1'."),
         ({"y": 1, "z": 2}, str, "a.jsonl, line 3: column 'x' (str) is missing; there is y, z."),
         ({}, list, "a.jsonl, line 3: column 'x' (list) is missing; there is nothing."),

@@ -12,7 +12,6 @@ from tests.mixture.models import language_model, saved_experts, tokens
 from unmask.errors import UnmaskError
 from unmask.mixture.merging import merge_experts
 from unmask.mixture.mixture_folder import Mixture
-from unmask.mixture.names import METHODS
 
 NAME = "model.layers.0.self_attn.v_proj"
 
@@ -34,14 +33,16 @@ def experts(tmp_path: Path) -> Any:
     return saved_experts(tmp_path, language_model())
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_one_expert_at_weight_one_is_itself(method: Any, experts: Any) -> None:
+@pytest.mark.parametrize(("method", "density"), [("linear", None), ("ties", 1.0)])
+def test_one_expert_at_weight_one_is_itself(method: Any, density: float | None, experts: Any) -> None:
     ids = tokens(language_model())
     model = language_model()
     mixture = Mixture(model, experts[:1])
     with torch.no_grad(), mixture.only(experts[0].name):
         expected = model(input_ids=ids).logits
-        assert torch.allclose(merged(experts[:1], method, weights=[1.0])(input_ids=ids).logits, expected, atol=1e-4)
+        assert torch.allclose(
+            merged(experts[:1], method, weights=[1.0], density=density)(input_ids=ids).logits, expected, atol=1e-4
+        )
 
 
 def test_a_linear_merge_is_the_mixture_at_fixed_gates(experts: Any) -> None:
@@ -55,8 +56,8 @@ def test_a_linear_merge_is_the_mixture_at_fixed_gates(experts: Any) -> None:
     assert torch.allclose(change(merged(experts, "linear")), sum(vectors(experts)) / 3, atol=1e-5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("method", "density"), [("linear", 1.0), ("ties", 0.4), ("dare", 0.4)])
-def test_the_order_of_experts_changes_nothing(method: Any, density: float, experts: Any) -> None:
+@pytest.mark.parametrize(("method", "density"), [("linear", None), ("ties", 0.4), ("dare", 0.4)])
+def test_the_order_of_experts_changes_nothing(method: Any, density: float | None, experts: Any) -> None:
     one = change(merged(experts, method, density=density, weights=[1.0, 2.0, 3.0]))
     other = change(merged(experts[::-1], method, density=density, weights=[3.0, 2.0, 1.0]))
     assert torch.allclose(one, other, atol=1e-5)
@@ -67,7 +68,7 @@ def test_ties_of_copies_is_one_of_them(experts: Any, tmp_path: Path) -> None:
     """Idempotent: those that agree are averaged."""
     twins = [saved_experts(tmp_path / str(place), language_model(), [name])[0] for place, name in enumerate(("x", "y"))]
     assert torch.equal(vectors(twins)[0], vectors(twins)[1])
-    assert torch.allclose(change(merged(twins, "ties")), vectors(twins)[0], atol=1e-5)
+    assert torch.allclose(change(merged(twins, "ties", density=1.0)), vectors(twins)[0], atol=1e-5)
 
 
 def test_ties_by_hand(experts: Any) -> None:
@@ -95,6 +96,10 @@ def test_dare_keeps_a_share_and_its_mean(experts: Any) -> None:
 def test_what_would_change_nothing_is_refused(experts: Any) -> None:
     for options, why in (
         ({"method": "linear", "density": 0.5}, "would change nothing"),
+        ({"method": "linear", "density": 1.0}, "would change nothing"),
+        ({"method": "ties"}, "'ties' needs a density"),
+        ({"method": "dare"}, "'dare' needs a density"),
+        ({"method": "dare", "density": 1.0}, "would be the plain sum"),
         ({"method": "ties", "density": 0.0}, "above 0 and at most 1"),
         ({"method": "ties", "weights": [1.0]}, "1 weights were given for 3 experts"),
     ):

@@ -225,6 +225,37 @@ def test_generating_with_a_cache_is_generating_without(
         assert torch.allclose(one, other, atol=1e-4)
 
 
+@pytest.mark.parametrize("routing", [Routing("final"), Routing(level="sequence")])
+def test_what_stands_beside_a_cache_cannot_be_reordered(routing: Routing, tmp_path: Path) -> None:
+    model = language_model()
+    Mixture(model, saved_experts(tmp_path, model), routing)
+    with pytest.raises(UnmaskError, match="Beam search and assisted generation do not work with"):
+        model.generate(input_ids=tokens(model), num_beams=2, max_new_tokens=4, pad_token_id=0)
+
+
+def test_a_router_of_each_block_generates_with_beams_as_without_a_cache(tmp_path: Path) -> None:
+    model = language_model()
+    mixture = Mixture(model, saved_experts(tmp_path, model))
+    for one in mixture.routers.values():
+        torch.nn.init.normal_(one.weight, std=0.5)
+    cached, plain = (
+        model.generate(input_ids=tokens(model), num_beams=3, max_new_tokens=6, pad_token_id=0, use_cache=use)
+        for use in (True, False)
+    )
+    assert torch.equal(cached, plain)
+
+
+def test_a_base_with_a_balance_loss_of_its_own_routers(tmp_path: Path) -> None:
+    """As an upcycled model: transformers would read our routing points for that loss, which are of another number of experts."""
+    model = language_model("olmoe", output_router_logits=True)
+    ids = tokens(model)
+    assert model(input_ids=ids, labels=ids).aux_loss is not None
+    mixture = Mixture(model, saved_experts(tmp_path, model))
+    found = model(input_ids=ids, labels=ids)
+    assert found.loss.isfinite() and found.aux_loss is None
+    assert len(mixture.body(ids, output_router_logits=True).router_logits) > len(mixture.points)
+
+
 @pytest.mark.parametrize("router", ROUTERS)
 def test_gradient_checkpointing_changes_no_gradient(router: Any, tmp_path: Path) -> None:
     found = []

@@ -20,8 +20,6 @@ from unmask.models.upcycled_folder import save_upcycled
 from unmask.models.upcycling import (
     TARGETS,
     UpcycleOptions,
-    expert_usage,
-    load_balance,
     prove_equal,
     sizes,
     upcycle,
@@ -257,29 +255,6 @@ def test_sizes_are_those_of_three_copies_more_and_two_at_work() -> None:
     before = sum(weight.numel() for weight in dense.parameters())
     assert sizes(dense, 2) == (before, before)
     assert sizes(upcycle(dense, PLAIN).model, 2) == (before + 3 * mlps + routers, before + mlps + routers)
-
-
-def test_load_balance_by_arithmetic() -> None:
-    scores = torch.tensor([[3.0, 2, 1, 0], [3, 2, 1, 0], [0, 1, 2, 3]])
-    even = load_balance([scores], 2, torch.tensor([True, False, True]))
-    assert even.share.tolist() == [[0.25] * 4]
-    assert even.entropy.tolist() == pytest.approx([1.0])
-    skewed = load_balance([scores, scores], 1)
-    assert skewed.share[1].tolist() == pytest.approx([2 / 3, 0, 0, 1 / 3])
-    assert load_balance([scores[:2]], 1).entropy.tolist() == [0.0]
-
-
-def test_usage_of_a_mixture_leaves_padding_out() -> None:
-    sparse = upcycle(headed(), PLAIN).model
-    ids, real = batch()
-    found = expert_usage(sparse, ids, real)
-    assert found.share.shape == (3, 4)
-    other = ids.masked_fill(~real, 7)
-    assert torch.equal(found.share, expert_usage(sparse, other, real).share)
-    counts = found.share * int(real.sum()) * 2
-    torch.testing.assert_close(counts, counts.round(), atol=1e-4, rtol=0)
-    with pytest.raises(UnmaskError, match="no routers"):
-        expert_usage(headed(), ids, real)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import pytest
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
+from tests.mixture.models import language_model
 from tools import smoke_numbers
 from tools.claims import RESULTS as MEASURED
 from tools.smoke_numbers import OTHERWISE, differences
@@ -93,6 +94,15 @@ def test_words_about_a_plan_are_no_settings() -> None:
     assert "seeds" not in plan.settled("seeds")
     for changed in ({"number": 7}, {"passes": 8}):  # experts record the passes of a step, too
         assert plan.model_copy(update=changed).settled() != plan.settled()
+
+
+def test_a_base_that_is_a_mixture_already_is_refused_before_anything_is_trained(tokenizer: Any, tmp_path: Path) -> None:
+    language_model("olmoe", vocab_size=512).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    given = ["reproduce", "routers", "--scale", "smoke", "-m", str(tmp_path / "base"), "-o", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, given)
+    assert isinstance(done.exception, UnmaskError) and "is a mixture of experts already" in str(done.exception)
+    assert not list(tmp_path.glob("out/*/mixtures"))
 
 
 def test_neighbouring_domains_share_an_expert() -> None:

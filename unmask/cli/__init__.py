@@ -63,7 +63,7 @@ app = typer.Typer(
 )
 for command, example in (
     (compare, "unmask compare -m smollm2 -d mean,prompteol,echo -t starter -o my-results"),
-    (report, "unmask report report"),
+    (report, "unmask report my-results"),
     (recommend, "unmask recommend -m smollm2 -t starter"),
     (embed, "unmask embed texts.jsonl -m smollm2 -d prompteol -o vectors.parquet"),
     (index, "unmask index texts.jsonl -m smollm2 -d mean -o my-index"),

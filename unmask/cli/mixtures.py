@@ -49,6 +49,7 @@ BalanceOver = Annotated[
         help="step: balance the load over a training step. pass: over a forward pass, which may hold only one domain."
     ),
 ]
+_LEARNING = ("train_top_k", "balance", "balance_over", "batch", "accumulate", "lr", "average")
 
 
 def mix(
@@ -118,6 +119,10 @@ def mix(
         raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
     if not joint:
         refuse_given(context, ("r", "alpha"), "is for new experts: give --joint, or leave it out.")
+    if steps == 0:
+        refuse_given(context, _LEARNING, "is for a router that learns, and with --steps 0 none does: leave it out.")
+    if not balance or accumulate == 1:
+        refuse_given(context, ("balance_over",), "needs --balance, and --accumulate above 1: else a step is one pass.")
     with in_one_sentence():
         lora = LoraOptions(r=r, alpha=alpha)
     routing = Routing(router, top_k, renormalise, level, span, from_layer)
@@ -159,6 +164,7 @@ def _mix(
 
 
 def merge(
+    context: typer.Context,
     experts: Annotated[list[Path], typer.Argument(help="PEFT folders of experts with the same base model.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="New folder for the merged model.")],
     method: Annotated[Method, typer.Option(help="How to add up the experts' weight changes (task vectors).")] = "linear",
@@ -170,8 +176,10 @@ def merge(
             help="Weight of an expert. Repeat for each expert, in order. Default: 1 / n for linear, else 1.",
         ),
     ] = None,
-    density: Annotated[float, typer.Option(max=1, help="Share of each weight change that ties and dare keep.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed for dare.")] = 0,
+    density: Annotated[
+        float | None, typer.Option(max=1, help="Share of each weight change that is kept. ties and dare need it.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Decides what dare drops.")] = 0,
     base: Annotated[str | None, typer.Option(help="Base model, if the experts do not name it.")] = None,
     *,
     options: LoadOptions,
@@ -184,6 +192,8 @@ def merge(
     from unmask.mixture.mixture_folder import base_of_experts
     from unmask.models.loading import load_language_model
 
+    if method != "dare":
+        refuse_given(context, ("seed",), "is for dare, which draws what it drops: leave it out.")
     check_merge(len(experts), method, weight, density)
     loaded = [read_expert(folder) for folder in experts]
     require_alike(loaded)

@@ -1,7 +1,8 @@
 """Balance: a loss that spreads tokens over experts, n * sum_i f_i P_i. It is 1 if all experts are used equally (arXiv 2101.03961).
 
 f_i is the share of choices that fall on expert i, P_i its mean probability. Within one pass, which may hold one domain only, the loss
-works against routing by domain. Over all passes of a step it does not (arXiv 2501.11873), which is the default.
+works against routing by domain. Over the passes of a step it does so less (arXiv 2501.11873), which is the default. As in that paper's
+buffer, f is counted over the passes of the step so far, so the first pass of a step has its own f alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from unmask.experts.names import Over
 
 @dataclass(frozen=True)
 class Balance:
-    """weight: of the loss, 0 for none. over: whether the shares f are counted over a pass or a step."""
+    """weight: of the loss, 0 for none. over: whether the shares f are counted over a pass, or over the passes of a step so far."""
 
     weight: float = 0.0
     over: Over = "step"

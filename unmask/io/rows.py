@@ -73,11 +73,12 @@ def field(file: Path, line: int, row: Row, column: str, kind: type | tuple[type,
 
 def fault_of_field(line: int, row: Row, column: str, kind: type | tuple[type, ...] = str) -> Fault | None:
     """What is wrong with a column, if anything is."""
-    expected = " or ".join(allowed.__name__ for allowed in (kind if isinstance(kind, tuple) else (kind,)))
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    expected = " or ".join(allowed.__name__ for allowed in kinds)
     if column not in row:
         return Fault(f", line {line}: column '{column}' ({expected}) is missing; there is {', '.join(row) or 'nothing'}.")
     value = row[column]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+    if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kinds):
         return Fault(
             f", line {line}, column '{column}': expected {expected}, found {type(value).__name__} {str(value)[:40]!r}.",
             value if isinstance(value, str) else str(value)[:40],

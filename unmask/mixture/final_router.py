@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from unmask.errors import UnmaskError
 from unmask.mixture.gating import Control
 
 
@@ -51,7 +52,20 @@ class FinalRouter:
             cache = getattr(output, "past_key_values", None)
             if cache is not None:
                 cache.of_the_base_model = self.cache
+                forbid_reordering(cache, "a router that decides once for the whole model (`final`)")
             self.cache = None
+
+
+def forbid_reordering(cache: Any, what: str) -> None:
+    """Let a cache refuse what would leave the things that are kept beside it in another order: beam search and assisted generation.
+
+    what: what they do not work with.
+    """
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise UnmaskError(f"Beam search and assisted generation do not work with {what}. Use greedy search or sampling.")
+
+    cache.reorder_cache = cache.crop = refuse
 
 
 @contextmanager

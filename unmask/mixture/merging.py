@@ -32,14 +32,14 @@ def merge_experts(
     method: Method,
     *,
     weights: Sequence[float] | None = None,
-    density: float = 1.0,
+    density: float | None = None,
     seed: int = 0,
 ) -> PreTrainedModel:
     """Add the merged task vectors of experts to a causal language model, in place.
 
-    weights: one for each expert; by default 1 / n for "linear", else 1. density: share of each task vector that is kept ("ties", "dare").
-    seed: decides what "dare" keeps. Sums are computed in fp32. Raises UnmaskError for experts that do not fit, for a density outside 0
-    to 1, and for a density where the method has none.
+    weights: one for each expert; by default 1 / n for "linear", else 1. density: share of each task vector that is kept, for "ties"
+    and "dare" only. seed: decides what "dare" keeps. Sums are computed in fp32. Raises UnmaskError for experts that do not fit, and for a
+    density that the method does not take.
     """
     require_alike(experts)
     check_merge(len(experts), method, weights, density)
@@ -56,19 +56,24 @@ def merge_experts(
     return model
 
 
-def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float) -> None:
+def check_merge(experts: int, method: Method, weights: Sequence[float] | None, density: float | None) -> None:
     """Raise UnmaskError for options that a method does not have, or for values that it does not take."""
     if weights and len(weights) != experts:
         raise UnmaskError(f"{len(weights)} weights were given for {experts} experts. Give one weight for each expert.")
-    if not 0 < density <= 1:
+    if method == "linear":
+        if density is not None:
+            raise UnmaskError(
+                "'linear' keeps whole task vectors, so a density would change nothing. Leave it out, or use ties or dare."
+            )
+    elif density is None:
+        raise UnmaskError(f"'{method}' needs a density: the share of each weight change that it keeps, such as 0.2.")
+    elif not 0 < density <= 1:
         raise UnmaskError(f"The density must be above 0 and at most 1, not {density}.")
-    if method == "linear" and density != 1:
-        raise UnmaskError(
-            "'linear' keeps whole task vectors, so a density would change nothing. Leave it out, or use ties or dare."
-        )
+    elif method == "dare" and density == 1:
+        raise UnmaskError("'dare' with a density of 1 drops nothing: it would be the plain sum. Give a density below 1.")
 
 
-def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: float, seeds: Sequence[int]) -> Tensor:
+def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: float | None, seeds: Sequence[int]) -> Tensor:
     from peft.utils.merge_utils import task_arithmetic, ties
 
     if method == "ties":
@@ -76,6 +81,7 @@ def _merged(vectors: list[Tensor], shares: Tensor, method: Method, density: floa
             warnings.simplefilter("ignore")  # peft warns that a density of 1 prunes nothing
             return ties(vectors, shares, density)  # type: ignore[no-any-return]
     if method == "dare":
+        assert density is not None
         vectors = [_dropped(vector, density, seed) for vector, seed in zip(vectors, seeds, strict=True)]
     return task_arithmetic(vectors, shares)  # type: ignore[no-any-return]
 

@@ -67,6 +67,9 @@ class MixtureModel:
         if self.routing.level == "sequence":
             RunningMean(self.body, self._control).attach()
         declare(self.body)
+        # A base that is a mixture itself may ask transformers for the balance loss of its own routers. That loss would read ours, too.
+        if getattr(model.config, "output_router_logits", False):
+            model.config.output_router_logits = False
         forget_recording(model)  # transformers looks for routers only once, and this model may have recorded before
         self.body.mixture = self
         self.initialise(seed)

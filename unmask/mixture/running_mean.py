@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from unmask.mixture.final_router import forbid_reordering
 from unmask.mixture.gating import Control
 
 
@@ -39,6 +40,7 @@ class RunningMean:
         cache = getattr(output, "past_key_values", None)
         if cache is not None:
             cache.routed_so_far = self.sums
+            forbid_reordering(cache, "routing by the text so far (`--level sequence`)")
         self.sums = {}
 
     def so_far(self, name: str, logits: Float[Tensor, "batch token expert"]) -> Float[Tensor, "batch token expert"]:

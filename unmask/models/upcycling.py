@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unmask.errors import UnmaskError
@@ -106,14 +105,6 @@ class Upcycled:
     target: Target
     difference: float
     branches: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LoadBalance:
-    """How the tokens of each layer spread over its experts: the shares, and their entropy. 1: equal shares. 0: a single expert."""
-
-    share: Float[Tensor, "layer expert"]
-    entropy: Float[Tensor, " layer"]
 
 
 class _Unfit(Exception):
@@ -218,45 +209,6 @@ def _change(gate: Tensor, up: Tensor, down: Tensor, options: UpcycleOptions, gen
     if options.noise:
         for weight in (gate, up, down):
             weight += options.noise * weight.std() * _normal(weight, generator)
-
-
-def load_balance(
-    scores: Sequence[Float[Tensor, "row expert"]], top_k: int, real: Bool[Tensor, " row"] | None = None
-) -> LoadBalance:
-    """Shares of the experts that the router scores choose. `scores` has one tensor for each layer; `real` excludes padding."""
-    shares = []
-    for layer in scores:
-        chosen = layer if real is None else layer[real]
-        counts = torch.bincount(chosen.topk(top_k, dim=-1).indices.flatten(), minlength=layer.shape[-1]).float()
-        shares.append(counts / counts.sum())
-    share = torch.stack(shares).cpu()
-    # 0 log 0 is 0
-    return LoadBalance(share, -torch.xlogy(share, share).sum(-1) / torch.log(torch.tensor(float(share.shape[-1]))))
-
-
-def expert_usage(model: PreTrainedModel, ids: Int[Tensor, "text token"], real: Bool[Tensor, "text token"]) -> LoadBalance:
-    """Load balance of a mixture on a batch of tokens. Raises UnmaskError for a dense model."""
-    routers, scores = find_routers(model), {}
-    if not routers:
-        raise UnmaskError(
-            f"{type(model).__name__} is a dense model: it has no routers, so there is no expert usage to measure."
-        )
-
-    def keep(place: int) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            scores[place] = routers[place].scores(output).float()
-
-        return hook
-
-    handles = [router.module.register_forward_hook(keep(place)) for place, router in enumerate(routers)]
-    try:
-        with torch.no_grad(), _evaluating(model):
-            model(input_ids=ids, attention_mask=real.long(), use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    layers = [scores[place] for place in range(len(routers))]
-    return load_balance(layers, model.config.num_experts_per_tok, real.flatten())
 
 
 def sizes(model: nn.Module, top_k: int) -> tuple[int, int]:

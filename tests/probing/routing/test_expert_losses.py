@@ -155,6 +155,15 @@ def test_only_our_experts_are_removed_over_a_native_base(run: Run, texts: Path, 
     assert all(point.experts == 3 for point in found.points)
 
 
+def test_outputs_of_experts_are_compared_on_texts_of_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_COMPARED", 100)
+    texts, tokens = [f"news {number}" for number in range(50)] + [f"law {number}" for number in range(50)], [10] * 100
+    few = module._few(texts, tokens, 0)
+    assert len(few) == 10 and {text.split()[0] for text in few} == {"news", "law"}
+    assert few == module._few(texts, tokens, 0) != module._few(texts, tokens, 1)
+    assert module._few(["long"], [1_000], 0) == ["long"], "one text at least"
+
+
 def test_a_limit_of_tokens_holds_for_every_part(native: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model, long = load_predicting_model(Source(str(native)), "causal"), LabelledTexts((LabelledText("guitar " * 60),))
     seen: list[int] = []

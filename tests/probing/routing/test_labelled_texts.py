@@ -98,3 +98,10 @@ def test_labels_that_do_not_match(tmp_path: Path, rows: Path) -> None:
     (tmp_path / "nothing.jsonl").write_text("")
     with pytest.raises(UnmaskError, match="holds no row"):
         read_labelled([str(tmp_path / "nothing.jsonl")])
+
+
+def test_a_label_with_too_many_values_is_refused(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.probing.routing.labelled_texts.MOST_VALUES", 2)
+    assert read_labelled([str(rows)], ["topic"])
+    with pytest.raises(UnmaskError, match="'level' has 3 values, and at most 2 can be recorded"):
+        read_labelled([str(rows)], ["level"])

@@ -69,6 +69,15 @@ def test_an_expert_that_was_removed_everywhere_has_one_loss(tmp_path: Path) -> N
     assert found == pytest.approx(np.tile(np.arange(4) / 10, (3, 1))) and data["removal"]["together"]
 
 
+def test_an_expert_that_was_removed_at_some_points_has_its_loss_there(tmp_path: Path) -> None:
+    """As an expert of ours over a mixture, whose own routers stand in the record, too."""
+    ours = [Removal((0, 2), expert) for expert in range(3)]
+    data = aggregate(read_record(losses(tmp_path / "record", ours)))
+    found = unpacked(data["removal"]["all"]).reshape(3, 4, 3)[:, :, 0]
+    assert found[[0, 2], :3] == pytest.approx(np.tile(np.arange(3) / 10, (2, 1)))
+    assert np.isnan(found[1]).all() and np.isnan(found[:, 3]).all()
+
+
 def test_losses_of_another_model_are_not_shown(tmp_path: Path) -> None:
     folder = losses(tmp_path / "record", EACH, weights="other")
     with pytest.warns(UserWarning, match="of a model with other weights"):

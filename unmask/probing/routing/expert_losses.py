@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from unmask.encoding.loaded_model import LoadedModel
 from unmask.errors import UnmaskError
 from unmask.io.files import refuse_foreign
@@ -51,7 +53,7 @@ def measure_experts(
     texts, tokens = _with_loss(model, given.texts, max_length)
     plain = [text.text for text in texts]
     mixture = getattr(model.backbone.model, "mixture", None)
-    differences = None if mixture else _differences(model, _few(plain, tokens), seed, max_length)
+    differences = None if mixture else _differences(model, _few(plain, tokens, seed), seed, max_length)
     ablation = ablate_experts(model, plain, together=together, max_length=max_length, batch_tokens=batch_tokens or 2048)
     labels = {name: [text.values[place] for text in texts] for place, name in enumerate(given.labels)}
     found = ExpertLosses(
@@ -101,13 +103,16 @@ def _with_loss(
     return [text for text, _ in kept], [tokens for _, tokens in kept]
 
 
-def _few(texts: Sequence[str], tokens: Sequence[int]) -> list[str]:
-    """The first texts, up to so many tokens that the outputs of all experts fit in memory; one text at least."""
+def _few(texts: Sequence[str], tokens: Sequence[int], seed: int) -> list[str]:
+    """Texts drawn by the seed, up to so many tokens that the outputs of all experts fit in memory; one text at least.
+
+    They are drawn, since files are often sorted by source or label.
+    """
     few: list[str] = []
     total = 0
-    for text, number in zip(texts, tokens, strict=True):
-        if few and total + number > _COMPARED:
+    for place in np.random.default_rng(seed).permutation(len(texts)):
+        if few and total + tokens[place] > _COMPARED:
             break
-        few.append(text)
-        total += number
+        few.append(texts[place])
+        total += tokens[place]
     return few

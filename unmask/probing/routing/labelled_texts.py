@@ -22,6 +22,8 @@ from unmask.tasks.tagged import Sentence, read_sentences
 
 SOURCE, WORDS, TAGS = "source", "tokens", "tags"
 _SENTENCES = (".conll", ".conllu")
+MOST_VALUES = 2**15 - 1
+"""A record keeps the number of a value in 16 bits."""
 Of = Literal["text", "token"]
 
 
@@ -63,7 +65,7 @@ def read_labelled(
     """The texts of files and task folders (`PATH`, or `PATH#100` for so many texts, drawn by the seed).
 
     labels: columns that hold a label for each text, or a list with a label for each word. columns: the text is in the first of these that a
-    row has. Raises UnmaskError for rows without text or label, and for a label with one value only.
+    row has. Raises UnmaskError for rows without text or label, and for a label with one value only or with too many.
     """
     labels = list(dict.fromkeys(labels))
     read = [_read_source(spec, labels, columns, seed) for spec in sources]
@@ -84,6 +86,10 @@ def read_labelled(
         if len(values := found.values(name)) < 2:
             raise UnmaskError(
                 f"Every text has the label '{values[0]}' in '{name}', so there is nothing to tell apart. Leave it out."
+            )
+        if len(values) > MOST_VALUES:
+            raise UnmaskError(
+                f"The label '{name}' has {len(values)} values, and at most {MOST_VALUES} can be recorded: leave it out."
             )
     return found
 

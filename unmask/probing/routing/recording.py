@@ -316,10 +316,10 @@ def _record_part(
     )
     written = [encodable(texts.texts[place].text) for place in places]
     spans = [tokenized.spans[place] for place in places]
-    labels = {
-        label.name: np.array([label.values.index(texts.texts[place].values[at]) for place in places], np.int16)
-        for at, label in enumerate(label for label in settings.labels if label.of == "text")
-    }
+    labels = {}
+    for at, label in enumerate(label for label in settings.labels if label.of == "text"):
+        known = {value: number for number, value in enumerate(label.values)}
+        labels[label.name] = np.array([known[texts.texts[place].values[at]] for place in places], np.int16)
     write_part(
         scratch, settings, places.start, Texts(written, (ends - starts).astype(np.int32), labels), spans, hidden, choices
     )

@@ -40,12 +40,12 @@ def removal(counts: Tally) -> dict[str, Any] | None:
 
 
 def _slots(counts: Tally, found: ExpertLosses) -> list[list[int]]:
-    """For each removal, the slots of the page that it is about. What is removed at all points is about all slots of its expert."""
+    """For each removal, the slots of the page that it is about: one at each of its points that the page shows."""
     places = {point.name: place for place, point in enumerate(counts.record.points)}
     slots = []
     for one in found.removals:
-        every = range(len(counts.record.points)) if len(one.points) > 1 else [places.get(found.points[one.points[0]].name)]
-        here = (counts.slots(point) for point in every if point is not None)
+        shown = (places.get(found.points[point].name) for point in one.points)
+        here = (counts.slots(point) for point in shown if point is not None)
         slots.append([own.start + one.expert for own in here if one.expert < own.stop - own.start])
     return slots
 

@@ -53,7 +53,7 @@ class Configuration:
 
 
 def _balanced(weight: float, over: str) -> Configuration:
-    counted = "each forward pass" if over == "pass" else "each training step"
+    counted = "each forward pass" if over == "pass" else "the passes of a training step so far"
     return Configuration(
         "balance", f"load-balancing loss of weight {weight:g}, counted over {counted}",
         options=RouterOptions(balance=Balance(weight, over)),  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ class Measurements:
             self._measure(row, *self._load(folder))
         return self._values(row)
 
-    def merged(self, row: str, experts: Sequence[Path], method: Method, density: float = 1.0) -> Values:
+    def merged(self, row: str, experts: Sequence[Path], method: Method, density: float | None = None) -> Values:
         """The values of the base model with these experts merged into it."""
         self._check_model(row, *experts)
         if self._lacks(row):
@@ -179,7 +179,7 @@ class Measurements:
             yield mixture.model.eval(), tokenizer
 
     @contextmanager
-    def merging(self, experts: Sequence[Path], method: Method, density: float = 1.0) -> Iterator[tuple[Any, Any]]:
+    def merging(self, experts: Sequence[Path], method: Method, density: float | None = None) -> Iterator[tuple[Any, Any]]:
         """The base model with these experts merged into it."""
         model, tokenizer = load_language_model(self.source)
         merge_experts(model, [read_expert(folder) for folder in experts], method, density=density)

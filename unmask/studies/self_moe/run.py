@@ -343,9 +343,9 @@ def _arm(builder: Builder, measurements: Measurements, number: Mapping[str, int]
     return rows | {MIXSE: measurements.model(called(MIXSE, number), builder.mixture(MIXSE, number))}
 
 
-def _merges(plan: StudyPlan) -> Sequence[tuple[str, Method, float]]:
+def _merges(plan: StudyPlan) -> Sequence[tuple[str, Method, float | None]]:
     """How the weights of experts are merged: the row, the method and its density."""
-    return ("TIES", "ties", plan.ties_density), ("DARE", "dare", plan.dare_density), ("linear", "linear", 1.0)
+    return ("TIES", "ties", plan.ties_density), ("DARE", "dare", plan.dare_density), ("linear", "linear", None)
 
 
 def _growing(builder: Builder, measurements: Measurements, plan: StudyPlan, findings: Findings) -> Iterator[tuple[str, Values]]:
