@@ -106,8 +106,6 @@ Results of mixtures keep less of their plan, and name tasks with their revision:
 """
 _WORDS: Final = {"where", "says", "how"}
 """What a claim has in words. The rest says what is compared, and how."""
-_OWN: Final = ("our question", "question of reviewers")
-"""How `where` begins if no paper claims it."""
 _NAMED: Final = 20
 """So many sets of data are named on the page."""
 UNRECORDED: Final = "It was measured before results said which recipes and configurations they rest on."
@@ -236,7 +234,7 @@ def _overview(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
     """How many claims there are of each verdict, and which are refuted. A claim counts with one result of its study, the first."""
     every = [(title, finding) for study, title in PAPERS.items() for finding in _first(study, known[study])]
     models = ", ".join(f"{title} on {known[study][0]['model']}" for study, title in PAPERS.items() if known[study])
-    own = [finding for _, finding in every if finding.claim.where.startswith(_OWN)]
+    own = [finding for _, finding in every if finding.claim.is_own]
     yield f"**{counts([finding for _, finding in every])}** Of each study, one result is counted: {models or 'there is none yet'}."
     yield f"{len(own)} of them are our own questions ({_verdicts(own)}). The others are claims of papers."
     open_here = [finding.here.verdict for _, finding in every if finding.verdict == "undecided" and finding.here]

@@ -15,9 +15,10 @@ from unmask.evaluation.leader import kind_leaders
 from unmask.evaluation.results import Conditions, Result, ResultStore
 from unmask.evaluation.seed_means import DEVIATION, SeedMean, mean_over_seeds, one_seed, runs_of, seed_scores, training
 from unmask.evaluation.verdict import _defined, comparisons, display_name, ranked
-from unmask.statistics.bootstrap import Items
-from unmask.statistics.paired import paired_bootstrap, wilcoxon
+from unmask.statistics.bootstrap import Items, score
+from unmask.statistics.paired import bootstrap_tasks, wilcoxon
 from unmask.statistics.training_seeds import seed_test
+from unmask.statistics.variance_sources import items_and_seeds_test
 
 MEAN, LAST = "causal/plain/mean", "causal/plain/last"
 TASKS = [f"t{number}" for number in range(8)]
@@ -265,8 +266,7 @@ def items(model: str, metric: str = "mean") -> Items:
 
 
 @pytest.mark.parametrize("change", [lambda _: None, lambda one: one])
-def test_with_few_tasks_the_items_of_all_seeds_are_drawn_alike(change: Callable[[Any], Any], tmp_path: Path) -> None:
-    # the mean of the seeds' item scores is the item score of their mean: as if one design had them
+def test_with_few_tasks_the_test_is_over_items_and_seeds(change: Callable[[Any], Any], tmp_path: Path) -> None:
     store = ResultStore(tmp_path / "store")
     means, lasts = some_runs(tmp_path / "mean", MEAN, [0, 1, 2]), some_runs(tmp_path / "last", LAST, [0])
     results = []
@@ -279,13 +279,42 @@ def test_with_few_tasks_the_items_of_all_seeds_are_drawn_alike(change: Callable[
     if change(1) is None:  # without the items of one seed there is no mean of seeds
         assert found == []
         return
-    average = Items("mean", {"value": np.mean([items(model).columns["value"] for model in means], axis=0)})
-    expected = paired_bootstrap([average], [items(lasts[0])])
+    sides = [[[items(model)] for model in models] for models in (means, lasts)]
+    drawn, points = (
+        [np.array([one(run) for run in side]) for side in sides]
+        for one in (lambda run: bootstrap_tasks(run, 2000), lambda run: [score(run[0])])
+    )
+    expected = items_and_seeds_test((drawn[0], drawn[1]), (points[0], points[1]), [40])
+    assert found[0].outcome.test == expected.test == "t over items (bootstrap) and seeds"
     assert (found[0].outcome.difference, found[0].outcome.p, found[0].outcome.n) == pytest.approx(
         (expected.difference, expected.p, 40)
     )
     assert found[0].outcome.interval == pytest.approx(expected.interval)
-    assert found[0].outcome.test == f"{expected.test} of means over seeds"
+
+
+def test_seeds_that_disagree_decide_nothing_over_items(tmp_path: Path) -> None:
+    """The items alone would: the mean of two seeds is better on nearly all of them."""
+    store, results = ResultStore(tmp_path / "store"), []
+    seeds, plain = some_runs(tmp_path / "mean", MEAN, [0, 1]), "smollm2"
+    noise = np.random.default_rng(0).normal(0, 0.01, 40)
+    for model, level in ((seeds[0], 0.9), (seeds[1], 0.5), (plain, 0.6)):
+        results.append(result(model, score=float(level + noise.mean())))
+        store.add(results[-1], Items("mean", {"value": level + noise * (1 + level)}))
+    [found] = comparisons(mean_over_seeds(results), store)
+    assert found.outcome.difference > 0.09 and found.better is None
+
+
+def test_readings_of_the_same_trainings_are_paired_over_items(tmp_path: Path) -> None:
+    """One training is bad for both readings. Their difference is the same in every seed."""
+    store, results, seeds = ResultStore(tmp_path / "store"), [], some_runs(tmp_path / "mean", MEAN, [0, 1, 2])
+    noise = np.random.default_rng(1).normal(0, 0.01, 40)
+    for design, gain in ((MEAN, 0.0), (LAST, 0.05)):
+        for model, level in zip(seeds, (0.8, 0.4, 0.7), strict=True):
+            value = level + gain + noise * (1 + gain) + 0.001 * level * gain
+            results.append(result(model, score=float(value.mean()), design=design))
+            store.add(results[-1], Items("mean", {"value": value}))
+    [found] = comparisons(mean_over_seeds(results), store)
+    assert found.better is not None and found.better[1] == LAST
 
 
 # --- what a test over seeds cannot have ------------------------------------------------------------------------------

@@ -154,6 +154,15 @@ def test_what_is_said_of_two_designs_does_not_hang_on_a_reference_row(tmp_path: 
     assert {test.family for test in beside} == {"3 pairs", "7 pairs with a reference"}
 
 
+def test_many_pairs_with_references_have_resamples_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each family is corrected alone, so the larger one says how small a p has to be possible."""
+    monkeypatch.setattr("unmask.evaluation.verdict._RESAMPLES", 10)
+    results, store = grid(tmp_path, list(DESIGNS)[:2], TASKS[:2])
+    results += [add(store, REFERENCE, task, model=f"r{number}") for number in range(4) for task in TASKS[:2]]
+    found = [one.outcome for one in comparisons(results, store) if "reference" in one.family]
+    assert len(found) == 14 and min(one.p for one in found) < 2 / 1_400
+
+
 def test_a_system_is_called_by_its_label_and_its_model_where_there_are_several(tmp_path: Path) -> None:
     store = ResultStore(tmp_path)
     one, other = add(store, "mean", "t0", model="/home/me/a"), add(store, "mean", "t0", model="/home/me/b")

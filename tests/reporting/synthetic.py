@@ -95,10 +95,9 @@ class Ranked:
     cliques: tuple[tuple[str, ...], ...]
     friedman_p: float = 0.01
     n: int = 14
-    fewest: int = 6
 
 
-def ranked_by(scores: Mapping[str, Sequence[float]]) -> Ranked:
+def ranked_by(scores: Mapping[str, Sequence[float]], _: Any) -> Ranked:
     """Ranks by mean score, and the first three in one group."""
     order = sorted(scores, key=lambda name: -float(np.mean(scores[name])))
     return Ranked({name: place + 1.2 for place, name in enumerate(order)}, (tuple(order[:3]),))

@@ -152,11 +152,12 @@ def test_ranks_that_are_not_defined_are_left_out(tmp_path: Path, monkeypatch: py
 def test_ranks_are_asked_for_by_name_over_the_common_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def ranks(scores: Any) -> str:
+    def ranks(scores: Any) -> Any:
         asked.append(scores)
-        return "the ranks"
+        return SimpleNamespace(grouped_by=lambda apart: apart)
 
     monkeypatch.setitem(sys.modules, "unmask.statistics.ranks", SimpleNamespace(critical_differences=ranks))
     grid, found = stood(tmp_path, Folder(DESIGNS, SIX))
     assert asked == [{name: [grid.cells[system, task].main_score for task in SIX] for system, name in grid.names.items()}]
-    assert str(found.ranks) == "the ranks"
+    told_apart = {frozenset((grid.names[test.a], grid.names[test.b])) for test in found.tests if test.better}
+    assert told_apart and found.ranks == told_apart, "the groups are those of the page's tests"

@@ -34,6 +34,19 @@ def test_differences_are_paired() -> None:
     assert low < value < high and high - low > 0.2
 
 
+def test_models_that_are_right_on_the_same_items_may_differ_on_others() -> None:
+    right = {"a": np.array([100.0] * 30 + [0.0] * 18), "b": np.array([0.0, 100.0] * 20)}
+    base, same = compare_by_domain({"base": right, "same": {name: values.copy() for name, values in right.items()}}, "base")
+    assert base.differences == {"a": (0, 0, 0), "b": (0, 0, 0)} and base.difference == (0, 0, 0)
+    value, low, high = same.differences["a"]
+    share = 1.96**2 / (48 + 1.96**2)  # of other items, on which 48 items say nothing
+    assert value == 0 and (low, high) == pytest.approx((-100 * share, 100 * share), rel=1e-3)
+    assert same.difference[1] < -2 and same.difference[2] > 2
+    other = {"a": right["a"], "b": right["b"][::-1]}
+    _, differ = compare_by_domain({"base": right, "other": other}, "base")
+    assert differ.differences["a"][1] < 0 < differ.differences["a"][2]
+
+
 def test_texts_of_domains_on_the_command_line(base: Path, tmp_path: Path) -> None:
     texts = {"snow": ["Snow fell on the hill.", "Rain fell on the snow."], "pairs": ["Is it cold?", "It is very cold."]}
     (tmp_path / "snow.txt").write_text("\n".join(texts["snow"]))

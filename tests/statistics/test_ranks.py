@@ -35,6 +35,14 @@ def rounding(names: str = "round narrow wide") -> dict[str, list[float]]:
     return {name: list(-times) for name, times in zip(names.split(), ROUNDING.T, strict=True)}
 
 
+def test_groups_may_come_from_other_tests() -> None:
+    ranks = critical_differences(VARIANTS)
+    order = list(ranks.mean_ranks)
+    assert ranks.grouped_by(set()).cliques == (tuple(order),)
+    assert ranks.grouped_by({frozenset((order[2], order[0]))}).cliques == (tuple(order[:2]), tuple(order[1:]))
+    assert ranks.grouped_by({frozenset(pair) for pair in combinations(order, 2)}).cliques == ()
+
+
 def test_friedmans_test_of_the_rounding_times_is_rs() -> None:
     # friedman.test(RoundingTimes): Friedman chi-squared = 11.143, df = 2, p-value = 0.003805.
     ranks = critical_differences(rounding())

@@ -94,7 +94,7 @@ def test_what_a_claim_needs_has_to_be_confirmed(first: float | None, second: str
     tests = {("wins", "b"): measured(1.0), ("lost", "b"): measured(-1.0), ("rest", "b"): measured(1.0)}
     found = findings(claims, tests if first is None else {("learns", "b"): measured(first), **tests})
     assert [one.verdict for one in found[1:]] == [second, "refuted" if second == "confirmed" else "undecided", "confirmed"]
-    said = "this is not confirmed: a learns."
+    said = f"this is not {'measured' if first is None else 'confirmed'}: a learns."
     reasons = any(said in row[2] for row in claims_sheet(found).rows)
     assert reasons == (second != "confirmed"), "the reason stands in the table"
     assert found[3].because == "" and len(found[1].tests) == 1, "what was measured is kept"

@@ -284,7 +284,8 @@ def test_the_conclusion_names_the_highest_what_contradicts_papers_and_what_is_op
     }
     cells, bases = made(names)
     rows = {row.name: row for row in rows_of(cells, bases)}
-    papers = verdicts(load_plan("small").claims, cells, bases)
+    claims = [claim.model_copy(update={"where": f"paper {place}"}) for place, claim in enumerate(load_plan("small").claims)]
+    papers = verdicts(claims, cells, bases)
     said = conclusion(rows, {}, None, papers)
     refuted = [one.claim for one in papers if one.verdict == "refuted"]
     assert refuted and all(any(claim.where in one and claim.says in one for one in said) for claim in refuted)
@@ -372,6 +373,21 @@ def test_tables_conclusion_and_claims_say_the_same_of_a_test(
     assert found.verdict == verdict
     [_, line] = routing_and_prediction({STANDARD: first, row.name: row}).rows
     assert line[-1].endswith("*") == (word != "not shown")
+
+
+def test_our_own_questions_are_no_claims_of_papers() -> None:
+    cells, bases = made({STANDARD: (0.3, 0.2, 0.4), "layer routers": (0.6, 0.2, 0.4)})
+    [first, row] = rows_of(cells, bases)
+    asked = [
+        Claim(id=where, where=where, says="c", better="layer routers", than=("standard",)) for where in ("our question", "b")
+    ]
+    for effect, said in ((0.0, "1 claim of papers stays undecided."), (-2.0, "**Against b**, which says: \u201cc\u201d")):
+        test = replace(
+            row.tests["gain"], effect=effect, difference=effect, p=0.001, p_holm=None, interval=(effect, effect), bounds=None
+        )
+        found = findings(asked, {(one.id, "standard"): test for one in asked}, lambda _: "nats")
+        told = [line for line in conclusion({STANDARD: first}, {}, None, found) if "claim" in line or "Against" in line]
+        assert told == [said]
 
 
 def _words(sentence: str) -> Iterator[str]:

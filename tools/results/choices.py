@@ -30,7 +30,9 @@ def choice(kept: Kept) -> str:
 def _told(kept: Kept) -> str:
     """What was chosen, how it scores, and how many designs are tied with it."""
     ties = len(kept["ties"])
-    worse = kept["candidates"] - 1 - ties - len(kept["failed"])
+    *earlier, _ = kept["rounds"]
+    dropped = sum(one["designs"] - len(one["kept"]) for one in earlier)
+    worse = dropped + sum(bool(one["worse"]) for one in kept["last_round"])  # candidates that are layers may have no score
     score = f"**{100 * kept['score']:.1f}** {interval(kept['interval'])}"
     on_what = f"On {kept['items']} other items, its score is {score}."
     if not kept["held_out"]:

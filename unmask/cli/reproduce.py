@@ -187,7 +187,7 @@ for _study, _about, _setting in (
     (
         "pooling-and-attention",
         "Pooling and Attention (arXiv 2409.02727): five designs, controls, changed heads, and data with labels.",
-        'only=["design 1", "design 5"]',
+        'only=["untrained EOS", "design 1", "design 5"]',
     ),
 ):
     _of_embedders(_study, _about, _setting)

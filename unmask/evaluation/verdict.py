@@ -30,6 +30,7 @@ from unmask.statistics.paired import (
     with_holm,
 )
 from unmask.statistics.training_seeds import differ, seed_test
+from unmask.statistics.variance_sources import items_and_seeds_test
 
 System = tuple[str, str]
 Pair = tuple[System, System]
@@ -88,7 +89,7 @@ def comparisons(
     - With tasks enough for one of them to be significant after the correction (`fewest_tasks`: 6 for one pair, 11 for 28), the test is
       Wilcoxon's signed-rank test over tasks, and `seed_test` for means over seeds (`mean_over_seeds`).
     - With fewer tasks that test could find nothing, whatever the scores. Then the items of the tasks are tested (`difference_test`):
-      the answer is about these tasks and, for trained designs, about these embedders.
+      the answer is about these tasks. For means over seeds it is `items_and_seeds_test`; a design with one run counts as this embedder.
     - `over_items` tests the items in any case, with a p that has no smallest value: somebody who tests several times has to correct for
       that too, by a lower `level`.
 
@@ -203,8 +204,7 @@ def _pairs(systems: Sequence[System], baseline: System | None) -> list[Pair]:
 def _over_tasks(pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells) -> list[PairedTest]:
     systems = dict.fromkeys(system for pair in pairs for system in pair)
     scores = {system: seed_scores([cells[system, task] for task in tasks]) for system in systems}
-    # two designs may read the same trained models, seed by seed
-    models = {system: [run.model for run in runs_of(cells[system, tasks[0]])] for system in systems}
+    models = {system: _models(cells[system, tasks[0]]) for system in systems}
     return [over_tasks(scores[a], scores[b], paired=scores[a].ndim == 2 and models[a] == models[b]) for a, b in pairs]
 
 
@@ -226,36 +226,43 @@ def over_tasks(a: Scores, b: Scores, *, paired: bool = False) -> PairedTest:
 def _over_items(
     pairs: Sequence[Pair], tasks: Sequence[str], cells: Cells, store: ResultStore, normal: bool = False
 ) -> tuple[list[str], list[PairedTest]]:
-    """The tasks that have items for all systems, and a test of each pair on them. Several seeds count by their mean score."""
+    """The tasks that have items for all systems, and a test of each pair on them: over items, and over seeds where there are several."""
     systems = dict.fromkeys(system for pair in pairs for system in pair)
     items = {(system, task): _items(cells[system, task], store) for system in systems for task in tasks}
     used = [task for task in tasks if all(items[system, task] for system in systems)]
     if not used:
         return [], []
-    # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the number of pairs: enough for a p of 0.02
-    resamples = max(_RESAMPLES, 100 * (sum(not _has_reference(pair) for pair in pairs) or len(pairs)))
+    # the smallest p of m resamples is 2 / (m + 1), and Holm multiplies it by the size of a family: enough for a p of 0.02
+    with_reference = sum(map(_has_reference, pairs))
+    resamples = max(_RESAMPLES, 100 * max(with_reference, len(pairs) - with_reference))
     if normal := normal or resamples > _MOST_RESAMPLES:
         resamples = _RESAMPLES
     samples, points = {}, {}
     for system in systems:
         runs = list(zip(*(items[system, task] for task in used), strict=True))  # for each seed, its items on every task
-        samples[system] = np.mean([bootstrap_tasks(run, resamples) for run in runs], axis=0)
-        points[system] = np.mean([[score(task_items) for task_items in run] for run in runs], axis=0)
-    kept = _defined(list(samples.values()))
+        samples[system] = np.array([bootstrap_tasks(run, resamples) for run in runs])  # (seed, task, resample)
+        points[system] = np.array([[score(task_items) for task_items in run] for run in runs])
+    kept = _defined([table.mean(axis=0) for table in samples.values()])
     if not kept:
         return [], []
     used = [used[place] for place in kept]
-    samples, points = ({system: table[kept] for system, table in tables.items()} for tables in (samples, points))
+    samples, points = ({system: table[:, kept] for system, table in tables.items()} for tables in (samples, points))
     sizes = [items[pairs[0][0], task][0].n for task in used]
-    seeded = {system for system in systems if len(items[system, used[0]]) > 1}
     tests = []
     for a, b in pairs:
+        if max(len(points[a]), len(points[b])) > 1:
+            together = _models(cells[a, used[0]]) == _models(cells[b, used[0]])
+            tests.append(items_and_seeds_test((samples[a], samples[b]), (points[a], points[b]), sizes, paired=together))
+            continue
         changes = task_changes([items[a, task] for task in used], [items[b, task] for task in used])
-        test = difference_test(
-            samples[a], samples[b], points[a], points[b], sum(sizes), normal=normal, smallest=min(sizes), changes=changes
-        )
-        tests.append(replace(test, test=f"{test.test} of means over seeds") if seeded & {a, b} else test)
+        ours, theirs, one, other = samples[a][0], samples[b][0], points[a][0], points[b][0]
+        tests.append(difference_test(ours, theirs, one, other, sum(sizes), normal=normal, smallest=min(sizes), changes=changes))
     return used, tests
+
+
+def _models(result: Result) -> list[str]:
+    """The models behind a result, seed by seed. Two designs may read the same trained models."""
+    return [run.model for run in runs_of(result)]
 
 
 def _defined(samples: Sequence[Scores]) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -35,10 +35,6 @@ class MeanRanks(Protocol):
     @property
     def n(self) -> int:
         """Number of tasks."""
-
-    @property
-    def fewest(self) -> int:
-        """Tasks below which no pair could differ after the correction, whatever its scores."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,10 @@ def summarise(grid: Grid) -> Summary:
         lead=first,
         advice=advice,
         advice_intervals=dict(_advice_intervals(grid, advice)),
-        ranks=_ranks({grid.names[system]: _scores(grid, system, common) for system, _ in order}),
+        ranks=_ranks(
+            {grid.names[system]: _scores(grid, system, common) for system, _ in order},
+            {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.better},
+        ),
     )
 
 
@@ -193,11 +192,11 @@ def _advice_intervals(grid: Grid, advice: Sequence[KindLeader]) -> Iterator[tupl
             yield leader.kind, bounds
 
 
-def _ranks(scores: Mapping[str, Sequence[float]]) -> MeanRanks | None:
-    """Critical differences between the designs, or None where there are too few tasks or designs for them."""
+def _ranks(scores: Mapping[str, Sequence[float]], apart: Collection[frozenset[str]]) -> MeanRanks | None:
+    """Mean ranks, or None where there are too few tasks or designs. apart: pairs that the page's tests tell apart; they make the groups."""
     from unmask.statistics.ranks import critical_differences
 
     try:
-        return critical_differences(scores)
+        return critical_differences(scores).grouped_by(apart)
     except ValueError:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unmask.statistics.bootstrap import interval
-from unmask.statistics.intervals import Estimate
+from unmask.statistics.intervals import Bounds, Estimate, difference_interval, mean_interval
 
 _RESAMPLES = 2000
 Values = Mapping[str, NDArray[np.float64]]
@@ -43,14 +43,20 @@ def compare_by_domain(values: Mapping[str, Values], against: str, seed: int = 0)
         differences = {domain: own[domain] - reference[domain] for domain in reference}
         samples = {domain: differences[domain][drawn[domain]].mean(axis=1) for domain in reference}
         means = {domain: float(own[domain].mean()) for domain in reference}
-        whole = np.stack(list(samples.values())).mean(axis=0)
+        points = {domain: float(items.mean()) for domain, items in differences.items()}
+        # a model against itself has no difference on any item
+        shares = {domain for domain in reference if model != against and _are_percent(own[domain], reference[domain])}
+        bounds = {domain: _bounds(points[domain], samples[domain], len(own[domain]), domain in shares) for domain in reference}
+        whole, around = float(np.mean(list(points.values()))), interval(np.stack(list(samples.values())).mean(axis=0))
+        if around[0] == around[1] and shares:
+            around = mean_interval(list(points.values()), list(bounds.values()))
         rows.append(
             ModelScores(
                 model,
                 means,
                 float(np.mean(list(means.values()))),
-                {domain: _interval(float(differences[domain].mean()), samples[domain]) for domain in reference},
-                _interval(float(np.mean([items.mean() for items in differences.values()])), whole),
+                {domain: (points[domain], *bounds[domain]) for domain in reference},
+                (whole, *around),
             )
         )
     return rows
@@ -86,6 +92,14 @@ def _resamples(reference: Values, seed: int) -> dict[str, NDArray[np.int64]]:
     return {domain: random.integers(len(items), size=(_RESAMPLES, len(items))) for domain, items in reference.items()}
 
 
-def _interval(value: float, samples: NDArray[np.float64]) -> tuple[float, float, float]:
-    low, high = np.percentile(samples, [2.5, 97.5])
-    return value, float(low), float(high)
+def _are_percent(own: NDArray[np.float64], reference: NDArray[np.float64]) -> bool:
+    """Whether all items are right (100) or wrong (0)."""
+    return bool(np.isin((own, reference), (0.0, 100.0)).all())
+
+
+def _bounds(difference: float, samples: NDArray[np.float64], n: int, percent: bool) -> Bounds:
+    """The interval of a domain. Two models that are right on the same items may still differ on others, so it then has a width."""
+    if not percent:
+        return interval(samples)
+    low, high = difference_interval(samples / 100, difference / 100, n)
+    return 100 * low, 100 * high

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import factorial, sqrt
 from typing import NamedTuple
@@ -48,6 +48,11 @@ class Ranks:
     n: int
     fewest: int
     level: float
+
+    def grouped_by(self, apart: Collection[frozenset[str]]) -> Ranks:
+        """The same ranks, with groups by other tests, such as tests that know of training seeds. apart: the pairs that these tell apart."""
+        order = list(self.mean_ranks)
+        return replace(self, cliques=_cliques(order, {pair for pair in combinations(order, 2) if frozenset(pair) in apart}))
 
     @property
     def friedman_p(self) -> float:

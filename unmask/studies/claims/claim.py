@@ -32,6 +32,8 @@ Agreement = Literal["prompts", "clusters"]
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 _POWER: Final = 0.8
 _LEAST: Final = 1e-12
+_OWN: Final = ("our question", "question of reviewers")
+"""How `where` begins if no paper claims it."""
 
 
 class _Fixed(BaseModel):
@@ -73,6 +75,11 @@ class Claim(_Fixed):
                 f"claim '{self.id}' has `agreement`, which says what it is measured on: leave `kinds` and `less_on` out"
             )
         return self
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is our own question, and no claim of a paper."""
+        return self.where.startswith(_OWN)
 
     @property
     def has_margin(self) -> bool:
@@ -209,10 +216,10 @@ def _p_of_margin(claim: Claim, test: PairedTest) -> float:
 
 def _with_what_it_needs(one: Finding, before: Mapping[str, Finding], hold_here: Collection[str]) -> Finding:
     open_ = [name for name in one.claim.needs if before[name].verdict != "confirmed" and name not in hold_here]
-    missing = [before[name].claim.says for name in open_]
-    if not missing or one.verdict in ("not measured", "not testable here"):
+    if not open_ or one.verdict in ("not measured", "not testable here"):
         return one
-    because = f"Its tests say nothing, because this is not confirmed: {' '.join(missing)}"
+    found = "not measured" if any(before[name].verdict == "not measured" for name in open_) else "not confirmed"
+    because = f"Its tests say nothing, because this is {found}: {' '.join(before[name].claim.says for name in open_)}"
     return one.model_copy(update={"verdict": "undecided", "because": because})
 
 

@@ -92,9 +92,9 @@ class EmbeddersPlan(WholePlan):
 
     study: its name. paper: what is studied. made: models by name. embedders: what is compared. other_prompts: which of them are read
     under other prompts, too. tasks: folders below the data folder, or `starter:NAME`. max_length: most tokens of a text. reference: a
-    sentence-transformers model that is scored beside them, as a yardstick; none if empty. seeds: of each training. only: the embedders
-    to measure; none means all. on: by base model, the part that is measured there. how: what every claim says of how it is tested.
-    claims: what the paper says. Those of embedders that are left out stay unmeasured.
+    sentence-transformers model that is scored beside them, as a yardstick; none if empty. seeds: of each training that names none of its
+    own (`made.NAME.seeds`). only: the embedders to measure; none means all. on: by base model, the part that is measured there. how: what
+    every claim says of how it is tested. claims: what the paper says. Those of embedders that are left out stay unmeasured.
     """
 
     study: str

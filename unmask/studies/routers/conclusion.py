@@ -45,7 +45,8 @@ def conclusion(
 
 
 def _papers(papers: Sequence[Finding]) -> Iterator[str]:
-    """What contradicts papers here."""
+    """What contradicts papers here. Our own questions are no claims of papers."""
+    papers = [one for one in papers if not one.claim.is_own]
     for one in papers:
         if one.verdict == "refuted":
             yield f"**Against {one.claim.where}**, which says: \u201c{one.claim.says}\u201d"
