@@ -513,6 +513,14 @@ def test_equal_ids_are_dead_letters_in_one_file_and_counted_over_all(here: Path)
     assert "Ids that are in another shard, too: 1." in manifest.told(here / "out")
 
 
+def test_a_dead_letter_takes_no_id_away(here: Path) -> None:
+    only(here, "a.jsonl", '{"text": null, "key": 1}\n{"text": "a", "key": "1"}\n{"key": 1}\n{"text": "b", "key": 1}\n')
+    run(job_of(here, id_column="key"))
+    assert [row["id"] for row in rows_of(here / "out")] == ["1"]
+    assert [letter["line"] for letter in letters_of(here / "out")] == [1, 3, 4]
+    assert "the id '1' comes twice" in letters_of(here / "out")[2]["reason"]
+
+
 def test_a_column_named_chunk_does_not_switch_the_count_of_ids_off(here: Path) -> None:
     files = [here / "corpus" / f"{name}.parquet" for name in ("a", "b")]
     for file in files:

@@ -230,6 +230,19 @@ def test_a_file_of_a_folder_that_is_read_is_not_written_over(
     assert everything(tmp_path) == before
 
 
+def test_vectors_beside_their_texts_are_written_again(tmp_path: Path) -> None:
+    folder = content(tmp_path / "data", folder=True)
+    vectors = folder / "vectors.parquet"
+    words = ["embed", str(folder), "-m", "pico", "-d", "mean", "--device", "cpu", "-o", str(vectors)]
+    for _ in range(2):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.exception
+    Path(f"{vectors}.manifest.json").unlink()
+    before = vectors.read_bytes()
+    assert "is a file of the input" in str(CliRunner().invoke(app, words).exception), "it may be somebody else's"
+    assert vectors.read_bytes() == before
+
+
 def test_two_outputs_are_two_files(refused: Refused, tmp_path: Path) -> None:
     lessons = content(tmp_path / "lessons.jsonl", folder=False)
     for other in ("one.jsonl", "../here/one.jsonl"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unmask.encoding.tokenization import tokenize_bare
-from unmask.encoding.words import composed, joined_words, without_surrogates, words
+from unmask.encoding.words import composed, joined_words, keyword_places, without_surrogates, words
 from unmask.experts.lessons.lessons import tokenize_pairs
 from unmask.search.keywords import Keywords
 from unmask.search.snippets import snippet
@@ -25,6 +25,7 @@ HALF = "half \ud83d of it"
         ("தமிழ் மொழி", ["தமிழ்", "மொழி"]),
         ("cafe\u0301s", ["caf\u00e9s"]),
         ("It's 2 a_b", ["It", "s", "2", "a", "b"]),
+        ("手机壳 x", ["手机壳", "x"]),
     ],
 )
 def test_marks_belong_to_their_letters(text: str, expected: list[str]) -> None:
@@ -49,6 +50,20 @@ def test_keywords_find_whole_words(query: str, language: str, found: list[int], 
     keywords.save(tmp_path / "words")
     for one in (keywords, Keywords.open(tmp_path / "words", language)):
         assert [row for row, score in enumerate(one.scores(query, 4)) if score > 0] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a_b 手机壳, x", ["a_b", "手机", "机壳", "x"]),
+        ("iPhone手机", ["iPhone", "手机"]),
+        ("猫 犬", ["猫", "犬"]),
+        ("カフェー・ラテ", ["カフ", "フェ", "ェー", "ラテ"]),
+        ("한국어 पानी", ["한국어", "पानी"]),
+    ],
+)
+def test_keywords_of_scripts_without_spaces_are_pairs(text: str, expected: list[str]) -> None:
+    assert [text[start:end] for start, end in keyword_places(text)] == expected
 
 
 def test_a_snippet_is_around_a_word_that_is_composed_otherwise() -> None:

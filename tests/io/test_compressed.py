@@ -57,6 +57,13 @@ def test_the_rows_are_those_of_the_plain_file(kind: str, ending: str, tmp_path: 
 
 
 @pytest.mark.parametrize("ending", PACKERS)
+def test_endings_may_be_in_capitals(ending: str, tmp_path: Path) -> None:
+    rows = list(read_rows(file := packed(tmp_path, ending)))
+    renamed = file.rename(tmp_path / f"A.JSONL{ending.upper()}")
+    assert list(read_rows(renamed)) == rows and len(rows) == 1200
+
+
+@pytest.mark.parametrize("ending", PACKERS)
 def test_parts_that_were_joined_are_read_to_the_end(ending: str, tmp_path: Path) -> None:
     file = tmp_path / f"rows.jsonl{ending}"
     file.write_bytes(PACKERS[ending](CONTENT) * 2)
@@ -84,15 +91,26 @@ def test_a_byte_that_is_no_utf8_is_named_by_its_place_in_the_unpacked_text(tmp_p
         list(read_rows(packed(tmp_path, ".gz", CONTENT + b"ab\xe9c\n")))
 
 
-def test_a_compressed_parquet_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.parquet.gz").write_bytes(b"x")
-    with pytest.raises(UnmaskError, match=r"a parquet file is compressed inside, so it is not read from '\.gz'. Unpack it"):
-        list(read_rows(tmp_path / "rows.parquet.gz"))
+@pytest.mark.parametrize("name", ["rows.parquet.gz", "ROWS.PARQUET.GZ"])
+def test_a_compressed_parquet_file_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(
+        UnmaskError, match=r"a parquet file is compressed inside, so it is not read from '\.(gz|GZ)'. Unpack it"
+    ):
+        list(read_rows(tmp_path / name))
 
 
 @pytest.mark.parametrize(
     ("name", "ending"),
-    [("a.jsonl", ".jsonl"), ("a.jsonl.gz", ".jsonl"), ("a.b.csv.zst", ".csv"), ("a.gz", ""), ("gz", ""), ("a.tar", ".tar")],
+    [
+        ("a.jsonl", ".jsonl"),
+        ("a.jsonl.gz", ".jsonl"),
+        ("a.b.csv.zst", ".csv"),
+        ("A.Csv.GZ", ".csv"),
+        ("a.gz", ""),
+        ("gz", ""),
+        ("a.tar", ".tar"),
+    ],
 )
 def test_the_ending_of_rows_stands_before_that_of_the_compression(name: str, ending: str) -> None:
     assert row_ending(Path(name)) == ending

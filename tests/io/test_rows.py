@@ -78,6 +78,12 @@ def test_every_reader_gives_back_the_rows_with_their_lines(tmp_path: Path, endin
 
 
 @pytest.mark.parametrize("ending", WRITERS)
+def test_an_ending_may_be_in_capitals(tmp_path: Path, ending: str) -> None:
+    content = WRITERS[ending](ROWS)
+    assert read(tmp_path, f"ROWS{ending.upper()}", content) == read(tmp_path, f"rows{ending}", content)
+
+
+@pytest.mark.parametrize("ending", WRITERS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(rows=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), min_size=1, max_size=4))
 def test_any_text_survives_every_reader(tmp_path: Path, ending: str, rows: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 from pathlib import Path
 
@@ -55,11 +56,36 @@ def test_links_in_a_folder_are_left_out_and_a_link_that_is_named_is_followed(cor
     assert find_files(["below/link.jsonl", "b.jsonl"]) == [Path("below/link.jsonl")]  # the same file
 
 
-def test_a_folder_of_links_says_so(corpus: Path) -> None:
-    (corpus / "links").mkdir()
-    (corpus / "links" / "a.jsonl").symlink_to(corpus / "b.jsonl")
-    with pytest.raises(UnmaskError, match="Its 1 links are not followed: name their targets"):
-        find_files(["links"])
+def test_a_folder_of_links_says_what_to_give(corpus: Path) -> None:
+    """The folder is like a snapshot of the Hugging Face hub: files whose names have no ending, and links to them."""
+    for place in ("blobs", "snapshot/data"):
+        (corpus / place).mkdir(parents=True)
+    (corpus / "blobs" / "3f5a").write_text("x\n")
+    link = Path("snapshot/data/a.jsonl")
+    link.symlink_to(corpus / "blobs" / "3f5a")
+    with pytest.raises(UnmaskError, match="links to files, which are not followed") as error:
+        find_files(["snapshot"])
+    pattern = str(error.value).split("'")[-2]
+    assert find_files([pattern]) == find_files([link]) == [link]
+
+
+@pytest.mark.parametrize("pattern", ["b*", "*", "./*", "**", "**/*"])
+def test_a_folder_that_a_pattern_matches_is_walked_as_if_it_were_named(pattern: str, corpus: Path) -> None:
+    (corpus / "README.md").unlink()
+    (corpus / "bare").mkdir()
+    matches = glob.glob(pattern, recursive=True)  # noqa: PTH207 (what a shell would make of it)
+    named = [match for match in matches if Path(match).name != "bare"]
+    assert find_files([pattern]) == find_files(named)
+    assert Path("below/c.csv.gz") in find_files([pattern])
+    with pytest.raises(UnmaskError, match="No file matches"):
+        find_files(["ba*"])
+
+
+def test_endings_may_be_in_capitals(corpus: Path) -> None:
+    expected = find_files(["."])
+    for file in expected:
+        file.rename(file.with_name(file.name.upper()))
+    assert [str(file).casefold() for file in find_files(["."])] == [str(file) for file in expected]
 
 
 def test_the_output_is_left_out(corpus: Path) -> None:

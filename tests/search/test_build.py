@@ -19,6 +19,7 @@ from unmask.io.files import only_run_in, remove
 from unmask.io.seals import Damaged
 from unmask.search import build as building
 from unmask.search import job as jobs
+from unmask.search import keywords
 from unmask.search.build import build
 from unmask.search.documents import Corpus, joined
 from unmask.search.index import Index
@@ -98,6 +99,22 @@ def test_nothing_is_written_when_nothing_changed(embedder: Embedder, tmp_path: P
     assert told(indexed(embedder, tmp_path)) == (4, 0, 0, 0, 0)
     assert (tmp_path / "index" / "index.json").read_bytes() == record
     assert left_in(tmp_path / "index") == ["data-1", "index.json"]
+
+
+def test_an_update_gives_an_index_of_an_earlier_version_the_words_of_this_one(
+    embedder: Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"_id": "d1", "text": "我住在北京市"}]
+    with monkeypatch.context() as patch:
+        patch.setattr(keywords, "_words", lambda text: iter(text.split()))
+        patch.setattr(building, "WORDS", 1)
+        indexed(embedder, tmp_path, rows)
+    assert opened(embedder, tmp_path).search("北京", mode="bm25") == []
+    assert told(indexed(embedder, tmp_path, rows)) == (1, 0, 0, 0, 0)
+    assert [hit.id for hit in opened(embedder, tmp_path).search("北京", mode="bm25")] == ["d1"]
+    assert left_in(tmp_path / "index") == ["data-2", "index.json"]
+    indexed(embedder, tmp_path, rows)
+    assert left_in(tmp_path / "index") == ["data-2", "index.json"], "once is enough"
 
 
 def test_another_order_is_a_change_without_embedding(embedder: Embedder, tmp_path: Path) -> None:

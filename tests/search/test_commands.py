@@ -116,6 +116,8 @@ def test_queries_come_from_a_file(here: Path) -> None:
         (("index", "nowhere.jsonl", "-m", "pico", "-o", "new"), "nowhere.jsonl"),
         (("index", "corpus.jsonl", "-m", "pico", "-o", "new", "--store", "faiss"), "Unknown store 'faiss'"),
         (("index", "corpus.jsonl", "-m", "pico", "-o", "new", "--column", "body"), "column 'body' (str) is missing"),
+        (("index", "corpus.jsonl", "-m", "pico", "-o", "new", "--title-column", "titel"), "no row has the column 'titel'"),
+        (("index", "corpus.jsonl", "-m", "pico", "-o", "new", "--title-column", "text"), "both name 'text'"),
     ],
 )
 def test_a_mistake_is_told_before_a_model_is_loaded(

@@ -41,6 +41,23 @@ def test_title_and_text_are_joined_as_mteb_joins_them(tmp_path: Path) -> None:
         assert joined(title, text) == _corpus_to_dict({"id": "d", "title": title, "text": text})["text"]
 
 
+def test_a_text_is_no_title_of_itself(tmp_path: Path) -> None:
+    texts = ["Alien", "Heat"]
+    films = documents(tmp_path, [{"_id": text, "title": text} for text in texts], text="title")
+    assert films == documents(tmp_path, [{"_id": text, "text": text} for text in texts])
+    assert [film.joined for film in films] == texts
+    with pytest.raises(UnmaskError, match="both name 'text'"):
+        Corpus((tmp_path / "a.jsonl",), title="text")
+
+
+def test_a_column_of_titles_that_is_named_has_to_be_there(tmp_path: Path) -> None:
+    rows = [{"_id": "a", "text": "x"}, {"_id": "b", "name": "n", "text": "y"}, {"_id": "c", "text": "z"}]
+    assert [one.joined for one in documents(tmp_path, rows, title="name")] == ["x", "n y", "z"]
+    with pytest.raises(UnmaskError, match="no row has the column 'nmae'; the last one has _id, text"):
+        survey(corpus(tmp_path, rows, title="nmae"))
+    assert survey(corpus(tmp_path, rows)).columns == {"name": "text"}, "'title' need not be there"
+
+
 def test_without_an_id_it_is_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     file = tmp_path / "a.txt"
@@ -120,6 +137,12 @@ def test_numbers_in_csv_are_numbers(values: list[str], holds: Any, kept: list[An
     given = corpus(tmp_path, [{"_id": f"n{n}", "text": "x", "c": value} for n, value in enumerate(values)], "a.csv")
     assert survey(given).columns == {"c": holds}
     assert [typed(one.columns["c"], holds or "integer") for one in read_documents(given)] == kept
+
+
+def test_numbers_in_a_csv_are_numbers_whatever_the_case_of_its_ending(tmp_path: Path) -> None:
+    given = corpus(tmp_path, ROWS, "a.csv")
+    (renamed,) = (file.rename(tmp_path / "A.CSV") for file in given.files)
+    assert survey(Corpus((renamed,))).columns == {"year": "integer"}
 
 
 def test_what_no_encoding_can_hold_is_replaced(tmp_path: Path) -> None:

@@ -55,6 +55,17 @@ def test_many_documents_need_an_approximate_index(tmp_path: Path, monkeypatch: p
         job(tmp_path, precision="int8", store="lance").check()
 
 
+def test_an_index_that_cannot_grow_names_a_way_that_works(
+    pico: Callable[..., Embedder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed(pico(), tmp_path, precision="int8", store="lance")
+    monkeypatch.setattr(jobs, "EXACT_UP_TO", len(ROWS) - 1)
+    with pytest.raises(UnmaskError, match="Give another folder with --store usearch or another --precision"):
+        job(tmp_path).check()
+    (tmp_path / "other").mkdir()
+    assert job(tmp_path / "other", precision="int8", store="usearch").check().approximate
+
+
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index").mkdir()
     (tmp_path / "index" / "note.txt").write_text("mine")

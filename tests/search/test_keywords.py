@@ -38,6 +38,31 @@ def test_without_stems_words_are_as_they_are() -> None:
     assert found[0] > 0 and not found[1:].any()
 
 
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("我住在北京市" * 20, "北京"),
+        ("私は東京都に住んでいます。", "東京都"),
+        ("コーヒーとカフェラテ", "カフェ"),
+        ("ฉันรักแมวมาก", "แมว"),
+        ("ຂ້ອຍຮັກແມວຫຼາຍ", "ແມວ"),
+        ("ខ្ញុំស្រឡាញ់ឆ្មាណាស់", "ឆ្មា"),
+        ("ကျွန်တော်ကြောင်ချစ်တယ်", "ကြောင်"),
+        ("新しいiPhoneケース", "IPHONE"),
+    ],
+)
+def test_a_word_without_spaces_around_it_is_found(text: str, query: str) -> None:
+    found = Keywords.build(["Nothing", text, "한국어"], "english").scores(query, 3)
+    assert (found > 0).tolist() == [False, True, False]
+
+
+def test_a_run_without_spaces_is_its_overlapping_pairs() -> None:
+    runs, spaced = ["東京都に", "京", "東京"], ["東京 京都 都に", "京", "東京"]
+    for query in ("東京都", "京", "京都"):
+        found = Keywords.build(runs, "none").scores(query, 3)
+        assert found.any() and found.tolist() == Keywords.build(spaced, "none").scores(query, 3).tolist()
+
+
 @pytest.mark.parametrize("query", ["zebra", "", "!?", "x" * 1000])
 def test_a_query_without_a_known_word_finds_nothing(query: str) -> None:
     assert not Keywords.build(TEXTS, "english").scores(query, 5).any()

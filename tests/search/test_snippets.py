@@ -39,6 +39,11 @@ def test_words_are_compared_by_their_stem() -> None:
     )
 
 
+def test_words_without_spaces_around_them_are_shown() -> None:
+    around = "一二三四五六七八九十" * 20
+    assert "東京" in snippet(f"{around}東京{around}", "東京都", 40)
+
+
 def test_without_a_word_of_the_query_it_is_the_beginning() -> None:
     assert snippet(LONG, "zebra", 40).startswith("Nothing here.")
 

@@ -14,11 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from tests.tiny import write_rows
 from unmask.cli import app
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
 from unmask.training.data import DataSet, DataSource, Example, content_hash, read_pairs
-from unmask.training.mining import Mining, hardest, mine
+from unmask.training.mining import Mining, hardest, mine, read_corpus
 from unmask.training.positives import several_positives
 
 FREE = Mining(ratio=None)
@@ -91,18 +92,18 @@ def test_numbers_that_mean_nothing_are_refused(wrong: dict[str, Any], reason: st
 
 
 class Angles:
-    """An embedder of texts that are angles, and that tells what it was asked; a text "40!" is at 40 degrees too."""
+    """An embedder of texts that end with an angle, and that tells what it was asked; a text "40!" is at 40 degrees too."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[str], object]] = []
 
     def encode_query(self, texts: list[str], **options: object) -> NDArray[np.float32]:
         self.asked.append(("query", texts, options.get("instruction")))
-        return 3 * at(*(float(text.strip("!")) for text in texts))
+        return 3 * at(*(float(text.split()[-1].strip("!")) for text in texts))
 
     def encode_document(self, texts: list[str], **options: object) -> NDArray[np.float32]:
         self.asked.append(("document", texts, options.get("instruction")))
-        return 2 * at(*(float(text.strip("!")) for text in texts))
+        return 2 * at(*(float(text.split()[-1].strip("!")) for text in texts))
 
 
 def pairs(*rows: tuple[str, ...], **source: Any) -> DataSet:
@@ -135,6 +136,24 @@ def test_no_text_that_is_right_becomes_a_negative() -> None:
 def test_positives_of_rows_that_were_not_drawn_are_right_too() -> None:
     data = replace(pairs(("0", "20"), ("90", "100")), positives=several_positives([("0", "20"), ("0", "30")]))
     assert mined(data, corpus=("30!", "50")) == [("0", "20", "50"), ("90", "100", "50")]
+
+
+def test_a_corpus_is_read_as_the_positives_of_a_folder(tmp_path: Path) -> None:
+    documents = [
+        {"_id": "d1", "title": "Songs", "text": "20"},
+        {"_id": "d2", "text": " "},
+        {"_id": "d3", "title": "", "text": "50"},
+    ]
+    corpus = str(write_rows(tmp_path / "corpus.jsonl", [*documents, {"_id": "d4", "text": "100"}]))
+    write_rows(tmp_path / "queries.jsonl", [{"_id": "q1", "text": "0"}, {"_id": "q2", "text": "90"}])
+    judged = [{"query-id": query, "corpus-id": document, "score": 1} for query, document in (("q1", "d1"), ("q2", "d4"))]
+    write_rows(tmp_path / "qrels_train.tsv", judged)
+    source = DataSource(path=str(tmp_path))
+    found = read_corpus(corpus, source)
+    assert found == ["Songs 20", "50", "100"]
+    negatives = mined(read_pairs("folder", source, Path(), 0), corpus=tuple(found))
+    assert negatives == [("0", "Songs 20", "50"), ("90", "100", "50")], "the positive alone would be nearer than 50"
+    assert read_corpus(corpus, DataSource(path="pairs.jsonl")) == ["20", "50", "100"], "a file of pairs says nothing of titles"
 
 
 @pytest.mark.filterwarnings("ignore:Any text")

@@ -73,18 +73,27 @@ def read_documents(file: Path, job: Job, start: Start = _BEGINNING, rows: int | 
 
 
 def _fault(job: Job, line: int, row: Row, seen: set[str]) -> Fault | None:
-    """Why a row that was read cannot be embedded. Notes its id."""
-    if job.id_column:
-        if fault := fault_of_field(line, row, job.id_column, (str, int)):
-            return fault
-        name = str(row[job.id_column])
-        if not _is_unicode(name):
-            return Fault(
-                f", line {line}, column '{job.id_column}': half of a surrogate pair, which no file of vectors can hold."
-            )
-        if name in seen:
-            return Fault(f", line {line}, column '{job.id_column}': the id '{name}' comes twice.")
-        seen.add(name)
+    """Why a row that was read cannot be embedded. Notes the id of one that can: a dead letter takes no id away."""
+    fault = _fault_of_id(job, line, row, seen) or _fault_of_text(job, line, row)
+    if fault is None and job.id_column:
+        seen.add(str(row[job.id_column]))
+    return fault
+
+
+def _fault_of_id(job: Job, line: int, row: Row, seen: set[str]) -> Fault | None:
+    if not job.id_column:
+        return None
+    if fault := fault_of_field(line, row, job.id_column, (str, int)):
+        return fault
+    name = str(row[job.id_column])
+    if not _is_unicode(name):
+        return Fault(f", line {line}, column '{job.id_column}': half of a surrogate pair, which no file of vectors can hold.")
+    if name in seen:
+        return Fault(f", line {line}, column '{job.id_column}': the id '{name}' comes twice.")
+    return None
+
+
+def _fault_of_text(job: Job, line: int, row: Row) -> Fault | None:
     fault = fault_of_field(line, row, job.column)
     if fault is None and len(row[job.column]) > LONGEST and job.to_folder:
         return Fault(f", line {line}: the text has {len(row[job.column])} characters; {LONGEST} are allowed.")

@@ -33,7 +33,12 @@ def mine(
             "--design", "-d", help="A design (see `unmask designs`). Default: the saved embedder's design, or prompteol-z."
         ),
     ] = None,
-    corpus: Annotated[str | None, typer.Option(help="File of more texts to find negatives in.")] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            help="File of more texts to find negatives in. If the pairs are a folder, a title is put before the text, as there."
+        ),
+    ] = None,
     negatives: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Negatives for each pair.")] = 1,
     ratio: Annotated[
         float,
@@ -63,8 +68,8 @@ def mine(
     from unmask.errors import UnmaskError
     from unmask.io.files import atomic, only_writer_of
     from unmask.saving.folder import read_saved
-    from unmask.training.data import DataSource, read_pairs, read_sentences
-    from unmask.training.mining import Mining
+    from unmask.training.data import DataSource, read_pairs
+    from unmask.training.mining import Mining, read_corpus
     from unmask.training.mining import mine as run
 
     if output.suffix != ".jsonl":
@@ -74,13 +79,13 @@ def mine(
         path=pairs, instruction=instruction, document_instruction=document_instruction, limit=limit, negatives=0
     )
     data = read_pairs(Path(pairs).stem, source, Path(), seed)
-    more = read_sentences("corpus", DataSource(path=corpus), Path(), seed).examples if corpus else []
+    more = read_corpus(corpus, source) if corpus else []
     embedder = Embedder.from_pretrained(
         model,
         design or (None if read_saved(model, options.revision, options.adapter) else DEFAULT_DESIGN),
         **asdict(options),
     )
-    mined = run(embedder, data, how, [example.texts[0] for example in more])
+    mined = run(embedder, data, how, more)
     triples = mined.dataset
     with only_writer_of(output), atomic(output) as scratch, scratch.open("w", encoding="utf-8") as lines:
         for example in triples.examples:

@@ -7,7 +7,8 @@ text option whether it names something to read (tests/cli/test_outputs.py).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,13 @@ def check_outputs(parameters: Sequence[Any], given: dict[str, Any]) -> None:
         output = given.get(parameter.name)
         if parameter.name not in OUTPUTS or output is None:
             continue
-        inputs = [path for name, value in given.items() if name not in OUTPUTS for path in _paths(name, value)]
+        inputs = {name: list(_paths(name, value)) for name, value in given.items() if name not in OUTPUTS}
         folder = parameter.metavar == FOLDER or (parameter.metavar == EITHER and not Path(output).suffix)
-        check_output(output, inputs, folder=folder)
+        check_output(output, chain.from_iterable(inputs.values()), folder=folder)
+        if parameter.metavar == EITHER:  # the job of `embed` knows which of the files of a folder it wrote itself
+            inputs.pop("texts", None)
         if not folder:
-            _refuse_part_of(output, inputs)
+            _refuse_part_of(output, chain.from_iterable(inputs.values()))
         others = [given[name] for name in OUTPUTS if name != parameter.name and given.get(name) is not None]
         if any(_is_same(output, other) for other in others):
             raise UnmaskError(f"'{output}' is given for two outputs, and the second would overwrite the first: give two files.")
@@ -147,7 +150,7 @@ def _is_same(one: Path, other: Path) -> bool:
     return os.path.realpath(one) == os.path.realpath(other) or (one.exists() and other.exists() and one.samefile(other))
 
 
-def _refuse_part_of(output: Path, inputs: list[Path]) -> None:
+def _refuse_part_of(output: Path, inputs: Iterable[Path]) -> None:
     """Raise UnmaskError for a file that exists inside a folder which the command reads: it may be what is read."""
     place = expanded(output).resolve()
     for folder in inputs:

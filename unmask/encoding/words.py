@@ -16,6 +16,14 @@ from typing import Final
 _LETTER: Final = r"[^\W_]"
 _LETTER_OR_UNDERSCORE: Final = r"\w"
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_WITHOUT_SPACES: Final = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Burmese and its neighbours
+    "\u1780-\u17ff"  # Khmer
+    "\u3005-\u3007\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000-\U0001b16f"  # kana, and signs that repeat a character
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+)
+_PART: Final = re.compile(f"(?P<run>[{_WITHOUT_SPACES}]+)|[^{_WITHOUT_SPACES}]+")
 
 
 def words(text: str) -> list[str]:
@@ -26,6 +34,21 @@ def words(text: str) -> list[str]:
 def joined_words(text: str) -> Iterator[re.Match[str]]:
     """Where the words of a text are, as they are written there. Underscores belong to words, as in the name of a function."""
     return _whole(_LETTER_OR_UNDERSCORE).finditer(text)
+
+
+def keyword_places(text: str) -> Iterator[tuple[int, int]]:
+    """Where the keywords of a text begin and end: its joined words, but in scripts without spaces every two neighbours.
+
+    Chinese, Japanese, Thai, Lao, Khmer and Burmese do not mark words. A run of their characters becomes overlapping pairs, as in
+    Lucene's CJKAnalyzer: no dictionary is needed, and a word of a query is found wherever it stands.
+    """
+    for word in joined_words(text):
+        for part in _PART.finditer(text, *word.span()):
+            start, end = part.span()
+            if part["run"] and end - start > 2:
+                yield from ((place, place + 2) for place in range(start, end - 1))
+            else:
+                yield start, end
 
 
 def composed(text: str) -> str:

@@ -14,13 +14,14 @@ from typing import Any, BinaryIO, cast
 
 def open_unpacked(file: Path) -> BinaryIO:
     """The bytes of a file, unpacked if its ending says that they are packed. Reading may raise one of DAMAGE."""
-    opener = COMPRESSIONS.get(file.suffix)
+    opener = COMPRESSIONS.get(file.suffix.lower())
     return file.open("rb") if opener is None else opener(file)
 
 
 def row_ending(file: Path) -> str:
-    """The ending that says how rows are written: `.jsonl` of `a.jsonl` and of `a.jsonl.gz`."""
-    return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
+    """The ending that says how rows are written, in lower case: `.jsonl` of `a.jsonl` and of `A.JSONL.GZ`."""
+    name = Path(file.name.lower())
+    return Path(name.stem).suffix if name.suffix in COMPRESSIONS else name.suffix
 
 
 def is_damage(error: BaseException) -> bool:

@@ -48,7 +48,7 @@ def find_starts(file: Path, every: int, *, longest: int | None = None) -> tuple[
 def has_rows(file: Path) -> bool:
     """Whether the ending of a file is that of a file of rows."""
     ending = row_ending(file)
-    return ending in READERS and not (ending == ".parquet" and file.suffix in COMPRESSIONS)
+    return ending in READERS and not (ending == ".parquet" and file.suffix.lower() in COMPRESSIONS)
 
 
 def require_rows(file: Path) -> None:

@@ -17,9 +17,10 @@ from unmask.io.rows import READERS, has_rows, require_rows
 def find_files(given: Sequence[str | Path], output: Path | None = None) -> list[Path]:
     """The files that names, folders and patterns (`data/*.jsonl`, `data/**/*.parquet`) stand for, sorted, none of them twice.
 
-    A folder stands for all files of rows below it. Links and hidden files in it are left out; a link that is named itself is followed.
+    A folder, named or matched, stands for all files of rows below it. Links and hidden files in it are left out; a link that is itself
+    named or matched is followed.
     output: a file or folder that the command writes; it is left out, with everything below it. Raises UnmaskError for a name or pattern
-    that nothing matches, for a folder without a file of rows, for a folder that cannot be read, and for a file with another ending.
+    that nothing matches, for a named folder without a file of rows, for a folder that cannot be read, and for a file with another ending.
     """
     found: dict[str, Path] = {}
     target = None if output is None else os.path.realpath(output)
@@ -44,12 +45,20 @@ def _below(given: str | Path) -> Iterable[Path]:
         raise UnmaskError(f"There is no file or folder '{given}'.")
     _require_readable(place)
     matches = sorted(Path(match) for match in glob.glob(str(place), recursive=True))  # noqa: PTH207 (Path.glob takes no absolute pattern)
-    files = [match for match in matches if match.is_file()]
+    files = [file for match in matches for file in _matched(match)]
     if not files:
         raise UnmaskError(f"No file matches '{given}'.")
-    for file in files:
-        require_rows(file)
     return files
+
+
+def _matched(place: Path) -> list[Path]:
+    """The files that a match of a pattern stands for, as if it were named. Only an empty folder is no mistake here."""
+    if place.is_dir():
+        return _files_and_links(place)[0]
+    if not place.is_file():
+        return []
+    require_rows(place)
+    return [place]
 
 
 def _require_readable(pattern: Path) -> None:
@@ -78,17 +87,25 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    files, links = [], 0
-    for above, folders, names in os.walk(folder, onerror=_refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(above, name) for name in names if not name.startswith(".")):
-            links += path.is_symlink()
-            if has_rows(path) and path.is_file() and not path.is_symlink():
-                files.append(path)
+    files, links = _files_and_links(folder)
     if not files:
-        more = f" Its {links} links are not followed: name their targets." if links else ""
+        more = ""
+        if links:  # a snapshot of the Hugging Face hub, say: what its links lead to has no ending
+            pattern = f"{folder}/**/*{links[0].suffix}"
+            more = f" It holds links to files, which are not followed. Give them by name, or by a quoted pattern: '{pattern}'."
         raise UnmaskError(
             f"'{folder}' holds no file of rows. Such files end with {', '.join(READERS)}, and those of lines may be compressed "
             f"({', '.join(COMPRESSIONS)}).{more}"
         )
     return files
+
+
+def _files_and_links(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files of rows below a folder, and the links to such files."""
+    files, links = list[Path](), list[Path]()
+    for above, folders, names in os.walk(folder, onerror=_refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(above, name) for name in names if not name.startswith(".")):
+            if has_rows(path) and path.is_file():
+                (links if path.is_symlink() else files).append(path)
+    return files, links

@@ -27,7 +27,7 @@ from unmask.search.documents import Document, Known, joined, read_documents, typ
 from unmask.search.embedding import difference, document_vectors, note, save_fit, with_fit
 from unmask.search.fusion import Rows
 from unmask.search.job import Planned
-from unmask.search.keywords import Keywords
+from unmask.search.keywords import WORDS, Keywords
 from unmask.search.lexical import lexical_design, read_packed, write_packed
 from unmask.search.rankers import DenseRanker
 from unmask.search.record import (
@@ -170,11 +170,11 @@ def _open_old(folder: Path, planned: Planned) -> Old | None:
 
 
 def _differs(planned: Planned, old: Old | None) -> bool:
-    """Whether the index would hold anything else, or in another order, or under other types, or gets an approximate index."""
+    """Whether the index would hold anything else, or in another order or type, or gets new keywords or an approximate index."""
     before, after = planned.before, _known(planned, old)
     if before is None or old is None or list(after.items()) != list(old.known.items()) or len(old.store) != len(after):
         return True
-    return before.types != planned.types or before.approximate != planned.approximate
+    return before.types != planned.types or before.keywords != WORDS or before.approximate != planned.approximate
 
 
 def _known(planned: Planned, old: Old | None) -> dict[str, Known]:
@@ -219,6 +219,7 @@ def _write(embedder: Embedder, planned: Planned, old: Old | None, kept: Computed
         precision=planned.precision,
         approximate=planned.approximate,
         language=planned.language,
+        keywords=WORDS,
         lexical=planned.lexical,
         columns=columns_of(planned.types),
         embedder=noted,

@@ -35,19 +35,37 @@ _DIGITS = 20
 
 @dataclass(frozen=True)
 class Corpus:
-    """Files of documents, and the names of the columns. id: None takes `_id` or `id`, and else file and line."""
+    """Files of documents, and the names of the columns.
+
+    title: None takes `title`, if there is one. id: None takes `_id` or `id`, and else file and line. Raises UnmaskError if a text would be
+    its own title.
+    """
 
     files: tuple[Path, ...]
     text: str = "text"
-    title: str = "title"
+    title: str | None = None
     id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a column that is given for two things."""
+        if self.title == self.text:
+            raise UnmaskError(
+                f"--column and --title-column both name '{self.text}': leave --title-column out, or name another column."
+            )
 
     @classmethod
     def found(
-        cls, given: Sequence[Path], index: Path, text: str = "text", title: str = "title", id: str | None = None
+        cls, given: Sequence[Path], index: Path, text: str = "text", title: str | None = None, id: str | None = None
     ) -> Corpus:
         """The files that names, folders and patterns stand for, without those of the index itself. Raises UnmaskError."""
         return cls(tuple(find_files(given, index)), text, title, id)
+
+    @property
+    def title_column(self) -> str | None:
+        """The column of titles; None if the texts are in the column that would hold them."""
+        if self.title is not None:
+            return self.title
+        return None if self.text == "title" else "title"
 
 
 @dataclass(frozen=True)
@@ -128,13 +146,22 @@ def survey(corpus: Corpus) -> Survey:
 
 
 def read_documents(corpus: Corpus) -> Iterator[Document]:
-    """The documents of all files, in order. Raises UnmaskError, with file and line, for a row that is no document."""
+    """The documents of all files, in order.
+
+    Raises UnmaskError, with file and line, for a row that is no document, and at the end if no row has the column that was named for
+    titles.
+    """
+    row: Row = {}
+    titled = corpus.title is None
     for file in corpus.files:
         column = corpus.id
         for number, (line, row) in enumerate(read_rows(file)):
             if number == 0 and column is None:
                 column = next((name for name in _IDS if name in row), None)
+            titled = titled or corpus.title in row
             yield _document(file, line, row, corpus, column)
+    if row and not titled:
+        raise UnmaskError(f"--title-column: no row has the column '{corpus.title}'; the last one has {', '.join(row)}.")
 
 
 def _line_id(file: Path, line: int) -> str:
@@ -143,9 +170,10 @@ def _line_id(file: Path, line: int) -> str:
 
 def _document(file: Path, line: int, row: Row, corpus: Corpus, column: str | None) -> Document:
     name = str(field(file, line, row, column, (str, int))) if column else _line_id(file, line)
-    title = "" if row.get(corpus.title) is None else field(file, line, row, corpus.title)
+    titles = corpus.title_column
+    title = "" if titles is None or row.get(titles) is None else field(file, line, row, titles)
     text = field(file, line, row, corpus.text)
-    others = {encodable(key): _plain(value) for key, value in row.items() if key not in (column, corpus.title, corpus.text)}
+    others = {encodable(key): _plain(value) for key, value in row.items() if key not in (column, titles, corpus.text)}
     return Document(encodable(name), encodable(title), encodable(text), others, file, line)
 
 

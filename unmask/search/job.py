@@ -137,9 +137,11 @@ class Planned:
     def require_an_approximate_index(self) -> None:
         """Raise UnmaskError if an approximate index is needed that the store does not have."""
         if self.approximate and self.precision not in STORES[self.store].approximates:
+            # an index keeps its store and its precision for its life
+            remedy = "Give another folder with" if self.before else "Use"
             raise UnmaskError(
                 f"The store '{self.store}' has no approximate index of {self.precision} vectors, which more than {EXACT_UP_TO} "
-                "documents need. Use --store usearch, or another --precision."
+                f"documents need. {remedy} --store usearch or another --precision."
             )
 
 

@@ -1,6 +1,7 @@
 """Keywords: BM25 over the words of documents (bm25s), for documents that share rare words with a query.
 
-Words are runs of letters and digits with their marks, in lower case, reduced to their stem by Snowball for one language.
+Words are runs of letters and digits with their marks, in lower case, reduced to their stem by Snowball for one language. In scripts
+without spaces between words, every two neighbouring characters stand for a word.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.encoding.words import composed, joined_words
+from unmask.encoding.words import composed, keyword_places
 from unmask.errors import require_package, unknown
 
 _LONGEST = 100
@@ -21,6 +22,8 @@ _LONGEST = 100
 K1, B = 0.9, 0.4
 """The parameters of Anserini, with which the scores of BM25 on BEIR are published."""
 NO_STEMS = "none"
+WORDS = 2
+"""The number of the rules that cut texts into words. An index of other rules gets its words anew at its next update."""
 
 
 def stemmer(language: str) -> Callable[[str], str]:
@@ -40,7 +43,8 @@ def stemmer(language: str) -> Callable[[str], str]:
 
 
 def _words(text: str) -> Iterator[str]:
-    return (word for match in joined_words(composed(text)) if len(word := match[0]) <= _LONGEST)
+    text = composed(text)
+    return (text[start:end] for start, end in keyword_places(text) if end - start <= _LONGEST)
 
 
 class _Vocabulary(dict[str, int]):

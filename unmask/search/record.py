@@ -56,6 +56,7 @@ class ColumnRecord(BaseModel):
 class IndexRecord(Record):
     """What `index.json` holds. data: the folder of the documents and vectors; an update writes a new one and then this record.
 
+    keywords: the number of the rules that cut its texts into words; 1 if the index does not say.
     lexical: whether each document has a lexical vector too. recall: the share of the ten nearest documents that the approximate index
     finds, on a sample; None without such an index.
     """
@@ -69,6 +70,7 @@ class IndexRecord(Record):
     approximate: bool = False
     recall: float | None = None
     language: str
+    keywords: int = 1
     lexical: bool = False
     columns: tuple[ColumnRecord, ...] = ()
     embedder: EmbedderRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from unmask.encoding.words import composed, joined_words
+from unmask.encoding.words import composed, keyword_places
 
 _READ = 1_000_000
 """Characters of a text that are looked at: a text of many megabytes must not hold up the answer."""
@@ -21,9 +21,9 @@ def snippet(text: str, query: str, length: int, stem: Stem = str.casefold) -> st
     text = " ".join(text[:_READ].split())
     if len(text) <= length:
         return text
-    wanted = {stem(composed(match[0])) for match in joined_words(query)}
-    words = ((match, stem(composed(match[0]))) for match in joined_words(text))
-    found = [(match.start(), match.end(), form) for match, form in words if form in wanted]
+    wanted = {stem(composed(query[start:end])) for start, end in keyword_places(query)}
+    words = ((start, end, stem(composed(text[start:end]))) for start, end in keyword_places(text))
+    found = [word for word in words if word[2] in wanted]
     start, end = _densest(found, length) or (0, 0)
     return _cut(text, start, end, length)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,9 +20,12 @@ from numpy.typing import NDArray
 from unmask.embedder import Embedder
 from unmask.encoding.quantization import normalized
 from unmask.errors import UnmaskError
-from unmask.training.data import DataSet, Example, content_hash
+from unmask.io.paths import expanded
+from unmask.io.rows import field
+from unmask.training.data import DataSet, DataSource, Example, content_hash, read_sentences, read_table
 from unmask.training.folding import text_key
 from unmask.training.positives import positives_of
+from unmask.training.sources import titled
 
 _BLOCK_BYTES: Final = 2**26  # of similarities held at a time
 
@@ -61,6 +65,20 @@ class Mined:
     positive: float
     negative: float
     anything: float
+
+
+def read_corpus(path: str, pairs: DataSource) -> list[str]:
+    """The texts of a corpus, read as the positives of these pairs are: those of a folder have their title before the text.
+
+    Else a positive without its title would be a text of its own, and the best negative of its anchor. Raises UnmaskError with file and
+    line for a row without text.
+    """
+    source = DataSource(path=path)
+    if expanded(pairs.path).is_dir():
+        file, table = read_table(source, Path())
+        if "text" in table[0][1]:
+            return [titled(row) for line, row in table if field(file, line, row, "text").strip()]
+    return [example.texts[0] for example in read_sentences("corpus", source, Path(), seed=0).examples]
 
 
 def mine(embedder: Embedder, pairs: DataSet, how: Mining, corpus: Sequence[str] = ()) -> Mined:

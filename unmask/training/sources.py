@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from unmask.errors import UnmaskError, unknown
 from unmask.io.files import inside
@@ -61,7 +61,7 @@ def _judged(folder: Path, split: str) -> Rows:
         query = _look_up(judgements, line, row, "query-id", queries)
         document = _look_up(judgements, line, row, "corpus-id", documents)
         others = {column: value for column, value in query.items() if column != "text"}
-        yield line, {**others, "anchor": query.get("text"), "positive": _titled(document)}
+        yield line, {**others, "anchor": query.get("text"), "positive": titled(document)}
 
 
 def _passages(folder: Path, split: str) -> Rows:
@@ -70,7 +70,7 @@ def _passages(folder: Path, split: str) -> Rows:
     questions = folder / "queries.jsonl"
     for line, row in read_rows(questions):
         passage = _look_up(questions, line, row, "passage_id", passages)
-        yield line, {**row, "anchor": row.get("query", row.get("text")), "positive": _titled(passage)}
+        yield line, {**row, "anchor": row.get("query", row.get("text")), "positive": titled(passage)}
 
 
 def _by_id(file: Path) -> dict[str, Row]:
@@ -84,7 +84,7 @@ def _look_up(file: Path, line: int, row: Row, column: str, table: dict[str, Row]
     return table[name]
 
 
-def _titled(document: Row) -> object:
+def titled(document: Row) -> Any:
     """Title and text as retrieval reads them: with a space between."""
     title, text = document.get("title"), document.get("text")
     return f"{title} {text}" if title and isinstance(text, str) else text
