@@ -20,6 +20,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 import unmask
 from tests.conftest import TEXTS
+from tests.families import FAMILIES
 from unmask.designs.design import Design, as_design
 from unmask.embedder import Embedder
 from unmask.encoding.encode import Tally, Vectors
@@ -369,6 +370,11 @@ def test_a_design_that_the_model_cannot_serve_is_refused(pico: Callable[..., Emb
     for design, says in (("moee", "no router"), ("causal/plain/mean@4", "3 layers"), ("promteol", "'prompteol'")):
         with pytest.raises(UnmaskError, match=says):
             pico(design)
+
+
+def test_a_language_model_with_its_head_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(UnmaskError, match=r"LlamaForCausalLM has a language-model head\. Load the model with AutoModel"):
+        Embedder.from_model(FAMILIES["llama"].build_language_model(), tokenizer, "causal/plain/mean")
 
 
 def test_another_design_of_the_same_load(pico: Callable[..., Embedder]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.results.kept import MACHINE
-from unmask.evaluation.verdict import counted
+from unmask.io.terminal import counted
 from unmask.studies.claims.claim import Claim, Finding
 from unmask.studies.claims.page import MEANINGS, claims_sheet, counts, summary
 from unmask.studies.embedders.plan import STUDIES, EmbeddersPlan, load_plan

@@ -124,7 +124,7 @@ class Embedder:
         model: str | Path,
         design: str | Design | None = None,
         *,
-        adapter: str | None = None,
+        adapter: str | Path | None = None,
         merge: bool = False,
         revision: str | None = None,
         dtype: str = "auto",
@@ -137,38 +137,34 @@ class Embedder:
     ) -> Embedder:
         """Load an embedder from a hub id, a folder (a model, a PEFT adapter or a saved embedder) or a bundled name.
 
-        design: a preset, a readable name or a Design; by default that of a saved embedder (model or adapter), else `prompteol`. The other
-        arguments are those of Source and Embedder. Raises UnmaskError, saying what was tried, and AttentionError for a
-        model that does not attend as the design says.
+        design: a preset, a readable name or a Design; by default that of a saved embedder (model or adapter), else `prompteol`. The design
+        of a model that sentence-transformers saved must be named. The other arguments are those of Source and Embedder. Raises UnmaskError,
+        saying what was tried, and AttentionError for a model that does not attend as the design says.
         """
-        from unmask.saving.folder import read_saved
+        from unmask.saving.folder import EmbedderParts, read_saved, require_named_design
 
+        adapter = None if adapter is None else str(adapter)
         source = Source(str(model), revision, adapter, merge, dtype, device, attn_implementation, trust_remote_code)
-        if saved := read_saved(str(model), revision, adapter):
+        saved = read_saved(source.model, revision, adapter)
+        if saved is None:
+            if not design:
+                require_named_design(source)
+            parsed = as_design(design or DEFAULT_DESIGN)
+            loaded = EmbedderParts(*load_any_decoder(source), parsed, source, None, None)
+        else:
             loaded = saved.load(source, design)
             if instructions is None and takes_instruction(loaded.design.prompts):
                 instructions = saved.instructions
-            return cls.from_model(
-                loaded.decoder,
-                loaded.tokenizer,
-                loaded.design,
-                source=loaded.source,
-                max_length=max_length or saved.max_length,
-                batch_tokens=batch_tokens,
-                instructions=instructions,
-                fit=loaded.fit,
-                head=loaded.head,
-            )
-        parsed = as_design(design or DEFAULT_DESIGN)
-        decoder, tokenizer = load_any_decoder(source)
         return cls.from_model(
-            decoder,
-            tokenizer,
-            parsed,
-            source=source,
-            max_length=max_length or MAX_LENGTH,
+            loaded.decoder,
+            loaded.tokenizer,
+            loaded.design,
+            source=loaded.source,
+            max_length=max_length or (saved.max_length if saved else MAX_LENGTH),
             batch_tokens=batch_tokens,
             instructions=instructions,
+            fit=loaded.fit,
+            head=loaded.head,
         )
 
     @classmethod
@@ -185,7 +181,7 @@ class Embedder:
         fit: Fit | None = None,
         head: Head | None = None,
     ) -> Embedder:
-        """Make an embedder of a decoder that is loaded already (without its language-model head)."""
+        """Make an embedder of a decoder that is loaded already. Raises UnmaskError for a model with its language-model head."""
         design = as_design(design)
         return cls(
             Backbone(model, design.attention),

@@ -15,10 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 from tests.experts.conftest import COLOURS, DOMAINS, SUMS
+from tests.messages import heard
 from tests.training.running import At, die, killed
 from unmask.errors import UnmaskError
 from unmask.experts.expert import train_expert
 from unmask.experts.lesson_training import Learning
+from unmask.experts.lessons.lessons import tokenize_lessons
 from unmask.experts.likelihood import response_likelihood
 from unmask.experts.router import RouterOptions, train_router
 from unmask.mixture.gating import Routing
@@ -86,6 +88,17 @@ def test_a_folder_of_something_else_is_not_overwritten(base: Path, tmp_path: Pat
     killed(lambda: expert(base, tmp_path / "cut", SUMS, At(".cut-training", 4, die)))
     with pytest.raises(UnmaskError, match="holds a run with other lessons or settings"):
         expert(base, tmp_path / "cut", COLOURS)
+
+
+def test_lessons_that_lose_their_end_are_told(base: Path, tokenizer: Any, tmp_path: Path) -> None:
+    whole = tokenize_lessons(tokenizer, SUMS, 512)
+    limit = max(lesson.start for lesson in whole) + 3
+    cut = sum(len(lesson.ids) > limit for lesson in whole)
+    with heard() as said:
+        expert(base, tmp_path / "whole", steps=1)
+        expert(base, tmp_path / "cut", steps=1, max_length=limit)
+    told = f"lessons: {cut} of 12 lessons are cut to {limit} tokens (--max-length), so their end is not learned"
+    assert cut and [message for message in said if "are cut" in message] == [told]
 
 
 @pytest.mark.parametrize("router", ["block", "layer", "final"])

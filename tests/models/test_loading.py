@@ -291,6 +291,22 @@ def test_merging_an_adapter_changes_nothing_but_rounding(
     assert not any("lora_" in name for name, _ in merged.named_parameters())
 
 
+@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["q_proj", "embed_tokens"], ["q_proj", "embed_tokens", "lm_head"]])
+def test_merging_changes_nothing_where_the_head_shares_its_weights(
+    targets: list[str], causal_folder: MakeFolder, tmp_path: Path
+) -> None:
+    """Weights that are shared would get what belongs to the head, and to the input embeddings twice over."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    base = causal_folder(tie_word_embeddings=True)
+    config = peft.LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
+    peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path)
+    apart, merged = (decoder_of(base, adapter=str(tmp_path), merge=merge) for merge in (False, True))
+    torch.testing.assert_close(states(merged), states(apart), rtol=1e-4, atol=1e-4)
+    assert not merged.config.tie_word_embeddings and not any("lora_" in name for name, _ in merged.named_parameters())
+
+
 @ways_of_training
 def test_the_folder_of_an_adapter_is_a_model(trained_on: str, causal_folder: MakeFolder, adapter: MakeAdapter) -> None:
     base = causal_folder()
@@ -327,6 +343,13 @@ def test_an_adapter_for_another_width_or_family_is_refused(causal_folder: MakeFo
         decoder_of(causal_folder(hidden_size=32), adapter=str(lora))
     with pytest.raises(UnmaskError, match=r"The adapter '.*' belongs to another model"):
         decoder_of(causal_folder("gpt2"), adapter=str(lora))
+
+
+def test_an_adapter_that_lacks_weights_is_refused(causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path) -> None:
+    lora = adapter(causal_folder(), "AutoModelForCausalLM")
+    lacking = edited(lora, tmp_path / "lacking", "adapter_config.json", modules_to_save=["lm_head"])
+    with pytest.raises(UnmaskError, match=r"is not complete: it has no weights for 'base_model\.model\.lm_head\.weight'"):
+        decoder_of(causal_folder(), adapter=str(lacking))
 
 
 @pytest.mark.parametrize("merge", [False, True])

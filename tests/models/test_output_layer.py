@@ -117,6 +117,17 @@ def test_an_adapter_that_changes_the_head_counts_if_it_is_merged(folder_of: Make
         find_output_layer(loaded(folder, adapter=str(tmp_path / "adapter")))
 
 
+@pytest.mark.parametrize("modules", [["q_proj", "lm_head"], ["q_proj", "embed_tokens"], ["q_proj", "embed_tokens", "lm_head"]])
+def test_an_adapter_changes_only_the_one_that_it_names_of_tied_weights(
+    folder_of: MakeFolder, tmp_path: Path, modules: list[str]
+) -> None:
+    folder = folder_of(UNUSUAL["tied"])
+    whole = adapter_on(folder, tmp_path / "adapter", modules)
+    body = loaded(folder, adapter=str(tmp_path / "adapter"), merge=True)
+    assert torch.allclose(computed(body), expected(whole), atol=1e-3)
+    assert not find_output_layer(body).tied
+
+
 def adapter_on(folder: Path, to: Path, modules: list[str]) -> Any:
     """Save an adapter on these modules, and return the model with it."""
     from peft import LoraConfig, get_peft_model

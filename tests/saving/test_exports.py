@@ -20,12 +20,13 @@ from tests.in_process import run_program
 from tests.mixture.models import saved_experts
 from unmask import errors
 from unmask.embedder import Embedder
+from unmask.encoding.batching import steps_of
 from unmask.encoding.heads import HeadOptions, build_head
 from unmask.errors import UnmaskError
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import build_mixture
 from unmask.models.source import Source
-from unmask.saving.exports import gguf, model2vec
+from unmask.saving.exports import gguf, graph, model2vec, standalone
 from unmask.saving.exports.check import TEXTS, check_texts, check_vectors, our_vectors, unit
 from unmask.saving.exports.export import card, export, find_target
 from unmask.saving.exports.graph import load_reader
@@ -125,6 +126,33 @@ def test_a_reader_answers_no_texts_and_lone_surrogates_as_the_embedder_does(desi
     told = "Find \udc00 it." if embedder.prompt.prompt.takes_instruction else None
     for instruction in {None, told}:
         np.testing.assert_allclose(reader.encode(texts, instruction), our_vectors(embedder, texts, instruction), atol=1e-5)
+
+
+def test_a_reader_refuses_one_string(pico: Make, tmp_path: Path) -> None:
+    """Its letters would be the texts."""
+    exported(pico("causal/plain/mean", max_length=48), "onnx", tmp_path / "out", unchecked=True)
+    with pytest.raises(ValueError, match="a list of texts, not one string"):
+        load_reader(tmp_path / "out").encode("A man plays a guitar.")
+
+
+def test_a_reader_reads_all_that_is_written_for_it(pico: Make, tmp_path: Path) -> None:
+    graph.write_reader(pico("causal/instruction/mean", instructions={"query": "Find it."}), tmp_path)
+    layout, code = json.loads((tmp_path / "input.json").read_text()), (tmp_path / "embed.py").read_text()
+    assert [name for name in layout if f'"{name}"' not in code] == []
+
+
+def test_texts_on_two_sides_of_a_border_of_longrope_share_no_batch_of_a_reader() -> None:
+    reader = object.__new__(standalone.Embedder)
+    batches: list[list[int]] = []
+
+    def run(texts: list[tuple[list[int], int]]) -> Any:
+        batches.append([len(ids) for ids, _ in texts])
+        return np.array([[len(ids)] for ids, _ in texts], np.float32)
+
+    vars(reader).update(run=run, tokenize=lambda text, _: ([0] * len(text), 0))
+    lengths = [1025, 3, 1024, 2049, 1026, *range(1, 12)]
+    assert reader.encode(["x" * length for length in lengths])[:, 0].tolist() == lengths
+    assert max(map(len, batches)) == 8 and all(len({steps_of([length]) for length in batch}) == 1 for batch in batches)
 
 
 def test_the_card_of_a_trained_embedder_names_it_and_the_model_that_it_was_made_of(

@@ -7,6 +7,7 @@ import shutil
 import stat
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from transformers import AutoModel, AutoModelForCausalLM
 
 from tests.conftest import TEXTS, make_tokenizer
+from tests.encoding.test_encode import with_longrope
 from tests.families import FAMILIES
 from tests.mixture.models import saved_experts
 from tests.proofs import ALL
@@ -257,6 +259,64 @@ def test_an_option_that_would_change_nothing_is_refused(
         UnmaskModule.load(str(folder), **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"processing_kwargs": {"text": {"max_length": 8}}}, "processing_kwargs"), ({"max_length": 8}, "max_length")],
+)
+def test_an_option_of_a_call_that_would_change_nothing_is_refused(
+    options: dict[str, Any], name: str, pico: Make, tmp_path: Path
+) -> None:
+    model = theirs(saved(pico("causal/eol/last"), tmp_path / "saved"), trust=True)
+    with pytest.raises(UnmaskError, match=f"'{name}' would change nothing here.*max_seq_length"):
+        model.preprocess(TEXTS, **options)
+    assert np.array_equal(model.encode(TEXTS, task="query", processing_kwargs={}), model.encode(TEXTS))
+
+
+def test_sentence_transformers_sets_the_limit_of_tokens(pico: Make, tmp_path: Path) -> None:
+    model = theirs(saved(pico("causal/plain/mean@2", max_length=48), tmp_path / "saved"), trust=True)
+    assert model.max_seq_length == 48
+    model.max_seq_length = 12
+    assert_equal(vectors(pico("causal/plain/mean@2", max_length=12)), model.encode(MIXED))
+    model.save_pretrained(str(tmp_path / "theirs"))
+    assert Embedder.from_pretrained(tmp_path / "theirs", device="cpu").max_length == 12
+    model.max_seq_length = 100_000
+    assert model.max_seq_length == 512  # the positions of the pico model
+    for wrong in (0, None):
+        with pytest.raises(UnmaskError, match=f"max_seq_length should be a whole number of at least 1, not {wrong}"):
+            model.max_seq_length = wrong
+
+
+def test_sentence_transformers_loads_the_folder_that_has_the_name_of_a_bundled_model(
+    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = pico("bidirectional/plain/mean@2", max_length=9)
+    saved(embedder, tmp_path / "pico")
+    monkeypatch.chdir(tmp_path)
+    assert_equal(vectors(embedder), theirs(Path("pico"), trust=True).encode(MIXED))
+
+
+@pytest.mark.parametrize("design", ["causal/plain/last", "causal/eol+plain/last"])
+def test_a_neighbour_beyond_the_border_of_longrope_changes_no_vector_of_theirs(design: str) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    from unmask.st_module import UnmaskModule
+
+    embedder = Embedder.from_model(with_longrope().model, tokenizer_of(False), design, max_length=4096)
+    texts = ["a b" * length for length in (1019, 1029)]
+    short, long = (text.lengths for text in embedder.prompts.tokenize(texts))
+    assert min(short) <= 1024 < min(long)
+    model = SentenceTransformer(modules=[UnmaskModule(embedder)], device="cpu")
+    alone = np.concatenate([model.encode([text]) for text in texts])
+    np.testing.assert_allclose(model.encode(texts), alone, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1024, "plain"), (1025, "unmask")])
+def test_plain_modules_are_not_used_beyond_the_border_of_longrope(limit: int, expected: str) -> None:
+    """Their batches mix texts on both sides of it."""
+    embedder = Embedder.from_model(with_longrope().model, tokenizer_of(False), "causal/plain/last", max_length=limit)
+    assert sentence_transformers_modules(embedder) == expected
+
+
 def test_sentence_transformers_runs_the_code_of_a_model_that_it_trusts(
     pico_folder: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -298,6 +358,18 @@ def test_a_model_that_sentence_transformers_saved_is_the_same_again(pico: Make, 
     model.save_pretrained(str(tmp_path / "theirs"))
     assert np.array_equal(query, Embedder.from_pretrained(tmp_path / "theirs", device="cpu").encode_query(TEXTS))
     assert np.array_equal(model.encode_query(TEXTS), theirs(tmp_path / "theirs", trust=True).encode_query(TEXTS))
+
+
+def test_a_model_that_sentence_transformers_saved_has_to_be_given_its_design(pico: Make, tmp_path: Path) -> None:
+    """Its modules say it, and they are not read: the default design would be another one, without a word."""
+    model = theirs(saved(pico("bidirectional/plain/mean"), tmp_path / "ours"), trust=False)
+    model.save_pretrained(str(tmp_path / "tuned"))
+    assert not (tmp_path / "tuned" / SETTINGS).exists()
+    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+    with pytest.raises(UnmaskError, match=r"'.*tuned' is a sentence-transformers model.* -d bidirectional/plain/mean"):
+        Embedder.from_pretrained(tmp_path / "tuned", **loading)
+    named = Embedder.from_pretrained(tmp_path / "tuned", "bidirectional/plain/mean", **loading)
+    assert_equal(vectors(named, TEXTS), model.encode(TEXTS))
 
 
 # ---- what the folder says -----------------------------------------------------------------------------------------------------
@@ -454,6 +526,48 @@ def test_names_of_the_whole_language_model_stay_those_of_an_adapter(
     again = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
     twice = Embedder.from_pretrained(saved(again, tmp_path / "again"), device="cpu")
     assert np.array_equal(vectors(embedder), vectors(again)) and np.array_equal(vectors(again), vectors(twice))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+        {"target_modules": ["q_proj", "lm_head"]},
+        {"target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+        {"target_modules": ".*(q_proj|lm_head)"},
+    ],
+    ids=str,
+)
+def test_an_adapter_that_changes_the_head_too_comes_back_without_it(
+    named: dict[str, Any], tokenizer: Any, tmp_path: Path
+) -> None:
+    import peft
+
+    base, tied = tmp_path / "base", replace(FAMILIES["llama"], changes={"tie_word_embeddings": True})
+    tied.build_language_model().save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    config = peft.LoraConfig(init_lora_weights=False, task_type="CAUSAL_LM", **named)
+    model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+    for name, weight in model.named_parameters():
+        if "modules_to_save" in name:
+            torch.nn.init.normal_(weight)
+    model.save_pretrained(tmp_path / "lora")
+    loading: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
+    embedder = Embedder.from_pretrained(base, "causal/eol/last", adapter=tmp_path / "lora", **loading)
+    again = Embedder.from_pretrained(saved(embedder, tmp_path / "saved"), device="cpu")
+    twice = Embedder.from_pretrained(saved(again, tmp_path / "again"), device="cpu")
+    assert np.array_equal(vectors(embedder), vectors(again)) and np.array_equal(vectors(again), vectors(twice))
+    assert not np.allclose(vectors(embedder), vectors(Embedder.from_pretrained(base, "causal/eol/last", **loading)), atol=1e-3)
+
+
+def test_an_adapter_may_be_given_by_its_path(lora: str, pico_folder: Callable[[str], Path]) -> None:
+    by_name, by_path = (
+        Embedder.from_pretrained(pico_folder("llama"), "causal/plain/mean", adapter=adapter, dtype="float32", device="cpu")
+        for adapter in (lora, Path(lora))
+    )
+    assert np.array_equal(vectors(by_name), vectors(by_path)) and by_name.source == by_path.source
 
 
 def test_a_saved_folder_can_be_read_by_others(pico: Make, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,16 @@ def test_a_model_without_a_design_is_served_by_the_default_one(pico_folder: Call
     assert [model.embedder.design.name for model in load_models(str(pico_folder("llama")), **EXACT).values()] == [
         "causal/eol/last"
     ]
+
+
+def test_a_model_of_sentence_transformers_is_served_by_a_design_that_is_named(
+    pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(pico_folder("llama"), tmp_path / "tuned"))
+    (folder / "modules.json").write_text("[]")
+    with pytest.raises(UnmaskError, match="is a sentence-transformers model"):
+        load_models(str(folder), **EXACT)
+    assert list(load_models(str(folder), "mean", **EXACT)) == ["mean"]
 
 
 @pytest.mark.parametrize("family", ["llama", "olmoe"])

@@ -408,5 +408,29 @@ def test_every_stage_is_made_ready_and_has_a_gradient(name: str, tokenizer: Any,
     assert trainee.backbone.model.config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize("name", STAGES)
+def test_texts_that_are_too_long_are_counted_once_each(name: str, tokenizer: Any, teacher: Path) -> None:
+    """Although the schedule reads them three times, and simcse makes two views of each."""
+    texts = [text_of(length, length) for length in LENGTHS]
+    others = [text_of(length, length + 50) for length in LENGTHS]
+    rows: list[tuple[str, ...]] = (
+        list(zip(texts, others, strict=True)) if name == "contrastive" else [(text,) for text in texts]
+    )
+    sentences = {"chunks": "sentences"}
+    own = {"mntp": sentences, "next-token": sentences, "distill": {"teacher": str(teacher)}}.get(name, {})
+    options = STAGES[name].options.model_validate(STAGE | {"steps": 6} | own)
+    ready = STAGES[name].prepare(options, trainee_of("llama", tokenizer), [sets_of(rows)], 0)
+    long = [len(tokenizer(text)["input_ids"]) > options.max_length for row in rows for text in row]
+    assert len(ready.rows) == 24 and 0 < sum(long) < len(long)
+    assert ready.cut() == (sum(long), len(long))
+
+
+@pytest.mark.parametrize("name", ["mntp", "next-token"])
+def test_blocks_cut_no_text(name: str, tokenizer: Any) -> None:
+    options = STAGES[name].options.model_validate(STAGE)
+    data = sets_of([[text_of(length, length)] for length in LENGTHS])
+    assert STAGES[name].prepare(options, trainee_of("llama", tokenizer), [data], 0).cut()[0] == 0
+
+
 def test_the_starter_tokenizer_has_what_these_tests_need(pico: Callable[..., Embedder]) -> None:
     assert len(pico().tokenizer) == VOCABULARY and set(pico().tokenizer.all_special_ids) == SPECIAL

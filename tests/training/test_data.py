@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from unmask.errors import UnmaskError
 from unmask.training.data import PARTNERS, DataSet, DataSource, read_pairs, read_sentences
+from unmask.training.labels import read_related
 
 Write = Callable[..., str]
 
@@ -312,6 +313,7 @@ def test_a_negative_that_is_the_positive_but_for_its_spelling_is_none(write: Wri
         pairs(listed, negatives=3)
 
 
+@pytest.mark.parametrize("read", [read_pairs, read_related])
 @pytest.mark.parametrize(
     ("row", "columns"),
     [
@@ -320,7 +322,18 @@ def test_a_negative_that_is_the_positive_but_for_its_spelling_is_none(write: Wri
     ],
 )
 def test_a_column_that_is_named_and_not_read_is_refused(
-    row: dict[str, str], columns: dict[str, str], write: Write, pairs: Callable[..., DataSet]
+    row: dict[str, str], columns: dict[str, str], read: Callable[..., DataSet], write: Write, tmp_path: Path
 ) -> None:
     with pytest.raises(UnmaskError, match=rf"columns.{list(columns)[-1]} would change nothing"):
-        pairs(write(row), columns=columns)
+        read("set", DataSource(path=write(row), columns=columns), tmp_path, 0)
+
+
+@pytest.mark.parametrize("read", [read_pairs, read_related])
+def test_stages_on_texts_and_on_pairs_share_a_data_set(read: Callable[..., DataSet], write: Write, tmp_path: Path) -> None:
+    source = DataSource(path=write({"query": "a", "passage": "b", "body": "c"}), columns={"text": "body"})
+    assert texts(read_sentences("set", source, tmp_path, 0)) == [("c",)]
+    assert texts(read("set", source, tmp_path, 0)) == [("a", "b")]
+    named = source.model_copy(update={"columns": {"text": "body", "anchor": "query", "positive": "passage"}})
+    assert texts(read_sentences("set", named, tmp_path, 0)) == [("a",), ("b",)]
+    with pytest.raises(UnmaskError, match=r"columns.text would change nothing"):
+        read("set", named, tmp_path, 0)

@@ -38,6 +38,13 @@ seeds = [1, 2]
 """
 
 
+WATCHED = [
+    'stages=["mntp"]',
+    'mntp={data=["text"], steps=4, lr=1e-3, evaluate_every=2}',
+    'evaluation.tasks=["starter:sts"]',
+]
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "mine.toml"
@@ -76,6 +83,12 @@ def test_no_setting_of_a_shipped_recipe_is_without_effect(name: str, scale: str)
     [
         (["simcse.evaluate_every=2"], ["simcse.evaluate_every has no effect, because evaluation.tasks names no task"]),
         (["simcse.evaluate_every=2", 'evaluation.tasks=["starter:sts"]'], []),
+        (
+            [*WATCHED, 'designs=["causal/plain/mean", "bidirectional/plain/mean"]'],
+            ["mntp.evaluate_every for causal/plain/mean has no effect, because the stage trains with bidirectional attention"],
+        ),
+        ([*WATCHED, 'designs=["bidirectional/plain/mean"]'], []),
+        ([*WATCHED, "mntp.evaluate_every=0"], []),
         (["train=full", "lora.r=4"], ['[lora] has no effect, because train = "full" trains no adapter']),
         (['train=["q_proj"]', "lora.r=4"], ['[lora] has no effect, because train = ["q_proj"] trains no adapter']),
         (["lora.r=4"], []),

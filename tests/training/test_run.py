@@ -15,10 +15,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.messages import heard
+from tests.mixture.models import saved_experts
 from tests.training.running import ROOT, TEXTS, At, encode, losses, recipe, run, same, weights
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.mixture.mixture_folder import Mixture
+from unmask.models.loading import Source, load_language_model
 from unmask.training.card import write_card
 from unmask.training.loop import load_trainable, save_trainable
 from unmask.training.recipe import read_sets
@@ -258,6 +261,15 @@ def test_a_warm_up_that_does_not_end_is_told(warmup: int, told: bool, model: Pat
     assert any("the warm-up of 2 steps does not end within 2" in message for message in said) is told
 
 
+@pytest.mark.parametrize(("limit", "told"), [(4, 1), (400, 0)])
+def test_texts_that_are_cut_are_told_once_a_stage(limit: int, told: int, model: Path, tmp_path: Path) -> None:
+    stage = {"steps": 1, "max_length": limit}
+    with heard() as said:
+        run(recipe(model, "simcse", "contrastive", simcse=stage, contrastive=stage), tmp_path)
+    for name in ("simcse", "contrastive"):
+        assert sum(f"texts are cut to {limit} tokens ({name}.max_length)" in message for message in said) == told
+
+
 # ---- the result -------------------------------------------------------------------------------------------------------------------
 
 
@@ -305,6 +317,20 @@ def test_the_result_loads_as_what_was_trained(design: str, settings: dict[str, A
     if made.train == "head":
         untouched = Embedder.from_pretrained(model, "causal/plain/mean", device="cpu", dtype="float32").backbone.model
         assert same(dict(untouched.state_dict()), dict(loaded.backbone.model.state_dict()))
+
+
+def test_the_router_of_lora_experts_stays_in_fp32_beside_weights_in_bf16(model: Path, tmp_path: Path) -> None:
+    base, _ = load_language_model(Source(str(model), dtype="float32"))
+    mixture = Mixture(base, saved_experts(tmp_path, base), source=Source(str(model)))
+    mixture.save_pretrained(tmp_path / "mixture")
+    options = SHORT | {"lr": 1e-2, "max_length": 64}
+    made = recipe(tmp_path / "mixture", "contrastive", contrastive=options, train=["router"], dtype="bfloat16")
+    vectors = trained_vectors(made, tmp_path / "run")
+    loaded = Embedder.from_pretrained(tmp_path / "run" / "model", device="cpu")
+    assert loaded.backbone.dtype == torch.bfloat16 and np.array_equal(loaded.encode(TEXTS), vectors)
+    before, after = (load_file(folder / "router.safetensors") for folder in (tmp_path / "mixture", tmp_path / "run" / "model"))
+    assert all(weight.dtype == torch.float32 and not torch.equal(weight, before[name]) for name, weight in after.items())
+    assert not any(torch.equal(weight, weight.bfloat16().float()) for weight in after.values()), "it was rounded"
 
 
 def test_an_adapter_names_its_base_model(model: Path, tmp_path: Path) -> None:

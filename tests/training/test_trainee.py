@@ -15,6 +15,7 @@ from tests.training.test_stages import mixture, next_token
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture
 from unmask.models.loading import Source, load_language_model
 from unmask.training.recipe import Recipe
@@ -75,6 +76,18 @@ def test_weights_that_a_result_would_not_hold_do_not_train(model: Path, tmp_path
     for folder in (adapter, experts):
         assert loaded(recipe(folder, "contrastive", train="head", designs=[HEADED], **HEAD))
     assert loaded(recipe(experts, "contrastive", train=["router"])).begin("contrastive", 0)
+
+
+def test_a_router_without_a_gradient_does_not_train(model: Path, tmp_path: Path) -> None:
+    for top_k in (1, 2):
+        base, _ = load_language_model(Source(str(model), dtype="float32"))
+        experts = saved_experts(tmp_path / str(top_k), base)
+        routing = Routing(top_k=top_k, renormalise=True)
+        Mixture(base, experts, routing, source=Source(str(model))).save_pretrained(tmp_path / f"top-{top_k}")
+    with pytest.raises(UnmaskError, match="the router has no gradient"):
+        loaded(recipe(tmp_path / "top-1", "contrastive", train=["router"]))
+    assert loaded(recipe(tmp_path / "top-2", "contrastive", train=["router"])).begin("contrastive", 0)
+    assert loaded(recipe(tmp_path / "top-1", "contrastive", train="head", designs=[HEADED], **HEAD))
 
 
 def test_named_kinds_of_weight_train_alone(model: Path) -> None:

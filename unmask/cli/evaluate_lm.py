@@ -17,6 +17,8 @@ from unmask.io.terminal import say
 
 if TYPE_CHECKING:
     from unmask.experts.abilities.harness import Items
+    from unmask.experts.lessons.lessons import Lesson
+    from unmask.models.loading import Source
     from unmask.statistics.domain_differences import ModelScores
 
 Ability = Annotated[
@@ -81,7 +83,7 @@ def evaluate_lm(
     as_json: AsJson = False,
 ) -> None:
     """Evaluate language models: likelihood of held-out text (works for small models, too), and accuracy on public tests."""
-    from unmask.experts.likelihood import likelihoods, text_likelihoods
+    from unmask.experts.likelihood import likelihoods, text_likelihood
     from unmask.mixture.any_model import load_any_language_model
 
     if len(set(model)) < len(model):
@@ -94,6 +96,7 @@ def evaluate_lm(
         refuse_given(context, ("max_length",), "is for lessons and texts: give --lessons or --texts, or leave it out.")
     _require_models(model, choice or [])
     domains, read = domains_of(lessons or []), texts_of(texts or [])
+    _require_same_tokens([options.source(name) for name in model], domains, read)
     asked = _abilities(ability or [], limit, seed, learned or [])
     code = {"run_code": run_code or allow_unsandboxed_code, "unsandboxed": allow_unsandboxed_code}
     _announce(asked, code)
@@ -107,7 +110,10 @@ def evaluate_lm(
                 if domains:
                     foreseen[row] = likelihoods(speaker, tokenizer, domains, max_length=max_length)
                 if read:
-                    told[row] = text_likelihoods(speaker, tokenizer, read, max_length=max_length)
+                    told[row] = {
+                        domain: text_likelihood(speaker, tokenizer, some, max_length=max_length)
+                        for domain, some in read.items()
+                    }
                 if asked:
                     right[row] = _accuracies(speaker, tokenizer, asked, limit, code, batch)
             say(f"{row}: done")
@@ -150,6 +156,16 @@ def _require_models(models: list[str], choices: list[str]) -> None:
     for folder in mixtures:
         for choice in choices:
             check_override(choice, read_mixture_settings(folder).experts)
+
+
+def _require_same_tokens(sources: list[Source], domains: dict[str, list[Lesson]], read: dict[str, list[str]]) -> None:
+    """Raise UnmaskError for models whose nats per token cannot be compared, before one of them is measured."""
+    from unmask.experts.likelihood import require_same_tokens
+
+    texts = [text for of_domain in read.values() for text in of_domain]
+    texts += [lesson.prompt + lesson.output for of_domain in domains.values() for lesson in of_domain]
+    if len(sources) > 1 and texts:
+        require_same_tokens(sources, texts)
 
 
 def _ways(name: str, speaker: Any, choices: list[str]) -> list[tuple[str, Callable[[], Any]]]:

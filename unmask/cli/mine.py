@@ -35,9 +35,7 @@ def mine(
     ] = None,
     corpus: Annotated[
         str | None,
-        typer.Option(
-            help="File of more texts to find negatives in. If the pairs are a folder, a title is put before the text, as there."
-        ),
+        typer.Option(help="File of more texts to find negatives in. Read as the positives: of a folder, with titles."),
     ] = None,
     negatives: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Negatives for each pair.")] = 1,
     ratio: Annotated[

@@ -119,10 +119,7 @@ def mix(
         raise UnmaskError("Name the folders of the experts, or let new ones learn with --joint.")
     if not joint:
         refuse_given(context, ("r", "alpha"), "is for new experts: give --joint, or leave it out.")
-    if steps == 0:
-        refuse_given(context, _LEARNING, "is for a router that learns, and with --steps 0 none does: leave it out.")
-    if not balance or accumulate == 1:
-        refuse_given(context, ("balance_over",), "needs --balance, and --accumulate above 1: else a step is one pass.")
+    _refuse_unused(context, steps, balance, accumulate)
     with in_one_sentence():
         lora = LoraOptions(r=r, alpha=alpha)
     routing = Routing(router, top_k, renormalise, level, span, from_layer)
@@ -134,6 +131,14 @@ def mix(
         steps,
         lr,
     )
+
+
+def _refuse_unused(context: typer.Context, steps: int | None, balance: float, accumulate: int) -> None:
+    """Raise UnmaskError for options of learning that would change nothing."""
+    if steps == 0:
+        refuse_given(context, _LEARNING, "is for a router that learns, and with --steps 0 none does: leave it out.")
+    if not balance or accumulate == 1:
+        refuse_given(context, ("balance_over",), "needs --balance, and --accumulate above 1: else a step is one pass.")
 
 
 def _mix(

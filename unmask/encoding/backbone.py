@@ -26,7 +26,7 @@ from unmask.encoding.lexical import lexical_vectors
 from unmask.encoding.pooling import POOLINGS, Pool
 from unmask.errors import UnmaskError
 from unmask.models.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
-from unmask.models.decoder import find_layers, has_hooks, model_lock
+from unmask.models.decoder import find_layers, has_hooks, model_lock, require_headless
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.routers import proven_routers, why_no_routers
 from unmask.models.routing import ROUTINGS, Router
@@ -132,7 +132,11 @@ class Backbone:
     autocast: torch.dtype | None = None
 
     def __init__(self, model: PreTrainedModel, attention: Attention) -> None:
-        """Wrap a loaded model, set its attention and prove it. Raises AttentionError if the proof fails."""
+        """Wrap a loaded model, set its attention and prove it.
+
+        Raises AttentionError if the proof fails, and UnmaskError for a model with its language-model head.
+        """
+        require_headless(model)
         self.model = model.eval()
         self.layers = find_layers(model)
         with model_lock(model):
@@ -196,11 +200,6 @@ class Backbone:
         """The limit, or the number of positions of the model if that is smaller."""
         positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
         return min(max_length, positions) if positions else max_length
-
-    @property
-    def commit(self) -> str | None:
-        """Commit of a model that came from the hub."""
-        return getattr(self.model.config, "_commit_hash", None)
 
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
         """What a design reads in a forward pass. Raises UnmaskError if the model lacks the layer or the routers."""

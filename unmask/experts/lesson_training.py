@@ -20,6 +20,8 @@ from unmask.encoding.batching import plan as plan_batches
 from unmask.errors import UnmaskError, in_one_sentence
 from unmask.experts.lessons.lessons import LessonTokens
 from unmask.experts.names import Average
+from unmask.io.terminal import say
+from unmask.training.collate import padded
 from unmask.training.stages.stage import StageOptions
 from unmask.training.targets import IGNORED, mean_by_text, target_logits
 
@@ -47,6 +49,14 @@ class Learning:
             self.stage  # noqa: B018 (it checks)
         if not 0 <= self.seed < 2**32:
             raise UnmaskError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}.")
+
+    def require_first_gpu(self, device: str) -> None:
+        """Raise UnmaskError for another GPU than the first one: the Trainer of transformers would move the model there."""
+        kind, _, number = device.partition(":")
+        if self.steps and kind == "cuda" and number not in ("", "0"):
+            raise UnmaskError(
+                f"Training uses the first GPU that it sees, and not {device}. Leave --device out, and set CUDA_VISIBLE_DEVICES={number}."
+            )
 
     @property
     def stage(self) -> StageOptions:
@@ -94,15 +104,11 @@ class LessonCollator:
 
     def __call__(self, lessons: Sequence[LessonTokens]) -> dict[str, Any]:
         """Right-padded tensors, and the lessons' names."""
-        shape = (len(lessons), max(len(lesson.ids) for lesson in lessons))
-        ids, labels = torch.full(shape, self.pad_id), torch.full(shape, IGNORED)
-        mask = torch.zeros(shape, dtype=torch.long)
-        for row, lesson in enumerate(lessons):
-            size = len(lesson.ids)
-            ids[row, :size] = torch.tensor(lesson.ids)
-            labels[row, lesson.start : size] = ids[row, lesson.start : size]
-            mask[row, :size] = 1
-        return {"input_ids": ids, "attention_mask": mask, "labels": labels, "rows": [lesson.where for lesson in lessons]}
+        rows = [
+            (lesson.ids, [token if place >= lesson.start else IGNORED for place, token in enumerate(lesson.ids)])
+            for lesson in lessons
+        ]
+        return padded(rows, self.pad_id) | {"rows": [lesson.where for lesson in lessons]}
 
 
 def response_loss(
@@ -165,6 +171,7 @@ def learn(
     stage = learning.stage
     cpu = next(model.parameters()).device.type == "cpu"
     rows = schedule(domains, learning.steps, learning.batch, learning.seed)
+    _say_cut(domains, learning.max_length)
     loop = Loop(
         model,
         arguments(stage, folder, learning.seed, cpu, evaluates=False),
@@ -179,3 +186,12 @@ def learn(
     loop.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     model.eval()
     return list(loop.state.log_history)
+
+
+def _say_cut(domains: Mapping[str, Sequence[LessonTokens]], max_length: int) -> None:
+    """Say how many lessons of each domain are too long, before the first step."""
+    for name, lessons in domains.items():
+        if cut := sum(lesson.cut for lesson in lessons):
+            say(
+                f"{name}: {cut} of {len(lessons)} lessons are cut to {max_length} tokens (--max-length), so their end is not learned"
+            )

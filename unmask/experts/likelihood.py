@@ -7,6 +7,7 @@ compared lesson by lesson, or text by text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,9 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.encoding.batching import plan
+from unmask.encoding.words import without_surrogates
+from unmask.errors import UnmaskError
 from unmask.experts.lesson_training import LessonCollator
 from unmask.experts.lessons.lessons import Lesson, tokenize_lessons
 from unmask.io.terminal import progress_bar
+from unmask.models.loading import Source, load_tokenizer
+from unmask.models.source import below, place_of
 from unmask.training.collate import NextTokenCollator, chunk_tokens
 from unmask.training.targets import mean_by_text, target_logits
 
@@ -37,11 +42,25 @@ def likelihoods(
     }
 
 
-def text_likelihoods(
-    model: Any, tokenizer: PreTrainedTokenizerBase, domains: Mapping[str, Sequence[str]], *, max_length: int = 512
-) -> dict[str, NDArray[np.float64]]:
-    """`text_likelihood` of the texts of each domain."""
-    return {domain: text_likelihood(model, tokenizer, texts, max_length=max_length) for domain, texts in domains.items()}
+def require_same_tokens(sources: Sequence[Source], texts: Sequence[str]) -> None:
+    """Raise UnmaskError if two models read the same texts as other tokens. Only their tokenizers are loaded.
+
+    Nats per token of other tokens cannot be compared: the fewer tokens a text has, the more there is to predict in each of them.
+    """
+    first = _ids(sources[0], texts)
+    for source in sources[1:]:
+        if _ids(source, texts) != first:
+            raise UnmaskError(
+                f"'{sources[0].model}' and '{source.model}' read these texts as other tokens, so their nats per token cannot be "
+                "compared. Measure them one by one."
+            )
+
+
+def _ids(source: Source, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of texts for a model as `load_any_language_model` loads it: an expert or a mixture reads them as its base does."""
+    base = below(Path(place_of(source)), source) or source
+    ids: list[list[int]] = load_tokenizer(base)([without_surrogates(text) for text in texts], verbose=False)["input_ids"]
+    return ids
 
 
 def text_likelihood(

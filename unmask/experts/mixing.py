@@ -106,6 +106,7 @@ def mix(
     source: how to load the base; it also names the base, unless its model is empty and the experts do. Raises UnmaskError for a folder
     that holds something else, and as building and training do.
     """
+    learning.require_first_gpu(source.device)
     options = options or RouterOptions()
     experts = [read_expert(expert) for expert in ingredients.experts]
     shared = [read_expert(ingredients.shared)] if ingredients.shared else []
@@ -144,6 +145,7 @@ def mix_jointly(
 
     Raises UnmaskError as `mix` does.
     """
+    learning.require_first_gpu(source.device)
     options = replace(options or RouterOptions(), joint=True)
     if options.start == "prototypes":
         raise UnmaskError("Experts that learn jointly have no domain of their own, so they cannot start from prototypes.")

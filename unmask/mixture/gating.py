@@ -188,6 +188,12 @@ class RoutingPoint(nn.Module):
         self._sharing = {stack: place for place, stack in enumerate(stacks)}
         self.together = torch.cat([stack.down for stack in stacks]).detach()
 
+    def refresh(self) -> None:
+        """Take over the factors as they are now: their precision has changed."""
+        self._by_expert = None
+        if self._sharing:
+            self.share(list(self._sharing))
+
     def unshare(self) -> None:
         """Compute each map by itself, as training needs."""
         self._sharing, self.together, self._by_expert, self.fixed = {}, None, None, False

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from unmask.designs.design import Attention
 from unmask.errors import AttentionError
+from unmask.models.decoder import vocabulary_of
 
 _TOKENS = 8  # well inside any sliding window, so that the first token can see the last one
 _PADS = 3
@@ -162,7 +163,7 @@ def _dependences(model: nn.Module, layers: Sequence[nn.Module], pads: int, *dist
     The change is relative, and of the first text at the tokens before the last. Masks have the shape (text, token).
     """
     device = next(model.parameters()).device
-    vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    vocabulary = vocabulary_of(model)
     ids = (torch.arange(_TOKENS + pads, device=device) * 7 + 3) % vocabulary
     mask = (torch.arange(_TOKENS + pads, device=device) < _TOKENS).long()
     # the text twice: with one text, some models read no mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -40,3 +41,24 @@ def find_layers(model: PreTrainedModel) -> nn.ModuleList:
         if isinstance(module, nn.ModuleList) and len(module) == depth:
             return module
     raise UnmaskError(f"{type(model).__name__} has no list of {depth} layers, so it does not look like a decoder.")
+
+
+def require_headless(model: PreTrainedModel) -> None:
+    """Raise UnmaskError for a language model with its head: it gives logits, where a decoder gives states."""
+    if model.get_output_embeddings() is not None:
+        raise UnmaskError(
+            f"{type(model).__name__} has a language-model head. Load the model with AutoModel, which leaves the head out, "
+            "or by its name: Embedder.from_pretrained(NAME)."
+        )
+
+
+def rotary_border(model: PreTrainedModel) -> float:
+    """Most tokens of a batch before LongRoPE rotates all of it by other frequencies. Infinite for models without such a border."""
+    rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    kinds = [kind for kind in (rope, *rope.values()) if isinstance(kind, dict) and kind.get("rope_type") == "longrope"]
+    return float(min((kind["original_max_position_embeddings"] for kind in kinds), default=inf))
+
+
+def vocabulary_of(model: PreTrainedModel) -> int:
+    """The number of tokens that the input embeddings hold, also where an adapter changes them."""
+    return int(model.get_input_embeddings().weight.shape[0])  # type: ignore[operator]

@@ -141,6 +141,11 @@ def precision_of(source: Source) -> str:
     return str(pick_dtype(source.dtype, pick_device(source.device))).removeprefix("torch.")
 
 
+def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model alone. Raises UnmaskError if it cannot be loaded, or has no character offsets."""
+    return _load(place_of(source), source, "tokenizer")  # type: ignore[no-any-return]
+
+
 def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None) -> Any:
     from safetensors import SafetensorError
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
@@ -215,6 +220,8 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
             config.task_type = None  # for "CAUSAL_LM", peft would look for the head's methods
         adapted = PeftModel.from_pretrained(body if headless else model, adapter, config=config)
         report = adapted.load_adapter(adapter, "default")
+    except KeyError as error:
+        raise UnmaskError(f"The adapter '{adapter}' is not complete: it has no weights for {error}.") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error
     if report.missing_keys or any("lora_" in name for name in report.unexpected_keys):
@@ -226,11 +233,27 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
             f"The adapter '{adapter}' changes no layer of the decoder. Only LoRA and similar adapters can be loaded."
         )
     if merge:
+        _untie(model, body)
         adapted.merge_and_unload()  # in place
     else:
         body.peft_config = adapted.peft_config  # peft keeps it with the whole model; saving looks for it in the body
         body.adapter_place = "" if headless else place  # names and patterns in the config are those of this model
     return body  # type: ignore[no-any-return]
+
+
+def _untie(model: Any, body: Any) -> None:
+    """Give the language-model head its own weights, if it shares them with the input embeddings and an adapter changes one of both.
+
+    peft merges in place: what belongs to one would change the other as well.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    changed = isinstance(head, BaseTunerLayer) or isinstance(embeddings, BaseTunerLayer)
+    if head is not None and changed and head.weight is embeddings.weight:
+        layer = head.get_base_layer() if isinstance(head, BaseTunerLayer) else head
+        layer.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=False)
+        body.config.tie_word_embeddings = False
 
 
 def _why(name: str, path: str, what: str, error: Exception) -> str:

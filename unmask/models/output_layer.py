@@ -119,8 +119,8 @@ def _loaded(model: Any, tied: bool) -> nn.Module:
         )
     if not isinstance(layer, nn.Linear | nn.Embedding):
         raise UnmaskError(
-            "The adapter changes the language-model head, which unmask reads only from merged weights. "
-            "Embedder.from_pretrained(MODEL, adapter=ADAPTER, merge=True).save_pretrained(FOLDER) saves them: give that folder."
+            "The adapter changes the language-model head, which unmask reads only from merged weights. Load the model by "
+            "Embedder.from_pretrained(MODEL, adapter=ADAPTER, merge=True) each time: a saved embedder holds no language-model head."
         )
     return layer
 

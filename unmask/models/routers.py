@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from unmask.models.decoder import find_layers
+from unmask.models.decoder import find_layers, vocabulary_of
 from unmask.models.routing import Router
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _watch(model: PreTrainedModel, routers: Sequence[Router]) -> Seen:
     def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         seen[module] = ((*args, *kwargs.values()), output)
 
-    vocabulary = model.get_input_embeddings().num_embeddings
+    vocabulary = vocabulary_of(model)
     ids = (torch.arange(_TEXTS * _TOKENS, device=next(model.parameters()).device) * 7919 + 3) % vocabulary
     with ExitStack() as hooks:
         for router in routers:

@@ -9,6 +9,7 @@ they can express the design, else one module of this package, which sentence-tra
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from unmask.mixture.any_model import load_any_decoder
 from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.bundled import BUNDLED, HUB, is_path
+from unmask.models.decoder import rotary_border
 from unmask.models.hub import hub_folder
 from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import Source, dtype_name
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 # our pooling -> the name that sentence-transformers gives it
 _PLAIN_POOLINGS = {"last": "lasttoken", "mean": "mean", "weighted-mean": "weightedmean", "max": "max"}
+_MODULES = "modules.json"
 _PROBES = ("a", "", " two words\n", "ü 🎉")
 
 
@@ -183,13 +186,29 @@ def read_saved(model: str, revision: str | None, adapter: str | None) -> Embedde
     return read_settings(model, revision) or read_settings(adapter or "")
 
 
-def _saved_folder(model: str, revision: str | None) -> Path | None:
+def require_named_design(source: Source) -> None:
+    """Raise UnmaskError for a model that sentence-transformers saved: which design it was trained with must be named.
+
+    Its modules are not read here. A design of another attention, prompt or pooling would give other vectors without a word.
+    """
+    for name, revision in ((source.model, source.revision), (source.adapter or "", None)):
+        folder = _saved_folder(name, revision, _MODULES)
+        if folder is not None and (folder / _MODULES).is_file():
+            check_seal(folder)  # of a saved embedder that has lost its settings
+            raise UnmaskError(
+                f"'{name}' is a sentence-transformers model, and nothing in it names its design. Name the design that it was trained "
+                'with, such as -d bidirectional/plain/mean (in Python: design="bidirectional/plain/mean").'
+            )
+
+
+def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Path | None:
+    """The folder of a model. If one on the hub has this file it is downloaded: with the settings, all of it."""
     if not model or model in BUNDLED:  # a bundled model is loaded even if a folder here has its name
         return None
     folder = expanded(model)
     if not model.startswith(HUB) and (folder.exists() or is_path(model)):
         return folder
-    return hub_folder(model.removeprefix(HUB), SETTINGS, revision)
+    return hub_folder(model.removeprefix(HUB), file, revision, None if file == SETTINGS else [file])
 
 
 def save(embedder: Saveable, folder: Path) -> None:
@@ -228,6 +247,7 @@ def sentence_transformers_modules(embedder: Saveable) -> str:
         and design == Design(design.attention, "plain", design.pooling)
         and design.pooling in _PLAIN_POOLINGS
         and (next(embedder.prompt.tokenize(["a"])).start == 0 or design.pooling == "last")  # its poolings include a BOS token
+        and embedder.prompts.max_length <= rotary_border(embedder.backbone.model)  # its batches mix long and short texts
         and _renders_equal(embedder)
     )
     return "plain" if plain else "unmask"
@@ -340,13 +360,27 @@ def _write_adapter(embedder: Saveable, folder: Path, base: Pinned) -> None:
     name, config = next(iter(model.peft_config.items()))
     weights = get_peft_model_state_dict(model, adapter_name=name)
     # the names that peft gives to the weights of the model that it has wrapped, to which the config belongs: with its head or without
-    start = f"base_model.model.{getattr(model, 'adapter_place', '')}"
-    tensors = {f"{start}{key}": weight.contiguous() for key, weight in weights.items()}
+    place = getattr(model, "adapter_place", "")
+    tensors = {f"base_model.model.{place}{key}": weight.contiguous() for key, weight in weights.items()}
     save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = copy(config)
+    config = _of_decoder(config, model, place)
     config.base_model_name_or_path, config.revision, config.inference_mode = base.base, base.revision, True
     config.save_pretrained(folder)
     sort_adapter_config(folder)
+
+
+def _of_decoder(config: Any, model: Any, place: str) -> Any:
+    """A copy of an adapter's config that names modules of the decoder only: what belongs to the language-model head is not saved."""
+    config, names = copy(config), [f"{place}{name}" for name, _ in model.named_modules()]
+    for field in ("target_modules", "modules_to_save"):
+        named = getattr(config, field, None)
+        if isinstance(named, str):  # a regular expression, which may match the head too
+            within = f"(?={re.escape(place)})" if place else ""
+            setattr(config, field, named if named.startswith(within) else f"{within}(?:{named})")
+        elif named:
+            setattr(config, field, [end for end in named if any(name.endswith(end) for name in names)])
+    config.ensure_weight_tying = False  # else peft would look for weights of the head
+    return config
 
 
 def _write_head(head: Head | None, file: Path) -> None:
@@ -377,7 +411,7 @@ def _write_sentence_transformers(embedder: Saveable, folder: Path) -> None:
     ]
     modules = types if plain else [("", "unmask.st_module.UnmaskModule")]
     _write_json(
-        folder / "modules.json",
+        folder / _MODULES,
         [{"idx": k, "name": str(k), "path": path, "type": kind} for k, (path, kind) in enumerate(modules)],
     )
     _write_json(

@@ -105,11 +105,15 @@ class Service:
 
     def _tokenize(self, model: ServedModel, given: EmbeddingRequest, stop: threading.Event) -> list[TokenizedText]:
         """The tokens of a request's texts. Raises ApiError."""
+        try:
+            instruction = model.instruction(given.instruction, given.input_type)
+        except UnmaskError as error:
+            raise ApiError(400, str(error), param="instruction") from None
         texts: list[TokenizedText] = []
         tokens = 0
         try:
             plain = given.texts if given.ids is None else decode_ids(model.embedder.tokenizer, given.ids)
-            for text in model.tokenize(plain, model.instruction(given.instruction, given.input_type)):
+            for text in model.tokenize(plain, instruction):
                 texts.append(text)
                 tokens += len(text.ids)
                 if tokens > self.limits.request_tokens:

@@ -21,7 +21,8 @@ from unmask.encoding.replicas import replica, threads_for
 from unmask.encoding.tokenization import TokenizedText
 from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
-from unmask.saving.folder import read_saved, read_settings
+from unmask.models.source import Source
+from unmask.saving.folder import read_saved, read_settings, require_named_design
 
 _AT_ONCE = 64  # texts that are tokenized in one turn, since all requests share the tokenizer
 
@@ -40,11 +41,19 @@ class ServedModel:
         return self.embedder.design.attention, self.embedder.design.prompt
 
     def instruction(self, instruction: str | None, input_type: str | None) -> str | None:
-        """The instruction of a request: its own, or the embedder's for this type of input, if it has one. Raises UnmaskError."""
+        """The instruction of a request: its own, or the embedder's for this type of input, if it has one.
+
+        Raises UnmaskError for an instruction that the prompt does not take, or that leaves no room for a text.
+        """
         if instruction is None:
             return self.embedder.instructions.get(input_type or "")
         if input_type is not None:
             raise UnmaskError("Give an instruction or an input_type, not both.")
+        prompts = self.embedder.prompts
+        if not prompts.takes_instruction:
+            raise UnmaskError(f"The prompt '{prompts.name}' has no {{instruction}}, so an instruction would change nothing.")
+        if prompts.room(instruction) < 1:
+            raise UnmaskError(f"The instruction leaves no room for a text within {prompts.max_length} tokens.")
         return instruction
 
     def tokenize(self, texts: Sequence[str], instruction: str | None) -> Iterator[TokenizedText]:
@@ -132,6 +141,8 @@ def load_models(model: str, designs: str | None = None, **options: Any) -> Serve
     `Embedder.from_pretrained`. Raises UnmaskError.
     """
     saved = read_saved(model, options.get("revision"), options.get("adapter"))
+    if not saved and not designs:
+        require_named_design(Source(model, options.get("revision"), options.get("adapter")))
     wanted = parse_designs(designs or (saved.design if saved else DEFAULT_DESIGN))
     if saved and not designs:
         name = model if read_settings(model, options.get("revision")) else options["adapter"]

@@ -15,10 +15,12 @@ import torch
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 
+from unmask.designs.design import Design
 from unmask.embedder import Embedder
 from unmask.encoding.backbone import TokenBatch
-from unmask.encoding.batching import collate
-from unmask.encoding.features import mean_of, vectors
+from unmask.encoding.batching import collate, steps_of
+from unmask.encoding.features import Raw, mean_of, vectors
+from unmask.encoding.several_prompts import tokenizer_of
 from unmask.errors import UnmaskError
 
 
@@ -65,9 +67,10 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
         loading = _followed(options)
         names = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
         given = {name: options[name] for name in names if options.get(name) is not None}
-        folder = load_dir_path(model_name_or_path, **{"subfolder": "", **given})
+        # the whole path: a folder here may have the name of a bundled model
+        folder = Path(load_dir_path(model_name_or_path, **{"subfolder": "", **given})).resolve()
         # a config may name code that transformers has itself: then the folder holds none
-        trusted = bool(options.get("trust_remote_code")) and any(Path(folder).glob("*.py"))
+        trusted = bool(options.get("trust_remote_code")) and any(folder.glob("*.py"))
         return cls(Embedder.from_pretrained(folder, device="cpu", trust_remote_code=trusted, **loading))
 
     def save(self, output_path: str, *_: Any, **__: Any) -> None:
@@ -76,8 +79,27 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
 
         write_over(self.embedder, Path(output_path))
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **_: Any) -> dict[str, Tensor]:
-        """Tokenize a batch; sentence-transformers' prompt is the instruction."""
+    @property
+    def max_seq_length(self) -> int:
+        """Most tokens of a text with its prompt: the limit of the embedder, which is set too. Never more than the model has positions."""
+        return self.embedder.max_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int) -> None:
+        if not isinstance(value, int) or value < 1:
+            raise UnmaskError(f"max_seq_length should be a whole number of at least 1, not {value!r}.")
+        embedder = self.embedder
+        limit = embedder.backbone.within_positions(value)
+        embedder.prompts = tokenizer_of(embedder.tokenizer, embedder.design.prompt, limit)
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **others: Any) -> dict[str, Tensor]:
+        """Tokenize a batch; the prompt of sentence-transformers is the instruction. Raises UnmaskError for any other option."""
+        others.pop("task", None)  # it chooses among modules, and this is the only one
+        if given := [name for name, value in others.items() if value]:
+            raise UnmaskError(
+                f"'{given[0]}' would change nothing here: this embedder's folder decides how a text becomes tokens. The property "
+                "max_seq_length sets the limit."
+            )
         texts = self.embedder.prompts
         tokenized = list(texts.tokenize(inputs, prompt or None))
         rows = [
@@ -91,12 +113,30 @@ class UnmaskModule(InputModule):  # type: ignore[misc]
         embedder = self.embedder
         batch = TokenBatch(features["input_ids"], features["attention_mask"].bool(), features["embed_mask"].bool())
         one = replace(embedder.design, prompt=embedder.design.prompts[0])  # the prompt is in the tokens
-        raw = embedder.backbone.raw(batch, [one])[one]
-        raw = mean_of(raw.in_parts(len(embedder.design.prompts)))
+        raw = mean_of(self._raw(batch, one).in_parts(len(embedder.design.prompts)))
         features["sentence_embedding"] = vectors(embedder.design, raw, embedder.fitted)
         return features
+
+    def _raw(self, batch: TokenBatch, design: Design) -> Raw:
+        """The features of each row. Rows that would change each other's features (`steps_of`) have a forward pass of their own."""
+        apart: dict[tuple[int, ...], list[int]] = {}
+        for row, length in enumerate(batch.real.sum(dim=1).tolist()):
+            apart.setdefault(steps_of([length]), []).append(row)
+        if len(apart) == 1:
+            return self.embedder.backbone.raw(batch, [design])[design]
+        raws = [self.embedder.backbone.raw(_rows_of(batch, rows), [design])[design] for rows in apart.values()]
+        back = torch.tensor([row for rows in apart.values() for row in rows]).argsort()
+        kinds: Any = ([raw.hidden for raw in raws], [raw.routing for raw in raws])
+        return Raw(*(None if kind[0] is None else torch.cat(kind)[back] for kind in kinds))
 
     def get_embedding_dimension(self) -> int:
         """Number of dimensions of a vector."""
         with torch.inference_mode():
             return int(self.forward(self.preprocess(["a"]))["sentence_embedding"].shape[1])
+
+
+def _rows_of(batch: TokenBatch, rows: Sequence[int]) -> TokenBatch:
+    """Some rows of a batch, without the columns that are padding in all of them."""
+    ids, real, embed = (part[list(rows)] for part in (batch.ids, batch.real, batch.embed))
+    used = real.any(dim=0)
+    return TokenBatch(ids[:, used], real[:, used], embed[:, used])

@@ -21,6 +21,8 @@ from unmask.training.targets import IGNORED
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_COUNTED = 10_000  # examples in which texts that are too long are counted: a few seconds
+
 
 class PairCollator:
     """Texts of a contrastive batch as chunks of similar length.
@@ -54,6 +56,15 @@ class PairCollator:
     def instruction(self, row: ScheduledExample, column: int) -> str | None:
         """The instruction of a column: that of the data set for anchors, that of documents for all others."""
         return row.data.source.document_instruction if column else row.data.source.instruction
+
+    def cut(self, rows: Sequence[ScheduledExample]) -> tuple[int, int]:
+        """How many texts of a schedule are longer than the limit, and of how many. Each counts once, in the first 10 000 examples."""
+        texts: dict[str | None, set[str]] = {}
+        for row in rows[:_COUNTED]:
+            for column, text in enumerate(row.example.texts):
+                texts.setdefault(self.instruction(row, column), set()).add(text)
+        cut = [text.truncated for instruction, own in texts.items() for text in self.tokenizer.tokenize(list(own), instruction)]
+        return sum(cut), len(cut)
 
 
 def _known_positives(rows: Sequence[ScheduledExample]) -> dict[str, Tensor]:
@@ -142,7 +153,7 @@ class NextTokenCollator:
     def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
         """Inputs, labels and names of the chunks at these places of the schedule."""
         rows = [(ids, ids) for _, ids in chunks]
-        return _padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
+        return padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
 
 
 class MaskingCollator:
@@ -162,7 +173,7 @@ class MaskingCollator:
     def __call__(self, chunks: Sequence[tuple[int, list[int]]]) -> dict[str, Any]:
         """Masked inputs, labels and names of the chunks at these places of the schedule."""
         rows = [self.mask(ids, place) for place, ids in chunks]
-        return _padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
+        return padded(rows, self.pad_id) | {"rows": [f"chunk:{place}" for place, _ in chunks]}
 
     def mask(self, ids: list[int], place: int) -> tuple[list[int], list[int]]:
         """Inputs and labels of the chunk at one place of the schedule."""
@@ -185,7 +196,8 @@ class MaskingCollator:
         return inputs.tolist(), tokens.masked_fill(~chosen, IGNORED).tolist()
 
 
-def _padded(rows: Sequence[tuple[list[int], list[int]]], pad_id: int) -> dict[str, Tensor]:
+def padded(rows: Sequence[tuple[Sequence[int], Sequence[int]]], pad_id: int) -> dict[str, Tensor]:
+    """Inputs and labels of texts as right-padded tensors, with the mask of real tokens."""
     longest = max(len(ids) for ids, _ in rows)
     ids = torch.full((len(rows), longest), pad_id)
     labels = torch.full((len(rows), longest), IGNORED)

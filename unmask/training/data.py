@@ -131,18 +131,13 @@ def read_pairs(name: str, source: DataSource, root: Path, seed: int) -> DataSet:
     missing, empty or not a string, for a negative equal to its positive, and for a column that is named and not read.
     """
     file, table = read_table(source, root)
-    roles = _pair_roles(file, table[0][1])
-    if unread := [role for role in source.columns if role not in (roles.anchor, roles.positive, *roles.negatives)]:
-        raise UnmaskError(
-            f"data set '{name}': columns.{unread[0]} would change nothing: {file} is read by its columns {roles.anchor} and "
-            f"{roles.positive}{_and_negatives(roles)}. A column of negatives holds lists; a single negative is called negative."
-        )
     return pairs_of(name, source, file, table, seed)
 
 
 def pairs_of(name: str, source: DataSource, file: Path, table: Sequence[tuple[int, Row]], seed: int) -> DataSet:
     """As `read_pairs`, of rows that are read."""
     roles = _pair_roles(file, table[0][1])
+    _require_read(name, source, file, roles)
     wanted = _wanted(source, roles)
     positives = several_positives(_named_pairs(file, table, roles))
     skipped: Counter[str] = Counter()
@@ -279,8 +274,17 @@ def _pair_roles(file: Path, row: Row) -> _Roles:
     return _Roles(*columns_of_pair, ("negative",) if "negative" in row else tuple(columns))
 
 
-def _and_negatives(roles: _Roles) -> str:
-    return f", with {', '.join(roles.negatives)}" if roles.negatives else ", without negatives"
+def _require_read(name: str, source: DataSource, file: Path, roles: _Roles) -> None:
+    """Raise UnmaskError for a column that the recipe names and that is not read."""
+    read = {roles.anchor, roles.positive, *roles.negatives}
+    if not {"anchor", "positive"} <= source.columns.keys():
+        read.add("text")  # of another stage on the same data, which reads single texts
+    if unread := [role for role in source.columns if role not in read]:
+        negatives = f", with {', '.join(roles.negatives)}" if roles.negatives else ", without negatives"
+        raise UnmaskError(
+            f"data set '{name}': columns.{unread[0]} would change nothing: {file} is read by its columns {roles.anchor} and "
+            f"{roles.positive}{negatives}. A column of negatives holds lists; a single negative is called negative."
+        )
 
 
 def _wanted(source: DataSource, roles: _Roles) -> int:

@@ -189,16 +189,12 @@ def _parameters_at(model: nn.Module, name: str) -> list[tuple[str, nn.Parameter]
     layer: Any = modules[owner]
     while True:  # peft wraps the owner once for each of its parameters
         if getattr(layer, "parameter_name", None) == leaf:
-            adapted += [(f"lora_{path}", parameter) for path, parameter in layer.named_parameters() if _own_lora(path)]
+            adapted += [(f"lora_{path}", parameter) for path, parameter in layer.named_parameters() if path.startswith("lora_")]
         if not hasattr(layer, "base_layer"):
             break
         layer = layer.base_layer
     parameter = dict(layer.named_parameters())[leaf]
     return [*adapted, (leaf, parameter)]
-
-
-def _own_lora(path: str) -> bool:
-    return path.startswith("lora_")
 
 
 def require_asked(covered: Sequence[Coverage], options: LoraOptions) -> None:

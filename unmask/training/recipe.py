@@ -126,16 +126,28 @@ def read_sets(recipe: Recipe, stage: str, root: Path, seed: int) -> list[DataSet
 
 def without_effect(recipe: Recipe) -> list[str]:
     """What a recipe sets although its other settings leave it without effect: a sentence for each."""
-    unwatched = () if recipe.evaluation.tasks else recipe.stages
-    reasons = {
-        f"{name}.evaluate_every": "evaluation.tasks names no task" for name in unwatched if recipe.stage(name).evaluate_every
-    }
+    reasons = _unwatched(recipe)
     if recipe.train != "lora" and recipe.lora != LoraOptions():
         reasons["[lora]"] = f"train = {_shown(recipe.train)} trains no adapter"
     if not any(Design.parse(design).needs_head for design in recipe.designs):
         settings = {"[head]": recipe.head, "head_parameters": recipe.head_parameters}
         reasons |= {key: "no design has a head" for key, value in settings.items() if value is not None}
     return [f"{key} has no effect, because {reason}" for key, reason in reasons.items()]
+
+
+def _unwatched(recipe: Recipe) -> dict[str, str]:
+    """The `evaluate_every` of stages that are not evaluated in between, and why they are not."""
+    reasons: dict[str, str] = {}
+    for name in recipe.stages:
+        attention = STAGES[name].attention
+        others = [design for design in recipe.designs if attention not in (None, Design.parse(design).attention)]
+        if not recipe.stage(name).evaluate_every:
+            continue
+        if not recipe.evaluation.tasks:
+            reasons[f"{name}.evaluate_every"] = "evaluation.tasks names no task"
+        elif others:
+            reasons[f"{name}.evaluate_every for {', '.join(others)}"] = f"the stage trains with {attention} attention"
+    return reasons
 
 
 def shipped() -> dict[str, Path]:

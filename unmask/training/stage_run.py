@@ -62,6 +62,7 @@ def run_stage(
     if stage.warmup >= stage.steps:
         short = f"the warm-up of {stage.warmup} steps does not end within {stage.steps}"
         say(f"  {name}: {short}, so the learning rate stays below {stage.lr:g}")
+    _say_cut(name, stage, ready, trainee.backbone.within_positions(stage.max_length))
     if trainee.recipe.shard:
         # a head that predicts tokens may share its weights with the embeddings, so both belong to one root
         shard(trainee.backbone, ready.module if ready.module is trainee.language_model else trainee.backbone.model)
@@ -70,6 +71,14 @@ def run_stage(
     processes.wait()  # a process may still be reading the best checkpoint
     _remove_checkpoints(folder)
     return covered
+
+
+def _say_cut(name: str, stage: StageOptions, ready: Prepared, longest: int) -> None:
+    """Say how many texts are longer than the limit, before the first step."""
+    cut, texts = ready.cut()
+    limit = f"{name}.max_length" if longest == stage.max_length else "the positions of the model"
+    if cut:
+        say(f"  {name}: {cut} of {texts} texts are cut to {longest} tokens ({limit})")
 
 
 def stage_folder(folder: Path, number: int, stage: str) -> Path:

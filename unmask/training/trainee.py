@@ -125,8 +125,7 @@ class Trainee:
         if self.backbone.head is not None:
             self.backbone.head.eval()
         if self.recipe.trains_weights:
-            for weight in self.backbone.model.parameters():  # not model.to(), which would round the buffers of rotary positions
-                weight.data = weight.data.to(pick_dtype(self.recipe.dtype, self.backbone.device))
+            _round(self.embedder, pick_dtype(self.recipe.dtype, self.backbone.device))
 
     def save(self, folder: Path) -> None:
         """Write the embedder."""
@@ -162,6 +161,21 @@ def _require_kept(recipe: Recipe, embedder: Embedder) -> None:
             f"'{recipe.model}' is a mixture of LoRA experts. Its folder keeps experts and base as they are, so what they learn would be "
             'lost: set train = ["router"] (if the base has no routers of its own), or train = "head".'
         )
+    mixture.routing.require_gradient()
+
+
+def _round(embedder: Embedder, dtype: torch.dtype) -> None:
+    """Put the weights of a model into a precision. The routers of LoRA experts stay in fp32, as in a mixture that is loaded."""
+    mixture = mixture_of(embedder)
+    routers = {id(weight) for weight in mixture.router_weights} if mixture else set()
+    for weight in embedder.backbone.model.parameters():  # not model.to(), which would round the buffers of rotary positions
+        if id(weight) not in routers:
+            weight.data = weight.data.to(dtype)
+    if mixture is not None:  # what it has computed of the factors before
+        for stack in mixture.stacks.values():
+            stack._few.clear()
+        for point in mixture.points.values():
+            point.refresh()
 
 
 def _new_head(recipe: Recipe, design: Design, hidden: int, depth: int) -> Head:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from tests.conftest import make_tokenizer
 from tests.experts.conftest import COLOURS, DOMAINS, SUMS
-from tests.mixture.models import language_model
+from tests.mixture.models import language_model, saved_experts
+from unmask.cli import app
 from unmask.errors import UnmaskError
 from unmask.experts.lesson_training import LessonCollator, schedule
 from unmask.experts.lessons.lessons import Lesson, read_lessons, tokenize_lessons
-from unmask.experts.likelihood import response_likelihood, text_likelihood
+from unmask.experts.likelihood import require_same_tokens, response_likelihood, text_likelihood
+from unmask.mixture.mixture_folder import Mixture
+from unmask.models.loading import Source, load_language_model
 
 
 def test_prompt_and_response_are_the_text_and_the_end(tokenizer: Any) -> None:
@@ -30,6 +36,9 @@ def test_a_long_response_loses_its_end_and_a_long_prompt_is_refused(tokenizer: A
     [whole] = tokenize_lessons(tokenizer, SUMS[:1], 512)
     [cut] = tokenize_lessons(tokenizer, SUMS[:1], whole.start + 2)
     assert cut.ids == whole.ids[: whole.start + 2] and tokenizer.eos_token_id not in cut.ids
+    assert cut.cut and not whole.cut
+    [just] = tokenize_lessons(tokenizer, SUMS[:1], len(whole.ids))
+    assert just == whole
     with pytest.raises(UnmaskError, match=rf"sums:00: the prompt has {whole.start} tokens"):
         tokenize_lessons(tokenizer, SUMS[:1], whole.start)
 
@@ -82,6 +91,29 @@ def test_likelihood_of_texts_by_hand_and_in_any_batch(tokenizer: Any) -> None:
     assert np.allclose(text_likelihood(model, tokenizer, texts, max_length=9, batch_tokens=1), found, atol=1e-6)
     with pytest.raises(UnmaskError, match="No text has two tokens"):
         text_likelihood(model, tokenizer, ["", ""])
+
+
+def test_models_that_read_texts_as_other_tokens_are_refused_before_one_is_measured(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_tokenizer()
+    other.add_tokens(["snow"])
+    shutil.copytree(base, tmp_path / "other")
+    other.save_pretrained(tmp_path / "other")
+    sources = [Source(str(base)), Source(str(tmp_path / "other"))]
+    require_same_tokens(sources, ["It is cold."])
+    (tmp_path / "texts.txt").write_text("It is cold.\nThe snow fell.\n")
+    monkeypatch.setattr("unmask.mixture.any_model.load_any_language_model", lambda _: pytest.fail("a model was loaded"))
+    given = ["evaluate-lm", "-m", str(base), "-m", str(tmp_path / "other"), "--texts", f"weather={tmp_path / 'texts.txt'}"]
+    with pytest.raises(UnmaskError, match=r"read these texts as other tokens.*Measure them one by one"):
+        CliRunner().invoke(app, given, catch_exceptions=False)
+
+
+def test_experts_and_mixtures_read_texts_as_their_base(base: Path, tmp_path: Path) -> None:
+    model, _ = load_language_model(Source(str(base), dtype="float32"))
+    experts = saved_experts(tmp_path, model)
+    Mixture(model, experts, source=Source(str(base))).save_pretrained(tmp_path / "mixture")
+    require_same_tokens([Source(str(folder)) for folder in (base, tmp_path / "a", tmp_path / "mixture")], ["It is cold."])
 
 
 def test_prompts_have_no_labels(tokenizer: Any) -> None:

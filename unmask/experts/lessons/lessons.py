@@ -52,11 +52,12 @@ class Lesson:
 
 @dataclass(frozen=True)
 class LessonTokens:
-    """Token ids of a lesson. The response begins at `start` and ends with the end-of-sequence token."""
+    """Token ids of a lesson. The response begins at `start` and ends with the end-of-sequence token, unless it is cut."""
 
     ids: tuple[int, ...]
     start: int
     where: str
+    cut: bool = False
 
 
 def read_lessons(file: Path) -> list[Lesson]:
@@ -89,7 +90,7 @@ def tokenize_lessons(tokenizer: PreTrainedTokenizerBase, lessons: Sequence[Lesso
             raise UnmaskError(
                 f"{lesson.where}: the prompt has {start} tokens, so {max_length} leave no room for the response. Raise --max-length."
             )
-        tokenized.append(LessonTokens(whole[:max_length], start, lesson.where))
+        tokenized.append(LessonTokens(whole[:max_length], start, lesson.where, len(whole) > max_length))
     return tokenized
 
 

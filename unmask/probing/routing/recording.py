@@ -29,7 +29,7 @@ from unmask.errors import UnmaskError
 from unmask.io.files import atomic_folder, only_run_in
 from unmask.io.seals import seal
 from unmask.io.terminal import progress_bar
-from unmask.models.decoder import model_lock
+from unmask.models.decoder import model_lock, vocabulary_of
 from unmask.models.loading import dtype_name
 from unmask.models.provenance import fingerprint_of
 from unmask.models.routers import why_no_routers
@@ -190,7 +190,7 @@ def routing_points(backbone: Backbone) -> dict[nn.Module, Point]:
         found.append((weights.shape[-1], int((weights != 0).sum(dim=-1).max())))
         return weights.flatten(0, 1)
 
-    vocabulary = backbone.model.get_input_embeddings().num_embeddings
+    vocabulary = vocabulary_of(backbone.model)
     probe = TokenizedText(tuple((7919 * token + 3) % vocabulary for token in range(16)), 0)
     with model_lock(backbone.model), ExitStack() as hooks, torch.inference_mode():
         for router in backbone.routers:

@@ -103,8 +103,9 @@ def _silent() -> Iterator[None]:
 def write_reader(embedder: Exportable, folder: Path) -> None:
     """Write the tokenizer, how a text becomes tokens, and the code that reads both and runs the model."""
     embedder.tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
-    layout = {**embedder.prompt.layout, "instructions": embedder.instructions}
-    (folder / "input.json").write_text(json.dumps(layout, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "input.json").write_text(
+        json.dumps(embedder.prompt.layout, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     shutil.copyfile(standalone.__file__, folder / "embed.py")
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 BATCH = 8
+STEP = 1024  # tokens. Texts on two sides of a multiple share no batch: LongRoPE rotates a batch by its longest text
 THREADS = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
@@ -38,13 +40,13 @@ class Embedder:
 
     def encode(self, texts: Sequence[str], instruction: str | None = None) -> Any:
         """Vectors of texts. instruction: for a prompt that takes one."""
+        if isinstance(texts, str):
+            raise ValueError("encode takes a list of texts, not one string: encode([text]).")
         if len(texts) == 0:
             return self.encode(["a"], instruction)[:0]
         tokens = [self.tokenize(text, instruction) for text in texts]
         vectors: list[Any] = [None] * len(texts)
-        order = sorted(range(len(texts)), key=lambda place: len(tokens[place][0]))  # texts of similar length share a batch
-        for begin in range(0, len(order), BATCH):
-            places = order[begin : begin + BATCH]
+        for places in _batches([len(ids) for ids, _ in tokens]):
             for place, vector in zip(places, self.run([tokens[place] for place in places]), strict=True):
                 vectors[place] = vector
         return np.stack(vectors)
@@ -87,6 +89,14 @@ class Embedder:
                 copies.append((len(rendered), len(rendered) + len(text)))
             rendered += {"text": text, "instruction": instruction or ""}.get(field, "")
         return rendered, copies
+
+
+def _batches(lengths: list[int]) -> Iterator[list[int]]:
+    """Places of texts, batch by batch. Texts of similar length share a batch."""
+    order = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    for _, group in groupby(order, key=lambda place: (lengths[place] - 1) // STEP):
+        places = list(group)
+        yield from (places[begin : begin + BATCH] for begin in range(0, len(places), BATCH))
 
 
 def _encodable(text: str) -> str:

@@ -23,13 +23,17 @@ class LanguageStage(TrainingStage[Options]):
 
 def scheduled_chunks(
     options: LanguageOptions, model: TrainableModel, sets: Sequence[DataSet], seed: int
-) -> list[tuple[int, list[int]]]:
-    """Token ids in the order in which they train, each with its place in that order."""
+) -> tuple[list[tuple[int, list[int]]], tuple[int, int]]:
+    """Token ids in the order in which they train, each with its place in that order; and how many texts are cut, of how many."""
     from unmask.training.collate import chunk_tokens
     from unmask.training.schedule import language_schedule
 
     texts = [example.texts[0] for data in sets for example in data.examples]
     longest = model.embedder.backbone.within_positions(options.max_length)
-    chunks = chunk_tokens(model.embedder.tokenizer, texts, longest, options.chunks == "blocks")
+    blocks = options.chunks == "blocks"
+    # a sentence is read one token beyond the limit, which shows whether it is longer
+    whole = chunk_tokens(model.embedder.tokenizer, texts, longest if blocks else longest + 1, blocks)
+    chunks = [chunk[:longest] for chunk in whole]
     order = language_schedule([len(chunk) for chunk in chunks], options.steps, options.batch, seed)
-    return [(place, chunks[index]) for place, index in enumerate(order)]
+    cut = sum(len(chunk) > longest for chunk in whole), len(whole)
+    return [(place, chunks[index]) for place, index in enumerate(order)], cut

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.tokenization import mask_id
 from unmask.errors import UnmaskError
+from unmask.models.decoder import vocabulary_of
 from unmask.training.data import DataSet
 from unmask.training.stages.language import LanguageOptions, LanguageStage, scheduled_chunks
 from unmask.training.stages.stage import Objective, Prepared, TrainableModel
@@ -50,13 +51,8 @@ class Mntp(LanguageStage[MntpOptions]):
         mask, around = mask_token(options, tokenizer, module)
         special, pad_id = set(tokenizer.all_special_ids), model.embedder.prompt.pad_id
         collate = MaskingCollator(options.p, options.masking == "bert", mask, pad_id, len(tokenizer), special, seed)
-        return Prepared(
-            module,
-            scheduled_chunks(options, model, sets, seed),
-            collate,
-            _masked_loss(model.embedder.backbone),
-            around,
-        )
+        rows, cut = scheduled_chunks(options, model, sets, seed)
+        return Prepared(module, rows, collate, _masked_loss(model.embedder.backbone), around, lambda: cut)
 
 
 def _masked_loss(backbone: Backbone) -> Objective:
@@ -85,7 +81,7 @@ def mask_token(options: MntpOptions, tokenizer: Any, model: Any) -> tuple[int, C
         if tokenizer.eos_token_id is None:
             raise UnmaskError('mask = "eos" needs an end-of-sequence token, and this tokenizer has none: use "_" or "new".')
         return int(tokenizer.eos_token_id), nullcontext
-    size = model.get_input_embeddings().num_embeddings
+    size = vocabulary_of(model)
 
     @contextmanager
     def enlarged() -> Iterator[None]:

@@ -51,9 +51,9 @@ class NextToken(LanguageStage[NextTokenOptions]):
             finally:
                 module.config.output_router_logits, module.router_aux_loss_coef = before
 
-        rows = scheduled_chunks(options, model, sets, seed)
+        rows, cut = scheduled_chunks(options, model, sets, seed)
         collate = NextTokenCollator(model.embedder.prompt.pad_id)
-        return Prepared(module, rows, collate, _loss(backbone), balanced if balances else nullcontext)
+        return Prepared(module, rows, collate, _loss(backbone), balanced if balances else nullcontext, lambda: cut)
 
 
 def _loss(backbone: Backbone) -> Objective:

@@ -80,4 +80,4 @@ def prepare_chunks(
     collate = collator(tokenizer)
     for data in sets:  # an instruction that the prompt does not take, or a limit that leaves no room, shows before training
         collate([ScheduledExample(data, data.examples[0])])
-    return Prepared(module, rows, collate, objective)
+    return Prepared(module, rows, collate, objective, cut=lambda: collate.cut(rows))

@@ -78,6 +78,7 @@ class Prepared:
     """A stage that is ready for the loop.
 
     module: what trains. rows: the schedule. collate: from rows to tensors. around: a context that training has to run in.
+    cut: counts the texts that are longer than the limit, and all.
     """
 
     module: nn.Module
@@ -85,6 +86,7 @@ class Prepared:
     collate: Callable[[Sequence[Any]], dict[str, Any]]
     objective: Objective
     around: Callable[[], AbstractContextManager[None]] = nullcontext
+    cut: Callable[[], tuple[int, int]] = lambda: (0, 0)
 
 
 Options = TypeVar("Options", bound=StageOptions)
