@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unmask.statistics.correlations import spearman_matrix
+from unmask.statistics.correlations import codes_of, ranks_of, spearman_matrix
 from unmask.statistics.intervals import Bounds
 
 _PERMUTATIONS = 10_000
@@ -49,8 +49,8 @@ def rank_correlation(a: Sequence[float], b: Sequence[float], seed: int = 0) -> R
         raise ValueError(f"A rank correlation needs at least {FEWEST} units with finite values, not {n}.")
     rho = float(np.clip(spearman_matrix(table)[0, 1], -1, 1))
     random = np.random.default_rng(seed)
-    ranks = [_mean_ranks(column) for column in table.T]
-    centred = [rank - rank.mean() for rank in ranks]
+    ranks = ranks_of(codes_of(table), np.ones(n, np.int64))
+    centred = ranks - (n + 1) / 2
     scale = float(np.sqrt((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
     orders = random.permuted(np.tile(centred[1], (_PERMUTATIONS, 1)), axis=1)
     shuffled = orders @ centred[0] / scale if scale else np.ones(1)
@@ -60,9 +60,3 @@ def rank_correlation(a: Sequence[float], b: Sequence[float], seed: int = 0) -> R
     middle = atanh(min(max(rho, -most), most))
     low, high = tanh(middle - 1.96 * error), tanh(middle + 1.96 * error)
     return RankCorrelation(rho, (min(low, rho), max(high, rho)), p, n, tanh((1.96 + 0.842) * error))
-
-
-def _mean_ranks(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    _, places, counts = np.unique(column, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2)[places], np.float64)
