@@ -33,7 +33,7 @@ class HeadOptions(BaseModel):
     latents: number r of trainable queries (cross-attention and layer-attention; None is 8), or of trainable keys (latent-attention;
     None is 512, as in NV-Embed). heads: attention heads. dim: inner width of the attention; None is the hidden size. mlp: width of
     the GEGLU as a multiple of the hidden size; 0 is no MLP. layer_matrix: add a trainable vector to each layer (layer-attention
-    only). conditioned: queries depend on the instruction, and on what else stands before the text (not in latent-attention: its queries
+    only). centred: training starts the layer matrix at minus the mean of each layer over the reference texts. conditioned: queries depend on the instruction, and on what else stands before the text (not in latent-attention: its queries
     are the tokens).
     """
 
@@ -44,6 +44,7 @@ class HeadOptions(BaseModel):
     dim: int | None = None
     mlp: float = 1.0
     layer_matrix: bool = True
+    centred: bool = False
     conditioned: bool = False
 
 
@@ -371,6 +372,8 @@ def _resolved(head: type[Head], hidden: int, depth: int, options: HeadOptions) -
         )
     if not options.layer_matrix and head is not LayerAttention:
         raise UnmaskError(f"layer_matrix=False changes nothing for {head.kind}: only layer-attention has a layer matrix.")
+    if options.centred and not (options.layer_matrix and head is LayerAttention):
+        raise UnmaskError("centred=True changes nothing without a layer matrix, which only layer-attention has.")
     if options.conditioned and head is LatentAttention:
         raise UnmaskError("conditioned=True changes nothing for latent-attention: its queries are the tokens themselves.")
     if head is LayerAttention and depth < 2:

@@ -64,7 +64,7 @@ class Trainee:
         head = _new_head(recipe, design, config.hidden_size, config.num_hidden_layers) if design.needs_head else None
         embedder = Embedder.from_model(body, tokenizer, design, source=source, max_length=recipe.max_length, head=head)
         _require_kept(recipe, embedder)
-        if isinstance(head, LayerAttention) and head.options.layer_matrix:
+        if isinstance(head, LayerAttention) and head.options.centred:
             _centre(head, embedder)
         return cls(recipe, embedder, language_model)
 
