@@ -316,7 +316,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def test_every_option_is_tested() -> None:
-    assert set(CHANGES) == set(HeadOptions.model_fields)
+    assert set(CHANGES) | {"centred"} == set(HeadOptions.model_fields), "centred is what training starts with"
 
 
 @kinds
@@ -458,10 +458,10 @@ def test_centring_takes_off_what_all_texts_share() -> None:
     assert cosine(head(states, mask).detach()) > 0.99
     head.centre(states[:15])
     assert cosine(head(states[15:], mask[15:]).detach()) < 0.2
-    bare = small("layer-attention", layer_matrix=False)
-    assert isinstance(bare, LayerAttention)
-    with pytest.raises(UnmaskError, match="cannot be centred"):
-        bare.centre(states)
+    small("layer-attention", centred=True)
+    for kind, without in (("layer-attention", {"layer_matrix": False}), ("cross-attention", {})):
+        with pytest.raises(UnmaskError, match="centred=True changes nothing without a layer matrix"):
+            small(kind, centred=True, **without)
 
 
 @pytest.mark.real

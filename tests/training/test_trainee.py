@@ -14,10 +14,13 @@ from tests.training.running import recipe, run
 from tests.training.test_stages import mixture, next_token
 from unmask.designs.design import Design
 from unmask.embedder import Embedder
+from unmask.encoding.encode import layer_states
+from unmask.encoding.heads import LayerAttention
 from unmask.errors import UnmaskError
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import Mixture
 from unmask.models.loading import Source, load_language_model
+from unmask.starter import reference_texts
 from unmask.training.recipe import Recipe
 from unmask.training.trainee import Trainee, predicts_tokens
 
@@ -46,6 +49,18 @@ def test_under_lora_only_adapters_train(model: Path, stage: str) -> None:
     assert not any(part in name for name in found for part in ("lm_head", "embed"))
     assert sum(one.trainable for one in covered) == sum(weight.numel() for weight in found.values())
     assert all(one.adapted == one.present for one in covered)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_layer_matrix_starts_small_or_at_minus_the_means_of_the_layers(model: Path, centred: bool) -> None:
+    designs = ["bidirectional/plain/layer-attention"]
+    trainee = loaded(recipe(model, "contrastive", designs=designs, head={"latents": 2, "heads": 2, "centred": centred}))
+    embedder = trainee.embedder
+    head = embedder.backbone.head
+    assert isinstance(head, LayerAttention) and head.layers is not None
+    means = layer_states(embedder.backbone, embedder.prompt, reference_texts(), batch_tokens=512).mean(dim=0)
+    assert torch.allclose(head.layers, -means, atol=1e-4) == centred
+    assert centred or 0.01 < float(head.layers.detach().std()) < 0.03
 
 
 def test_full_training_frees_the_decoder_and_not_a_head_of_its_own(model: Path) -> None:

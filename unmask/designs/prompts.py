@@ -102,7 +102,7 @@ def _is_unicode(text: str) -> bool:
 
 def _one_word(name: str, question: str) -> Prompt:
     template = f'This sentence : "{{text}}" {question} in one word:"'
-    return Prompt(name, template, f"asks for one word: {name}", "MoEE (arXiv 2410.10814), section 4")
+    return Prompt(name, template, f"asks for one word: {name}", "after MoEE (arXiv 2410.10814), table 2, in our words")
 
 
 PROMPTS: dict[str, Prompt] = {

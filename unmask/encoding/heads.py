@@ -33,8 +33,8 @@ class HeadOptions(BaseModel):
     latents: number r of trainable queries (cross-attention and layer-attention; None is 8), or of trainable keys (latent-attention;
     None is 512, as in NV-Embed). heads: attention heads. dim: inner width of the attention; None is the hidden size. mlp: width of
     the GEGLU as a multiple of the hidden size; 0 is no MLP. layer_matrix: add a trainable vector to each layer (layer-attention
-    only). centred: training starts the layer matrix at minus the mean of each layer over the reference texts. conditioned: queries depend on the instruction, and on what else stands before the text (not in latent-attention: its queries
-    are the tokens).
+    only). centred: training starts the layer matrix at minus the mean of each layer over the reference texts. conditioned: queries depend
+    on the instruction, and on what else stands before the text (not in latent-attention: its queries are the tokens).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -190,14 +190,11 @@ class LayerAttention(_TrainableQueries):
 
         A few dimensions of a trained LLM are very large and equal in all texts. LN keeps their share, so untrained vectors are nearly
         parallel. W can remove these dimensions, and the formula stays the same. Measured on SmolLM2-135M, the mean cosine of 20
-        sentences falls from 0.94 to 0.03 (bidirectional, mean) and from 0.98 to 0.01 (causal, last). Raises UnmaskError for a head
-        without a layer matrix.
+        sentences falls from 0.94 to 0.03 (bidirectional, mean) and from 0.98 to 0.01 (causal, last). The paper does not do this.
+        For a head with a layer matrix only.
         """
         self._check_layers(states)
-        if self.layers is None:
-            raise UnmaskError(
-                "A head with layer_matrix=False cannot be centred: the layer matrix is the part that removes the mean."
-            )
+        assert self.layers is not None
         self.layers.copy_(-states.float().mean(dim=0))
 
     def _check(self, states: Tensor, condition: Tensor | None) -> None:

@@ -1,6 +1,6 @@
 """Prefix gaps after each stage of training, such as base model, MNTP and SimCSE, on the same triples.
 
-LLM2Vec (arXiv 2404.05961, section 5.1 and figure 4) shows that the gap opens with training: a base model that was only made bidirectional
+LLM2Vec (arXiv 2404.05961, section 4.1 and figure 4) shows that the gap opens with training: a base model that was only made bidirectional
 hardly uses what follows a prefix. All stages see the same triples, so each stage is compared with the one before it triple by triple.
 """
 

@@ -2,7 +2,7 @@
 
 Three texts share a prefix A: q = (A, B), s+ = (A, C), s- = (A, D). B and C give A the same meaning ("The bank" of a river), D another.
 Only the states of A's tokens are pooled. If the model sees what follows, q is nearer to s+ than to s-. Under causal attention A's states
-are the same in all three texts, and the gap is exactly 0 (LLM2Vec, arXiv 2404.05961, section 5.1).
+are the same in all three texts, and the gap is exactly 0 (LLM2Vec, arXiv 2404.05961, section 4.1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """State change: how much does a token's state change when attention becomes bidirectional?
 
 The same tokens go through the model under causal and under bidirectional attention. The cosine of a token's two states is averaged by
-layer and by position. LLM2Vec (arXiv 2404.05961, section 5.2 and figure 5) finds it near 1 in all layers of Mistral, which works
+layer and by position. LLM2Vec (arXiv 2404.05961, section 4.2 and figure 5) finds it near 1 in all layers of Mistral, which works
 bidirectionally without training, and falling with depth in Llama, which does not. Two facts hold by construction. The last token of a text
 sees all others under both attentions, so its states after layer 1 are equal. And states share a large common part, so even unrelated
 tokens have a cosine above 0; it is reported too.

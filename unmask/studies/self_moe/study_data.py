@@ -74,10 +74,11 @@ def draw(plan: StudyPlan, source: Source, root: Path, folder: Path) -> StudyData
     seeds = {name: keep_lessons(learned, inside(folder, f"{name}.seeds.jsonl")) for name, (learned, _) in drawn.items()}
     held_out = {name: keep_lessons(tested, inside(folder, f"{name}.held-out.jsonl")) for name, (_, tested) in drawn.items()}
     if plan.lessons == "written":
-        written = write(source, seeds, held_out, folder, SpecialisePlan(plan.number, batch=64, seed=plan.seed))
+        writing = SpecialisePlan(math.ceil(_SPARE * plan.number), batch=64, seed=plan.seed)
+        written = write(source, seeds, held_out, folder, writing)
         if none := [name for name, lessons in written.lessons.items() if not lessons]:
             raise UnmaskError(f"{source.model} wrote no lesson of '{none[0]}' that passes the filters. Use a larger model.")
-        return StudyData(written.lessons, held_out, seeds, written.yields)
+        return StudyData(_first(plan.number, written.lessons), held_out, seeds, written.yields)
     return StudyData(seeds, held_out, seeds)
 
 
@@ -88,8 +89,11 @@ def draw_written(plan: StudyPlan, source: Source, data: StudyData, folder: Path)
     """
     writing = SpecialisePlan(math.ceil(_SPARE * plan.written), batch=_AT_ONCE, seed=plan.seed)
     written = write(source, data.seeds, data.held_out, folder, writing)
-    lessons = {name: passed[: plan.written] for name, passed in written.lessons.items()}
-    return StudyData(lessons, data.held_out, data.seeds, written.yields)
+    return StudyData(_first(plan.written, written.lessons), data.held_out, data.seeds, written.yields)
+
+
+def _first(number: int, lessons: Lessons) -> Lessons:
+    return {name: passed[:number] for name, passed in lessons.items()}
 
 
 def check_tests(plan: StudyPlan, root: Path) -> None:
