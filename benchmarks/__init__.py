@@ -1,1 +1,1 @@
-"""Benchmarks. Each prints ratios of times from one run, because absolute times hold only for one machine."""
+"""Benchmarks of speed, memory and scores. Times are compared within one run, because absolute times hold only for one machine."""

@@ -30,7 +30,7 @@ class SmallRetrieval:
 
 def small_retrieval(documents: int, smoke: bool) -> SmallRetrieval:
     """Documents that queries need, as many as fit, then others, in the order of the file. A smoke run uses bundled texts."""
-    folder = _inputs.STARTER["retrieval"] if smoke else _inputs.DATA / "scifact"
+    folder = _inputs.retrieval("scifact", smoke)
     data = Retrieval().read(open_folder(folder))
     relevant: dict[str, dict[str, int]] = {}
     for row in data["qrels"]:

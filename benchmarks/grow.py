@@ -37,13 +37,14 @@ TASKS = ("stsb#500", "sickr#500", "mrpc#300", "trec#500", "subj#500", "searchsni
 
 def _joined(file: str, *columns: str, form: str = "{}\n{}") -> list[list[str]]:
     """Documents of one text each: the columns of a row, one below the other."""
-    table = read_rows(_inputs.DATA / file)
+    table = read_rows(_inputs.data(file) / file)
     return [[form.format(*(str(row[column]).replace("\r\n", "\n") for column in columns))] for _, row in table]
 
 
 def _articles(*files: str) -> list[list[str]]:
     """Articles of WikiText, each a list of paragraphs."""
-    text = "\n".join((_inputs.DATA / file).read_text("utf-8") for file in files)
+    folder = _inputs.data(*files)
+    text = "\n".join((folder / file).read_text("utf-8") for file in files)
     articles = re.split(r"(?m)^ = (?!=).* = $", text)
     return [texts for one in articles if (texts := [line.strip() for line in one.split("\n") if len(line) > 200])]
 
@@ -138,8 +139,9 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.output or Path(scratch)
         model = _inputs.model_of(given)
+        # read before the first command: a mistake in the last one, which compares, would be told after hours
+        tasks = [f"{_inputs.STARTER['sts']}#20"] if given.smoke else _inputs.tasks(*TASKS)
         write_domains(folder / "domains", model, SMOKE if given.smoke else DOMAINS)
-        tasks = [f"{_inputs.STARTER['sts']}#20"] if given.smoke else [str(_inputs.DATA / task) for task in TASKS]
         for words, made in commands(folder, model, "smoke" if given.smoke else "small", tasks):
             print(f"$ unmask {shlex.join(words)}", flush=True)
             if (made is None or not made.is_dir()) and app(words, standalone_mode=False):

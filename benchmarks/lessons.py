@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -72,12 +73,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=1)
     given = parser.parse_args(arguments)
     plan = load_plan("smoke" if given.smoke else "small")
+    data = Path() if given.smoke else _inputs.data(*plan.seeds.values())
     model, tokenizer = load_language_model(Source(_inputs.model_of(given), dtype="bfloat16"))
     add_expert(model, LORA)
     model.train()
     print(f"{'':12}{'batches':>9}{'padding':>10}{'padded':>13}{'difference':>12}")
     for name, file in plan.seeds.items():
-        learned, _ = split(read_seeds(lessons_file(file, _inputs.DATA)), plan.number, plan.held_out, plan.seed)
+        learned, _ = split(read_seeds(lessons_file(file, data)), plan.number, plan.held_out, plan.seed)
         tokens = tokenize_lessons(tokenizer, learned, plan.max_length)
         measure(model, name, tokens, 1 if given.smoke else given.batches, given.repeats)
 

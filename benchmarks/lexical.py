@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-length", type=int, default=256)
     parser.add_argument("--dtype", default="bfloat16")
     given = parser.parse_args(arguments)
-    task = _inputs.STARTER["retrieval"] if given.smoke else _inputs.DATA / given.task
+    task = _inputs.retrieval(given.task, given.smoke)
     model = _inputs.model_of(given)
     embedder = Embedder.from_pretrained(
         model, given.design, dtype="float32" if given.smoke else given.dtype, max_length=given.max_length

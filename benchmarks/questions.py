@@ -67,9 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args(arguments)
     count, repeats = (24, 1) if given.smoke else (given.texts, given.repeats)
+    sets = texts(count, given.smoke)
     embedder = Embedder.from_pretrained(_inputs.model_of(given), "causal/plain/last")
     print(f"{'':12}{'texts':>7}{'questions':>11}{'together':>13}{'tokens':>10}{'difference':>12}")
-    for kind, some in texts(count, given.smoke).items():
+    for kind, some in sets.items():
         measure(embedder, kind, some, QUESTIONS[: given.questions], repeats)
 
 

@@ -45,11 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-length", type=int, default=192)
     parser.add_argument("--vectors", type=Path)
     given = parser.parse_args(arguments)
+    source = _inputs.retrieval("scifact", given.smoke)
     embedder = Embedder.from_pretrained(
         _inputs.model_of(given), given.design, dtype="float32", max_length=32 if given.smoke else given.max_length
     )
     with tempfile.TemporaryDirectory() as folder, Report(__file__, arguments) as report:
-        task = cut_task(Path(folder) / "task", 40 if given.smoke else given.documents, given.smoke)
+        task = cut_task(source, Path(folder) / "task", 40 if given.smoke else given.documents)
         kept = given.vectors or Path(folder) / "vectors"
         compared = score_by_comparison(task, remembered(embedder, kept / "compare"))
         report.note(
@@ -59,12 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         score_by_search(report, embedder, remembered(embedder, kept / "index"), task, Path(folder), compared)
 
 
-def cut_task(folder: Path, documents: int, smoke: bool) -> LocalTask:
-    """A folder with so many documents of scifact, or of the starter task in a smoke run. 0: all."""
+def cut_task(source: Path, folder: Path, documents: int) -> LocalTask:
+    """A folder with so many documents of a retrieval task. 0: all."""
     from unmask.tasks.find import find_task
     from unmask.tasks.task import LocalTask
 
-    source = _inputs.STARTER["retrieval"] if smoke else _inputs.DATA / "scifact"
     judged = (source / "qrels_test.tsv").read_text(encoding="utf-8")
     relevant = {line.split("\t")[1] for line in judged.splitlines()[1:]}
     corpus = [json.loads(line) for line in (source / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]

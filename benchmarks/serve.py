@@ -2,9 +2,9 @@
 
     python -m benchmarks.serve [--model smollm2] [--clients 32] [--per-request 4] [--seconds 10] [--repeats 2] [--smoke]
 
-Texts are STSB sentences and SciFact abstracts (UNMASK_DATA or ../shared/data). No text is sent twice before all were. Each client sends
-its next request as soon as it has the answer to the last one. All three take turns on one machine, which also runs the clients; a ratio
-is that of their best turns.
+Texts are STSB sentences and SciFact abstracts (UNMASK_DATA). No text is sent twice before all were. Each client sends its next request as
+soon as it has the answer to the last one. All three take turns on one machine, which also runs the clients; a ratio is that of their best
+turns.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def compare(given: argparse.Namespace) -> None:
     """Offline, our server and a plain one in turns, on the same model and texts."""
     from unmask import Embedder
 
-    embedder = Embedder.from_pretrained(_inputs.model_of(given), PLAIN)
     some = list(dict.fromkeys(texts(given.texts, given.smoke)["mixed"]))
+    embedder = Embedder.from_pretrained(_inputs.model_of(given), PLAIN)
     lengths = [len(text.ids) for text in embedder.prompt.tokenize(some)]
     loads = dict[str, list[Load]]()
     offline = 0.0

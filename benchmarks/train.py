@@ -1,11 +1,11 @@
 """Speed and memory of training, as ratios from one run.
 
-    python -m benchmarks.train speed   (or memory, or --smoke for a little of both)
+    python -m benchmarks.train speed [STEPS LENGTH [BATCH]]   (by default 6 128 32; or memory, or --smoke for a little of both)
 
-speed: the training loop, compared with (a) a bare forward and backward loop on the same chunks, (b) each text padded to the longest of its
-column in the batch, one column after the other, (c) each text padded to the maximum length, as in llm2vec's scripts. memory: the peak of a
-batch of 1 024 with GradCache, compared with a batch of 32, and the peak of a step of 48 triples with default settings. Each peak is
-measured in its own process.
+speed: the training loop on triples of SNLI (UNMASK_DATA), compared with (a) a bare forward and backward loop on the same chunks, (b) each
+text padded to the longest of its column in the batch, one column after the other, (c) each text padded to the maximum length, as in
+llm2vec's scripts. STEPS are those that are timed, LENGTH is the maximum length in tokens. memory: the peak of a batch of 1 024 with
+GradCache, compared with a batch of 32, and the peak of a step of 48 triples with default settings, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -198,9 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the requested measurements as JSON."""
     parser = _inputs.parser(__doc__)
     parser.add_argument("what", choices=["speed", "memory", "peak"], nargs="?", default="speed")
-    parser.add_argument("numbers", nargs="*", type=int)
+    parser.add_argument("numbers", nargs="*", type=int, help="of speed: steps, maximum length and batch; by default 6 128 32")
     asked = parser.parse_args(arguments)
-    given = Given(_inputs.model_of(asked), _inputs.DATA)
+    given = Given(_inputs.model_of(asked), Path() if asked.smoke else _inputs.data(TRIPLES))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if asked.what == "peak":

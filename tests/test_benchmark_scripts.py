@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import _inputs, _report, lexical
+from benchmarks import _inputs, _report, grow, lexical
 from benchmarks._report import Report, cells
 from tests.proofs import ALL
 from tests.training.running import ended, forked
@@ -32,6 +34,8 @@ ONE_OF_A_KIND = ("chunks", "encode", "grid", "grow", "mixture", "routing_record"
 
 The others measure the same parts in another way. `make test` imports them and reads their options, and `make proofs` runs all.
 """
+WITHOUT_DATA = {"few_differences", "mixture", "routing_record", "seeds", "writing"}
+"""Those that read nothing of the data folder."""
 
 
 class Copy:
@@ -81,6 +85,44 @@ def test_a_benchmark_tells_its_options(name: str, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit) as ended:
         importlib.import_module(f"benchmarks.{name}").main(["--help"])
     assert ended.value.code == 0 and "--smoke" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(set(SCRIPTS) - WITHOUT_DATA))
+def test_a_benchmark_without_its_data_says_so_in_one_sentence(name: str, tmp_path: Path) -> None:
+    given = {"grow": ["-o", str(tmp_path)], "scale": ["--measure"]}
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"benchmarks.{name}").main(given.get(name, []))
+    assert re.fullmatch(
+        r"UNMASK_DATA is not set: let UNMASK_DATA name a folder with .+ \(docs/data.md\), or give --smoke\.",
+        str(ended.value.code),
+    )
+
+
+def test_a_file_that_the_data_folder_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UNMASK_DATA", str(tmp_path))
+    (tmp_path / "stsb").mkdir()
+    with pytest.raises(SystemExit, match=r"lacks stsb/test\.jsonl: let UNMASK_DATA name"):
+        _inputs.rows("stsb/test.jsonl", smoke=False)
+    (tmp_path / "stsb" / "test.jsonl").write_text('{"text": "x"}\n', encoding="utf-8")
+    assert _inputs.rows("stsb/test.jsonl", smoke=False) == [{"text": "x"}]
+    with pytest.raises(SystemExit, match=r"lacks scifact/queries\.jsonl, scifact/qrels_test\.tsv: "):
+        (tmp_path / "scifact").mkdir()
+        (tmp_path / "scifact" / "corpus.jsonl").touch()
+        _inputs.retrieval("scifact", smoke=False)
+
+
+def test_a_task_that_cannot_be_read_ends_a_growth_before_its_first_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UNMASK_DATA", str(tmp_path))
+    monkeypatch.setattr(grow, "write_domains", lambda *_: pytest.fail("tasks are read first"))
+    for name in (task.partition("#")[0] for task in grow.TASKS):
+        (tmp_path / name).mkdir()
+        shutil.copy(_inputs.STARTER["sts"] / "test.jsonl", tmp_path / name)
+    (tmp_path / "subj" / "test.jsonl").unlink()
+    with pytest.raises(SystemExit, match="subj' is no task folder") as ended:
+        grow.main(["-o", str(tmp_path / "grown")])
+    assert isinstance(ended.value.code, str) and not capsys.readouterr().out
 
 
 def test_there_are_benchmarks() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks import grow
+from tests.conftest import whole
 from tests.test_docs import blocks
 from tools import claims
 from tools.data_page import facts, needs
@@ -73,6 +76,13 @@ def test_what_commands_of_pages_read_is_on_the_page() -> None:
     assert {folder for folder in needs.pages_of_folders() if f"`{folder}`" not in PAGE} == set()
 
 
+def test_what_the_growth_of_a_mixture_reads_is_on_the_page() -> None:
+    needed = PAGE.partition("benchmarks.grow")[2].partition("At the scale `paper`")[0]
+    code = Path(str(grow.__file__)).read_text(encoding="utf-8")
+    files = re.findall(r'"(\w+)/\w+\.(?:jsonl|txt)"', code)
+    assert {*re.findall(r"`(\w+)`", needed)} == {*files, *(task.partition("#")[0] for task in grow.TASKS)}
+
+
 def test_data_of_the_paper_scale_is_described_or_said_not_to_be() -> None:
     for path in paths(load_plan("paper").model_dump(exclude={"claims"}), ()):
         assert f"`{path.partition('/')[0]}`" in PAGE
@@ -83,8 +93,6 @@ def test_the_page_is_what_the_tool_writes() -> None:
 
 
 def test_the_facts_are_those_of_the_data(data: Path) -> None:
-    if not list(data.glob(f"*/{facts.PROVENANCE}")):
-        pytest.skip("this folder does not say where its data come from")
     assert facts.find_facts(data) == facts.kept_facts(), "find them again: python -m tools.data_page DATA"
 
 
@@ -139,9 +147,46 @@ def test_sources_are_links_to_the_commit() -> None:
     ]
 
 
-def test_a_folder_with_other_sets_is_refused(folder: Path) -> None:
-    with pytest.raises(SystemExit, match=r"differ in .*\bstsb\b"):
+def test_a_data_folder_updates_its_own_sets_and_no_others(folder: Path, tmp_path: Path) -> None:
+    data, kept = tmp_path / "data", facts.kept_facts()
+    data.mkdir()
+    shutil.copytree(folder, data / "boolq", ignore=shutil.ignore_patterns("data"))
+    found = facts.find_facts(data)
+    assert found["boolq"] == facts.facts_of(data / "boolq", "text") != kept["boolq"]
+    assert found | {"boolq": kept["boolq"]} == kept and list(found) == list(kept)
+    (data / "boolq").rename(data / "another")
+    with pytest.raises(SystemExit, match=r"sets\.toml does not describe another"):
+        facts.find_facts(data)
+
+
+def test_a_folder_without_a_set_is_refused(folder: Path) -> None:
+    with pytest.raises(SystemExit, match="holds no set"):
         facts.find_facts(folder)
+
+
+def test_a_described_set_needs_facts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder, tmp_path / "data" / "boolq", ignore=shutil.ignore_patterns("data"))
+    monkeypatch.setattr(facts, "WORDS", {"text": {"boolq": {"what": "x"}, "another": {"what": "y"}}})
+    with pytest.raises(SystemExit, match="lacks another"):
+        facts.find_facts(tmp_path / "data")
+
+
+def test_a_provenance_that_lacks_a_line_is_refused(folder: Path) -> None:
+    (folder / facts.PROVENANCE).write_text("source: github.com/me/set@1:x\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="has no line 'licence as stated: "):
+        facts.facts_of(folder, "text")
+
+
+def test_tests_of_real_data_skip_with_a_part_of_it(tmp_path: Path) -> None:
+    sets = sorted(facts.kept_facts())
+    for name in sets:
+        (tmp_path / name).mkdir()
+    for name in sets[1:]:
+        (tmp_path / name / facts.PROVENANCE).touch()
+    with pytest.raises(pytest.skip.Exception, match=f"missing: {sets[0]}$"):
+        whole(tmp_path)
+    (tmp_path / sets[0] / facts.PROVENANCE).touch()
+    assert whole(tmp_path) == tmp_path
 
 
 def test_a_replaced_path_keeps_the_columns_of_its_set_unless_they_are_cleared() -> None:

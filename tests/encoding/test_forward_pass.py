@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from unmask.encoding import beginnings, questions
 from unmask.encoding import forward_pass as passes
 from unmask.encoding.encode import encode_tokenized
 from unmask.encoding.features import Fit
-from unmask.encoding.forward_pass import ForwardPass, SharedVectors, chunks, introduce
+from unmask.encoding.forward_pass import ForwardPass, SharedVectors, chunks, introduce, peak_memory, reset_peak_memory
 from unmask.encoding.questions import Answers, encode_questions
 from unmask.encoding.tokenization import PromptTokenizer
 from unmask.encoding.vector_store import StoredRows, VectorStore, key_of
@@ -279,3 +280,41 @@ def test_chunks_are_filled_by_tokens() -> None:
     assert list(chunks([9, 9], 6)) == [(0, 1), (1, 2)]
     assert list(chunks([2, 2, 2], 6)) == [(0, 3)]
     assert list(chunks([], 6)) == []
+
+
+# --- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="this system cannot forget a peak")
+def test_a_peak_is_forgotten() -> None:
+    cpu = torch.device("cpu")
+    block = np.ones(2**25)
+    high = peak_memory(cpu)
+    assert high > block.nbytes == 2**28
+    del block
+    reset_peak_memory(cpu)
+    assert 0 < peak_memory(cpu) < high - 2**27
+
+
+def test_a_design_that_is_computed_later_can_show_less(
+    pico: Callable[..., Embedder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The most of its own passes: the first design needs 9 and 4, the second one 5."""
+    embedder, needed, held = pico("causal/plain/mean"), iter([9, 4, 5]), {"peak": 1}
+
+    def encode(*given: Any, **options: Any) -> Any:
+        held["peak"] = max(held["peak"], next(needed))
+        return encode_questions(*given, **options)
+
+    monkeypatch.setattr(passes, "encode_questions", encode)
+    monkeypatch.setattr(passes, "peak_memory", lambda device: held["peak"])
+    monkeypatch.setattr(passes, "reset_peak_memory", lambda device: held.update(peak=1))
+    peaks = []
+    for name, asked in (("first", [["a"], ["b"]]), ("second", [["a"]])):
+        fits = {embedder.design: Fit()}
+        source = ForwardPass(embedder.backbone, embedder.prompt, fits, VectorStore(tmp_path / name), name, 256)
+        vectors = SharedVectors(source, [embedder.design], "a task")
+        for texts in asked:
+            vectors.get(embedder.design, texts, None)
+        peaks.append(vectors.spent.peak_memory)
+    assert peaks == [9, 5]

@@ -16,12 +16,14 @@ from safetensors.torch import load_file, save_file
 
 from tests.messages import heard
 from tests.proofs import ALL
-from tests.tiny import labelled, write_rows, write_task
+from tests.tasks.test_mteb import by_mteb
+from tests.tiny import give_code, labelled, write_rows, write_task
 from unmask.designs.design import Design, parse_designs
 from unmask.embedder import Embedder
 from unmask.encoding import questions
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.encode import encode_tokenized, fit_designs
+from unmask.encoding.forward_pass import ForwardPass
 from unmask.encoding.vector_store import LostRows, StoredRows, VectorStore
 from unmask.errors import UnmaskError
 from unmask.evaluation import compare as module
@@ -504,6 +506,39 @@ def test_what_vectors_depend_on_is_a_condition(change: dict[str, Any], tasks: li
     assert conditions(plan, "mean").key != conditions(replace(plan, **change), "mean").key
 
 
+def test_code_that_comes_with_a_model_is_a_condition_where_it_runs(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path
+) -> None:
+    proof = tmp_path / "it-ran"
+    coded = give_code(Path(shutil.copytree(folder, tmp_path / "coded")), proof)
+    for own, ran in ((folder, None), (coded, True)):
+        plan = plan_of(own, "mean", tasks)
+        trusting = replace(plan, source=replace(plan.source, trust_remote_code=True))
+        assert conditions(plan, "mean").trust_remote_code is None
+        assert conditions(trusting, "mean").trust_remote_code is ran
+        assert (conditions(trusting, "mean").key != conditions(plan, "mean").key) is bool(ran)
+    assert not proof.exists(), "nothing was run to find that out"
+
+
+def test_vectors_of_a_model_with_and_without_its_code_are_kept_apart(
+    folder: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+
+    def kept(*given: Any) -> ForwardPass:
+        names.append(given[4])
+        return ForwardPass(*given)
+
+    monkeypatch.setattr(module, "ForwardPass", kept)
+    plan = plan_of(folder, "mean", tasks[:1])
+    compare(plan, ResultStore(tmp_path / "plain"))
+    monkeypatch.setattr(module, "runs_code", lambda _: True)
+    store = ResultStore(tmp_path / "coded")
+    [result] = compare(replace(plan), store)
+    assert names == [names[0], f"{names[0]} own code"]
+    assert store.costs[0].is_of(result.conditions) and not ResultStore(tmp_path / "plain").costs[0].is_of(result.conditions)
+
+
 def test_other_reference_texts_give_other_scores(folder: Path, tasks: list[LocalTask], tmp_path: Path) -> None:
     plan, store = plan_of(folder, "mean,causal/plain/mean/zscore", tasks[:1]), ResultStore(tmp_path)
     plain, fitted = compare(plan, store)
@@ -670,6 +705,62 @@ def test_a_reference_row_is_the_score_of_sentence_transformers(saved: Path, task
         assert (theirs.design, theirs.label) == (SENTENCE_TRANSFORMERS, str(saved))
         assert theirs.main_score == pytest.approx(own.main_score, abs=0.01)
         assert (theirs.n, theirs.dim, theirs.metric) == (own.n, own.dim, own.metric)
+
+
+def configured(saved: Path, **settings: Any) -> str:
+    """The folder, with other settings of sentence-transformers."""
+    config = saved / "config_sentence_transformers.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings))
+    return str(saved)
+
+
+def test_a_reference_row_has_the_prompts_and_the_similarity_of_its_model(
+    saved: Path, tasks: list[LocalTask], tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    before = compare_reference(str(saved), tasks, ResultStore(tmp_path / "before"))
+    prompts = {"query": "Which of these is about it? ", "document": "Some words: ", "STS": "Compare with anything: "}
+    name = configured(saved, prompts=prompts, similarity_fn_name="dot")
+    results = compare_reference(name, tasks, ResultStore(tmp_path / "report"))
+    model = SentenceTransformer(name, device="cpu")
+    for result, plain, task in zip(results, before, tasks, strict=True):
+        assert result.main_score == pytest.approx(by_mteb(model, task), abs=1e-6)
+        assert (result.texts, result.n, result.dim) == (plain.texts, plain.n, plain.dim)
+        assert result.conditions.own_prompts and plain.conditions.own_prompts is None
+        assert result.conditions.key != result.conditions.model_copy(update={"own_prompts": None}).key
+    assert [result.main_score for result in results] != pytest.approx([plain.main_score for plain in before])
+
+
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [
+        ({}, False),
+        ({"prompts": {"query": "", "document": None}, "similarity_fn_name": None}, False),
+        ({"prompts": {"query": "query: "}}, True),
+        ({"similarity_fn_name": "dot"}, True),
+    ],
+)
+def test_prompts_and_similarity_are_read_without_loading_the_model(settings: dict[str, Any], own: bool, saved: Path) -> None:
+    assert reference_rows.has_own_prompts(configured(saved, **settings)) is own
+
+
+@pytest.mark.real
+def test_the_bundled_reference_has_no_prompts() -> None:
+    if not BUNDLED["minilm"].installed:
+        pytest.skip(BUNDLED["minilm"].install_command)
+    assert not reference_rows.has_own_prompts("minilm"), "its scores and their keys stay those of older versions"
+
+
+def test_vectors_of_a_reference_with_prompts_are_finite_or_refused(
+    saved: Path, tasks: list[LocalTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = reference_rows.load_reference(configured(saved, prompts={"query": "query: "}))
+    monkeypatch.setattr(model, "encode", lambda inputs, **_: np.full((len(inputs), 4), np.nan, np.float32))
+    monkeypatch.setattr(reference_rows, "load_reference", lambda _: model)
+    store = ResultStore(tmp_path / "report")
+    assert compare_reference(str(saved), tasks, store) == []
+    assert all("hold nan or infinite numbers" in failure.error for failure in store.failures) and len(store.failures) == 2
 
 
 def test_a_reference_row_is_computed_once(

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.tiny import give_code
 from unmask.designs.design import Design
 from unmask.encoding.encode import Tally
 from unmask.errors import UnmaskError
-from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, why_not_scored
+from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, runs_code, why_not_scored
 from unmask.evaluation.results import Conditions
+from unmask.models.source import TRUSTED, Source
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.intervals import wilson
 from unmask.tasks.kinds import KINDS
@@ -76,3 +83,19 @@ def test_sparse_vectors_are_scored_where_documents_are_ranked(kind: str) -> None
     reason = why_not_scored(Design.parse("causal/eol/last/lexical"), LocalTask("mine", kind, {"test": []}))
     assert (reason is None) == (kind in ("retrieval", "reranking"))
     assert reason is None or "only rank documents for a query" in reason
+
+
+def test_code_of_a_base_that_a_folder_names_runs_if_it_is_listed(
+    pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coded = give_code(Path(shutil.copytree(pico_folder("llama"), tmp_path / "coded")), tmp_path / "it-ran")
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(coded)}))
+    adapter = str(tmp_path / "adapter")
+    assert not runs_code(Source(adapter))
+    with pytest.raises(UnmaskError, match="comes with Python code of its own"):
+        runs_code(Source(adapter, trust_remote_code=True))
+    monkeypatch.setenv(TRUSTED, str(coded))
+    assert runs_code(Source(adapter, trust_remote_code=True)) and not runs_code(Source(adapter))
+    assert runs_code(Source(str(coded), adapter=adapter, trust_remote_code=True))
+    assert not runs_code(Source(str(pico_folder("llama")), trust_remote_code=True))

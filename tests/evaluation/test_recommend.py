@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.evaluation.made_results import grid
+from tests.evaluation.made_results import add, grid
 from tests.evaluation.test_compare import plan_of, task_in
 from tests.messages import heard
 from tests.proofs import ALL
@@ -350,6 +350,47 @@ def test_a_design_without_a_score_leaves_and_the_others_go_on(
         recommend(plan, ResultStore(tmp_path / "none"))
 
 
+def failing_on(monkeypatch: pytest.MonkeyPatch, lacking: set[tuple[str, str]]) -> None:
+    """Let designs fail on kinds of tasks."""
+    whole = evaluator.evaluate
+
+    def evaluate(task: Any, name: str, *more: Any) -> Any:
+        if (name, task.kind) in lacking:
+            raise UnmaskError("no score for it")
+        return whole(task, name, *more)
+
+    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+
+
+def test_a_design_without_a_score_on_one_of_several_tasks_leaves_with_the_reason(
+    pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_on(monkeypatch, {("causal/plain/max", "pair-classification")})
+    several = [task_in(write_task(tmp_path / kind, kind)) for kind in ("sts", "pair-classification", "retrieval")]
+    recommendation = recommend(plan_of(pico_folder("llama"), "max,mean,last", several), ResultStore(tmp_path / "race"))
+    assert recommendation.failed == {"max": "no score on pair-classification: no score for it"}
+    assert {standing.label.partition("@")[0] for standing in recommendation.rounds[-1].standings} == {
+        "mean",
+        "last",
+        "causal/plain/mean",
+        "causal/plain/last",
+    }
+
+
+def test_designs_that_all_lack_the_score_of_some_task_are_told_at_once(
+    pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST", 4)
+    failing_on(monkeypatch, {("causal/plain/mean", "sts"), ("causal/plain/last", "pair-classification")})
+    several = [task_in(write_task(tmp_path / kind, kind)) for kind in ("sts", "pair-classification")]
+    with pytest.raises(UnmaskError) as caught:
+        recommend(plan_of(pico_folder("llama"), "mean,last", several), ResultStore(tmp_path / "race"), layers=False)
+    assert str(caught.value) == (
+        "No design has a score on every task: mean has no score on sts@4: no score for it; "
+        "last has no score on pair-classification@4: no score for it"
+    )
+
+
 @pytest.mark.parametrize("name", ["STSBenchmark", "Banking77Classification", "SciFact"])
 def test_tasks_of_mteb_are_raced_too(
     name: str,
@@ -404,3 +445,19 @@ def test_no_design_is_dropped_before_every_task_had_a_say(tmp_path: Path, monkey
         race = module.Race(ComparisonPlan(Source("m"), designs, tasks, 128, []), store, layers=False)
         race._close(list(tasks), results, last=False)
         assert (len(race.rounds[0].kept) == 1) is dropped and race.over is dropped
+
+
+def test_no_design_is_dropped_by_a_test_that_leaves_a_task_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task without items has scores, but no part in the test over items."""
+    monkeypatch.setattr(module, "_tokens", lambda _: {})
+    tasks = [LocalTask(name, "sts", {"test": [{}] * 200}) for name in ("t0", "t1")]
+    designs = {f"{name}-label": design for name, design in parse_designs("echo,last").items()}
+    for with_items in (False, True):
+        store = ResultStore(tmp_path / str(with_items))
+        results = [
+            add(store, design, task.name, items=with_items or task is tasks[0]) for design in ("echo", "last") for task in tasks
+        ]
+        race = module.Race(ComparisonPlan(Source("m"), designs, tasks, 128, []), store, layers=False)
+        race._close(list(tasks), results, last=False)
+        assert race.rounds[0].standings[1].worse, "on the task with items, at least"
+        assert (len(race.rounds[0].kept) == 1) is with_items and race.over is with_items

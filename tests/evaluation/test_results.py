@@ -182,8 +182,8 @@ def test_a_template_of_several_lines_stays_on_one_line_of_the_file(tmp_path: Pat
 @pytest.mark.parametrize("field", Conditions.model_fields)
 def test_the_key_changes_with_each_field(field: str) -> None:
     value = getattr(CONDITIONS, field)
-    changed = CONDITIONS.model_copy(update={field: value + 1 if isinstance(value, int) else value + "x"})
-    assert changed.key != CONDITIONS.key
+    other = True if value is None else value + 1 if isinstance(value, int) else value + "x"
+    assert CONDITIONS.model_copy(update={field: other}).key != CONDITIONS.key
 
 
 def test_the_key_is_the_same_in_every_process() -> None:
@@ -248,6 +248,8 @@ def test_conditions_of_an_older_version_keep_their_key() -> None:
         '"max_length":512,"dtype":"float32","reference":"ref"}'
     )
     assert Conditions.model_validate_json(older).key == hashlib.sha256(older.encode()).hexdigest()[:20]
+    later = older.removesuffix("}") + ',"attn_implementation":"eager"}'
+    assert Conditions.model_validate_json(later).key == hashlib.sha256(later.encode()).hexdigest()[:20]
 
 
 # --- fingerprints ----------------------------------------------------------------------------------------------------

@@ -51,8 +51,13 @@ def result(model: str, task: str = "t0", score: float = 0.5, design: str = MEAN,
     return Result.model_validate(said | given | made | {"conditions": Conditions(**said, **more)} | fields)
 
 
+def random_of(model: str) -> np.random.Generator:
+    """Numbers of a model, wherever the folder of the test lies."""
+    return np.random.default_rng(sum("/".join(Path(model).parts[-2:]).encode()))
+
+
 def scores_of(model: str, shift: float = 0.0, n: int = len(TASKS)) -> np.ndarray:
-    own = np.random.default_rng(sum(model.encode()))
+    own = random_of(model)
     return np.linspace(0.3, 0.6, n) + own.normal(0, 0.01, n) + shift
 
 
@@ -261,7 +266,7 @@ def test_readings_of_other_trainings_are_not_paired(tmp_path: Path) -> None:
 
 
 def items(model: str, metric: str = "mean") -> Items:
-    made = np.random.default_rng(sum(model.encode())).normal(0.5, 0.1, 40)
+    made = random_of(model).normal(0.5, 0.1, 40)
     return Items("mean", {"value": made}) if metric == "mean" else Items("spearman", {"predicted": made, "gold": np.arange(40)})
 
 

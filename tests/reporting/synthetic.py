@@ -157,11 +157,11 @@ def add_costs(folder: Path, of: Folder) -> None:
     (folder / "costs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def add_failure(folder: Path, of: Folder, label: str, task: str) -> None:
-    """A cell that failed."""
+def add_failure(folder: Path, of: Folder, label: str, task: str, dtype: str = "bfloat16") -> None:
+    """A cell that failed, with weights and data of another revision."""
     design = of.designs[label][0]
     conditions = Conditions(
-        model=of.model, model_revision="r", design=design, task=task, task_revision="t", max_length=512, dtype="float32"
+        model=of.model, model_revision="r", design=design, task=task, task_revision="t", max_length=512, dtype=dtype
     )
     error = f"AttentionError: layer 3 does not look ahead {SCRIPT}"
     given: dict[str, Any] = {"label": label, "task": task, "kind": of.tasks[task], "error": error, "conditions": conditions}

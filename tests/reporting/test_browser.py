@@ -105,6 +105,26 @@ def test_what_is_missing_stands_last_in_either_direction(times: int, look: Any, 
     assert len(set(seen.names())) == 30
 
 
+def test_sorting_reads_each_row_once(look: Any, large_report: Written) -> None:
+    seen = look(large_report)
+    seen.page.evaluate(
+        """() => {
+            const { getAttribute } = Element.prototype;
+            window.counts = { read: 0, compared: 0 };
+            Element.prototype.getAttribute = function (name) {
+                if (name === "data-v") window.counts.read++;
+                return getAttribute.call(this, name);
+            };
+            String.prototype.localeCompare = () => { window.counts.compared++; };
+        }"""
+    )
+    seen.page.locator("#every thead th").first.locator("button").click()
+    counts = seen.page.evaluate("() => window.counts")
+    names = seen.page.locator("#every tbody th").evaluate_all("all => all.map(one => one.dataset.v)")
+    assert counts == {"read": len(names), "compared": 0} and len(names) == 449
+    assert names[0] == SCRIPT, "text comes in its order"
+
+
 def test_every_column_of_every_table_sorts(look: Any, small_report: Written) -> None:
     seen = look(small_report)
     heads = seen.page.locator("table.sortable thead th:visible")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.evaluation.test_seed_means import some_runs
 from tests.reporting.synthetic import SCRIPT, Folder, add_costs, add_failure
 from unmask.errors import UnmaskError
-from unmask.reporting.grid import read_grid
+from unmask.reporting.grid import design_of, read_grid
 from unmask.reporting.report_folder import write_report
 
 TWO = Folder({"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9)}, {"sts-0": "sts", "topics": "clustering"})
@@ -119,6 +120,43 @@ def test_a_failure_counts_until_the_cell_has_a_score(tmp_path: Path) -> None:
     assert SCRIPT in failure.error
     TWO.write(tmp_path)
     assert read_grid(tmp_path).failures == []
+
+
+def test_a_failure_under_another_precision_stays_and_is_named_after_it(tmp_path: Path) -> None:
+    TWO.write(tmp_path)
+    add_failure(tmp_path, TWO, "mean", "topics", dtype="float32")
+    grid = read_grid(tmp_path)
+    assert grid.systems == [MEAN, ECHO], "a failure renames no result"
+    [failure] = grid.failures
+    assert (failure.model, failure.design) == ("smollm2 (float32)", MEAN[1])
+    assert not grid.failed.keys() & grid.cells.keys()
+
+
+def test_a_failure_stands_in_the_row_of_its_precision(tmp_path: Path) -> None:
+    TWO.write(tmp_path)
+    of = replace(TWO, without=[("mean", "topics")])
+    of.write(tmp_path, dtype="float32")
+    add_failure(tmp_path, of, "mean", "topics", dtype="float32")
+    add_failure(tmp_path, of, "mean", "topics", dtype="bfloat16")  # scored since
+    grid = read_grid(tmp_path)
+    assert grid.failed == {(("smollm2 (float32)", MEAN[1]), "topics"): 0} and len(grid.failures) == 1
+    page = write_report(tmp_path, tmp_path / "report").read_text()
+    assert page.count('data-row="f0"') == 1, "one cell says that it failed"
+
+
+def test_a_design_is_parsed_once_for_each_of_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TWO.write(tmp_path)
+    add_costs(tmp_path, TWO)
+    grid = read_grid(tmp_path)
+    parsed: list[Any] = []
+
+    def counted(result: Any) -> Any:
+        parsed.append(result)
+        return design_of(result)
+
+    monkeypatch.setattr("unmask.reporting.grid.design_of", counted)
+    costs = [grid.cost(system) for _ in range(3) for system in grid.systems]
+    assert costs[0].milliseconds_per_text == 25 and len(parsed) == len(grid.results)
 
 
 def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -20,8 +21,11 @@ from tests.reporting.synthetic import SCRIPT, SPECIAL, Folder, small
 from unmask.cli import app
 from unmask.evaluation.results import ResultStore
 from unmask.io.seals import open_line, sealed_line
-from unmask.reporting.page import amount, listed, points
+from unmask.reporting import page as pages
+from unmask.reporting.grid import Grid, read_grid
+from unmask.reporting.page import amount, listed, points, render
 from unmask.reporting.report_folder import write_report
+from unmask.reporting.summary import summarise
 
 pytestmark = pytest.mark.usefixtures("sketched")  # the page holds its figures as SVG, which is drawn
 VOID = {"meta", "wbr", "br", "path", "use", "line"}
@@ -252,6 +256,49 @@ def test_a_reference_row_is_named_and_never_leads(tmp_path: Path) -> None:
     head = re.sub(r"<[^>]+>|\s+", " ", html.partition("<header>")[2].partition("<nav")[0])
     head = " ".join(head.split())
     assert "best leads It scores" in head and "It is better than wide. For reference, minilm scores" in head
+
+
+def test_the_leader_sorts_first_where_a_reference_row_is_above_it(tmp_path: Path) -> None:
+    """Behind the best, it is 0: nothing is missing, as it is where a system was not tested."""
+    of = Folder(
+        {"best": ("causal/echo/mean", 0.6), "mean": ("causal/plain/mean", 0.4), "minilm": ("sentence-transformers", 0.95)},
+        {"sts-0": "sts"},
+    )
+    of.write(tmp_path)
+    html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
+    table = html.partition('<section id="ranked"')[2].partition("</section>")[0]
+    assert table.index('data-v="minilm"') < table.index('data-v="best"')
+    [row] = [row for row in table.split("<tr>") if 'data-v="best"' in row]
+    assert f'<td data-v="0">{pages.DASH}</td>' in row
+
+
+def test_tasks_that_were_not_tested_are_named(tmp_path: Path) -> None:
+    of = Folder({"mean": ("causal/plain/mean", 0.5), "echo": ("causal/echo/mean", 0.9)}, {"sts-0": "sts"})
+    store = of.write(tmp_path)
+    for place, (label, (design, _)) in enumerate(of.designs.items()):
+        result, _ = of.result(label, design, "a_b", "summarization", np.full(20, 0.5 + place / 10))
+        store.add(result, None)
+    html = write_report(tmp_path, tmp_path / "report").read_text(encoding="utf-8")
+    assert "Not tested, so without rings: a_b." in html
+    table = (tmp_path / "report" / "data" / "results.tex").read_text(encoding="utf-8")
+    assert table.splitlines()[-1].endswith(" Not tested, so nothing is underlined: a\\_b.")
+
+
+def test_where_all_is_tested_nothing_is_named(small_report: Written) -> None:
+    assert "Not tested" not in small_report.html
+
+
+def test_the_scale_of_a_page_is_computed_once(small_report: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for each cell, of which there may be thousands."""
+    scale, scales = pages._scale, list[float]()
+
+    def counted(grid: Grid) -> float:
+        scales.append(scale(grid))
+        return scales[-1]
+
+    monkeypatch.setattr(pages, "_scale", counted)
+    grid = read_grid(small_report.folder)
+    assert "<table" in render(grid, summarise(grid), {}, []) and len(scales) == 1
 
 
 def test_lengths_of_vectors_are_written_as_numbers(tmp_path: Path) -> None:

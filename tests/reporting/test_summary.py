@@ -36,6 +36,7 @@ def test_the_order_is_by_mean_and_the_rest_are_held_against_the_first(tmp_path: 
     means = {system: np.mean([one.main_score for one in grid.of(system)]) for system in grid.systems}
     assert dict(found.order) == pytest.approx(means)
     assert set(found.against) == {MEAN, LAST}
+    assert found.untested == []
     for system, one in found.against.items():
         assert one.difference == pytest.approx(means[ECHO] - means[system])  # whichever of the two the test calls a
         assert 0 < one.interval[0] < one.difference < one.interval[1]
@@ -70,6 +71,7 @@ def test_without_items_only_the_best_is_marked(tmp_path: Path) -> None:
     found = summarise(read_grid(tmp_path))
     assert found.marks == {(LAST, "a"): "best"}
     assert found.tests == []
+    assert found.untested == ["a"]
 
 
 def test_the_interval_on_one_task_is_that_of_the_result(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.tasks.test_mteb_tasks import DRAWING, TASKS, no_data_of_before, noisy, offline  # noqa: F401
+from tests.tiny import labelled
 from unmask.tasks.mteb import cutting, evaluator
 from unmask.tasks.mteb.evaluator import count_items, count_texts, evaluate
 from unmask.tasks.task import MtebTask
@@ -53,3 +54,22 @@ def test_a_larger_part_holds_a_smaller_one(name: str, offline: Callable[[str], M
         evaluate(task.limited(limit), "noisy", encode)
         seen.append(texts)
     assert seen[0] < seen[1] < seen[2]
+
+
+def of_twelve_classes(part: int) -> Any:
+    from datasets import Dataset
+
+    texts = [row["text"] for row in labelled(0, 60)]
+    return Dataset.from_dict({"sentences": texts, "labels": [f"class {number % 12}" for number in range(60)]})
+
+
+def test_a_part_of_more_classes_than_items_has_a_score(
+    offline: Callable[[str], MtebTask],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(TASKS, "StackExchangeClustering.v2", of_twelve_classes)
+    part = offline("StackExchangeClustering.v2").limited(6)
+    found = evaluate(part, "noisy", noisy)
+    assert count_items(part) == 12, "one text of each class"
+    assert found.items is not None and found.items.n == 12
+    assert 0 < found.main_score <= 1

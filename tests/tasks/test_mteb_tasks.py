@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.tiny import encode_words, labelled, overlapping
+from tests.tiny import encode_words, labelled, overlapping, write_rows
 from unmask.errors import UnmaskError
 from unmask.statistics.bootstrap import Items, score
-from unmask.tasks.find import resolve_tasks
+from unmask.tasks.find import find_task, resolve_tasks
 from unmask.tasks.mteb import catalogue, evaluator
 from unmask.tasks.mteb.evaluator import Outcome, evaluate
 from unmask.tasks.task import MtebTask
@@ -259,6 +260,20 @@ def test_the_main_score_is_that_of_mteb_and_of_the_items(name: str, offline: Cal
     else:
         assert found.items is not None
         assert score(found.items) == pytest.approx(found.main_score, abs=2e-5)
+
+
+def test_a_folder_whose_queries_are_documents_scores_as_such_a_task_of_mteb(
+    offline: Callable[[str], MtebTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, "ArguAna", search_with_the_queries_among_the_documents)
+    data = search_with_the_queries_among_the_documents(1)
+    for name in ("corpus", "queries"):
+        write_rows(tmp_path / f"{name}.jsonl", [{"_id": row["id"], "text": row["text"]} for row in data[name]])
+    judged = [(query, document, gain) for query, gains in data["relevant_docs"].items() for document, gain in gains.items()]
+    columns = ("query-id", "corpus-id", "score")
+    write_rows(tmp_path / "qrels_test.tsv", [dict(zip(columns, row, strict=True)) for row in judged])
+    found, expected = (evaluate(task, "noisy", noisy) for task in (find_task(str(tmp_path)), offline("ArguAna")))
+    assert same(found, expected) and found.main_score == of_mteb(catalogue.english("ArguAna"))
 
 
 DRAWING = ["StackExchangeClustering.v2", "AmazonCounterfactualClassification", "FiQA2018", "SciRepEvalFoSClassification"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -15,7 +16,7 @@ from unmask.errors import UnmaskError
 from unmask.starter import starter_folders
 from unmask.tasks.find import find_task, item_file, recognised_kind, resolve_tasks, specs_below
 from unmask.tasks.folder import TaskFile, open_folder
-from unmask.tasks.kinds import KINDS
+from unmask.tasks.kinds import KINDS, TEXT_KINDS
 from unmask.tasks.task import LocalTask
 
 
@@ -67,6 +68,15 @@ def test_a_table_of_another_format_holds_the_same_task(ending: str, tmp_path: Pa
     write_rows(tmp_path / "a" / "test.jsonl", rows)
     write_rows(tmp_path / "b" / f"test{ending}", rows)
     assert read(tmp_path / "b").data == read(tmp_path / "a").data
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
+def test_the_tables_of_a_search_may_have_another_format(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name, rows in FILES["retrieval"]().items():
+        write_rows(tmp_path / "b" / f"{Path(name).stem}{ending}", rows)
+    expected, task = read(write_task(tmp_path / "a", "retrieval")), read(tmp_path / "b")
+    assert (task.kind, task.data) == ("retrieval", expected.data)
 
 
 def test_one_labelled_file_is_clustering_until_the_path_says_otherwise(tmp_path: Path) -> None:
@@ -220,6 +230,17 @@ def test_task_toml_states_the_split_of_the_judgements(tmp_path: Path) -> None:
     assert [row["_id"] for row in read(folder).data["queries"]] == ["q1"]
 
 
+def test_a_file_of_judgements_is_that_split(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "mine", "retrieval")
+    write_rows(folder / "qrels_dev.tsv", [{"query-id": "q1", "corpus-id": "d0", "score": 1}])
+    task = read(folder, "/qrels_dev.tsv")
+    assert (task.kind, task.name, [row["_id"] for row in task.data["queries"]]) == ("retrieval", "mine-qrels_dev", ["q1"])
+    (folder / "task.toml").write_text('split = "dev"')
+    assert read(folder).data == task.data
+    (folder / "task.toml").write_text('split = "valid"')
+    assert f"There is no file '{folder}/qrels_valid.jsonl', and none of that name in another format" in refusal(folder)
+
+
 def test_task_toml_states_the_limit_and_an_argument_wins(tmp_path: Path) -> None:
     folder = write_task(tmp_path / "mine", "sts", "limit = 9")
     assert (read(folder).size, read(folder).name) == (9, "mine#9")
@@ -239,6 +260,25 @@ def test_task_toml_states_the_columns_of_text_and_label(tmp_path: Path) -> None:
     for part, rows in expected.items():
         write_rows(folder / f"{part}.jsonl", [{"utterance": row["text"], "intent": row["label"]} for row in rows])
     assert read(folder).data == expected
+
+
+def test_task_toml_states_the_label_of_pairs(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "renamed", "pair-classification", 'label = "duplicate"')
+    rows = FILES["pair-classification"]()["test.jsonl"]
+    renamed = [{"sentence1": row["sentence1"], "sentence2": row["sentence2"], "duplicate": row["label"]} for row in rows]
+    write_rows(folder / "test.jsonl", renamed)
+    plain, task = read(write_task(tmp_path / "plain", "pair-classification")), read(folder)
+    assert (task.kind, task.data, task.revision) == (plain.kind, plain.data, plain.revision)
+
+
+@pytest.mark.parametrize("key", ["text", "label"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_for_a_column_that_the_kind_does_not_have_is_refused(kind: str, key: str, tmp_path: Path) -> None:
+    folder = write_task(tmp_path, kind, f'{key} = "{key}"')
+    if key in KINDS[kind].named:
+        assert read(folder).kind == kind
+    else:
+        assert f"task.toml: '{key}' would change nothing, because a {kind} task has no column" in refusal(folder)
 
 
 def test_task_toml_states_the_instruction(tmp_path: Path) -> None:
@@ -285,6 +325,19 @@ def test_a_single_file_is_split_in_disjoint_halves_by_the_seed(tmp_path: Path) -
     assert (len(train), len(test), train & test) == (20, 20, set())
     assert halves(tmp_path, 0).data == task.data
     assert halves(tmp_path, 1).data != task.data
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_half_of_a_single_file_has_half_of_every_class(seed: int, tmp_path: Path) -> None:
+    sizes = {"one": 1, "two": 2, "three": 3, "many": 20}
+    rows = [{"text": f"{label} {number}", "label": label} for label, size in sizes.items() for number in range(size)]
+    write_rows(tmp_path / "all.jsonl", rows)
+    (tmp_path / "task.toml").write_text(f"seed = {seed}")
+    data = read(tmp_path, ":classification").data
+    assert sorted(row["text"] for part in data.values() for row in part) == sorted(row["text"] for row in rows)
+    for label, size in sizes.items():
+        train, test = (sum(row["label"] == label for row in data[part]) for part in ("train", "test"))
+        assert (train, test) == (size - size // 2, size // 2), "the odd text of a class is one to fit on"
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -519,6 +572,30 @@ def test_the_revision_is_that_of_the_data_and_not_of_how_they_are_stored(tmp_pat
 def test_the_revision_changes_with_the_instruction_that_texts_are_read_under(tmp_path: Path) -> None:
     before = sts(tmp_path).revision
     assert sts(tmp_path, 'instruction = "Find paraphrases."').revision != before
+
+
+def hash_of_data(task: LocalTask) -> str:
+    """The revision of a task without marks, as it was in every version."""
+    return hashlib.sha256(repr((task.instruction, sorted(task.data.items()))).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_revision_of_a_usual_task_is_the_hash_of_its_data(kind: str, tmp_path: Path) -> None:
+    task = read(write_task(tmp_path, kind))
+    assert task.revision == hash_of_data(task)
+
+
+@pytest.mark.parametrize(("text", "judged", "ignored"), [("{} ", False, True), ("{} other", False, False), ("{}", True, False)])
+def test_queries_that_are_documents_too_are_told_by_id_and_text(text: str, judged: bool, ignored: bool, tmp_path: Path) -> None:
+    folder, files = write_task(tmp_path, "retrieval"), FILES["retrieval"]()
+    query = files["queries.jsonl"][0]
+    copied = {"_id": query["_id"], "title": "", "text": text.format(query["text"])}
+    write_rows(folder / "corpus.jsonl", [*files["corpus.jsonl"], copied])
+    judgement = {"query-id": query["_id"], "corpus-id": query["_id"], "score": int(judged)}
+    write_rows(folder / "qrels_test.tsv", [*files["qrels_test.tsv"], judgement])
+    task = read(folder)
+    assert TEXT_KINDS["retrieval"].mteb_settings(task.data) == ({"ignore_identical_ids": True} if ignored else {})
+    assert (task.revision != hash_of_data(task)) is ignored, "scores of older versions are not those of such a task"
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

@@ -74,21 +74,26 @@ def test_a_label_without_a_look_of_its_own_has_a_shape_that_no_other_has() -> No
 
 NODE = """
 class Part {
-  constructor(tag) { Object.assign(this, { tag, children: [], attributes: {}, style: {}, dataset: {} }); }
+  constructor(tag) { Object.assign(this, { tag, children: [], attributes: {}, listeners: {}, style: {}, dataset: {} }); }
   append(...children) { this.children.push(...children); }
   replaceChildren(...children) { this.children = children; }
   setAttribute(name, value) { this.attributes[name] = value; if (name === "hidden") this.hidden = true; }
-  addEventListener() {}
+  removeAttribute(name) { delete this.attributes[name]; }
+  addEventListener(event, listener) { this.listeners[event] = listener; }
+  before() {}
+  focus() {}
   querySelectorAll() { return []; }
   getContext() { return {}; }
   get parts() { return [this, ...this.children.flatMap((child) => child.parts || [])]; }
   find(test) { return this.parts.find(test); }
+  get text() { return this.children.map((child) => child.text ?? child).join(""); }
 }
 const byName = {};
 globalThis.document = { createElement: (tag) => new Part(tag), getElementById: (name) => (byName[name] ||= new Part("div")) };
 globalThis.sessionStorage = { getItem: () => "" };
 globalThis.requestAnimationFrame = globalThis.matchMedia = () => ({ addEventListener() {} });
 globalThis.ResizeObserver = class { observe() {} };
+const pause = () => new Promise((done) => setTimeout(done));
 """
 
 
@@ -132,34 +137,155 @@ def test_nothing_is_asked_while_the_first_design_is_being_written() -> None:
     assert found[2:] == [["causal/plain/first", "last"], ["causal/plain/first"]]
 
 
+ANSWER = """
+let answer;
+globalThis.fetch = async () => ({ ok: true, json: () => new Promise((done) => { answer = done; }) });
+const section = new Part("section");
+"""
+
+
+def test_a_comparison_shows_the_texts_that_were_asked_for() -> None:
+    """And not those that were typed while it was computed."""
+    found = value_of(
+        NODE
+        + DESIGNS
+        + ANSWER
+        + f"""const {{ compareView }} = await import({module("compare.js")});
+        second.value = "";
+        const view = compareView(section, {{ limits: {{ texts: 30 }} }});
+        const field = section.find((part) => part.tag === "textarea");
+        field.value = "asked one\\nasked two";
+        view.show();
+        await pause();
+        field.value = "typed one\\ntyped two\\ntyped three";
+        answer({{ designs: [{{ name: "mean", dim: 2, cosines: [[1, 0.5], [0.5, 1]], neighbours: [[1], [0]], cut: [] }}], pairs: 1 }});
+        await pause();
+        const result = section.text;"""
+    )
+    assert "asked one" in found and "asked two" in found and "typed" not in found
+
+
+def test_a_routing_bears_the_letters_of_the_designs_that_were_asked_for() -> None:
+    found = value_of(
+        NODE
+        + DESIGNS
+        + ANSWER
+        + f"""const {{ routingView }} = await import({module("routing.js")});
+        routingView(section, {{ limits: {{ routed: 9 }} }});
+        section.find((part) => part.tag === "form").listeners.submit({{ preventDefault() {{}} }});
+        await pause();
+        first.value = "last";
+        second.value = "";
+        const route = {{ tokens: ["a"], points: ["1"], experts: [[[0]]], weights: [[[1]]], start: 0, top: [], applied: true, number: 1 }};
+        answer({{ expert_names: [], routes: [{{ ...route, names: ["mean", "last"] }}] }});
+        await pause();
+        const result = section.parts.filter((part) => part.attributes.class === "badge").map((part) => part.text);"""
+    )
+    assert found == ["Amean", "Blast"]
+
+
+MAP = f"""
+const {{ mapView }} = await import({module("map.js")});
+const waits = [];
+const corpus = {{ name: "c", texts: 2, rows: 2, snippets: ["a", "b"], labels: null, label_names: [] }};
+const json = (path) => (path === "/api/corpus" ? corpus : new Promise((done) => waits.push(done)));
+globalThis.fetch = async (path) => ({{ ok: true, json: () => json(path) }});
+const section = new Part("section");
+const view = mapView(section, {{ corpus, model: "m" }});
+const named = (name) => section.find((part) => part.attributes.class === name);
+const settle = async (answer, at = 0) => {{ await pause(); waits.splice(at, 1)[0](answer); await pause(); }};
+const READY = {{ ready: true, points: [[0, 0], [0.5, 0]], share: 1, dim: 2, cut: 0 }};
+"""
+
+
 def test_a_map_is_hidden_while_another_design_waits() -> None:
     found = value_of(
         NODE
         + DESIGNS
-        + f"""const {{ mapView }} = await import({module("map.js")});
-        const waits = [];
-        const corpus = {{ name: "c", texts: 1, rows: 1, snippets: ["a"], labels: null, label_names: [] }};
-        const json = (path) => (path === "/api/corpus" ? corpus : new Promise((done) => waits.push(done)));
-        globalThis.fetch = async (path) => ({{ ok: true, json: () => json(path) }});
-        const section = new Part("section");
-        const view = mapView(section, {{ corpus, model: "m" }});
-        const board = section.find((part) => part.attributes.class === "board");
-        const pause = () => new Promise((done) => setTimeout(done));
-        const settle = async (answer) => {{ await pause(); waits.shift()(answer); await pause(); }};
+        + MAP
+        + """const board = named("board");
         const result = [];
         view.show();
-        await settle({{ ready: true, points: [[0, 0]], share: 1, dim: 2, cut: 0 }});
+        await settle(READY);
         result.push(board.hidden);
         first.value = "last";
         view.designsChanged();
         await pause();
         result.push(board.hidden);
-        await settle({{ ready: false, done: 0, total: 1 }});
+        await settle({ ready: false, done: 0, total: 1 });
         result.push(board.hidden);
         first.value = "own";
         view.designsChanged();
         await pause();
-        result.push(board.hidden, section.find((part) => part.attributes.class === "problem").textContent);
+        result.push(board.hidden, named("problem").textContent);
         view.hide();"""
     )
     assert found[:4] == [False, True, True, True] and found[4].startswith("Write design A")
+
+
+SELECTED = """
+Object.assign(section.find((part) => part.tag === "canvas"), { clientWidth: 100, clientHeight: 100 });
+const panel = named("selection");
+const choose = (place) => section.find((part) => part.attributes.tabindex === "-1").children[place].children[0].listeners.click();
+const whole = () => panel.hidden ? "none" : panel.find((part) => part.attributes.class === "whole").text;
+view.show();
+await settle(READY);
+"""
+
+
+def test_the_text_that_was_selected_last_is_shown() -> None:
+    """Whichever answer comes last; and none after it was cleared, or under another design."""
+    found = value_of(
+        NODE
+        + DESIGNS
+        + MAP
+        + SELECTED
+        + """const result = [whole()];
+        choose(0);
+        choose(1);
+        await settle({ text: "second", neighbours: [] }, 1);
+        await settle({ text: "first", neighbours: [] });
+        result.push(whole());
+        choose(0);
+        panel.find((part) => part.text === "Clear").listeners.click();
+        await settle({ text: "first", neighbours: [] });
+        result.push(whole());
+        choose(1);
+        await settle({ text: "second", neighbours: [] });
+        result.push(whole());
+        first.value = "last";
+        view.designsChanged();
+        result.push(whole());
+        view.hide();"""
+    )
+    assert found == ["none", "second", "none", "second", "none"]
+
+
+def test_a_map_that_is_computed_leaves_its_buttons_and_its_announcement_alone() -> None:
+    found = value_of(
+        NODE
+        + DESIGNS
+        + MAP
+        + """const choice = named("choice");
+        const said = section.find((part) => part.attributes.role === "status");
+        const pressed = () => choice.children.map((button) => button.attributes["aria-pressed"]);
+        view.show();
+        await settle({ ready: false, done: 1, total: 4 });
+        const [a, b] = choice.children;
+        const result = [said.textContent, named("status").children[1].textContent];
+        view.designsChanged();
+        await settle({ ready: false, done: 2, total: 4 });
+        result.push(said.textContent, named("status").children[1].textContent, choice.children[0] === a, pressed());
+        b.listeners.click();
+        await settle(READY);
+        result.push(said.textContent, choice.children[1] === b, pressed());
+        second.value = "";
+        view.designsChanged();
+        await pause();
+        result.push(choice.children.length, choice.children[0] === a);
+        view.hide();"""
+    )
+    assert found[:2] == ["Embedding 4\u00a0texts", ": 1 done"]
+    assert found[2:6] == ["Embedding 4\u00a0texts", ": 2 done", True, ["true", "false"]]
+    assert found[6:9] == ["The map is ready.", True, ["false", "true"]]
+    assert found[9:] == [1, False]

@@ -1,7 +1,7 @@
 """Write docs/data.md.
 
 python -m tools.data_page           write the page again, without the data
-python -m tools.data_page DATA      look into the data folder first
+python -m tools.data_page DATA      first find the facts of the sets that DATA has; the others keep theirs
 """
 
 import sys

@@ -37,17 +37,43 @@ def kept_facts() -> dict[str, Facts]:
     return found
 
 
+def sets_in(data: Path) -> set[str]:
+    """The sets of a data folder: its folders with a file PROVENANCE."""
+    return {file.parent.name for file in data.glob(f"*/{PROVENANCE}")}
+
+
 def find_facts(data: Path) -> dict[str, Facts]:
-    """The facts of each set of a data folder. Exits if the folder and tools/data_page/sets.toml do not have the same sets."""
+    """The facts of all sets: new ones of those that a data folder has, kept ones of the others.
+
+    A set is a folder of its name, with a file PROVENANCE. Of that file, these lines are read. `source` names files of repositories of
+    GitHub at a commit, with `; ` between them. `overlap` is left out if no row of the set was left out for a text of a task:
+
+        source: github.com/OWNER/REPOSITORY@COMMIT:PATH; github.com/OWNER/REPOSITORY@COMMIT:PATH
+        licence as stated: CC BY 4.0
+        overlap: 2 rows with a text of a task, 30 more equal but for case
+
+    Exits if the folder has no set, or a set that sets.toml does not describe, or if a set that sets.toml describes has no facts yet.
+    """
     groups = {name: group for group, sets in WORDS.items() for name in sets}
-    if other := groups.keys() ^ {file.parent.name for file in data.glob(f"*/{PROVENANCE}")}:
-        sys.exit(f"'{data}' and tools/data_page/sets.toml differ in {', '.join(sorted(other))}.")
-    return {name: facts_of(data / name, group) for name, group in groups.items()}
+    kept, here = kept_facts(), sets_in(data)
+    if not here:
+        sys.exit(f"'{data}' holds no set: a set is a folder with a file {PROVENANCE}.")
+    if unknown := here - groups.keys():
+        sys.exit(
+            f"tools/data_page/sets.toml does not describe {', '.join(sorted(unknown))}: describe these sets of '{data}' there."
+        )
+    if missing := groups.keys() - here - kept.keys():
+        sys.exit(
+            f"'{data}' lacks {', '.join(sorted(missing))}: sets.toml describes these sets, and their facts are not known yet."
+        )
+    return {name: facts_of(data / name, group) if name in here else kept[name] for name, group in groups.items()}
 
 
 def facts_of(folder: Path, group: str) -> Facts:
     """What the files of a set tell. left_out: rows that were left out of a training set for a text of a task."""
     told = dict(re.findall(r"^([\w ]+): *(.+)$", (folder / PROVENANCE).read_text(encoding="utf-8"), flags=re.MULTILINE))
+    if missing := [line for line in ("source", "licence as stated") if line not in told]:
+        sys.exit(f"'{folder / PROVENANCE}' has no line '{missing[0]}: ...'.")
     return {
         "kind": recognised_kind(open_folder(folder)).name if group == "tasks" else "",
         "files": list(files_of(folder)),

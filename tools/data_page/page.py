@@ -30,8 +30,8 @@ allow research only, and some are not stated. Only commands that name `DATA` nee
 - **Is a copy right?** The reference model `minilm` has known scores on four of the tasks: see [the harness](results.md#the-harness).
   Random parts were drawn with seed 0 of Python's `random`. If your part differs, scores differ a little.
 
-**This page is generated.** `python -m tools.data_page DATA` counts rows and columns. A test fails if a recipe, a study or another page
-names a folder that is not here.
+**This page is generated.** `python -m tools.data_page DATA` counts rows and columns of the sets that `DATA` has; the others keep their row.
+A test fails if a recipe, a study or another page names a folder that is not here.
 
 ## Your own data in a recipe
 Replace the path of a set, name another set for a stage, or copy the recipe. `pairs.jsonl` lies in the folder of `--data`:
@@ -64,9 +64,10 @@ then report the other:
 NEEDS: Final = """## What a command needs
 These are the folders that recipes and studies read at the scale `small`. With `--set 'evaluation={}'` a recipe needs only the second
 column. `branch` and `grown` read texts of your own. [`benchmarks.grow`](training.md#grow-a-mixture-of-experts) makes them from `mbpp`,
-`nl2bash`, `gsm8k`, `medquad` and `wikitext2`. At the scale `paper`, recipes read the hub, and so do studies of embedders (`llm2vec` also
-reads `ud_ewt_pos`). `self-moe` also reads `math`, `triviaqa` and `nq`, which are not described here. Most benchmarks
-(`python -m benchmarks.NAME`) read `stsb` or `scifact`. With `--smoke` they need nothing.
+`nl2bash`, `gsm8k`, `medquad` and `wikitext2`, and compares what it grew on `stsb`, `sickr`, `mrpc`, `trec`, `subj` and
+`searchsnippets`. At the scale `paper`, recipes read the hub, and so do studies of embedders (`llm2vec` also reads `ud_ewt_pos`).
+`self-moe` also reads `math`, `triviaqa` and `nq`, which are not described here. Most benchmarks (`python -m benchmarks.NAME`) read `stsb`
+or `scifact` in the folder that `UNMASK_DATA` names, and say so if a file is missing. With `--smoke` they need nothing.
 """
 LEGEND: Final = """In the tables below, a number after a file is its number of rows, and `[]` marks a column of lists. Licences are
 as the sources state them. All sets were written anew as JSON lines; "changes" says what else was done.

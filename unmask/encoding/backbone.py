@@ -26,7 +26,7 @@ from unmask.encoding.lexical import lexical_vectors
 from unmask.encoding.pooling import POOLINGS, Pool
 from unmask.errors import UnmaskError
 from unmask.models.attention import AttentionProof, attention_kept, hidden_of, prove_attention, set_attention
-from unmask.models.decoder import find_layers, has_hooks, model_lock, require_headless
+from unmask.models.decoder import find_layers, first_position, has_hooks, model_lock, positions_of, require_headless
 from unmask.models.output_layer import OutputLayer, find_output_layer
 from unmask.models.routers import proven_routers, why_no_routers
 from unmask.models.routing import ROUTINGS, Router
@@ -139,10 +139,11 @@ class Backbone:
         require_headless(model)
         self.model = model.eval()
         self.layers = find_layers(model)
-        with model_lock(model):
-            self.routers: list[Router] = proven_routers(model)
         self._parameters = frozenset(inspect.signature(model.forward).parameters)
-        self.set_attention(attention)
+        self.set_attention(attention)  # first: a model that it refuses may not run at all
+        with self.turn():
+            self.routers: list[Router] = proven_routers(model)
+            self._first_position = first_position(model)
 
     def set_attention(self, attention: Attention) -> None:
         """Switch the attention and prove it again. Raises AttentionError, which leaves the model as it was."""
@@ -197,9 +198,9 @@ class Backbone:
         return len(self.layers)
 
     def within_positions(self, max_length: int) -> int:
-        """The limit, or the number of positions of the model if that is smaller."""
-        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        return min(max_length, positions) if positions else max_length
+        """The limit, or the number of tokens that the model has positions for if that is smaller."""
+        positions = positions_of(self.model)
+        return min(max_length, positions - self._first_position) if positions else max_length
 
     def reads(self, design: Design) -> tuple[list[HiddenRead], RoutingRead | None]:
         """What a design reads in a forward pass. Raises UnmaskError if the model lacks the layer or the routers."""
@@ -243,13 +244,15 @@ class Backbone:
         That is so if tokens see what follows, if a head or somebody else's hooks read all tokens of a text, or if the model keeps no keys
         and values that can be repeated.
         """
-        if self.attention != "causal" or self.head is not None or has_hooks(self.model):
+        if self.attention != "causal" or self.head is not None:
             return None
         longest = max(len(ids) for ids in beginnings)
         # padding is on the left: between beginning and text it would use up places of a sliding window
         ids = torch.tensor([[0] * (longest - len(ids)) + list(ids) for ids in beginnings], device=self.device)
         real = torch.arange(longest) >= torch.tensor([[longest - len(ids)] for ids in beginnings])
         with self.computing():
+            if has_hooks(self.model):  # asked inside the turn: outside of it, other threads have hooks on the model
+                return None
             output = self.model(input_ids=ids, use_cache=True, **self._places(real.to(self.device)))
         cache = getattr(output, "past_key_values", None)
         # a state of linear attention cannot be repeated, and the padding before a shorter text would be in it
@@ -367,12 +370,15 @@ class Backbone:
             return None
 
     def _places(self, real: Bool[Tensor, "text token"], before: int = 0) -> dict[str, Tensor]:
-        """Mask and positions of tokens after so many computed ones. There are none for texts that are whole and not padded."""
+        """Mask and positions of tokens after so many computed ones. There are none for texts that are whole and not padded.
+
+        A model that counts positions itself gets the mask alone.
+        """
         # a graph that is being exported serves batches with padding and without
         if not before and not torch.jit.is_tracing() and real.all():
             return {}
         places = {"attention_mask": real.long()}
-        if "position_ids" in self._parameters:
+        if "position_ids" in self._parameters and not self._first_position:
             # without position ids, GPT-2 counts positions from the left edge of the padding
             places["position_ids"] = (real.long().cumsum(dim=1) - 1).clamp_min(0)[:, before:]
         return places

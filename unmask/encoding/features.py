@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _ROUNDING = 1e-6  # relative variation in fp32 below this is rounding
+_COSINES = 2**22  # of pairs of reference texts, at once in memory
 
 
 @dataclass(frozen=True)
@@ -153,15 +154,27 @@ def balanced_alpha(hidden: Tensor, routing: Tensor) -> float:
 
     The paper optimises alpha on the test set. This alpha needs no labels and no test texts, only a reference corpus.
     """
-    deviations = []
-    for part in (hidden, routing):
-        unit = normalize(part, dim=1)
-        above = torch.triu_indices(len(unit), len(unit), offset=1)
-        deviations.append((unit @ unit.T)[above[0], above[1]].std().item())
+    deviations = [_spread_of_cosines(part) for part in (hidden, routing)]
     for what, deviation in zip(("hidden states", "routing weights"), deviations, strict=True):
         if not deviation > _ROUNDING:
             raise UnmaskError(f"The {what} of all reference texts are the same, so alpha cannot be fitted. Use other texts.")
     return float(deviations[0] / deviations[1])
+
+
+def _spread_of_cosines(part: Tensor) -> float:
+    """The sample deviation of the cosines of all pairs of rows. Memory holds those of a block of rows at a time."""
+    unit = normalize(part, dim=1)
+    rows = max(1, _COSINES // len(unit))
+    count, mean, squares = 0, 0.0, 0.0
+    for start in range(0, len(unit) - 1, rows):
+        block = unit[start : start + rows] @ unit[start:].T
+        cosines = block[torch.ones_like(block, dtype=torch.bool).triu(1)].double()
+        new, gap = len(cosines), cosines.mean().item() - mean
+        # squared deviations of two sets: those within each, and those of both means from the common one (Chan et al.)
+        squares += cosines.var(correction=0).item() * new + gap**2 * count * new / (count + new)
+        mean += gap * new / (count + new)
+        count += new
+    return float((squares / max(count - 1, 1)) ** 0.5)
 
 
 def _present(part: Tensor | None) -> Tensor:

@@ -6,10 +6,12 @@ continues with the same chunks, and with identical results.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,13 +30,15 @@ _CHUNK = 2**17
 """Tokens of a chunk: the most work that a kill can lose, two minutes of a small model on two cores."""
 
 _ATTEMPTS = 5  # to read the vectors, and to compute again those that were damaged on the disk
+_PROCESS = Path("/proc/self")
 
 
 @dataclass
 class ComputeCost:
-    """The cost of computing: texts, tokens, seconds, and peak memory in bytes (of the process or of the device).
+    """The cost of computing: texts, tokens, seconds, and the peak memory meanwhile in bytes (see `peak_memory`).
 
     A prompt that shares the reading of texts with others costs what it would cost alone: its own tokens, at the speed that was measured.
+    Only the peak is that of all of them together.
     """
 
     texts: int = 0
@@ -118,6 +122,8 @@ class SharedVectors:
         # these vectors are stored last: what a kill left of a chunk is then computed again in the same batches
         together, keys = [*self.companions, self], list(missing)
         questions = [shared._question(list(missing.values()), instruction) for shared in together]
+        device = self.source.backbone.device
+        reset_peak_memory(device)
         with progress_bar(self.what, len(together) * len(keys)) as advance:
             sizes = zip(*([len(text.ids) for text in question.texts] for question in questions), strict=True)
             for start, end in chunks([sum(lengths) for lengths in sizes]):
@@ -127,8 +133,9 @@ class SharedVectors:
                 )
                 answers = encode_questions(self.source.backbone, chunk, batch_tokens=self.source.budget, progress=advance)
                 pace = (time.perf_counter() - began) / answers.computed
+                peak = peak_memory(device)
                 for shared, question, vectors, alone in zip(together, chunk, answers.vectors, answers.alone, strict=True):
-                    shared._spend(question.texts, pace * alone)
+                    shared._spend(question.texts, pace * alone, peak)
                     shared._store(keys[start:end], question.texts, vectors)
 
     def _question(self, texts: Sequence[str], instruction: str | None) -> Question:
@@ -140,11 +147,11 @@ class SharedVectors:
         for design, vectors in by_design.items():
             self.source.stored(design).add(keys, vectors)
 
-    def _spend(self, chunk: Sequence[TokenizedText], seconds: float) -> None:
+    def _spend(self, chunk: Sequence[TokenizedText], seconds: float, peak: int) -> None:
         self.spent.texts += len(chunk)
         self.spent.tokens += sum(len(text.ids) for text in chunk)
         self.spent.seconds += seconds
-        self.spent.peak_memory = peak_memory(self.source.backbone.device)
+        self.spent.peak_memory = max(self.spent.peak_memory, peak)
 
     def _count(self, new: Sequence[bytes]) -> None:
         if new:
@@ -177,10 +184,23 @@ def chunks(lengths: Sequence[int], most: int = _CHUNK) -> Iterator[tuple[int, in
         yield start, len(lengths)
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory` start from what is held now, on a CUDA device and on Linux. Elsewhere a peak cannot be forgotten."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        (_PROCESS / "clear_refs").write_text("5")  # proc(5): 5 resets the peak, and touches nothing else
+
+
 def peak_memory(device: torch.device) -> int:
-    """The peak memory so far, in bytes: of tensors on a CUDA device, else of the process."""
+    """The peak memory since `reset_peak_memory`, in bytes: of tensors on a CUDA device, else of the process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    with suppress(OSError):
+        # not ru_maxrss, which on Linux also counts what the process was before it became this program
+        if peak := re.search(r"^VmHWM:\s*(\d+) kB", (_PROCESS / "status").read_text(), re.MULTILINE):
+            return int(peak[1]) * 1024
     import resource
     import sys
 

@@ -167,10 +167,14 @@ def _one_by_one(backbone: Backbone, questions: Sequence[Question], batch_tokens:
 def _encode_batch(
     backbone: Backbone, questions: Sequence[Question], batch: Sequence[int], shared: Sequence[int]
 ) -> list[dict[Design, Vectors]]:
-    """Vectors of every design of every question, from one reading of the texts of a batch."""
+    """Vectors of every design of every question, from one reading of the texts of a batch.
+
+    If the texts of this batch cannot be gone on from (somebody has put hooks on the model since), they are read with each question.
+    """
     begin = _beginning(backbone, questions, batch, shared)
+    read = shared if begin is not None else [0] * len(shared)
     return [
-        encode_batch(backbone, one.tokenizer, one.fits, _rests(one, batch, shared), [begin] * len(one.tokenizer.parts))
+        encode_batch(backbone, one.tokenizer, one.fits, _rests(one, batch, read), [begin] * len(one.tokenizer.parts))
         for one in questions
     ]
 

@@ -164,7 +164,7 @@ class PromptTokenizer:
 
     @property
     def pad_id(self) -> int:
-        """The id that pads a batch. Any id works, since padding is masked."""
+        """The id that pads a batch: the tokenizer's own, since some encoders count positions without it. Padding is masked in any case."""
         pad = self.tokenizer.pad_token_id
         return 0 if pad is None else int(pad)
 

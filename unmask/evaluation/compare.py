@@ -27,7 +27,7 @@ from unmask.encoding.several_prompts import DesignTokenizer, tokenizer_of
 from unmask.encoding.tokenization import MAX_LENGTH
 from unmask.encoding.vector_store import VectorStore
 from unmask.errors import require_package
-from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision, why_not_scored
+from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_result, model_revision, runs_code, why_not_scored
 from unmask.evaluation.results import Conditions, Cost, Failure, Result, ResultStore
 from unmask.io.terminal import counted, say
 from unmask.mixture.any_model import load_any_decoder
@@ -107,7 +107,13 @@ class ComparisonPlan:
             dtype=dtype,
             reference=self._reference(design),
             attn_implementation=self.source.attn_implementation,
+            trust_remote_code=self.own_code,
         )
+
+    @cached_property
+    def own_code(self) -> bool | None:
+        """Whether code that comes with the model runs. None if not, since older results do not say it."""
+        return runs_code(self.source) or None
 
     def _reference(self, design: Design) -> str | None:
         if not design.needs_fit:
@@ -135,7 +141,6 @@ def compare(
 
     cache: where vectors are kept by their text; by default a folder in the store, which is removed when all is scored. loaded and fits:
     give the model and keep the fits if they should outlive this call. Raises UnmaskError and AttentionError as loading does.
-
     When all plans of a store are done, `forget_vectors` removes what a run left that was killed after its last score.
     """
     say(f"{plan.source.model}: {counted(len(plan.designs), 'design')} on {counted(len(plan.tasks), 'task')}")
@@ -259,6 +264,7 @@ def _fill(
     prompts = {design.prompt: tokenizer_of(tokenizer, design.prompt, limit) for design in plan.designs.values()}
     budget = plan.batch_tokens or default_batch_tokens(backbone)
     name = f"{planned.revision} {planned.dtype} {_kernels(backbone)} {plan.limit} {reference_hash(plan.reference)}"
+    name += " own code" * bool(plan.own_code)
     groups = group_by_pass(plan.designs.values())
     for keys in alike(groups, prompts):
         ready: list[tuple[dict[str, Design], dict[str, ForwardPass], dict[Design, Fit]]] = []
@@ -378,7 +384,7 @@ def _score_group(
             return made_result(planned.cells[label, task.name], label, task, outcome, widths[0], shared.tally, provenance)
 
         planned.attempt(label, task, score)
-    conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference"})
+    conditions = planned.cells[next(iter(missing)), task.name].model_dump(exclude={"design", "reference", "own_prompts"})
     for prompt, vectors in by_prompt.items():
         if vectors.spent.texts:
             made_on, cost = hardware(backbone.device), asdict(vectors.spent)

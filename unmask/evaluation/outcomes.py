@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from unmask.designs.design import Design
@@ -11,8 +12,10 @@ from unmask.encoding.encode import Tally
 from unmask.errors import UnmaskError
 from unmask.evaluation.results import Conditions, Failure, Result
 from unmask.io.terminal import visible
+from unmask.models.bundled import resolve
 from unmask.models.identity import identity_of
 from unmask.models.loading import Source
+from unmask.models.source import below, code_of, place_of
 from unmask.statistics.bootstrap import Items
 from unmask.statistics.intervals import score_interval
 from unmask.tasks.kinds import is_of_words, searches
@@ -114,3 +117,12 @@ def does_not_apply(conditions: Conditions, label: str, task: Task, reason: str) 
 def model_revision(source: Source) -> str:
     """What identifies a model's weights, its adapter and its base model: see `unmask.models.identity`."""
     return identity_of(source).revision
+
+
+def runs_code(source: Source) -> bool:
+    """Whether Python code runs that comes with a model, or with the base model that its folder names. Raises UnmaskError."""
+    if not source.trust_remote_code:
+        return False
+    folder = Path(place_of(source))
+    named = (below(folder, source) if folder.is_dir() else None) or source
+    return named.trust_remote_code and bool(code_of(resolve(named.model), named.revision))

@@ -1,9 +1,9 @@
 """Racing: find the best design in rounds, each on four times as many items as the round before.
 
-All designs start on the first items of each task. After each round, designs that a paired test finds worse than the leader are dropped; no
-design is dropped for any other reason. The race ends when one design is left or all items are used. The items of a round contain those of
-the round before, so a round computes only what is new. Layers of the leading designs join after the first round: their vectors were
-computed in the same forward passes. (The field's name: Maron and Moore, Hoeffding races, 1994.)
+All designs start on the first items of each task. After each round, designs that a paired test on all tasks finds worse than the leader are
+dropped; no design is dropped for any other reason. The race ends when one design is left or all items are used. The items of a round
+contain those of the round before, so a round computes only what is new. Layers of the leading designs join after the first round: their
+vectors were computed in the same forward passes. (The field's name: Maron and Moore, Hoeffding races, 1994.)
 """
 
 from __future__ import annotations
@@ -122,6 +122,9 @@ class Race:
         last = all(part is task for part, task in zip(parts, self.plan.tasks, strict=True))
         opening = not self.rounds
         results = self._scored(parts, self.alive, self.tried if opening else {})
+        if not self.alive:
+            reasons = "; ".join(f"{label} has {why}" for label, why in self.failed.items())
+            raise UnmaskError(f"No design has a score on every task: {reasons}")
         if last and len(_tasks_of(results)) < len(parts):
             self._refuse([part for part in parts if part.name not in _tasks_of(results)])
         if not results:
@@ -140,7 +143,8 @@ class Race:
         level = SIGNIFICANT if last else SIGNIFICANT / self._most_rounds()
         tests = comparisons(results, self.store, over_items=not last, level=level)
         standings = _standings(results, tests)
-        everywhere = len(_tasks_of(results)) == len(parts)  # a design is not dropped before all tasks had a say
+        # a design is not dropped before all tasks had a say: a task without a score, or without items to test, has none
+        everywhere = all(len(tasks) == len(parts) for tasks in (_tasks_of(results), *(set(test.tasks) for test in tests)))
         kept = [standing.label for standing in standings if last or not everywhere or not standing.worse]
         items = sum(result.n for result in results if result.label == standings[0].label)
         self.rounds.append(Round(items, sum(self.paid.values()) - before, tuple(standings), tuple(kept)))
@@ -160,8 +164,9 @@ class Race:
         results = compare(plan, self.store, cache=self.cache, loaded=self.loaded, fits=self.fits)
         scored_tasks = _tasks_of(results) | scored
         own = {label: [result for result in results if result.label == label] for label in designs}
-        for label in [label for label, scored in own.items() if len(scored) < len(scored_tasks)]:
-            self._leave(label, [part for part in parts if part.name in scored_tasks - _tasks_of(own.pop(label))])
+        for label in [label for label, found in own.items() if len(found) < len(scored_tasks)]:
+            lacking = scored_tasks - _tasks_of(own.pop(label))
+            self._leave(label, [part for part in parts if part.name in lacking])
         return [result for of_design in own.values() for result in of_design]
 
     def _refuse(self, tasks: Sequence[Task]) -> None:

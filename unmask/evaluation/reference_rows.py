@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.encoding.encode import Tally, Vectors
@@ -12,8 +14,10 @@ from unmask.evaluation.outcomes import attempted, does_not_apply, failed, made_r
 from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Failure, Result, ResultStore
 from unmask.io.terminal import say
 from unmask.models.bundled import resolve
+from unmask.models.hub import hub_file
 from unmask.models.loading import Source, pick_device
 from unmask.models.provenance import hardware, versions
+from unmask.saving.own_files import ST_CONFIG
 from unmask.statistics.bootstrap import Items
 from unmask.tasks.kinds import is_of_words
 from unmask.tasks.task import Task
@@ -57,7 +61,7 @@ def unscored_reference(name: str, tasks: Sequence[Task], store: ResultStore) -> 
 
 def _conditions(name: str, tasks: Sequence[Task]) -> Iterator[tuple[Task, Conditions]]:
     """Each task with the conditions of its result."""
-    revision = model_revision(Source(name))
+    revision, own_prompts = model_revision(Source(name)), has_own_prompts(name)
     for task in tasks:
         yield (
             task,
@@ -69,8 +73,21 @@ def _conditions(name: str, tasks: Sequence[Task]) -> Iterator[tuple[Task, Condit
                 task_revision=task.revision,
                 max_length=0,
                 dtype="float32",
+                own_prompts=own_prompts or None,
             ),
         )
+
+
+def has_own_prompts(name: str) -> bool:
+    """Whether a sentence-transformers model has prompts, or another similarity than the cosine. Raises UnmaskError."""
+    path = resolve(name)
+    file = Path(path) / ST_CONFIG if Path(path).is_dir() else hub_file(path, ST_CONFIG, None)
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8")) if file is not None and file.is_file() else {}
+    except ValueError as error:
+        raise UnmaskError(f"'{file}' is not JSON: {error}.") from error
+    prompts, similarity = settings.get("prompts") or {}, settings.get("similarity_fn_name")
+    return any(prompts.values()) or similarity not in (None, "cosine")
 
 
 def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -> list[Result] | None:
@@ -84,17 +101,23 @@ def compare_if_installed(name: str, tasks: Sequence[Task], store: ResultStore) -
 
 
 def _score(model: Any, conditions: Conditions, task: Task) -> tuple[Result, Items | None]:
-    from unmask.tasks.mteb.evaluator import evaluate
+    from unmask.tasks.mteb.evaluator import evaluate, evaluate_wrapped
 
     tally, widths = Tally(), [0]
 
-    def encode(texts: Sequence[str], _: str | None) -> Vectors:
-        tally.texts += len(texts)
-        vectors: Vectors = model.encode(list(texts), batch_size=64, convert_to_numpy=True)
+    def count(vectors: Vectors) -> Vectors:
+        tally.texts += len(vectors)
         widths[0] = vectors.shape[1]
         return vectors
 
-    outcome = evaluate(task, conditions.model, encode)
+    def encode(texts: Sequence[str], _: str | None) -> Vectors:
+        return count(model.encode(list(texts), batch_size=64, convert_to_numpy=True))
+
+    outcome = (
+        evaluate_wrapped(task, conditions.model, model, count)
+        if conditions.own_prompts
+        else evaluate(task, conditions.model, encode)
+    )
     proof = {"attention": "as the model's own code", "hardware": hardware(pick_device("auto")), "versions": versions()}
     return made_result(conditions, conditions.model, task, outcome, widths[0], tally, proof)
 

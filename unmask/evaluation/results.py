@@ -26,14 +26,16 @@ Line = TypeVar("Line", bound=BaseModel)
 SENTENCE_TRANSFORMERS = "sentence-transformers"
 """The design of a reference row: it encodes with its own code."""
 
-_LATER = ("attn_implementation",)  # fields that older results lack
+_LATER = ("attn_implementation", "trust_remote_code", "own_prompts")  # fields that older results lack
 
 
 class Conditions(BaseModel):
     """Everything that decides a score. Two results with equal conditions are the same measurement.
 
-    model_revision: see `unmask.models.identity`; attn_implementation: as requested, None if transformers chose. Library versions are not
-    conditions: they are in a result's provenance, so that a patch release does not void old results.
+    model_revision: see `unmask.models.identity`; attn_implementation: as requested, None if transformers chose. trust_remote_code:
+    whether Python code that comes with the model ran. own_prompts: whether a reference row has the prompts and the similarity of its model,
+    which older versions ignored. Both are None if not. Library versions are not conditions: they are in a result's provenance, so that a
+    patch release does not void old results.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -48,6 +50,8 @@ class Conditions(BaseModel):
     dtype: str
     reference: str | None = None
     attn_implementation: str | None = None
+    trust_remote_code: bool | None = None
+    own_prompts: bool | None = None
 
     @property
     def key(self) -> str:
@@ -109,8 +113,8 @@ class Cost(BaseModel):
     """The cost of one forward pass (attention and prompt) over a task's texts, for all designs that share it.
 
     texts, tokens: those computed, without vectors that an earlier run left on disk; seconds: wall time; peak_memory: the most bytes that
-    the process (on a GPU: its tensors) has held so far. task_revision, adapter, max_length, dtype, attn_implementation: as in
-    `Conditions`; older versions did not record them, and have no max_length.
+    the process (on a GPU: its tensors) held meanwhile; in older versions, so far. task_revision, adapter, max_length, dtype,
+    attn_implementation, trust_remote_code: as in `Conditions`; older versions did not record them, and have no max_length.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -130,6 +134,7 @@ class Cost(BaseModel):
     max_length: int | None = None
     dtype: str | None = None
     attn_implementation: str | None = None
+    trust_remote_code: bool | None = None
 
     def is_of(self, conditions: Conditions) -> bool:
         """Whether the pass was computed under these conditions, whatever the design reads of it."""
@@ -138,7 +143,7 @@ class Cost(BaseModel):
 
 
 _OF_A_PASS = ("model", "model_revision", "task")
-_SETTINGS_OF_A_PASS = ("task_revision", "adapter", "max_length", "dtype", "attn_implementation")
+_SETTINGS_OF_A_PASS = ("task_revision", "adapter", "max_length", "dtype", "attn_implementation", "trust_remote_code")
 
 
 class Lines(Generic[Line]):

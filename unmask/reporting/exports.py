@@ -208,6 +208,8 @@ def latex(grid: Grid, summary: Summary) -> str:
         f"Main score $\\times$ 100 ({escape_latex(', '.join(metrics))}); mean over {len(summary.common)} tasks that every design has. "
         "Bold: best of its task. Underlined: not told apart from it (paired tests over items, Holm over all pairs)."
     )
+    if summary.untested:
+        note += f" Not tested, so nothing is underlined: {escape_latex(', '.join(summary.untested))}."
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {note}", ""])
 
 

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from unmask.designs.design import Design
 from unmask.errors import UnmaskError
-from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Cost, Failure, Result, ResultStore
+from unmask.evaluation.results import SENTENCE_TRANSFORMERS, Conditions, Cost, Failure, Result, ResultStore
 from unmask.evaluation.seed_means import mean_over_seeds, runs_of
 from unmask.evaluation.verdict import System, display_name, model_name
 from unmask.evaluation.word_level import split_word_level
 from unmask.statistics.intervals import NO_WIDTH, score_interval
 
-_SETTINGS = ("adapter", "model_revision", "dtype", "max_length", "attn_implementation")
+_SETTINGS = ("adapter", "model_revision", "dtype", "max_length", "attn_implementation", "trust_remote_code")
+_REVISION = "model_revision"
+Measured = TypeVar("Measured", Result, Failure)
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,36 @@ class Grid:
             system: name if taken.count(name) == 1 else f"{name} ({system[0]}, {system[1]})" for system, name in short.items()
         }
 
+    @cached_property
+    def best(self) -> dict[str, float]:
+        """The best score on each task."""
+        best: dict[str, float] = {}
+        for result in self.results:
+            best[result.task] = max(result.main_score, best.get(result.task, result.main_score))
+        return best
+
+    @cached_property
+    def failed(self) -> dict[tuple[System, str], int]:
+        """The place among the failures of a system that failed on a task."""
+        cells = [((failure.model, failure.design), failure.task) for failure in self.failures]
+        return {cell: place for place, cell in reversed(list(enumerate(cells)))}
+
     def of(self, system: System) -> list[Result]:
         """The results of a system."""
         return [result for result in self.results if result.system == system]
 
     def cost(self, system: System) -> DesignCost:
         """What a design costs: tokens as counted with its results; time and memory of the passes that it read."""
-        own = self.of(system)
+        return self._design_costs[system]
+
+    @cached_property
+    def _design_costs(self) -> dict[System, DesignCost]:
+        return {system: self._cost(self.of(system)) for system in self.systems}
+
+    def _cost(self, own: Sequence[Result]) -> DesignCost:
         texts, tokens = sum(result.texts for result in own), sum(result.tokens for result in own)
         per_text = tokens / texts if tokens and texts else None
-        passes = [run for run in self.costs if any(_reads(one, run) for result in own for one in runs_of(result))]
+        passes = self._passes(own)
         seconds = sum(run.seconds for run in passes)
         prompts = {run.prompt: [one for one in passes if one.prompt == run.prompt] for run in passes}
         timed = [(sum(run.seconds for run in runs), sum(run.texts for run in runs)) for runs in prompts.values()]
@@ -98,6 +121,14 @@ class Grid:
             sum(1000 * spent / texts for spent, texts in timed),
             max((run.peak_memory for run in passes if run.peak_memory), default=None),
         )
+
+    def _passes(self, results: Sequence[Result]) -> list[Cost]:
+        """The forward passes that results were made from. Each design is parsed once, not once for each pass."""
+        readers: dict[str, list[tuple[Design, Conditions]]] = {}
+        for one in (run for result in results for run in runs_of(result)):
+            if (design := design_of(one)) is not None:
+                readers.setdefault(one.conditions.task, []).append((design, one.conditions))
+        return [run for run in self.costs if any(_reads(*reader, run) for reader in readers.get(run.task, ()))]
 
 
 def require_results(folder: Path) -> None:
@@ -113,16 +144,12 @@ def read_grid(folder: Path) -> Grid:
     kept = [_with_width(result, store) for result in store.results if store.get(result.conditions) is not None]
     if not kept:
         raise UnmaskError(f"'{folder}' holds no result with its items: run `unmask compare` with -o {folder} first.")
-    texts, words = split_word_level(mean_over_seeds(_told_apart(kept), kept=True))
-    measured = {(result.conditions.model, result.design, result.task) for result in kept}
-    failures = {
-        (failure.model, failure.design, failure.task): failure
-        for failure in store.failures
-        if failure.applies and (failure.model, failure.design, failure.task) not in measured
-    }
-    costs = store.costs
+    measured = {_cell_and_settings(result) for result in kept}
+    failures = {_cell_and_settings(failure): failure for failure in store.failures if failure.applies}
+    renamed, failed = _told_apart(kept, [failure for what, failure in failures.items() if what not in measured])
+    texts, words = split_word_level(mean_over_seeds(renamed, kept=True))
     lost = len(store.results) - len(kept)
-    return Grid(store, texts or words, list(failures.values()), costs, lost, words if texts else [])
+    return Grid(store, texts or words, failed, store.costs, lost, words if texts else [])
 
 
 def _with_width(result: Result, store: ResultStore) -> Result:
@@ -142,56 +169,62 @@ def design_of(result: Result) -> Design | None:
         return None
 
 
-def _reads(result: Result, run: Cost) -> bool:
-    """Whether a result was made from a forward pass."""
-    design = design_of(result)
-    return (
-        design is not None
-        and (run.attention == design.attention)
-        and run.prompt in design.prompts
-        and run.is_of(result.conditions)
-    )
+def _reads(design: Design, conditions: Conditions, run: Cost) -> bool:
+    """Whether a design was read, under these conditions, from a forward pass."""
+    return run.attention == design.attention and run.prompt in design.prompts and run.is_of(conditions)
 
 
-def _told_apart(results: Sequence[Result]) -> list[Result]:
-    """Results with names that tell apart what was measured under different conditions.
+def _cell_and_settings(one: Result | Failure) -> tuple[object, ...]:
+    """What was measured, under which settings. Without the revisions: a failure may be of older weights or data than the result."""
+    return (one.model, one.design, one.task, *(getattr(one.conditions, name) for name in _SETTINGS if name != _REVISION))
+
+
+def _told_apart(results: Sequence[Result], failures: Sequence[Failure]) -> tuple[list[Result], list[Failure]]:
+    """Results and failures with names that tell apart what was measured under different conditions.
 
     A folder may hold a model in two dtypes, a design fitted on two corpora, a task whose data have changed. They are other systems and
-    other tasks, not a second measurement of the same cell; the condition in which they differ joins the name.
+    other tasks, not a second measurement of the same cell; the condition in which they differ joins the name. A failure under settings
+    that no result of its model has is named after them, and renames no result.
     """
-    by_model: dict[str, list[Result]] = {}
-    by_design: dict[tuple[str, str], set[str | None]] = {}
+    settings: dict[str, dict[str, set[object]]] = {}
+    by_design: dict[System, set[str | None]] = {}
     by_task: dict[str, set[str]] = {}
     for result in results:
-        by_model.setdefault(result.model, []).append(result)
+        for name, values in settings.setdefault(result.model, {name: set() for name in _SETTINGS}).items():
+            values.add(getattr(result.conditions, name))
         by_design.setdefault(result.system, set()).add(result.conditions.reference)
         by_task.setdefault(result.task, set()).add(result.conditions.task_revision)
-    differing = {
-        model: [name for name in _SETTINGS if len({getattr(result.conditions, name) for result in of_model}) > 1]
-        for model, of_model in by_model.items()
-    }
-    short = Counter(map(model_name, by_model))
-    told = []
-    for result in results:
+    short = Counter(map(model_name, settings))
+
+    def named(one: Measured) -> Measured:
         change: dict[str, str] = {}
-        if names := differing[result.model]:
-            name = model_name(result.model) if short[model_name(result.model)] == 1 else result.model
-            change["model"] = f"{name} ({', '.join(_setting(result, name) for name in names)})"
-        if len(by_design[result.system]) > 1:
-            fit = f" (fit {(result.conditions.reference or 'none')[:7]})"
-            change |= {"design": result.design + fit, "label": result.label + fit}
-        if len(by_task[result.task]) > 1:
-            change["task"] = f"{result.task} ({result.conditions.task_revision[:7]})"
-        told.append(result.model_copy(update=change))
-    return told
+        of_model = settings.get(one.model, {})
+        if differing := [name for name, values in of_model.items() if len(values | _own_value(one, name)) > 1]:
+            model = model_name(one.model) if short[model_name(one.model)] == 1 else one.model
+            change["model"] = f"{model} ({', '.join(_setting(one.conditions, name) for name in differing)})"
+        if len(by_design.get((one.model, one.design), ())) > 1:
+            fit = f" (fit {(one.conditions.reference or 'none')[:7]})"
+            change |= {"design": one.design + fit, "label": one.label + fit}
+        if len(by_task.get(one.task, ())) > 1:
+            change["task"] = f"{one.task} ({one.conditions.task_revision[:7]})"
+        return one.model_copy(update=change)
+
+    return [named(result) for result in results], [named(failure) for failure in failures]
 
 
-def _setting(result: Result, name: str) -> str:
-    value = getattr(result.conditions, name)
-    if name == "model_revision":
+def _own_value(one: Result | Failure, name: str) -> set[object]:
+    """The value of a setting, to compare with those of the results. None for the revision of a failure, which may be an older one."""
+    return set() if isinstance(one, Failure) and name == _REVISION else {getattr(one.conditions, name)}
+
+
+def _setting(conditions: Conditions, name: str) -> str:
+    value = getattr(conditions, name)
+    if name == _REVISION:
         return str(value)[:7]
     if name == "adapter":
         return model_name(value) if value else "no adapter"
     if name == "attn_implementation":
         return f"attention: {value or 'chosen by transformers'}"
+    if name == "trust_remote_code":
+        return f"code of {'the model' if value else 'transformers'}"
     return f"{value} tokens" if name == "max_length" else str(value)

@@ -107,7 +107,7 @@ def breakable(name: str) -> str:
 
 
 def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
-    columns = _columns(grid)
+    columns, scale = _columns(grid), _scale(grid)
     order = [system for system, _ in summary.order] + summary.unranked
     rows = {cell: f"r{place}" for place, cell in enumerate((s, t) for s in order for t in grid.tasks if (s, t) in grid.cells)}
     price = main_price(grid, summary)
@@ -132,9 +132,10 @@ def _content(grid: Grid, summary: Summary) -> dict[str, Any]:
         "common": len(summary.common),
         "columns": columns,
         "kinds": grid.kinds,
+        "untested": summary.untested,
         "notes": [KINDS[kind].note for kind in grid.kinds if kind in KINDS and KINDS[kind].note],
-        "scale": _scale(grid),
-        "lines": [_line(grid, summary, system, columns, rows) for system in order],
+        "scale": scale,
+        "lines": [_line(grid, summary, system, columns, rows, scale) for system in order],
         "cells": [(rows[cell], grid.names[cell[0]], grid.cells[cell], _others(grid.cells[cell])) for cell in rows],
         "metrics": METRIC_NAMES,
         "tasks": list(grid.tasks.values()),
@@ -241,17 +242,20 @@ def _has_ami(grid: Grid, task: str) -> bool:
 
 def _scale(grid: Grid) -> float:
     """Points behind the best of a task from which a cell is as pale as can be: nine in ten are within it; a multiple of 5."""
-    best = {task: max(result.main_score for result in grid.results if result.task == task) for task in grid.tasks}
-    gaps = [100 * (best[result.task] - result.main_score) for result in grid.results]
+    gaps = [100 * (grid.best[result.task] - result.main_score) for result in grid.results]
     return max(5.0, 5 * math.ceil(float(np.quantile(gaps, 0.9)) / 5))
 
 
 def _line(
-    grid: Grid, summary: Summary, system: System, columns: Sequence[GridColumn], rows: Mapping[tuple[System, str], str]
+    grid: Grid,
+    summary: Summary,
+    system: System,
+    columns: Sequence[GridColumn],
+    rows: Mapping[tuple[System, str], str],
+    scale: float,
 ) -> dict[str, Any]:
     """A line of the grid: the name of a system and its cells."""
     means = dict(summary.order)
-    best = {task: max(other.main_score for other in grid.results if other.task == task) for task in grid.tasks}
     cells = []
     for column in columns:
         if column.role == "mean":
@@ -265,7 +269,7 @@ def _line(
             ami = result.scores.get("ami")
             cells.append(Cell(points(ami), ami, kind=column.kind, role="beside", row=rows[system, column.head]))
         else:
-            gap = 100 * (best[column.head] - result.main_score) / _scale(grid)
+            gap = 100 * (grid.best[column.head] - result.main_score) / scale
             cells.append(
                 Cell(
                     points(result.main_score),
@@ -281,9 +285,9 @@ def _line(
 
 
 def _empty(grid: Grid, system: System, column: GridColumn) -> Cell:
-    for place, failure in enumerate(grid.failures):
-        if (failure.model, failure.design) == system and failure.task == column.head and column.role == "task":
-            return Cell("failed", kind=column.kind, row=f"f{place}", role="failed")
+    place = grid.failed.get((system, column.head))
+    if place is not None and column.role == "task":
+        return Cell("failed", kind=column.kind, row=f"f{place}", role="failed")
     return Cell(DASH, kind=column.kind, role="missing")
 
 

@@ -69,8 +69,9 @@ class Summary:
     """What the results say.
 
     order: systems with their mean over `common` tasks, best first. unranked: systems that miss so many tasks that none would be common.
-    intervals: 95 % of each mean. marks: the best of each task, and what is not told apart
-    from it. against: every other system of the order against the leader. lead: what may be said of the designs, reference rows apart.
+    intervals: 95 % of each mean. marks: the best of each task, and what is not told apart from it. against: every other system of the
+    order against the leader. lead: what may be said of the designs, reference rows apart. untested: tasks on which no pair was tested,
+    so that only the best is marked.
     advice: for each kind of task, with the interval of its score.
     """
 
@@ -85,6 +86,7 @@ class Summary:
     advice: list[KindLeader]
     advice_intervals: dict[str, Bounds]
     ranks: MeanRanks | None = None
+    untested: Sequence[str] = ()
 
     @property
     def tied(self) -> set[System]:
@@ -103,12 +105,7 @@ def summarise(grid: Grid) -> Summary:
     order = ranked(kept)
     systems = {system for system, _ in order}
     common = [task for task in grid.tasks if all((system, task) in grid.cells for system in systems)]
-    marks: dict[tuple[System, str], Mark] = {}
-    with progress_bar("resampling", len(grid.cells)) as advance:
-        for task in grid.tasks:
-            of_task = [result for result in grid.results if result.task == task]
-            marks |= _marks(grid, task, of_task)
-            advance(len(of_task))
+    marks, untested = _marks(grid)
     tests = comparisons(kept, grid.store)
     first = lead(candidates(order), tests, kept)
     advice = [leader for kind in grid.kinds for leader in _advice(grid, kind)]
@@ -131,6 +128,7 @@ def summarise(grid: Grid) -> Summary:
             {grid.names[system]: _scores(grid, system, common) for system, _ in order},
             {frozenset((grid.names[test.a], grid.names[test.b])) for test in tests if test.better},
         ),
+        untested=untested,
     )
 
 
@@ -163,15 +161,25 @@ def _intervals(grid: Grid, order: Sequence[tuple[System, float]], common: Sequen
     return intervals
 
 
-def _marks(grid: Grid, task: str, results: Sequence[Result]) -> dict[tuple[System, str], Mark]:
-    """The best system of a task, and those that the tests of this task do not tell apart from it.
+def _marks(grid: Grid) -> tuple[dict[tuple[System, str], Mark], list[str]]:
+    """The best system of each task, and those that its tests do not tell apart from it; and the tasks that could not be tested.
 
-    All pairs of the task are corrected as one family, so that the system that is best in truth is among the marked with 95 %
+    All pairs of a task are corrected as one family, so that the system that is best in truth is among the marked with 95 %
     confidence, although the best was picked from the same scores.
     """
-    best = lead(ranked(results), comparisons(results, grid.store), results)
-    marks: dict[tuple[System, str], Mark] = {(best.leader, task): "best"}
-    return marks | {(system, task): "tied" for system in best.tied}
+    marks: dict[tuple[System, str], Mark] = {}
+    untested = []
+    with progress_bar("resampling", len(grid.cells)) as advance:
+        for task in grid.tasks:
+            of_task = [result for result in grid.results if result.task == task]
+            best = lead(ranked(of_task), comparisons(of_task, grid.store), of_task)
+            marks[best.leader, task] = "best"
+            for system in best.tied:
+                marks[system, task] = "tied"
+            if len(best.order) > 1 and not best.tests:
+                untested.append(task)
+            advance(len(of_task))
+    return marks, untested
 
 
 def _advice(grid: Grid, kind: str) -> list[KindLeader]:

@@ -87,6 +87,7 @@ def _mteb_task(name: str, limit: int | None) -> MtebTask:
 def _read_folder(folder: TaskFolder, kind_name: str, limit: int | None) -> LocalTask:
     settings = folder.settings
     kind = _stated_kind(folder, kind_name) or recognised_kind(folder)
+    _refuse_idle_names(folder, kind)
     name, limit = settings.name or folder.path.resolve().name, limit or settings.limit
     task = LocalTask(name, kind.name, kind.read(folder), settings.seed, settings.instruction)
     if not task.size:
@@ -97,6 +98,17 @@ def _read_folder(folder: TaskFolder, kind_name: str, limit: int | None) -> Local
     if reason := kind.nothing_to_tell(task.data):
         raise UnmaskError(f"'{task.name}': {reason}.")
     return task
+
+
+def _refuse_idle_names(folder: TaskFolder, kind: TaskKind) -> None:
+    """Raise UnmaskError if `task.toml` names a column that the kind does not have."""
+    for key in ("text", "label"):
+        if key in folder.settings.model_fields_set and key not in kind.named:
+            readers = ", ".join(name for name, other in KINDS.items() if key in other.named)
+            raise UnmaskError(
+                f"{folder.path / 'task.toml'}: '{key}' would change nothing, because a {kind.name} task has no column that it could "
+                f"name. Remove it, or state another kind ({readers})."
+            )
 
 
 def _stated_kind(folder: TaskFolder, name: str) -> TaskKind | None:

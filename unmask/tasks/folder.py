@@ -18,7 +18,10 @@ from unmask.tasks.columns import read_columns
 
 
 class TaskFile(BaseModel):
-    """The settings that `task.toml` may hold. kind: a name of `unmask.tasks.kinds.KINDS`."""
+    """The settings that `task.toml` may hold.
+
+    kind: a name of `unmask.tasks.kinds.KINDS`. text, label: what the files call these columns, for kinds that have them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,6 +46,13 @@ class TaskFolder:
         """The table of this name, whatever its format (`train` finds `train.jsonl` or `train.csv`), or None."""
         places = (inside(self.path, f"{stem}{ending}") for ending in rows_of.READERS)
         return next((place for place in places if place.is_file()), None)
+
+    def table(self, stem: str) -> Path:
+        """The table of this name, whatever its format. Raises UnmaskError if there is none."""
+        if file := self.file(stem):
+            return file
+        endings = ", ".join(rows_of.READERS)
+        raise UnmaskError(f"There is no file '{self.path / stem}.jsonl', and none of that name in another format ({endings}).")
 
     @cached_property
     def main_file(self) -> Path:

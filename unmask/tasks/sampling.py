@@ -40,12 +40,15 @@ def drawn_order(count: int, seed: int, classes: Sequence[Hashable] | None = None
     return sorted(order, key=lambda place: share[place])
 
 
-def drawn_halves(count: int, seed: int, classes: Sequence[Hashable]) -> tuple[list[int], list[int]]:
-    """Places of `count` items in two halves that a seed draws, each with half of every class (an odd one goes to either)."""
+def drawn_halves(count: int, seed: int, classes: Sequence[Hashable], *, odd_first: bool = False) -> tuple[list[int], list[int]]:
+    """Places of `count` items in two halves that a seed draws, each with half of every class.
+
+    The odd item of a class goes to either half in turn; with `odd_first`, to the first half.
+    """
     halves: tuple[list[int], list[int]] = ([], [])
     turn: dict[Hashable, int] = {}
     for place in random.Random(seed).sample(range(count), count):
-        half = turn.setdefault(classes[place], len(turn) % 2)
+        half = turn.setdefault(classes[place], 0 if odd_first else len(turn) % 2)
         halves[half].append(place)
         turn[classes[place]] = 1 - half
     return halves

@@ -26,8 +26,8 @@ class LocalTask:
 
     @cached_property
     def revision(self) -> str:
-        """Hash of the data and of the instruction, so that a result says what it was measured on."""
-        used = (self.instruction, sorted(self.data.items()))
+        """Hash of the data, of the instruction and of the marks of the kind, so that a result says what it was measured on."""
+        used = (self.instruction, sorted(self.data.items()), *KINDS[self.kind].marks(self.data))
         return hashlib.sha256(repr(used).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @property

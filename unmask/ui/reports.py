@@ -7,18 +7,21 @@ file system. A report has scripts inside, so it is served into a sandbox: an ori
 from __future__ import annotations
 
 import html
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from unmask.errors import UnmaskError
+from unmask.io.terminal import say
 
 MOST_REPORTS = 200
 _DEEP = 3  # folders below one that was named
-_MOST_FILES = 20_000  # that are looked at
+_MOST_LOOKED_AT = 20_000  # folders and pages
 _BEGINNING = 8192  # bytes that hold a title
 _TITLE = re.compile(rb"<title>\s*(unmask [^<]{0,300}?)\s*</title>")
 KINDS = {
@@ -46,7 +49,7 @@ class Report:
 
 
 def find_reports(folders: Sequence[Path]) -> list[Report]:
-    """The reports in folders and below them, in the order of the folders. Links are not followed.
+    """The reports in folders and below them, in the order of the folders. Links are not followed, and what cannot be read is passed over.
 
     Raises UnmaskError for a folder that does not exist, or in which there is no report.
     """
@@ -54,12 +57,18 @@ def find_reports(folders: Sequence[Path]) -> list[Report]:
     for folder in folders:
         if not folder.is_dir():
             raise UnmaskError(f"There is no folder '{folder}'.")
-        titled = [(page, title) for page in sorted(_pages(folder)) if (title := _title(page))]
+        pages, whole = _pages(folder)
+        titled = [(page, title) for page in sorted(pages) if (title := _title(page))]
+        searched = f"'{folder}'" if whole else f"the first {_MOST_LOOKED_AT} folders and pages of '{folder}'"
+        if not titled:
+            raise UnmaskError(
+                f"There is no report that can be read in {searched}. `unmask report FOLDER` writes one for a folder of results."
+            )
+        if not whole:
+            say(f"reports: only {searched} were searched")
         for page, title in titled[: MOST_REPORTS - len(found)]:
             changed = datetime.fromtimestamp(page.stat().st_mtime, UTC)
             found.setdefault(page.resolve(), Report(page, title, changed, _beside(page)))
-        if not titled:
-            raise UnmaskError(f"There is no report in '{folder}'. `unmask report FOLDER` writes one for a folder of results.")
     return list(found.values())
 
 
@@ -76,34 +85,48 @@ def as_json(reports: Iterable[Report], key: str) -> list[dict[str, Any]]:
     ]
 
 
-def _pages(folder: Path) -> Iterator[Path]:
-    waiting, looked = [(folder, 0)], 0
-    while waiting:
-        at, depth = waiting.pop()
-        for entry in at.iterdir():
-            looked += 1
-            if looked > _MOST_FILES:
-                return
-            if entry.is_symlink():
-                continue
-            if entry.is_dir() and depth < _DEEP:
-                waiting.append((entry, depth + 1))
-            elif entry.suffix == ".html" and entry.is_file():
-                yield entry
+def _pages(folder: Path) -> tuple[list[Path], bool]:
+    """The HTML files in a folder and below it, and whether they are all of them. A report near the top is found first."""
+    pages: list[Path] = []
+    level, looked_at = [folder], 0
+    for _ in range(_DEEP + 1):
+        below: list[Path] = []
+        for at in level:
+            if looked_at >= _MOST_LOOKED_AT:
+                return pages, False
+            folders, files = _children(at)
+            looked_at += 1 + len(files)
+            pages += files
+            below += folders
+        level = below
+    return pages, True
+
+
+def _children(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The folders and the HTML files in a folder; none if it cannot be read."""
+    folders, files = [], []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(Path(entry.path))
+            elif entry.name.endswith(".html") and entry.is_file(follow_symlinks=False):
+                files.append(Path(entry.path))
+    return sorted(folders), files
 
 
 def _title(page: Path) -> str | None:
-    with page.open("rb") as stream:
+    named = None
+    with suppress(OSError), page.open("rb") as stream:
         named = _TITLE.search(stream.read(_BEGINNING))
     return html.unescape(named[1].decode("utf-8", "replace")) if named else None
 
 
 def _beside(page: Path) -> dict[str, Path]:
     """The figures and data of a report, by the names under which it links to them."""
-    return {
-        f"{name}/{file.name}": file
-        for name in ("figures", "data")
-        if (page.parent / name).is_dir() and not (page.parent / name).is_symlink()
-        for file in sorted((page.parent / name).iterdir())
-        if file.suffix in KINDS and file.is_file() and not file.is_symlink()
-    }
+    files: dict[str, Path] = {}
+    for folder in (page.parent / "figures", page.parent / "data"):
+        with suppress(OSError):
+            if folder.is_dir() and not folder.is_symlink():
+                own = (file for file in sorted(folder.iterdir()) if file.suffix in KINDS)
+                files |= {f"{folder.name}/{file.name}": file for file in own if file.is_file() and not file.is_symlink()}
+    return files

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REAL_DATA
 from unmask.errors import UnmaskError
 from unmask.experts.lessons.filters import Novelty
 from unmask.experts.lessons.lessons import Lesson, read_lessons
@@ -102,10 +101,9 @@ def test_no_learned_lesson_is_near_a_held_out_one_of_any_domain() -> None:
         split_apart({"words": words}, 4, 1, 0)
 
 
-@pytest.mark.skipif(not REAL_DATA.is_dir(), reason="needs the public sets")
 @pytest.mark.parametrize(("name", "number"), [("gsm8k/train", 3500), ("mbpp/all", 974), ("bbh/test", 6511), ("mmlu/dev", 285)])
-def test_real_sets(name: str, number: int) -> None:
-    found = read_seeds(REAL_DATA / f"{name}.jsonl")
+def test_real_sets(name: str, number: int, data: Path) -> None:
+    found = read_seeds(data / f"{name}.jsonl")
     assert len(found) == number
     assert all(
         one.prompt.strip() and one.output.strip() and "<<" not in one.output[: 40 if "mbpp" in name else None] for one in found

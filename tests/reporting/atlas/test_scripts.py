@@ -92,3 +92,22 @@ def test_a_card_that_is_opened_empties_the_search_box() -> None:
         const result = [view.find, view.search.value];"""
     )
     assert found == ["", ""]
+
+
+def test_an_order_by_a_value_that_all_tokens_lack_is_left() -> None:
+    """Its choice is gone then, and columns that are numbered as ranks would be experts in their own order."""
+    found = value_of(
+        DOCUMENT
+        + atlas("core.js", "heat.js")
+        + """
+        const heat = [{ name: "", values: ["all tokens"], tokens: [8] }, { name: "topic", values: ["law", "news"], tokens: [4, 4] }];
+        const state = { label: 1, raw: { heat }, points: [{ chosen: 1 }] };
+        const view = { state, mode: "first", order: 2, value: 1, thumbs: new Part("div"), draw() {}, moveToStrongest() {} };
+        view.controls = Object.assign(new Part("div"), { contains: () => false });
+        const result = [];
+        for (state.label of [1, 0, 1]) {
+          HeatView.prototype.rebuild.call(view);
+          result.push(view.order);
+        }"""
+    )
+    assert found == [2, 0, 0]

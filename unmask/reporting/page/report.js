@@ -6,32 +6,33 @@
   const tip = document.createElement("div");
   let shownFor = null;
   let leaving = 0;
+  const collator = new Intl.Collator("en", { numeric: true }); // localeCompare would make one for each comparison
 
-  function value(cell) {
+  function value(cell, isText) {
     if (!cell || !cell.hasAttribute("data-v")) return null;
     const text = cell.getAttribute("data-v");
-    const isText = cell.closest("table").tHead.rows[0].cells[cell.cellIndex].dataset.sort === "text";
     return isText ? text : Number(text);
   }
 
   // What is missing stands last in either direction; equal rows keep their order.
   function compare(a, b, sign) {
     if (a === null || b === null) return (a === null) - (b === null);
-    return sign * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+    return sign * (typeof a === "number" ? a - b : collator.compare(a, b));
   }
 
   function sort(header) {
     const table = header.closest("table");
     const body = table.tBodies[0];
     const now = header.getAttribute("aria-sort");
-    const first = header.dataset.sort === "text" ? "ascending" : "descending";
+    const isText = header.dataset.sort === "text";
+    const first = isText ? "ascending" : "descending";
     const other = first === "ascending" ? "descending" : "ascending";
     const direction = now === first ? other : first;
     const sign = direction === "ascending" ? 1 : -1;
     const at = header.cellIndex;
-    const rows = Array.from(body.rows);
-    rows.sort((a, b) => compare(value(a.cells[at]), value(b.cells[at]), sign));
-    body.append(...rows);
+    const keyed = Array.from(body.rows, (row) => [value(row.cells[at], isText), row]); // each key once, not at each comparison
+    keyed.sort(([a], [b]) => compare(a, b, sign));
+    body.append(...keyed.map(([, row]) => row));
     table.querySelectorAll("th[aria-sort]").forEach((one) => one.removeAttribute("aria-sort"));
     header.setAttribute("aria-sort", direction);
     said.textContent = "Sorted by " + header.querySelector("button").textContent + ", " + direction + ".";

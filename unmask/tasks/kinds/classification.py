@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from unmask.tasks.kinds.kind import Data, TextKind, all_alike
 from unmask.tasks.mteb.labels import read_labels_once
 from unmask.tasks.mteb.scored import ScoredSubset
 from unmask.tasks.mteb.tables import table
+from unmask.tasks.sampling import drawn_halves
 
 
 class Classification(TextKind):
@@ -28,6 +28,7 @@ class Classification(TextKind):
         "train.jsonl": {"text": "My card was stolen.", "label": "lost-card"},
         "test.jsonl": {"text": "I cannot find my card.", "label": "lost-card"},
     }
+    named = frozenset({"text", "label"})
     tried = 2  # many files have a text and a label
     mteb_types = ("Classification", "MultilabelClassification")
     main_score = "accuracy"
@@ -47,14 +48,15 @@ class Classification(TextKind):
         )
 
     def read(self, folder: TaskFolder) -> Data:
-        """Training and test texts; without a training file, the halves of the test file by the seed."""
+        """Training and test texts; without a training file, halves of the test file, as the seed draws them, with half of every class."""
         train_file = folder.train_file()
         test = folder.labelled_texts(folder.main_file)
         if train_file:
             train = folder.labelled_texts(train_file)
         else:
-            random.Random(folder.settings.seed).shuffle(test)
-            train, test = test[: len(test) // 2], test[len(test) // 2 :]
+            classes = [row["label"] for row in test]
+            halves = drawn_halves(len(test), folder.settings.seed, classes, odd_first=True)
+            train, test = ([test[place] for place in half] for half in halves)
         if missing := {row["label"] for row in test} - {row["label"] for row in train}:
             raise UnmaskError(f"'{folder.path}': no training text has the label '{min(missing)}', which test texts have.")
         return {"train": train, "test": test}

@@ -24,6 +24,7 @@ class Clustering(TextKind):
     metric = "V-measure (AMI beside it)"
     note = "Clustering has AMI beside V-measure: AMI is corrected for chance, V-measure flatters many clusters."
     example: ClassVar[dict[str, Row]] = {"all.jsonl": {"text": "The striker scored twice.", "label": "sport"}}
+    named = frozenset({"text", "label"})
     tried = 2
     mteb_types = ("Clustering",)
     main_score = "v_measure"

@@ -24,9 +24,10 @@ class TaskKind(ABC):
     """A kind of task. Readers, scores, listings and tests all follow from one object of this class.
 
     name: as in `FOLDER:name`. layout: files and columns of a folder. metric: the main score, for people. example: a row of each file.
-    columns: those that a folder of this kind is recognised by. heading: the name in the head of a narrow table. title: the name at
-    the head of a paragraph. note: what a reader of scores has to know. tried: kinds with a smaller number are recognised first.
-    item_part: the part of the data whose rows are the items. of_words: the items are tagged words, not texts.
+    columns: those that a folder of this kind is recognised by. named: keys of `task.toml` that say what its files call a column.
+    heading: the name in the head of a narrow table. title: the name at the head of a paragraph. note: what a reader of scores has to
+    know. tried: kinds with a smaller number are recognised first. item_part: the part of the data whose rows are the items. of_words:
+    the items are tagged words, not texts.
     """
 
     name: ClassVar[str]
@@ -34,6 +35,7 @@ class TaskKind(ABC):
     metric: ClassVar[str]
     example: ClassVar[dict[str, Row]]
     columns: ClassVar[frozenset[str]] = frozenset()
+    named: ClassVar[frozenset[str]] = frozenset()
     heading: ClassVar[str] = ""
     title: ClassVar[str] = ""
     note: ClassVar[str] = ""
@@ -78,6 +80,10 @@ class TaskKind(ABC):
             **data,
             self.item_part: [rows[place] for place in second],
         }
+
+    def marks(self, data: Data) -> tuple[str, ...]:
+        """What scores depend on beside the data. It enters the revision of a task; for most tasks it is nothing."""
+        return ()
 
     def number_of_classes(self, data: Data) -> int:
         """Number of classes among the items; 1 if they have no class."""

@@ -35,14 +35,19 @@ class PairClassification(TextKind):
     example: ClassVar[dict[str, Row]] = {
         "test.jsonl": {"sentence1": "How do I reset my password?", "sentence2": "I forgot my password.", "label": 1}
     }
-    columns = frozenset({"sentence1", "sentence2", "label"})
+    columns = frozenset({"sentence1", "sentence2"})
+    named = frozenset({"label"})
     mteb_types = ("PairClassification",)
     main_score = "cosine_ap"
+
+    def recognises(self, folder: TaskFolder) -> bool:
+        """Two sentences and a label, whatever the file calls the label."""
+        return super().recognises(folder) and folder.settings.label in folder.columns
 
     def read(self, folder: TaskFolder) -> Data:
         """Pairs and their labels."""
         needed = {"sentence1": columns.text, "sentence2": columns.text, "label": columns.zero_or_one}
-        return {"test": read_columns(folder.main_file, needed)}
+        return {"test": read_columns(folder.main_file, needed, {"label": folder.settings.label})}
 
     def nothing_to_tell(self, data: Data) -> str | None:
         """All labels are equal."""

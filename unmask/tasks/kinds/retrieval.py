@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any, ClassVar
 
-from unmask.io.files import inside
 from unmask.io.rows import Row
 from unmask.statistics.bootstrap import Items
 from unmask.tasks import columns
@@ -38,11 +37,11 @@ class Retrieval(TextKind):
 
     def recognises(self, folder: TaskFolder) -> bool:
         """A corpus and queries."""
-        return all((folder.path / name).is_file() for name in ("corpus.jsonl", "queries.jsonl"))
+        return all(folder.file(stem) for stem in ("corpus", "queries"))
 
     def read(self, folder: TaskFolder) -> Data:
         """Documents, judgements, and the queries that have a relevant document."""
-        corpus_file, queries_file = folder.path / "corpus.jsonl", folder.path / "queries.jsonl"
+        corpus_file, queries_file = folder.table("corpus"), folder.table("queries")
         corpus = read_columns(corpus_file, {"_id": columns.new_id(), "text": columns.text, "title": columns.title})
         queries = read_columns(queries_file, {"_id": columns.new_id(), "text": columns.text})
         judged: dict[str, ColumnReader] = {
@@ -50,7 +49,8 @@ class Retrieval(TextKind):
             "corpus-id": columns.id_of("document", corpus, corpus_file),
             "score": columns.gain,
         }
-        qrels = read_columns(inside(folder.path, f"qrels_{folder.settings.split or 'test'}.tsv"), judged)
+        split = (folder.settings.split or "test").removeprefix("qrels_")  # `FOLDER/qrels_dev.tsv` names the file, not the split
+        qrels = read_columns(folder.table(f"qrels_{split}"), judged)
         answered = {row["query-id"] for row in qrels if row["score"] > 0}
         return {"corpus": corpus, "queries": [row for row in queries if row["_id"] in answered], "qrels": qrels}
 
@@ -75,6 +75,10 @@ class Retrieval(TextKind):
         first, second = super().halves(data, seed)
         return _judged(first), _judged(second)
 
+    def marks(self, data: Data) -> tuple[str, ...]:
+        """Whether queries do not find themselves: in older versions they did."""
+        return ("queries do not find themselves",) if _holds_its_queries(data) else ()
+
     def texts_and_pairs(self, data: Data) -> TextsAndPairs:
         """Queries and documents; a query is compared with each document that is relevant to it."""
         texts: list[str] = []
@@ -96,6 +100,10 @@ class Retrieval(TextKind):
 
         return AbsTaskRetrieval  # type: ignore[no-any-return]
 
+    def mteb_settings(self, data: Data) -> dict[str, Any]:
+        """A query that is a document, too, does not find itself."""
+        return {"ignore_identical_ids": True} if _holds_its_queries(data) else {}
+
     def mteb_data(self, data: Data) -> Any:
         """Documents, queries and judgements."""
         relevant: dict[str, dict[str, int]] = {}
@@ -108,6 +116,14 @@ class Retrieval(TextKind):
     def items(self, scored: ScoredSubset) -> Items | None:
         """Queries: the measure of each."""
         return ranked_items(scored)
+
+
+def _holds_its_queries(data: Data) -> bool:
+    """Whether queries are documents, too, with the same _id and text, but no answers to themselves (ArguAna and Quora in BEIR)."""
+    if any(row["query-id"] == row["corpus-id"] and row["score"] > 0 for row in data["qrels"]):
+        return False
+    words = {row["_id"]: row["text"].split() for row in data["queries"]}
+    return any(row["text"].split() == words[row["_id"]] for row in data["corpus"] if row["_id"] in words)
 
 
 def _judged(data: Data) -> Data:

@@ -42,7 +42,9 @@ def cut(parts: Sequence[Any], limit: int) -> None:
             part.dataset = type(part.dataset)({**part.dataset, subset: changed})
         else:
             part.dataset = changed
-        _draw_no_more(part, each)
+    for part in parts:
+        # a part of many classes keeps more rows, one of each class, and k-means needs at least as many as there are classes
+        _draw_no_more(part, max([each, *(len(data) for _, _, data in _cells(part))]))
 
 
 def _cells(part: Any) -> list[tuple[str, str, Any]]:

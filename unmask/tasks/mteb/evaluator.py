@@ -9,7 +9,8 @@ import copy
 import errno
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,6 +34,9 @@ from unmask.tasks.task import LocalTask, MtebTask
 Encode = Callable[[Sequence[str], "str | None"], NDArray[np.float32]]
 Similarity = Callable[[Any, Any], Any]
 """Takes vectors of queries and of documents, returns the similarity of all pairs."""
+Seen = Callable[[NDArray[np.float32]], object]
+"""Is told of vectors as they are computed."""
+_BATCH = 64  # texts of a batch of a sentence-transformers model
 # scores worth keeping beside the main one; AMI is chance-corrected where V-measure is not
 _SIDE_SCORES = ("ami", "f1", "recall_at_10", "mrr_at_10", "map_at_10", "cosine_pearson", "cosine_f1")
 
@@ -51,27 +55,49 @@ class Outcome:
     items: Items | None
 
 
-class MtebModel:
-    """A function from texts to vectors, as the model that mteb's evaluators expect."""
+class MtebModel(ABC):
+    """A model as mteb's evaluators expect it. Vectors that are not finite are refused."""
 
-    def __init__(
-        self, name: str, encode: Encode, default_instruction: str | None, similarity: Similarity | None = None
-    ) -> None:
-        """encode takes texts and an instruction (None for documents). similarity: None is the cosine."""
-        self._encode, self.instruction, self._similarity = encode, default_instruction, similarity
-        self.failed = False
+    def __init__(self, name: str, instruction: str | None) -> None:
+        """instruction: that of the task. None takes the one of its kind."""
+        self.instruction, self.failed = instruction, False
         # what the model is called goes into our own results; here it only has to satisfy mteb
         self.mteb_model_meta = model_meta(name)
 
-    def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
+    def encode(self, inputs: Any, *, prompt_type: Any = None, **options: Any) -> NDArray[np.float32]:
         """Vectors of the texts in mteb's batches."""
         texts = texts_of(inputs)
         self.failed = True
-        vectors = self._encode(texts, None if is_document(prompt_type) else self.instruction)
+        vectors = self.vectors(texts, inputs, prompt_type, options)
         if not np.isfinite(vectors).all():
             raise UnmaskError("Some vectors hold nan or infinite numbers, so they have no score; try dtype float32.")
         self.failed = False
         return vectors
+
+    @abstractmethod
+    def vectors(self, texts: Sequence[str], inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Vectors of texts. inputs, prompt_type, options: what mteb gives: the batches of these texts, and what they are for."""
+
+    @abstractmethod
+    def similarity(self, one: Any, other: Any) -> Any:
+        """The similarity of all pairs."""
+
+    @abstractmethod
+    def similarity_pairwise(self, one: Any, other: Any) -> Any:
+        """The similarity of the vectors side by side."""
+
+
+class FunctionModel(MtebModel):
+    """A function from texts to vectors. They are compared by their cosine, unless another similarity is given."""
+
+    def __init__(self, name: str, encode: Encode, instruction: str | None, similarity: Similarity | None = None) -> None:
+        """encode takes texts and an instruction (None for documents)."""
+        super().__init__(name, instruction)
+        self._encode, self._similarity = encode, similarity
+
+    def vectors(self, texts: Sequence[str], inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
+        """What the function returns."""
+        return self._encode(texts, None if is_document(prompt_type) else self.instruction)
 
     def similarity(self, one: Any, other: Any) -> Any:
         """The similarity of all pairs."""
@@ -79,12 +105,39 @@ class MtebModel:
 
         return (self._similarity or cos_sim)(one, other)
 
-    @staticmethod
-    def similarity_pairwise(one: Any, other: Any) -> Any:
+    def similarity_pairwise(self, one: Any, other: Any) -> Any:
         """Cosine of the vectors side by side."""
         from mteb.similarity_functions import pairwise_cos_sim
 
         return pairwise_cos_sim(one, other)
+
+
+class WrappedModel(MtebModel):
+    """A sentence-transformers model in mteb's own wrapper, which applies the prompts and the similarity of the model."""
+
+    def __init__(self, name: str, model: Any, seen: Seen) -> None:
+        """seen is called with all vectors."""
+        from mteb.models import SentenceTransformerEncoderWrapper
+
+        super().__init__(name, None)
+        with quiet():
+            self._wrapper = SentenceTransformerEncoderWrapper(model)
+        self._seen = seen
+
+    def vectors(self, texts: Sequence[str], inputs: Any, prompt_type: Any, options: Mapping[str, Any]) -> NDArray[np.float32]:
+        """What the wrapper returns, in batches that fit into memory."""
+        smaller = {**options, "batch_size": _BATCH}
+        vectors = np.asarray(self._wrapper.encode(inputs, prompt_type=prompt_type, **smaller), np.float32)
+        self._seen(vectors)
+        return vectors
+
+    def similarity(self, one: Any, other: Any) -> Any:
+        """The model's own similarity of all pairs."""
+        return self._wrapper.similarity(one, other)
+
+    def similarity_pairwise(self, one: Any, other: Any) -> Any:
+        """The model's own similarity of the vectors side by side."""
+        return self._wrapper.similarity_pairwise(one, other)
 
 
 def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode, similarity: Similarity | None = None) -> Outcome:
@@ -93,15 +146,28 @@ def evaluate(task: LocalTask | MtebTask, name: str, encode: Encode, similarity: 
     similarity: of vectors that are not compared by their cosine; only retrieval and reranking take one. Raises UnmaskError for a
     word-level task, if the data of an mteb task cannot be had, and if mteb cannot score them.
     """
+    return _evaluated(task, lambda instruction: FunctionModel(name, encode, instruction, similarity))
+
+
+def evaluate_wrapped(task: LocalTask | MtebTask, name: str, model: Any, seen: Seen) -> Outcome:
+    """Score a sentence-transformers model with its own prompts and similarity, as mteb.evaluate does. Raises UnmaskError as `evaluate`.
+
+    seen: is called with all vectors.
+    """
+    return _evaluated(task, lambda _: WrappedModel(name, model, seen))
+
+
+def _evaluated(task: LocalTask | MtebTask, model_of: Callable[[str | None], MtebModel]) -> Outcome:
+    """model_of: takes the instruction of a local task."""
     kind = TEXT_KINDS.get(task.kind)
     if kind is None:
         raise UnmaskError(
             f"'{task.name}' is a word-level task, so there are no text vectors to score. Use `unmask compare` or `unmask probe words`."
         )
     if isinstance(task, LocalTask):
-        return _outcome(build(task), kind, MtebModel(name, encode, task.instruction, similarity))
+        return _outcome(build(task), kind, model_of(task.instruction))
     # a task made of tasks (CQADupstackRetrieval) scores the mean of theirs
-    return _mean([_of_mteb(part, task, kind, MtebModel(name, encode, None, similarity)) for part in _loaded(task)])
+    return _mean([_of_mteb(part, task, kind, model_of(None)) for part in _loaded(task)])
 
 
 def _of_mteb(loaded: Any, task: MtebTask, kind: TextKind, model: MtebModel) -> Outcome:

@@ -32,7 +32,7 @@ export function compareView(section, state) {
     value: EXAMPLE.join("\n"),
     action: "Compare",
     body: (value) => ({ designs: chosen(), texts: linesOf(value) }),
-    show: (box, answer, value) => showAnswer(box, answer, linesOf(value)),
+    show: (box, answer, request) => showAnswer(box, answer, request.texts),
   });
   section.append(view.form, view.result);
   let opened = false;

@@ -6,7 +6,7 @@ let forms = 0;
 
 /**
  * A form that asks the program. path: where. label, hint, rows, value: of the field. action: of the button.
- * body: from the field's text to the request. show: draws the answer into a box.
+ * body: from the field's text to the request. show: draws the answer to a request into a box.
  */
 export function askForm({ path, label, hint, rows, value, action, body, show }) {
   const id = "field-" + ++forms;
@@ -39,9 +39,10 @@ export function askForm({ path, label, hint, rows, value, action, body, show }) 
     status.textContent = "Computing …";
     result.setAttribute("aria-busy", "true");
     try {
-      const answer = await post(path, body(field.value), mine.signal);
+      const request = body(field.value); // the field and the designs may have changed when the answer comes
+      const answer = await post(path, request, mine.signal);
       if (running !== mine) return;
-      show(result, answer, field.value);
+      show(result, answer, request);
       status.textContent = "Computed in " + ((performance.now() - began) / 1000).toFixed(1) + " s";
     } catch (error) {
       if (running !== mine) return;

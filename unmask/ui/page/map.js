@@ -28,14 +28,16 @@ class MapView {
     this.place = 0; // of the design: A or B
     this.matches = null; // places that the search found
     this.only = new Set(); // labels that are shown
+    this.asking = 0; // number of the latest selection: answers to earlier ones come too late
     this.build(section);
   }
 
   build(section) {
     const { corpus } = this.state;
     this.choice = element("div", { class: "choice", role: "group", "aria-label": "Design of the map" });
-    this.status = element("p", { class: "status", role: "status" });
-    this.bar = element("progress", { hidden: true });
+    this.status = element("span", { role: "status" });
+    this.done = element("span");
+    this.bar = element("progress", { hidden: true, "aria-label": "Texts that are embedded" });
     this.problem = element("p", { class: "problem", role: "alert", hidden: true });
     this.canvas = element("canvas", { tabindex: "0", role: "application", "aria-roledescription": "map of texts", "aria-label": "Map of " + several(corpus.texts, "text") + ". Arrow keys move it, plus and minus zoom, Enter selects the text in the middle. The list has the same texts." });
     this.tip = element("div", { class: "tip", hidden: true });
@@ -56,7 +58,7 @@ class MapView {
     section.append(
       element("div", { class: "bar-top" }, element("div", {}, element("h2", {}, shown(corpus.name)), element("p", { class: "facts" }, sampled)), this.choice),
       this.bar,
-      this.status,
+      element("p", { class: "status" }, this.status, this.done),
       this.problem,
       (this.board = element(
         "div",
@@ -86,16 +88,20 @@ class MapView {
     if (this.open) this.poll();
   }
 
+  /** The buttons that choose the design. They are made again only for other designs: a new button has no focus. */
   drawChoice(names) {
-    this.choice.replaceChildren(
-      ...names.map((name, place) =>
-        element(
-          "button",
-          { type: "button", "aria-pressed": String(place === this.place), on: { click: () => { this.place = place; this.began = null; this.poll(); } } },
-          badge(place, name),
-        ),
-      ),
-    );
+    const offered = JSON.stringify(names);
+    if (offered !== this.offered) {
+      this.offered = offered;
+      this.choice.replaceChildren(...names.map((name, place) => element("button", { type: "button", on: { click: () => this.choosePlace(place) } }, badge(place, name))));
+    }
+    Array.from(this.choice.children).forEach((button, place) => button.setAttribute("aria-pressed", String(place === this.place)));
+  }
+
+  choosePlace(place) {
+    this.place = place;
+    this.began = null;
+    this.poll();
   }
 
   async poll() {
@@ -116,7 +122,7 @@ class MapView {
       this.complain(error);
       this.clear();
       this.bar.hidden = true;
-      this.status.textContent = "";
+      this.tell("");
     }
   }
 
@@ -124,12 +130,19 @@ class MapView {
   clear() {
     this.shownDesign = null;
     this.board.hidden = this.note.hidden = true;
+    this.hideSelection();
   }
 
   complain(error) {
     if (!(error instanceof Refused)) throw error;
     this.problem.textContent = error.message;
     this.problem.hidden = false;
+  }
+
+  /** Say how the work gets on. status: a screen reader reads it out when it changes, so it changes rarely. done: changes often, silently. */
+  tell(status, done = "") {
+    if (this.status.textContent !== status) this.status.textContent = status;
+    this.done.textContent = done;
   }
 
   progress(answer) {
@@ -140,13 +153,13 @@ class MapView {
     this.bar.hidden = false;
     this.bar.max = answer.total;
     this.bar.value = answer.done;
-    this.status.textContent = "Embedding: " + count(answer.done) + " of " + several(answer.total, "text") + told;
+    this.tell("Embedding " + several(answer.total, "text"), ": " + count(answer.done) + " done" + told);
     this.timer = setTimeout(() => this.poll(), POLL);
   }
 
   ready(name, answer) {
+    this.tell(this.bar.hidden ? "" : "The map is ready.");
     this.bar.hidden = true;
-    this.status.textContent = "";
     if (this.shownDesign === name) return;
     this.shownDesign = name;
     this.board.hidden = this.note.hidden = false;
@@ -242,10 +255,10 @@ class MapView {
   }
 
   async select(place) {
+    const asking = ++this.asking;
     try {
-      const design = this.shownDesign;
-      const answer = await post("/api/neighbours", { design, place });
-      if (design !== this.shownDesign) return;
+      const answer = await post("/api/neighbours", { design: this.shownDesign, place });
+      if (asking !== this.asking) return;
       this.selected = place;
       this.drawing.chosen = place;
       this.drawing.near = answer.neighbours.map((one) => one.place);
@@ -260,15 +273,21 @@ class MapView {
         element("ol", { class: "texts" }, ...answer.neighbours.map((one) => this.item(one.place, decimal(one.cosine, 2)))),
       );
     } catch (error) {
-      this.complain(error);
+      if (asking === this.asking) this.complain(error);
     }
+  }
+
+  /** Show no selection, and none that was asked for before. */
+  hideSelection() {
+    this.asking++;
+    this.drawing.chosen = null;
+    this.drawing.near = [];
+    this.selection.hidden = true;
   }
 
   unselect() {
     this.selected = undefined;
-    this.drawing.chosen = null;
-    this.drawing.near = [];
-    this.selection.hidden = true;
+    this.hideSelection();
     this.drawing.draw();
     this.canvas.focus();
   }

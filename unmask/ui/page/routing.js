@@ -16,14 +16,13 @@ export function routingView(section, state) {
     value: "A man plays a guitar while two dogs run across the grass.",
     action: "Show routing",
     body: (value) => ({ designs: chosen(), text: value }),
-    show: showAnswer,
+    show: (box, answer, request) => showAnswer(box, answer, request.designs),
   });
   section.append(view.form, view.result);
   return { designsChanged: view.rerun };
 }
 
-function showAnswer(box, answer) {
-  const names = chosen();
+function showAnswer(box, answer, names) {
   const expert = (number) => (answer.expert_names.length > number ? shown(answer.expert_names[number]) : String(number));
   box.replaceChildren(...answer.routes.flatMap((route) => drawn(route, names, expert)));
 }

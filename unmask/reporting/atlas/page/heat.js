@@ -68,6 +68,7 @@ class HeatView {
     const { state } = this;
     const { heat } = state.raw;
     if (!state.label && this.mode === "against") this.mode = "first";
+    if (!state.label && this.order === 2) this.order = 0; // all tokens have one value, so none is a favourite
     this.value = Math.min(this.value, heat[state.label].values.length - 1);
     redrawn(this.controls, () => this.controls.replaceChildren(
       ...(heat.length > 1
