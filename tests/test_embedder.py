@@ -5,6 +5,7 @@ import pydoc
 import re
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
@@ -477,6 +478,21 @@ def test_top_k_by_hand() -> None:
     assert Embedder.top_k(queries, texts, 99).places.shape == (2, 4)
     with pytest.raises(UnmaskError, match="at least 1, not 0"):
         Embedder.top_k(queries, texts, 0)
+
+
+def test_top_k_is_computed_in_blocks_and_keeps_the_order_of_ties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of a single one have exact cosines, most of which are equal."""
+    vectors = np.eye(8, dtype=np.float32)[np.arange(400) * 3 % 8]
+    cosines = vectors @ vectors.T
+    expected = np.argsort(-cosines, axis=1, kind="stable")[:, :10]
+    monkeypatch.setattr("unmask.embedder._COSINES", 2**12, raising=False)
+    tracemalloc.start()
+    found = Embedder.top_k(vectors, vectors)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.array_equal(found.places, expected)
+    assert np.array_equal(found.cosines, np.take_along_axis(cosines, expected, axis=1))
+    assert peak < cosines.nbytes
 
 
 def test_the_public_names_are_listed_without_loading_them() -> None:

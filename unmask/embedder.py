@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 DEFAULT_DESIGN = "prompteol"
+_COSINES = 2**24  # that top_k holds at once
 
 
 class Nearest(NamedTuple):
@@ -55,8 +56,7 @@ class Embedder:
 
     backbone, tokenizer: the model; design: how it is read; instructions: by name, for prompts with `{instruction}`
     ("query" and "document" serve encode_query and encode_document); fit: what was fitted on a reference corpus; head: the trained
-    pooling of a design that has one;
-    max_length: most tokens of one text with its prompt (never more than the model has positions);
+    pooling of a design that has one; max_length: most tokens of one text with its prompt (never more than the model has positions);
     batch_tokens: most tokens of one batch with its padding.
     """
 
@@ -378,9 +378,13 @@ class Embedder:
         """The k texts with the highest cosine for each query, best first. Both arguments are vectors, as from `encode`, or one vector."""
         if k < 1:
             raise UnmaskError(f"k must be at least 1, not {k}.")
-        cosines = Embedder.similarity(np.atleast_2d(queries), np.atleast_2d(texts))
-        places = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
-        return Nearest(places, np.take_along_axis(cosines, places, axis=1))
+        unit_queries, unit_texts = _rows_of_unit_length(queries), _rows_of_unit_length(texts)
+        places, best = [], []
+        for block in np.array_split(unit_queries, 1 + len(unit_queries) * len(unit_texts) // _COSINES):
+            cosines = block @ unit_texts.T
+            places.append(np.argsort(-cosines, axis=1, kind="stable")[:, :k].copy())  # a view would keep all of them
+            best.append(np.take_along_axis(cosines, places[-1], axis=1))
+        return Nearest(np.concatenate(places), np.concatenate(best))
 
     @property
     def mteb_model_meta(self) -> Any:

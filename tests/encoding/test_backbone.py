@@ -6,6 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from inspect import signature
 from typing import Any
@@ -33,6 +34,18 @@ FIRST_STATE = {"mamba": -1}  # place of layer 0 in `hidden_states`: Mamba leaves
 USABLE: list[tuple[str, Attention]] = [(name, "causal") for name in FAMILIES]
 USABLE += [(name, "bidirectional") for name, family in FAMILIES.items() if family.bidirectional != "no"]
 every_usable = pytest.mark.parametrize(("name", "attention"), USABLE)
+ENCODERS = [
+    Family(
+        kind,
+        kind,
+        {"pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 34},
+        base={"vocab_size": 512, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4},
+    )
+    for kind in ("xlm-roberta", "mpnet")
+]
+"""Encoders that count positions themselves, from the one after their padding's."""
+MPT = Family("mpt", "mpt", base={"vocab_size": 512, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 64})
+TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
 
 
 def load(name: str, attention: Attention = "causal") -> Backbone:
@@ -111,6 +124,32 @@ def test_what_the_padding_holds_is_not_read(name: str) -> None:
     assert all(torch.equal(before[read], after[read]) for read in before)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("family", ENCODERS, ids=lambda family: family.name)
+def test_an_encoder_that_counts_positions_itself_reads_a_text_alone_as_in_a_batch(family: Family, side: str) -> None:
+    backbone, tokens, reads = Backbone(family.build(), "bidirectional"), texts(), hidden_reads()
+    batch = padded(tokens, side)
+    together = backbone.read(replace(batch, ids=torch.where(batch.real, batch.ids, 1)), reads)
+    apart = [backbone.read(alone(text), reads) for text in tokens]
+    for read in reads:
+        torch.testing.assert_close(together[read], torch.cat([values[read] for values in apart]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ENCODERS, ids=lambda family: family.name)
+def test_a_text_is_never_longer_than_the_positions_of_a_model(family: Family) -> None:
+    """An encoder of RoBERTa's kind uses 32 of 34 positions: the first two are those of padding and below."""
+    backbone = Backbone(family.build(), "bidirectional")
+    assert backbone.within_positions(20) == 20 and backbone.within_positions(1000) == 32
+    assert one(backbone, alone(torch.randint(3, 512, (32,))), HiddenRead(DEPTH, LAST)).isfinite().all()
+    with pytest.raises((IndexError, RuntimeError)):
+        one(backbone, alone(torch.randint(3, 512, (33,))), HiddenRead(DEPTH, LAST))
+
+
+def test_the_number_of_positions_is_found_under_its_other_name() -> None:
+    assert Backbone(MPT.build(), "causal").within_positions(1000) == 64
+    assert loaded("llama").within_positions(1000) == loaded("gpt2").within_positions(1000) == 512
+
+
 # ---- layers -------------------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +162,17 @@ def test_every_layer_is_what_transformers_reports(name: str, attention: Attentio
         expected = theirs.hidden_states[layer + FIRST_STATE.get(name, 0)]
         assert torch.equal(values[HiddenRead(layer, LAST)], at_last(expected, batch))
     assert torch.equal(values[HiddenRead(DEPTH, LAST)], at_last(theirs.last_hidden_state, batch))
+
+
+def test_an_image_tower_as_deep_as_the_text_model_is_not_read() -> None:
+    vision: dict[str, Any] = {"model_type": "siglip_vision_model", "num_hidden_layers": DEPTH, **TOWER}
+    configs: dict[str, Any] = {"text_config": FAMILIES["gemma3"].config, "vision_config": vision, "mm_tokens_per_image": 4}
+    model, batch, reads = Family("gemma3-images", "gemma3", configs, base={}).build(), padded(texts()), hidden_reads()
+    together, text = Backbone(model, "causal"), Backbone(model.language_model, "causal")
+    assert together.layers is text.layers
+    values, expected = together.read(batch, reads), text.read(batch, reads)
+    for read in reads:
+        torch.testing.assert_close(values[read], expected[read], rtol=1e-5, atol=1e-5)
 
 
 @every_usable

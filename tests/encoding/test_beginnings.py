@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from unmask.embedder import Embedder
 from unmask.encoding import beginnings
 from unmask.encoding.backbone import Backbone
 from unmask.encoding.tokenization import TokenizedText
+from unmask.models.decoder import model_lock
 
 PROMPT = '"Given a question about music, find texts that answer it. The question: {text}"'
 TEXTS = [f"{'who plays ' * (place % 4)}text {place}?" for place in range(20)]
@@ -116,6 +118,16 @@ def test_hooks_of_somebody_else_see_whole_texts(pico: Callable[..., Embedder], m
     with embedder.backbone.layers[0].register_forward_pre_hook(lambda *_: None):
         embedder.encode(TEXTS)
     assert lengths == [0]
+
+
+def test_the_hooks_of_a_pass_in_another_thread_do_not_prevent_a_beginning(pico: Callable[..., Embedder]) -> None:
+    backbone = pico("causal/plain/last").backbone
+    with ThreadPoolExecutor(1) as pool:
+        with model_lock(backbone.model), backbone.layers[0].register_forward_pre_hook(lambda *_: None):
+            beginning = pool.submit(backbone.beginning, [[5, 6, 7]])
+            wait([beginning], timeout=0.5)  # it waits for its turn
+        found = beginning.result()
+    assert found is not None and found.length == 3
 
 
 def test_threads_share_a_beginning(pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
+from torch.nn.functional import cosine_similarity, normalize
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from unmask.designs.design import Design
 from unmask.encoding.features import Fit, Raw, balanced_alpha, fit, mean_of, vectors, weighted_sum
@@ -211,6 +212,34 @@ def test_balanced_alpha_knows_angles_and_no_lengths(first: float, second: float)
     hidden, routing = torch.randn(6, 4), torch.randn(6, 3)
     assert balanced_alpha(first * hidden, second * routing) == pytest.approx(balanced_alpha(hidden, routing), rel=1e-3)
     assert balanced_alpha(routing, hidden) == pytest.approx(1 / balanced_alpha(hidden, routing), rel=1e-3)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers of a tensor that is made while it is on."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.numbers = max(self.numbers, result.numel() if isinstance(result, Tensor) else 0)
+        return result
+
+
+@pytest.mark.parametrize("at_once", [1, 500, 2**22])
+def test_alpha_is_that_of_all_pairs_however_many_are_computed_at_once(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.encoding.features._COSINES", at_once, raising=False)
+    parts = (torch.randn(61, 5) + 2, torch.rand(61, 7))
+    above = torch.triu_indices(61, 61, offset=1)
+    units = [normalize(part.double(), dim=1) for part in parts]
+    hidden, routing = ((unit @ unit.T)[above[0], above[1]].std() for unit in units)
+    assert balanced_alpha(*parts) == pytest.approx(float(hidden / routing), rel=1e-5)
+
+
+def test_alpha_never_needs_the_cosines_of_all_pairs_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.encoding.features._COSINES", 1000, raising=False)
+    with Largest() as largest:
+        balanced_alpha(torch.randn(200, 4), torch.rand(200, 3))
+    assert 0 < largest.numbers < 200 * 199 / 2 / 4
 
 
 @pytest.mark.parametrize("zscore", [False, True])

@@ -192,6 +192,24 @@ def test_a_model_that_goes_on_wrongly_computes_whole_prompts(
         assert same(vectors, alone(embedder, design))
 
 
+def test_texts_that_cannot_be_gone_on_from_after_all_are_read_whole(
+    pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody puts hooks on the model after the check."""
+    embedder, designs = pico("causal/plain/last"), designs_of(FIRST)
+    begin, given = Backbone.beginning, list[Any]()
+
+    def once(self: Backbone, ids: Any) -> Any:
+        given.append(ids)
+        return begin(self, ids) if len(given) == 1 else None
+
+    monkeypatch.setattr(Backbone, "beginning", once)
+    answers = asked(embedder, designs)
+    assert len(given) > 1
+    for design, vectors in merged(answers).items():
+        assert same(vectors, alone(embedder, design)), design.name
+
+
 def test_without_the_memory_for_it_prompts_are_computed_one_by_one(
     pico: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,17 @@ LLAMA4 = FAMILIES["llama4"]
 MIXED_LLAMA4 = replace(
     LLAMA4, changes={**LLAMA4.changes, "layer_types": ["chunked_attention", "full_attention", "chunked_attention"]}
 )
+BART_PART = {"layers": 3, "attention_heads": 4, "ffn_dim": 96}
+SLIDING: dict[str, Any] = {"sliding_window": 8, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}
+ENCODER_DECODERS = [
+    Family("t5", "t5", base={"vocab_size": 512, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 3, "num_heads": 4}),
+    Family(
+        "bart",
+        "bart",
+        {f"{part}_{name}": size for part in ("encoder", "decoder") for name, size in BART_PART.items()},
+        base={"vocab_size": 512, "d_model": 64, "max_position_embeddings": 64},
+    ),
+]
 OBEYING = [name for name, family in FAMILIES.items() if family.bidirectional == "yes"]
 REFUSED = [name for name, family in FAMILIES.items() if family.bidirectional == "no"]
 IN_BF16 = ("llama", "gemma2", "gpt2", "bloom", "olmoe", "deepseek-v3", "gpt-oss", "dbrx", "qwen3-next", "mamba", "llama4")
@@ -119,6 +130,47 @@ def test_a_family_that_breaks_without_a_causal_mask_is_refused() -> None:
     assert load(family, "causal").proof.causal_layers == (1, 2, 3)
     with pytest.raises(AttentionError, match=r"MptModel does not run with bidirectional attention .*Use the other attention"):
         load(family, "bidirectional")
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_a_family_that_keeps_several_states_for_a_token_is_refused(attention: Attention) -> None:
+    """Gemma 3n gives its layers four states for each token."""
+    changes: dict[str, Any] = {"head_dim": 16, **SLIDING, "laurel_rank": 8, "num_kv_shared_layers": 0}
+    changes |= {"vocab_size_per_layer_input": 512, "hidden_size_per_layer_input": 8}
+    with pytest.raises(AttentionError, match="Gemma3nTextModel keeps several states for each token"):
+        load(Family("gemma3n", "gemma3n_text", changes), attention)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("family", ENCODER_DECODERS, ids=lambda family: family.name)
+def test_an_encoder_decoder_is_refused(family: Family, attention: Attention) -> None:
+    """BART runs without tokens for its decoder, and each layer there looks back only. But all of them see all states of the encoder."""
+    with pytest.raises(AttentionError, match=r"Model is an encoder-decoder: .*Use a decoder or an encoder"):
+        load(family, attention)
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("give an image\nor two"), RuntimeError("give an image"), KeyError("give an image")]
+)
+def test_a_model_that_does_not_run_is_refused_with_its_reason(error: Exception) -> None:
+    with pytest.raises(AttentionError, match=r"LlamaModel does not run with causal attention \('?give an image'?\)\. Use"):
+        Backbone(failing(error), "causal")
+
+
+def test_too_little_memory_is_no_fault_of_the_model() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        Backbone(failing(torch.OutOfMemoryError("too little memory")), "causal")
+
+
+def failing(error: Exception) -> Any:
+    """A model whose second layer raises an error."""
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    model = FAMILIES["llama"].build()
+    model.layers[1].register_forward_pre_hook(fail)
+    return model
 
 
 def test_a_refusal_reaches_the_user_of_an_embedder(pico: Callable[..., Embedder]) -> None:

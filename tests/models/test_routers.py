@@ -16,6 +16,7 @@ from unmask.encoding.backbone import Backbone, RoutingRead, TokenBatch
 from unmask.encoding.pooling import POOLINGS
 from unmask.errors import UnmaskError
 from unmask.models.routers import find_routers
+from unmask.models.routing import Router
 
 LAST, SIZE, NUMBER, CHOSEN = POOLINGS["last"], 64, 6, 2
 GEMMA4 = Family(
@@ -202,3 +203,37 @@ def test_experts_without_a_router_that_can_be_read_are_not_called_dense(model: C
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if not family.experts])
 def test_a_dense_family_has_no_router(name: str) -> None:
     assert find_routers(FAMILIES[name].build()) == []
+
+
+# ---- the experts that a router chooses ------------------------------------------------------------------------------
+
+SCORES, WEIGHTS = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.1, 0.2]]), torch.tensor([[0.6, 0.4], [0.7, 0.3]])
+
+
+@pytest.mark.parametrize(
+    "before", [[], [torch.tensor([5])], [torch.tensor([[0, 3], [1, 2]])]], ids=["alone", "a count", "places"]
+)
+def test_the_weights_of_chosen_experts_by_hand(before: list[Tensor]) -> None:
+    """Integers of other meanings are passed over."""
+    output = (SCORES, *before, torch.tensor([[2, 0], [1, 2]]), torch.tensor(0.5), WEIGHTS)
+    chosen = Router(nn.Identity()).chosen(output)
+    torch.testing.assert_close(chosen, torch.tensor([[0.4, 0.0, 0.6], [0.0, 0.7, 0.3]]))
+
+
+@pytest.mark.parametrize(
+    "integers",
+    [[[0, 3], [1, 2]], [[0, -1], [1, 2]], [[1, 1], [0, 2]], [[0, 1, 2]], [[2], [1]]],
+    ids=["no such expert", "below the first", "an expert twice", "too few", "other weights"],
+)
+def test_integers_that_cannot_be_experts_are_not_taken_for_them(integers: list[list[int]]) -> None:
+    with pytest.raises(UnmaskError, match="Identity does not expose the weights of its chosen experts; use softmax"):
+        Router(nn.Identity()).chosen((SCORES, WEIGHTS, torch.tensor(integers)))
+
+
+def test_jetmoe_does_not_say_which_experts_it_applies() -> None:
+    """Its router returns places in a list of all tokens, and attention is routed too."""
+    family = Family("jetmoe", "jetmoe", {"kv_channels": 16, "num_local_experts": 8, "num_experts_per_tok": 2}, experts=8)
+    backbone = Backbone(family.build(), "causal")
+    assert routing(backbone, batch()).isfinite().all()
+    with pytest.raises(UnmaskError, match="JetMoeTopKGating does not expose the weights of its chosen experts; use softmax"):
+        routing(backbone, batch(), "topk")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.designs.design import Attention
-from unmask.errors import AttentionError
+from unmask.errors import AttentionError, UnmaskError
 from unmask.models.decoder import vocabulary_of
 
 _TOKENS = 8  # well inside any sliding window, so that the first token can see the last one
@@ -88,15 +88,22 @@ def prove_attention(model: nn.Module, layers: Sequence[nn.Module], attention: At
     """Prove that every layer attends as requested, with and without padding, and that no text sees padding or another text.
 
     Raises AttentionError with the layers if a causal layer looks ahead, if no bidirectional layer does, if padding changes what a layer
-    sees, or if padding or another text leaks into a text; also if the model does not run under this attention.
+    sees, or if padding or another text leaks into a text; also if the model does not run under this attention, or cannot be read.
     """
+    name = type(model).__name__
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise AttentionError(f"{name} is an encoder-decoder: its decoder reads the states of an encoder, which has seen the whole text. "
+                             "unmask cannot read it. Use a decoder or an encoder.")  # fmt: skip
     others = torch.arange(_TOKENS + _PADS) >= torch.tensor([[_TOKENS], [0]])
     try:
         (unpadded,) = _dependences(model, layers, 0, _last(0))
         padded, leak = _dependences(model, layers, _PADS, _last(_PADS), others)
-    except (AttributeError, TypeError) as error:  # code that expects a causal mask, and gets none
+    except (UnmaskError, torch.OutOfMemoryError):
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:  # code that gets no causal mask, say
+        reason = str(error).partition("\n")[0]
         raise AttentionError(
-            f"{type(model).__name__} does not run with {attention} attention ({error}). Use the other attention, or another model."
+            f"{name} does not run with {attention} attention ({reason}). Use the other attention, or another model."
         ) from error
     threshold = _THRESHOLD.get(next(model.parameters()).dtype, _LOW_PRECISION_THRESHOLD)
     ahead, ahead_padded = ([value > threshold for value in values] for values in (unpadded, padded))
@@ -196,6 +203,10 @@ def _through(
 
     def give(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         hidden = args[0] if args else kwargs["hidden_states"]
+        if hidden.dim() != 3:
+            raise AttentionError(
+                f"{type(model).__name__} keeps several states for each token, which unmask cannot read. Use another model."
+            )
         new = hidden if replaced is None else replaced[len(inputs)]
         inputs.append(hidden.clone())  # a layer may change its input, which is the output of the one below, in place
         return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})

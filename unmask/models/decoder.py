@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from unmask.errors import UnmaskError
@@ -12,6 +15,10 @@ from unmask.io.threads import FairLock, lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+_TOKENS = 8
+# Change of an element, relative to the larger of itself and the median. Rounding is less in any precision, another position is more.
+_MOVED = 2**-6
 
 
 def body_of(model: Any) -> Any:
@@ -35,12 +42,44 @@ def has_hooks(model: PreTrainedModel) -> bool:
 
 
 def find_layers(model: PreTrainedModel) -> nn.ModuleList:
-    """The outermost list of as many modules as the config has layers: `layers`, `h`, `blocks`, ... by behaviour, not by name."""
+    """The outermost list of as many modules as the config has layers: `layers`, `h`, `blocks`, ... by behaviour, not by name.
+
+    It is looked for in the decoder first: an image or audio tower may be as deep.
+    """
     depth = model.config.get_text_config(decoder=True).num_hidden_layers
-    for module in model.modules():
+    for module in chain(model.get_decoder().modules(), model.modules()):
         if isinstance(module, nn.ModuleList) and len(module) == depth:
             return module
     raise UnmaskError(f"{type(model).__name__} has no list of {depth} layers, so it does not look like a decoder.")
+
+
+def positions_of(model: PreTrainedModel) -> int | None:
+    """The number of positions of a model; None if nothing limits them."""
+    config = model.config.get_text_config(decoder=True)
+    names = ("max_position_embeddings", "max_seq_len")  # the second is that of MPT
+    return next((int(number) for name in names if (number := getattr(config, name, None))), None)
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def first_position(model: PreTrainedModel) -> int:
+    """The position of the first token in a model that counts positions itself; 0 if a model may be given positions that begin with 0.
+
+    Encoders of RoBERTa's kind count the tokens that are not padding, from padding_idx + 1. With positions from 0 they have other states,
+    so this is measured.
+    """
+    if "position_ids" not in signature(model.forward).parameters:
+        return 0
+    positions = torch.arange(_TOKENS, device=next(model.parameters()).device)[None]
+    ids = (positions * 7 + 3) % vocabulary_of(model)
+    given: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    own = model(**given).last_hidden_state.float()
+    from_zero = model(**given, position_ids=positions).last_hidden_state.float()
+    if not ((from_zero - own).abs() > _MOVED * own.abs().maximum(own.abs().median())).any():
+        return 0
+    words, size = model.get_input_embeddings(), positions_of(model)
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding) and module is not words]
+    starts = [table.padding_idx + 1 for table in tables if table.num_embeddings == size and table.padding_idx is not None]
+    return int(max(starts, default=1))
 
 
 def require_headless(model: PreTrainedModel) -> None:

@@ -47,15 +47,29 @@ class Router:
             return own(scores)  # type: ignore[no-any-return]
         parts = list(enumerate(output)) if isinstance(output, tuple) else []
         others = [part for at, part in parts if at != self.index and isinstance(part, Tensor)]
-        indices = next((part for part in others if not part.is_floating_point()), None)
-        weights = next((part for part in others if part.is_floating_point()), None)
-        if weights is None or (indices is None and weights.numel() != scores.numel()):
+        integers = [part for part in others if not part.is_floating_point()]
+        indices = next((part.reshape(len(scores), -1).long() for part in integers if _names_experts(part, scores)), None)
+        size = -1 if indices is None else indices.numel()
+        if not integers:  # a router that numbers no experts gives the weights of all
+            size = scores.numel()
+        weights = next((part for part in others if part.is_floating_point() and part.numel() == size), None)
+        if weights is None:
             name = type(self.module).__name__
             raise UnmaskError(f"{name} does not expose the weights of its chosen experts; use softmax, logits or sigmoid.")
         if indices is None:
             return weights.reshape(scores.shape).float()
-        indices = indices.reshape(scores.shape[0], -1)
         return torch.zeros_like(scores, dtype=torch.float32).scatter(1, indices, weights.reshape(indices.shape).float())
+
+
+def _names_experts(part: Tensor, scores: Tensor) -> bool:
+    """Whether integers can be the experts that each token chose: numbers of experts, and none twice for a token.
+
+    JetMoE's router returns as many integers, which are places in a list of all tokens.
+    """
+    if part.numel() == 0 or part.numel() % len(scores):
+        return False
+    ordered = part.reshape(len(scores), -1).long().sort(dim=1).values
+    return bool((ordered >= 0).all() and (ordered < scores.shape[1]).all() and (ordered.diff(dim=1) > 0).all())
 
 
 RoutingFunction = Callable[[Router, "Tensor | tuple[Any, ...]"], Tensor]
