@@ -23,7 +23,7 @@ from unmask.experts.lessons.specialise import specialise
 from unmask.experts.mixing import Ingredients, mix, mix_jointly
 from unmask.experts.router import RouterOptions
 from unmask.io.files import only_writer_of
-from unmask.io.seals import Damaged
+from unmask.io.seals import SEAL, Damaged
 from unmask.mixture.gating import Routing
 from unmask.mixture.mixture_folder import load_mixture
 from unmask.models.loading import Source
@@ -62,6 +62,39 @@ def test_a_damaged_expert_is_trained_again(damage: Any, base: Path, tmp_path: Pa
     with pytest.warns(UserWarning), pytest.raises(UnmaskError, match="is damaged, so the settings of"):
         expert(base, folder)
     assert weights.read_bytes() == before
+
+
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", SEAL])
+def test_a_damaged_expert_is_not_trained_again_over_files_of_somebody_else(file: str, base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "expert"
+    expert(base, folder)
+    (folder / "notes.md").write_text("seven years")
+    assert expert(base, folder, SUMS, At(".expert-training", 1, pytest.fail)).losses
+    cut(folder / file)
+    with pytest.raises(UnmaskError, match=r"notes\.md' is not of its run and would be removed\. Move it\."):
+        expert(base, folder, SUMS, At(".expert-training", 1, pytest.fail))
+    (folder / "notes.md").rename(tmp_path / "notes.md")
+    with pytest.warns(UserWarning, match="It is trained again"):
+        expert(base, folder)
+
+
+def test_a_file_that_appears_while_an_expert_is_trained_again_is_not_removed(base: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "expert"
+    expert(base, folder)
+    cut(folder / "adapter_model.safetensors")
+    appear = At(".expert-training", 2, lambda: (folder / "notes.md").touch())
+    with pytest.warns(UserWarning), pytest.raises(UnmaskError, match=r"notes\.md' is not of its run and would be removed"):
+        expert(base, folder, SUMS, appear)
+    assert (folder / "notes.md").is_file()
+
+
+def test_a_damaged_mixture_is_not_mixed_again_over_files_of_somebody_else(base: Path, tmp_path: Path) -> None:
+    mixed(base, tmp_path)
+    (tmp_path / "mixture" / "experts" / "thesis.txt").write_text("seven years")
+    cut(tmp_path / "mixture" / "router.safetensors")
+    with pytest.raises(UnmaskError, match=r"experts/thesis\.txt' is not of its run and would be removed"):
+        mixed(base, tmp_path)
+    assert (tmp_path / "mixture" / "experts" / "thesis.txt").read_text() == "seven years"
 
 
 def test_a_damaged_mixture_is_not_loaded(base: Path, tmp_path: Path) -> None:

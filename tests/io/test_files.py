@@ -116,6 +116,19 @@ class TestAtomicFolder:
             raise KeyError
         assert names(tmp_path / "a") == ["old.txt"] and names(tmp_path) == ["a"]
 
+    def test_what_may_no_longer_be_replaced_is_kept(self, tmp_path: Path) -> None:
+        """Somebody puts a file into the old folder while the new one is written."""
+        old = tmp_path / "a"
+        old.mkdir()
+        (old / "old.txt").write_text("old")
+        with (
+            pytest.raises(UnmaskError, match="exists"),
+            atomic_folder(old, replaces=lambda folder: names(folder) == ["old.txt"]) as scratch,
+        ):
+            (scratch / "new.txt").write_text("new")
+            (old / "mine.txt").write_text("mine")
+        assert names(old) == ["mine.txt", "old.txt"] and names(tmp_path) == ["a"]
+
 
 class TestCheckOutput:
     def ways(self, folder: Path) -> dict[str, Path]:
@@ -193,6 +206,24 @@ class TestLocks:
             remove_with_scratch(tmp_path / "a")
             scratch.write_text("whole")
         assert (tmp_path / "a.parquet").read_text() == "whole"
+
+    def test_scratch_of_a_run_that_goes_on_stays(self, tmp_path: Path) -> None:
+        """Whoever starts in the folder above leaves it alone, also where a writer has put another file in its place."""
+        with atomic(tmp_path / "items" / "a.txt") as file, atomic_folder(tmp_path / "b") as folder:
+            file.unlink()
+            file.write_text("whole")
+            (folder / "c.txt").write_text("whole")
+            with only_run_in(tmp_path), only_writer_of(tmp_path / "b"):
+                assert file.is_file() and (folder / "c.txt").is_file()
+        assert names(tmp_path) == [".b.lock", ".lock", "b", "items"]
+        assert names(tmp_path / "items") == ["a.txt"] and names(tmp_path / "b") == ["c.txt"]
+
+    def test_the_lock_of_a_killed_run_goes_with_its_scratch(self, tmp_path: Path) -> None:
+        (tmp_path / "items" / ".a.1234abcd.unmask-part").mkdir(parents=True)
+        for name in (".a.1234abcd.unmask-part.lock", ".b.1234abcd.unmask-part.lock"):
+            (tmp_path / "items" / name).touch()
+        with only_run_in(tmp_path):
+            assert names(tmp_path / "items") == []
 
 
 def test_only_an_own_folder_is_removed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 from tests.mixture.models import language_model, saved_experts, tokens
 from unmask.embedder import Embedder
 from unmask.errors import UnmaskError
+from unmask.io.seals import SEAL, seal
 from unmask.mixture.any_model import load_any_language_model
 from unmask.mixture.expert_folder import UNREADABLE, read_expert, require_alike
 from unmask.mixture.gating import Routing
@@ -85,6 +86,57 @@ def test_a_mixture_comes_back_bit_by_bit(router: Any, base: Path, tmp_path: Path
     for name in ("math", "code"):
         for file in (tmp_path / name).iterdir():
             assert (tmp_path / "saved" / "experts" / name / file.name).read_bytes() == file.read_bytes()
+
+
+def test_only_the_files_of_an_expert_are_copied_and_no_links_of_strangers(base: Path, tmp_path: Path) -> None:
+    math, secret = tmp_path / "math", tmp_path / "id_rsa"
+    secret.write_text("secret")
+    (math / "sub").mkdir()
+    (math / "README.md").unlink(missing_ok=True)
+    for name in ("README.md", "expert.json", "notes.txt", "sub/key", ".env"):
+        (math / name).symlink_to(secret)
+    mixed(base).save_pretrained(tmp_path / "saved")
+    copied = tmp_path / "saved" / "experts" / "math"
+    assert {path.name for path in copied.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    assert {path.name for path in (tmp_path / "saved" / "experts" / "code").iterdir()} >= {"adapter_config.json", "README.md"}
+
+
+def test_an_expert_of_the_hub_is_copied_though_its_files_are_links(base: Path, tmp_path: Path) -> None:
+    math, blobs = tmp_path / "math", tmp_path / "blobs"
+    (math / "README.md").unlink(missing_ok=True)
+    (math / "expert.json").write_text("{}")
+    seal(math)
+    math.rename(blobs)
+    math.mkdir()
+    for file in blobs.iterdir():
+        (math / file.name).symlink_to(file)
+    before = mixed(base)
+    before.save_pretrained(tmp_path / "saved")
+    copied = tmp_path / "saved" / "experts" / "math"
+    assert {file.name: file.read_bytes() for file in copied.iterdir()} == {
+        file.name: file.read_bytes() for file in blobs.iterdir()
+    }
+    assert not any(file.is_symlink() for file in copied.iterdir())
+    assert_equal(load_mixture(tmp_path / "saved", Source("saved"))[0], before)
+
+
+def test_a_seal_that_lists_more_than_is_copied_is_not_copied(base: Path, tmp_path: Path) -> None:
+    """Such as that of a saved embedder which is an adapter."""
+    (tmp_path / "math" / "tokenizer.json").write_text("{}")
+    seal(tmp_path / "math")
+    before = mixed(base)
+    before.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "experts" / "math" / SEAL).exists()
+    assert_equal(load_mixture(tmp_path / "saved", Source("saved"))[0], before)
+
+
+def test_an_expert_that_lacks_its_weights_is_not_completed_from_the_hub(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PEFT would take a relative path such as experts/math for the name of a repository."""
+    (base.parent / "math" / "adapter_model.safetensors").unlink()
+    monkeypatch.chdir(base.parent.parent)
+    monkeypatch.setattr("peft.utils.save_and_load.hf_hub_download", lambda *_, **__: pytest.fail("the hub was asked"))
+    with pytest.raises(UnmaskError, match="math' is no expert: it has no weights"):
+        read_expert(Path(base.parent.name) / "math")
 
 
 @pytest.mark.parametrize("design", ["mean", "moee", "causal/plain/mean/routing", "bidirectional/plain/mean"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from huggingface_hub import constants
 
 from tests.conftest import TEXTS
 from unmask.embedder import Embedder
-from unmask.models.hub import hub_folder
+from unmask.errors import UnmaskError
+from unmask.models.hub import hub_file, hub_folder
 from unmask.saving.folder import read_settings
 from unmask.saving.own_files import SETTINGS
 
 COMMITS = {"main": "1" * 40, "older": "2" * 40}
+LOADING: dict[str, Any] = {"dtype": "float32", "device": "cpu"}
 
 
 @pytest.fixture
@@ -65,3 +68,38 @@ def test_what_is_no_saved_embedder_has_no_settings(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "someone").mkdir()
     assert read_settings("someone/embedder") is None, "it is written like a path here, so the hub is not asked"
+
+
+def test_a_model_that_may_be_a_saved_embedder_needs_the_name_of_its_design(
+    put: Callable[..., None], pico: Callable[..., Embedder], tmp_path: Path
+) -> None:
+    """Another program has filled the cache, without the files that it does not know, and now the hub does not answer."""
+    saved = pico("bidirectional/plain/mean")
+    saved.save_pretrained(tmp_path / "saved")
+    for name in (SETTINGS, "modules.json"):
+        (tmp_path / "saved" / name).unlink()
+    put(tmp_path / "saved")
+    said = r"Nothing says which design 'someone/embedder' has: .* a file unmask\.json\. Name the design, such as -d "
+    with pytest.raises(UnmaskError, match=said):
+        Embedder.from_pretrained("hf://someone/embedder", **LOADING)
+    named = Embedder.from_pretrained("someone/embedder", "bidirectional/plain/mean", **LOADING)
+    assert np.array_equal(named.encode(TEXTS), saved.encode(TEXTS))
+
+
+def test_a_model_that_the_hub_has_called_plain_before_needs_no_design(
+    put: Callable[..., None], pico_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The client of the hub remembers which files a model does not have."""
+    put(pico_folder("llama"))
+    absent = tmp_path / "hub" / "models--someone--embedder" / ".no_exist" / COMMITS["main"]
+    absent.mkdir(parents=True)
+    for name in (SETTINGS, "modules.json"):
+        (absent / name).touch()
+    assert hub_file("someone/embedder", SETTINGS, None) is None
+    assert Embedder.from_pretrained("someone/embedder", **LOADING).design.name == "causal/eol/last"
+
+
+@pytest.mark.parametrize("name", ["someone/nobody-has-this", "no name of a repository"])
+def test_a_model_that_nobody_has_is_told_as_such(name: str, put: Callable[..., None]) -> None:
+    with pytest.raises(UnmaskError, match=f"'{name}' is no folder, no bundled name .* the model hub did not give it"):
+        Embedder.from_pretrained(name, **LOADING)

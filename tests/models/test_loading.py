@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -137,6 +138,39 @@ def test_weights_in_another_format_than_safetensors_are_refused(own_copy: Path) 
     (own_copy / "model.safetensors").unlink()
     with pytest.raises(UnmaskError, match=r"has no \*\.safetensors file\. Weights of other formats are not loaded"):
         decoder_of(own_copy)
+
+
+def test_weights_in_parts_are_loaded(causal_folder: MakeFolder, tokenizer: Any, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(causal_folder()).save_pretrained(tmp_path, max_shard_size="50KB")
+    tokenizer.save_pretrained(tmp_path)
+    assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 1
+    assert torch.equal(states(decoder_of(tmp_path)), states(decoder_of(causal_folder())))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "../elsewhere.safetensors"])
+def test_an_index_that_names_other_files_than_safetensors_beside_it_is_refused(name: str, own_copy: Path) -> None:
+    weights = load_file(own_copy / "model.safetensors")
+    torch.save(weights, own_copy / "pytorch_model.bin")
+    (own_copy / "model.safetensors").rename(own_copy.parent / "elsewhere.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, name)}
+    (own_copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UnmaskError, match=f"names '{name}' as a file of its weights") as error:
+        decoder_of(own_copy)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.bin", "../model.safetensors", "own.safetensors.index.json"])
+def test_a_config_that_names_other_weights_than_safetensors_beside_it_is_refused(
+    name: str, own_copy: Path, tmp_path: Path
+) -> None:
+    folder = edited(own_copy, tmp_path / "model", "config.json", transformers_weights=name)
+    index = {"metadata": {}, "weight_map": {"a": "adapter_model.bin"}}
+    (folder / "own.safetensors.index.json").write_text(json.dumps(index))
+    torch.save(load_file(own_copy / "model.safetensors"), folder / "adapter_model.bin")
+    with pytest.raises(UnmaskError, match=r"as a file of its weights\. Only \*\.safetensors files beside its config"):
+        decoder_of(folder)
 
 
 def test_a_broken_weights_file_is_refused(own_copy: Path) -> None:
@@ -328,6 +362,32 @@ def test_an_adapted_model_is_proven_and_encodes(causal_folder: MakeFolder, adapt
     ours, theirs = (torch.tensor(embedder.encode(["A man plays a guitar.", "x"])) for embedder in (apart, merged))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert apart.backbone.proof.causal_layers == ()
+
+
+class Code:
+    """It makes a folder when it is unpickled."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = str(proof)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.proof,)
+
+
+def test_the_weights_of_an_adapter_may_be_pickled_and_run_no_code(
+    causal_folder: MakeFolder, adapter: MakeAdapter, tmp_path: Path
+) -> None:
+    base = causal_folder()
+    lora, proof = Path(shutil.copytree(adapter(base, "AutoModelForCausalLM"), tmp_path / "lora")), tmp_path / "it-ran"
+    weights = load_file(lora / "adapter_model.safetensors")
+    expected = states(decoder_of(base, adapter=str(lora)))
+    (lora / "adapter_model.safetensors").unlink()
+    torch.save(weights, lora / "adapter_model.bin")
+    assert torch.equal(states(decoder_of(base, adapter=str(lora))), expected)
+    torch.save({**weights, "more": Code(proof)}, lora / "adapter_model.bin")
+    with pytest.raises(UnmaskError, match=r"its \.bin file is damaged, or holds more than weights"):
+        decoder_of(base, adapter=str(lora))
+    assert not proof.exists()
 
 
 @pytest.mark.parametrize("layers", [2, 4])

@@ -100,6 +100,7 @@ def test_the_hubs_client_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> N
 def folder_naming(base: str, folder: Path, **more: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base, "peft_type": "LORA", **more}))
+    (folder / "adapter_model.safetensors").touch()
     return folder
 
 
@@ -114,6 +115,24 @@ def test_a_relative_base_is_found_beside_the_adapter_and_else_refused(tmp_path: 
         base_name("./base", adapter)
     assert base_name("owner/name", adapter) == "owner/name"
     assert base_name("pico", adapter) == lasting_name("pico") == "pico"
+
+
+@pytest.mark.parametrize("lacking", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_that_lacks_a_file_is_not_completed_from_the_hub(
+    lacking: str, pico_folder: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PEFT would take the relative path of its folder for the name of a repository."""
+    base = str(pico_folder("llama"))
+    (folder_naming(base, tmp_path / "models" / "lora") / lacking).unlink()
+    monkeypatch.chdir(tmp_path)
+    for module in ("peft.config", "peft.utils.save_and_load"):
+        monkeypatch.setattr(f"{module}.hf_hub_download", lambda *_, **__: pytest.fail("the hub was asked"))
+    sources = [Source(base, adapter="models/lora", device="cpu")]
+    if lacking == "adapter_model.safetensors":
+        sources.append(Source("models/lora", device="cpu"))
+    for source in sources:
+        with pytest.raises(UnmaskError, match=r"The adapter 'models/lora' (could not be loaded: Can't find|is not complete)"):
+            load_any_decoder(source)
 
 
 def test_the_revision_that_was_saved_is_the_one_that_is_loaded(tmp_path: Path) -> None:

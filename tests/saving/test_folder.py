@@ -615,6 +615,22 @@ def test_a_file_of_somebody_else_in_a_saved_embedder_is_not_removed(name: str, p
     assert Embedder.from_pretrained(folder, device="cpu").design.name == "causal/plain/mean"
 
 
+def test_a_file_that_appears_while_an_embedder_is_saved_is_not_removed(
+    pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, write = saved(pico(), tmp_path / "saved"), persistence.write
+
+    def write_beside_somebody(embedder: Any, scratch: Path) -> None:
+        write(embedder, scratch)
+        (folder / "notes.md").write_text("seven years")
+
+    monkeypatch.setattr(persistence, "write", write_beside_somebody)
+    with pytest.raises(UnmaskError, match=r"notes\.md' is not of the saved embedder in its folder"):
+        pico("causal/eol/last").save_pretrained(folder)
+    assert (folder / "notes.md").read_text() == "seven years"
+    assert Embedder.from_pretrained(folder, device="cpu").design.name == "causal/plain/mean"
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(
     pico: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

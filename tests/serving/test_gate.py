@@ -283,6 +283,27 @@ def test_a_client_that_reads_late_keeps_its_connection(models: ServedModels) -> 
         assert raw.recv(12) == b"HTTP/1.1 200"
 
 
+def test_an_answer_counts_as_a_request_until_it_is_fetched(client: Client) -> None:
+    body = json.dumps({"model": "mean", "input": ["x"] * 200}).encode()
+    traffic = client.server.traffic
+    with unread(client) as (raw, connection):
+        raw.sendall(request(body, f"Content-Length: {len(body)}\r\n"))
+        until(lambda: connection.flow.write_paused)
+        time.sleep(0.2)
+        assert traffic.requests == 1 and traffic.bodies == len(body)
+        while traffic.requests:
+            raw.recv(2**16)
+    until(lambda: traffic.bodies == 0)
+
+
+def test_an_answer_that_nobody_fetches_gives_its_place_back(models: ServedModels) -> None:
+    body = json.dumps({"model": "mean", "input": ["x"] * 200}).encode()
+    with running(models, limits=replace(LIMITS, seconds=2)) as client, unread(client) as (raw, connection):
+        raw.sendall(request(body, f"Content-Length: {len(body)}\r\n"))
+        until(lambda: connection.flow.write_paused)
+        until(lambda: client.server.traffic.requests == 0)
+
+
 # --- too much --------------------------------------------------------------------------------------------------------
 
 

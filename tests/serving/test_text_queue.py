@@ -78,6 +78,65 @@ def test_a_removed_request_is_forgotten() -> None:
     assert values(queue) == ["here0"]
 
 
+class Counted(int):
+    """A number of tokens that counts how often such numbers are added up."""
+
+    additions = 0
+
+    def __radd__(self, other: int) -> int:
+        Counted.additions += 1
+        return int(self) + other
+
+
+def test_work_for_one_request_does_not_depend_on_how_many_wait() -> None:
+    queue = TextQueue()
+    for number in range(20):
+        add(queue, f"bulk{number}-", *[Counted(20)] * 1000)
+    Counted.additions = 0
+    add(queue, "gone", Counted(10), Counted(10))
+    queue.remove("gone")
+    assert Counted.additions == 4 and (len(queue), queue.tokens) == (20_000, 400_000)
+    assert len(values(queue, 200)) == 10
+    assert Counted.additions < 2000
+
+
+def test_removed_texts_do_not_pile_up() -> None:
+    queue = TextQueue()
+    add(queue, "here", 20)
+    for number in range(10_000):
+        add(queue, f"gone{number}-", 300, 30)
+        queue.remove(f"gone{number}-")
+    assert (len(queue), queue.tokens) == (1, 20) and len(queue._waiting) < 1000
+    assert values(queue) == ["here0"] and values(queue) == []
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), LENGTHS), max_size=8), st.integers(1, 1000))
+def test_batches_are_those_of_a_queue_that_never_had_what_was_removed(
+    requests: list[tuple[bool, str, list[int]]], budget: int
+) -> None:
+    queue, without = TextQueue(), TextQueue()
+    for number, (removed, group, lengths) in enumerate(requests):
+        add(queue, f"{number}-", *lengths, group=group)
+        if not removed:
+            add(without, f"{number}-", *lengths, group=group)
+    for number, (removed, _, _) in enumerate(requests):
+        if removed:
+            queue.remove(f"{number}-")
+    while batch := values(queue, budget):
+        assert batch == values(without, budget) and (len(queue), queue.tokens) == (len(without), without.tokens)
+    assert len(without) == 0
+
+
+def test_all_that_waits_is_taken_in_order() -> None:
+    queue = TextQueue()
+    add(queue, "long", 300)
+    add(queue, "gone", 1)
+    add(queue, "short", 10)
+    queue.remove("gone")
+    assert [text.value for text in queue.take_all()] == ["short0", "long0"]
+    assert len(queue) == queue.tokens == 0 and queue.take_all() == []
+
+
 def test_a_long_text_joins_no_short_ones_and_no_text_is_split() -> None:
     assert share_batch([10, 10, 300], 0, 2048) == (0, 2)
     assert share_batch([10, 10, 300], 2, 2048) == (2, 3)

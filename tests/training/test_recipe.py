@@ -108,7 +108,7 @@ PUBLISHED: list[tuple[str, str, dict[str, Any]]] = [
         "mntp",
         {"steps": 1000, "batch": 32, "lr": 5e-5, "schedule": "linear", "max_length": 512, "p": 0.2, "masking": "bert"},
     ),
-    ("llm2vec", "simcse", {"steps": 1000, "batch": 128, "lr": 3e-5, "max_length": 128, "temperature": 0.05, "dropout": 0.3}),
+    ("llm2vec", "simcse", {"steps": 1000, "batch": 32, "lr": 3e-5, "max_length": 128, "temperature": 0.05, "dropout": 0.3}),
     ("llm2vec", "contrastive", {"steps": 1000, "batch": 512, "lr": 2e-4, "warmup": 300, "temperature": 0.02}),
     ("pooling-and-attention", "lora", {"r": 16, "alpha": 32}),
     ("pooling-and-attention", "head", {"latents": 768, "heads": 32, "layer_matrix": True, "conditioned": False}),

@@ -142,14 +142,36 @@ def finished(folder: Path, name: str, record: Training, what: str) -> Training |
     try:
         check_seal(folder)
     except Damaged as error:
+        _require_only_own(folder, name)
         warnings.warn(f"It is trained again: {error}", stacklevel=2)
         return None
     return done
 
 
 def is_own(name: str) -> Callable[[Path], bool]:
-    """Whether an existing folder holds a record of this name, so that it may be replaced."""
-    return lambda folder: (folder / name).is_file()
+    """Whether an existing folder holds a record of this name, so that it may be replaced.
+
+    The function raises UnmaskError if the folder also holds files that its run did not write.
+    """
+
+    def replaceable(folder: Path) -> bool:
+        recorded = (folder / name).is_file()
+        if recorded:
+            _require_only_own(folder, name)
+        return recorded
+
+    return replaceable
+
+
+def _require_only_own(folder: Path, name: str) -> None:
+    """Raise UnmaskError for a finished run's folder with files that the run did not write: they would go with the folder."""
+    from unmask.saving.own_files import files_in, own_files  # which loads torch; records are read without it
+
+    known = own_files(folder) | {folder / name}
+    if others := [file for file in files_in(folder) if file not in known]:
+        raise UnmaskError(
+            f"'{folder}' is damaged and would be trained again, but '{others[0]}' is not of its run and would be removed. Move it."
+        )
 
 
 def working_folder(folder: Path, what: str) -> Path:

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +20,7 @@ from unmask.errors import UnmaskError
 from unmask.io.paths import expanded
 
 _SCRATCH = "unmask-part"
+_LOCK = ".lock"
 _MARKER = ".unmask-made"
 _FULL = (errno.EIO, errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
 
@@ -34,7 +35,7 @@ def atomic(file: Path) -> Iterator[Path]:
     file = _real(file)
     make_folder(file.parent)
     scratch = _scratch_beside(file)
-    with naming(file):
+    with naming(file), _claimed(scratch):
         os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         mode = stat.S_IMODE(scratch.stat().st_mode)
         try:
@@ -52,21 +53,19 @@ def atomic_folder(folder: Path, replaces: Callable[[Path], bool] | None = None) 
     """A scratch folder that takes the place of `folder` when the block ends well, and vanishes when it fails.
 
     replaces: says whether an existing folder may be replaced; the new one is durable before the old one goes. Raises
-    UnmaskError, before the block runs, if `folder` exists with content and may not be replaced.
+    UnmaskError, before the block runs and again after it, if `folder` exists with content and may not be replaced.
     """
     folder = _real(folder)
-    replacing = _in_the_way(folder)
-    if replacing and not (replaces and folder.is_dir() and replaces(folder)):
-        raise UnmaskError(f"'{folder}' exists, so it is not overwritten: give another folder.")
+    _is_replaced(folder, replaces)
     make_folder(folder.parent)
     scratch = _scratch_beside(folder)
-    with naming(folder):
+    with naming(folder), _claimed(scratch):
         scratch.mkdir()
         try:
             yield scratch
             _usual_modes(scratch)
             sync_tree(scratch)
-            _put_in_place(scratch, folder, replacing)
+            _put_in_place(scratch, folder, _is_replaced(folder, replaces))
             sync(folder.parent)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -77,7 +76,8 @@ def only_run_in(folder: Path) -> Iterator[None]:
     """Hold a folder that grows in place for one run. Raises UnmaskError if another run holds it."""
     make_folder(folder)
     with _held(folder / ".lock", folder):
-        _sweep(scratch for pattern in ("", "*/", "*/*/", "*/*/*/") for scratch in folder.glob(f"{pattern}.*.{_SCRATCH}"))
+        patterns = (f"{depth}.*.{_SCRATCH}{lock}" for depth in ("", "*/", "*/*/", "*/*/*/") for lock in ("", _LOCK))
+        _sweep(path for pattern in patterns for path in folder.glob(pattern))
         yield
 
 
@@ -157,7 +157,7 @@ def remove(path: Path) -> None:
     except FileNotFoundError:
         return
     sync(path.parent)
-    _sweep([gone])
+    _delete(gone)
 
 
 def remove_with_scratch(path: Path) -> None:
@@ -237,8 +237,12 @@ def _refuse_unwritable(output: Path, target: Path, folder: bool) -> None:
         raise UnmaskError(f"'{output}' cannot be written: there is no permission to write in '{above}'.")
 
 
-def _in_the_way(folder: Path) -> bool:
-    return folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+def _is_replaced(folder: Path, replaces: Callable[[Path], bool] | None) -> bool:
+    """Whether a folder has content that a new folder replaces. Raises UnmaskError if it may not be replaced."""
+    replacing = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if replacing and not (replaces and folder.is_dir() and replaces(folder)):
+        raise UnmaskError(f"'{folder}' exists, so it is not overwritten: give another folder.")
+    return replacing
 
 
 def _scratch_beside(path: Path) -> Path:
@@ -246,16 +250,46 @@ def _scratch_beside(path: Path) -> Path:
 
 
 def _is_scratch_of(path: Path, output: Path) -> bool:
-    return re.fullmatch(rf"\.{re.escape(output.name)}\.[0-9a-f]{{8}}\.{_SCRATCH}", path.name) is not None
+    """Whether a path is scratch of an output, or the lock of such scratch."""
+    return re.fullmatch(rf"\.{re.escape(output.name)}\.[0-9a-f]{{8}}\.{_SCRATCH}({_LOCK})?", path.name) is not None
+
+
+def _lock_of(scratch: Path) -> Path:
+    return scratch.with_name(f"{scratch.name}{_LOCK}")
+
+
+@contextmanager
+def _claimed(scratch: Path, timeout: float = -1) -> Iterator[None]:
+    """Hold scratch, so that no other run takes it for what a kill has left. Raises OSError if another run holds it until the timeout.
+
+    The lock is a file beside the scratch, since some writers put another file in the place of the scratch itself.
+    """
+    from filelock import FileLock
+
+    lock = _lock_of(scratch)
+    holder = FileLock(lock, timeout=timeout, thread_local=False)
+    holder.acquire()
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)  # while it is held: whoever waits for it then makes a new one
+        with suppress(OSError):
+            holder.release()
 
 
 def _sweep(paths: Iterable[Path]) -> None:
-    """Remove scratch files and folders that nobody writes to any more."""
-    for path in list(paths):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    """Remove scratch files and folders that no run holds any more, and their locks. paths: of scratch, or of its locks."""
+    for scratch in sorted({path.with_name(path.name.removesuffix(_LOCK)) for path in paths}):
+        # an older version or a removal left scratch without a lock; a full disk may have no room for a new one
+        with suppress(OSError), _claimed(scratch, timeout=0) if _lock_of(scratch).exists() else nullcontext():
+            _delete(scratch)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _usual_modes(folder: Path) -> None:
@@ -272,12 +306,13 @@ def _put_in_place(scratch: Path, folder: Path, replacing: bool) -> None:
         return
     if not _exchange(scratch, folder):
         old = _scratch_beside(folder)
-        folder.replace(old)
-        try:
-            scratch.replace(folder)
-        except BaseException:
-            old.replace(folder)
-            raise
+        with _claimed(old):
+            folder.replace(old)
+            try:
+                scratch.replace(folder)
+            except BaseException:
+                old.replace(folder)
+                raise
         scratch = old
     sync(folder.parent)
     shutil.rmtree(scratch, ignore_errors=True)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from unmask.mixture.expert_linear import Factors
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.decoder import body_of
 from unmask.models.identity import recorded_base
-from unmask.models.source import base_name, lasting_name
+from unmask.models.source import adapter_weights, base_name, lasting_name
 
 _PREFIX = "base_model.model."
 UNREADABLE = {
@@ -65,6 +66,8 @@ def read_expert(folder: Path, name: str | None = None) -> Expert:
     if not (folder / "adapter_config.json").is_file():
         raise UnmaskError(f"'{folder}' is no expert: it has no adapter_config.json. An expert is a folder with a LoRA adapter.")
     check_seal(folder)
+    if adapter_weights(folder) is None:
+        raise UnmaskError(f"'{folder}' is no expert: it has no weights (adapter_model.safetensors).")
     config = _config(folder / "adapter_config.json")
     if config.get("peft_type") != "LORA":
         raise UnmaskError(f"'{folder}' is no expert: it is {config.get('peft_type')}, and an expert is LoRA.")
@@ -115,9 +118,11 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError
 
     try:
-        return load_peft_weights(str(folder), device="cpu")  # type: ignore[no-any-return]
+        return load_peft_weights(str(folder.absolute()), device="cpu")  # type: ignore[no-any-return]
     except (SafetensorError, RuntimeError, EOFError) as error:
         raise Damaged(f"The weights in '{folder}' are damaged: {error}.") from error
+    except UnpicklingError as error:
+        raise Damaged(f"The weights in '{folder}' are damaged, or the file holds more than weights.") from error
 
 
 def _scale(config: Mapping[str, Any]) -> float:

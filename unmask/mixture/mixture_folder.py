@@ -3,7 +3,7 @@
 ```
 mixture.json         base model and revision, experts in the order of the router's rows, routing, the shared expert if there is one
 router.safetensors   "router" (n, dim), or one for each block
-experts/NAME/        unchanged, as peft wrote it: plain peft still loads it on the base
+experts/NAME/        config, weights, record, card and seal of an expert, unchanged: plain peft still loads it on the base
 ```
 """
 
@@ -19,13 +19,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unmask.errors import UnmaskError, first_problem
 from unmask.io.files import atomic_folder, inside, only_writer_of
-from unmask.io.seals import check_seal, load_tensors, save_tensors, seal
+from unmask.io.seals import SEAL, check_seal, load_tensors, read_record, save_tensors, seal
 from unmask.mixture.expert_folder import Expert, read_expert, require_alike
 from unmask.mixture.gating import Routing
 from unmask.mixture.model import MixtureModel
 from unmask.models.identity import pinned, recorded_base, require_same_base
 from unmask.models.loading import Source, base_of, load_language_model
-from unmask.models.source import same_place
+from unmask.models.source import adapter_weights, same_place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -99,7 +99,7 @@ def base_of_experts(experts: Sequence[Expert], source: Source) -> Source:
 def save_mixture(mixture: Mixture, folder: Path) -> None:
     """Write a mixture into a folder that exists."""
     for expert in [*mixture.experts, mixture.shared] if mixture.shared else mixture.experts:
-        shutil.copytree(expert.folder, inside(folder / EXPERTS, expert.name), ignore=shutil.ignore_patterns(".lock", ".git"))
+        _copy_expert(expert.folder, inside(folder / EXPERTS, expert.name))
     save_tensors(folder / ROUTERS, {name: router.weight for name, router in mixture.routers.items()})
     names = tuple(expert.name for expert in mixture.experts)
     base = pinned(mixture.source, mixture.model)
@@ -112,6 +112,24 @@ def save_mixture(mixture: Mixture, folder: Path) -> None:
         routing=mixture.routing,
     )
     (folder / SETTINGS).write_text(settings.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def _copy_expert(expert: Path, folder: Path) -> None:
+    """Copy the files of an expert by their names. Whatever else lies there is not copied: a link may lead to a file of the user.
+
+    The files of an expert from the hub are links too. The config and the weights have been read as such. Of the others, a link is
+    copied only if the seal lists it, so that whoever made the expert knew its content.
+    """
+    folder.mkdir(parents=True)
+    weights = adapter_weights(expert) or expert / "adapter_model.safetensors"
+    for name in ("adapter_config.json", weights.name):
+        shutil.copyfile(expert / name, folder / name)
+    sealed = read_record(expert / SEAL) or {}
+    for name in ("expert.json", "README.md"):
+        if (expert / name).is_file() and (name in sealed or not (expert / name).is_symlink()):
+            shutil.copyfile(expert / name, folder / name)
+    if sealed and all((folder / name).is_file() for name in sealed):
+        shutil.copyfile(expert / SEAL, folder / SEAL)
 
 
 def load_mixture(folder: Path, source: Source) -> tuple[Mixture, PreTrainedTokenizerBase]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -73,39 +73,74 @@ def _answers() -> bool:
 
 
 def hub_file(name: str, file: str, revision: str | None) -> Path | None:
-    """A file of a model on the hub, downloaded or from the cache. None if the model has no such file.
+    """A file of a model on the hub, downloaded or from the cache. None if the model is known to have no such file.
 
-    Raises UnmaskError if the hub does not have the model, or does not answer.
+    Raises UnmaskError if the hub does not have the model, or does not answer and the cache does not know.
     """
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         with no_long_wait():
             return Path(hf_hub_download(name, file, revision=revision))
-    except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError) as error:
-        if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):
-            raise UnmaskError(hub_failure(name, error)) from error
-    return None
+    except HFValidationError as error:
+        raise UnmaskError(hub_failure(name, error)) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+        absent = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
+        if absent or try_to_load_from_cache(name, file, revision=revision) is _CACHED_NO_EXIST:  # as the hub has said before
+            return None
+        raise UnmaskError(hub_failure(name, error)) from error
 
 
 def hub_folder(name: str, file: str, revision: str | None, patterns: Sequence[str] | None = None) -> Path | None:
     """The downloaded files of a model on the hub that has this file. None if it lacks the file, or if the hub does not give it.
 
-    patterns: download only files of these names.
+    patterns: download only files of these names. Raises UnmaskError if the hub gives this file and not the others.
     """
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         found = hub_file(name, file, revision)
     except UnmaskError:
-        return None  # loading then gives the reason
+        return None  # loading then gives the reason, or `require_known` does
     if found is None:
         return None
-    with no_long_wait():
-        return Path(
-            snapshot_download(name, revision=found.parent.name, allow_patterns=None if patterns is None else list(patterns))
-        )
+    try:
+        with no_long_wait():
+            return Path(
+                snapshot_download(name, revision=found.parent.name, allow_patterns=None if patterns is None else list(patterns))
+            )
+    except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+        raise UnmaskError(hub_failure(name, error)) from error
+
+
+def require_known(name: str, files: Sequence[str], revision: str | None) -> None:
+    """Raise UnmaskError if nobody says now whether a model on the hub has these files, which change the way that it is read.
+
+    The cache of the hub may have been filled by a program that does not ask for them.
+    """
+    for file in files:
+        try:
+            hub_file(name, file, revision)
+        except UnmaskError as error:
+            if not _is_cached(name, revision):
+                raise  # it cannot be loaded either
+            raise UnmaskError(
+                f"Nothing says which design '{name}' has: the hub gives no answer now, and its cache does not know whether the model has "
+                f'a file {file}. Name the design, such as -d prompteol (in Python: design="prompteol"), or load the model once while '
+                "the hub answers."
+            ) from error
+
+
+def _is_cached(name: str, revision: str | None) -> bool:
+    """Whether the cache of the hub holds a model or an adapter."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    with suppress(HFValidationError):
+        return any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in ("config.json", _ADAPTER))
+    return False
 
 
 def hub_commit(name: str, revision: str | None) -> str:

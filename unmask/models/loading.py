@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,15 @@ from unmask.models.decoder import body_of
 from unmask.models.hub import first_line, hub_failure, no_long_wait
 from unmask.models.identity import note_source, require_same_base
 from unmask.models.source import Source as Source
-from unmask.models.source import adapter_folder, below, is_adapter, place_of, require_own_code
+from unmask.models.source import (
+    adapter_folder,
+    adapter_weights,
+    below,
+    is_adapter,
+    place_of,
+    require_own_code,
+    require_safetensors,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -62,14 +71,21 @@ def load_output_embeddings(source: Source) -> nn.Module:
 
 
 def _parts_of(source: Source) -> tuple[str, Source, str | None]:
-    """The path of the base model, its source, and the folder of the adapter, if there is one."""
+    """The path of the base model, its source, and the absolute folder of the adapter, if there is one."""
     folder, adapter = places_of(source)
     if not is_adapter(folder):
-        return str(folder), source, adapter
+        return str(folder), source, _with_weights(adapter) if adapter else None
     if adapter:
         raise UnmaskError(f"'{source.model}' is an adapter itself. Leave --adapter out, or name a base model.")
     base = base_of(folder, source)
-    return _intact(resolve(base.model)), base, str(folder)
+    return _intact(resolve(base.model)), base, _with_weights(str(folder))
+
+
+def _with_weights(adapter: str) -> str:
+    """The absolute folder of an adapter. PEFT would take a relative one for a hub id, if a file was missing there. Raises UnmaskError."""
+    if adapter_weights(Path(adapter)) is None:
+        raise UnmaskError(f"The adapter '{adapter}' is not complete: it has no weights (adapter_model.safetensors).")
+    return str(Path(adapter).absolute())
 
 
 def places_of(source: Source) -> tuple[Path, str | None]:
@@ -153,6 +169,8 @@ def _load(path: str, source: Source, what: str, dtype: torch.dtype | None = None
     common: dict[str, Any] = {"trust_remote_code": source.trust_remote_code, "revision": source.revision}
     model_options = {"dtype": dtype, "use_safetensors": True, "attn_implementation": source.attn_implementation}
     require_own_code(path, source)
+    if what != "tokenizer":
+        require_safetensors(path, source)
     try:
         with nullcontext() if Path(path).is_dir() else no_long_wait():
             if what == "tokenizer":
@@ -222,6 +240,10 @@ def _adapt(model: Any, adapter: str, merge: bool) -> PreTrainedModel:
         report = adapted.load_adapter(adapter, "default")
     except KeyError as error:
         raise UnmaskError(f"The adapter '{adapter}' is not complete: it has no weights for {error}.") from error
+    except UnpicklingError as error:
+        raise UnmaskError(
+            f"The adapter '{adapter}' could not be loaded: its .bin file is damaged, or holds more than weights."
+        ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise UnmaskError(f"The adapter '{adapter}' could not be loaded: {first_line(error)}") from error
     if report.missing_keys or any("lora_" in name for name in report.unexpected_keys):

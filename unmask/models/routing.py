@@ -48,7 +48,7 @@ class Router:
         parts = list(enumerate(output)) if isinstance(output, tuple) else []
         others = [part for at, part in parts if at != self.index and isinstance(part, Tensor)]
         integers = [part for part in others if not part.is_floating_point()]
-        indices = next((part.reshape(len(scores), -1).long() for part in integers if _names_experts(part, scores)), None)
+        indices = next((part.reshape(scores.shape[0], -1).long() for part in integers if _names_experts(part, scores)), None)
         size = -1 if indices is None else indices.numel()
         if not integers:  # a router that numbers no experts gives the weights of all
             size = scores.numel()
@@ -66,6 +66,8 @@ def _names_experts(part: Tensor, scores: Tensor) -> bool:
 
     JetMoE's router returns as many integers, which are places in a list of all tokens.
     """
+    if torch.jit.is_tracing():  # a model that is exported was read before; a trace would keep the sizes of its texts
+        return True
     if part.numel() == 0 or part.numel() % len(scores):
         return False
     ordered = part.reshape(len(scores), -1).long().sort(dim=1).values

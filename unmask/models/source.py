@@ -22,6 +22,8 @@ TRUSTED = "UNMASK_TRUST_CODE_OF"
 
 _ADAPTER, _MIXTURE, _EMBEDDER = "adapter_config.json", "mixture.json", "unmask.json"
 _ADAPTER_FILES = ("adapter_*",)
+_ADAPTER_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+_INDEX = ".safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ def is_adapter(folder: Path) -> bool:
     return (folder / _ADAPTER).is_file()
 
 
+def adapter_weights(folder: Path) -> Path | None:
+    """The file of weights in the folder of an adapter. Without one, PEFT would look for the name of the folder on the hub."""
+    return next((folder / name for name in _ADAPTER_WEIGHTS if (folder / name).is_file()), None)
+
+
 def place_of(source: Source) -> str:
     """The local folder of a model, or its hub id. An adapter on the hub is downloaded. Raises UnmaskError."""
     path = resolve(source.model)
@@ -63,12 +70,10 @@ def place_of(source: Source) -> str:
 
 
 def adapter_folder(name: str) -> str:
-    """The local folder of an adapter that is named by its folder or hub id. Raises UnmaskError."""
+    """The local folder of an adapter or mixture that is named by its folder, or of an adapter by its hub id. Raises UnmaskError."""
     path = resolve(name)
-    if Path(path).is_dir():
-        return path
-    folder = hub_folder(path, _ADAPTER, None, _ADAPTER_FILES)
-    if folder is None:
+    folder = Path(path) if Path(path).is_dir() else hub_folder(path, _ADAPTER, None, _ADAPTER_FILES)
+    if folder is None or not (is_adapter(folder) or is_mixture(folder)):
         raise UnmaskError(f"The adapter '{name}' could not be loaded: Can't find '{_ADAPTER}' there.")
     return str(folder)
 
@@ -175,15 +180,50 @@ def require_own_code(path: str, source: Source) -> None:
             )
 
 
+def require_safetensors(path: str, source: Source) -> None:
+    """Raise UnmaskError if the config of a model or an index names other files as its weights than *.safetensors files beside it.
+
+    transformers reads what is named there, and other files than *.safetensors with pickle.
+    """
+    config = _file_of(path, "config.json", source.revision)
+    named: set[str] = set(_weights_in(_read(config))) if config else set()
+    _require_plain(named, (".safetensors", _INDEX), source)
+    for index in sorted({f"model{_INDEX}", *(name for name in named if name.endswith(_INDEX))}):
+        if (file := _file_of(path, index, source.revision)) is not None:
+            _require_plain(set(_leaves(_read(file).get("weight_map"))), (".safetensors",), source)
+
+
+def _require_plain(names: set[str], endings: tuple[str, ...], source: Source) -> None:
+    for name in sorted(names):
+        if not name.endswith(endings) or any(char in name for char in "/\\\0"):
+            raise UnmaskError(
+                f"'{source.model}' names {name!r} as a file of its weights. Only *.safetensors files beside its config are loaded, since "
+                "files of other formats can run code."
+            )
+
+
+def _weights_in(config: Any) -> Iterator[str]:
+    """The files of weights that a config names, for its model or for a model inside it."""
+    if isinstance(config, dict):
+        yield from _leaves(config.get("transformers_weights"))
+        for part in config.values():
+            yield from _weights_in(part)
+
+
 def code_of(path: str, revision: str | None) -> set[str]:
     """The repositories and folders whose Python code runs when this model is loaded."""
     places: set[str] = set()
     for name in ("config.json", "tokenizer_config.json"):
-        file = Path(path) / name if Path(path).is_dir() else _file_on_hub(path, name, revision)
-        if file is not None and file.is_file():
+        if (file := _file_of(path, name, revision)) is not None:
             mapped = _read(file).get("auto_map") or {}
             places |= {name.split("--")[0] if "--" in name else path for name in _leaves(mapped)}
     return places
+
+
+def _file_of(path: str, name: str, revision: str | None) -> Path | None:
+    """A file of a model in a folder or on the hub, if it has it."""
+    file = Path(path) / name if Path(path).is_dir() else _file_on_hub(path, name, revision)
+    return file if file is not None and file.is_file() else None
 
 
 def _file_on_hub(name: str, file: str, revision: str | None) -> Path | None:

@@ -32,7 +32,7 @@ from unmask.mixture.mixture_folder import Mixture, save_mixture
 from unmask.models.adapter_config import sort_adapter_config
 from unmask.models.bundled import BUNDLED, HUB, is_path
 from unmask.models.decoder import rotary_border
-from unmask.models.hub import hub_folder
+from unmask.models.hub import hub_folder, require_known
 from unmask.models.identity import Pinned, attention_implementation, base_of_loaded, identity_of, pinned, recorded_base
 from unmask.models.loading import Source, dtype_name
 from unmask.models.provenance import versions
@@ -130,9 +130,7 @@ class EmbedderSettings(BaseModel):
 
     def completed(self, source: Source) -> Source:
         """How this embedder is loaded: as it was saved, where `source` leaves the choice."""
-        saved = (
-            self.attn_implementation if self.attn_implementation in ("eager", "sdpa") else None
-        )  # others need their hardware
+        saved = self.attn_implementation if self.attn_implementation in ("eager", "sdpa") else None  # others need hardware
         return replace(
             source,
             dtype=self.dtype if source.dtype == "auto" else source.dtype,
@@ -187,9 +185,9 @@ def read_saved(model: str, revision: str | None, adapter: str | None) -> Embedde
 
 
 def require_named_design(source: Source) -> None:
-    """Raise UnmaskError for a model that sentence-transformers saved: which design it was trained with must be named.
+    """Raise UnmaskError for a model whose design must be named: sentence-transformers saved it, or nobody says now what it is.
 
-    Its modules are not read here. A design of another attention, prompt or pooling would give other vectors without a word.
+    Modules of sentence-transformers are not read here. Another attention, prompt or pooling would give other vectors without a word.
     """
     for name, revision in ((source.model, source.revision), (source.adapter or "", None)):
         folder = _saved_folder(name, revision, _MODULES)
@@ -199,6 +197,8 @@ def require_named_design(source: Source) -> None:
                 f"'{name}' is a sentence-transformers model, and nothing in it names its design. Name the design that it was trained "
                 'with, such as -d bidirectional/plain/mean (in Python: design="bidirectional/plain/mean").'
             )
+        if folder is None and name and name not in BUNDLED:
+            require_known(name.removeprefix(HUB), (SETTINGS, _MODULES), revision)
 
 
 def _saved_folder(model: str, revision: str | None, file: str = SETTINGS) -> Path | None:
@@ -220,22 +220,22 @@ def save(embedder: Saveable, folder: Path) -> None:
     check_output(folder, folder=True)
     if folder.exists() and any(folder.iterdir()):
         _refuse_its_base(embedder, folder)
-        _refuse_to_replace(folder)
-    with only_writer_of(folder), atomic_folder(folder, replaces=lambda _: True) as scratch:
+        _may_be_replaced(folder)
+    with only_writer_of(folder), atomic_folder(folder, replaces=_may_be_replaced) as scratch:
         write(embedder, scratch)
         seal(scratch)
 
 
-def _refuse_to_replace(folder: Path) -> None:
-    """Raise UnmaskError for a folder that is no saved embedder, or that also holds files which its saving did not write."""
+def _may_be_replaced(folder: Path) -> bool:
+    """True. Raises UnmaskError for a folder that is no saved embedder, or that also holds files which its saving did not write."""
     if not (folder / SETTINGS).is_file():
         raise UnmaskError(f"'{folder}' exists and is not a saved embedder, so it is not overwritten.")
     known = own_files(folder) | {folder / name for name in ADDED}
-    for file in files_in(folder):
-        if file not in known:
-            raise UnmaskError(
-                f"'{file}' is not of the saved embedder in its folder, which is therefore not overwritten: move it."
-            )
+    if others := [file for file in files_in(folder) if file not in known]:
+        raise UnmaskError(
+            f"'{others[0]}' is not of the saved embedder in its folder, which is therefore not overwritten: move it."
+        )
+    return True
 
 
 def sentence_transformers_modules(embedder: Saveable) -> str:

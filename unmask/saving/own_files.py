@@ -68,7 +68,7 @@ def _is_named(file: Path, experts: Collection[str]) -> bool:
 
 
 def _experts(folder: Path) -> set[str]:
-    """The experts that the mixture in a folder names. What lies in their folders is copied as it is, whatever its name."""
+    """The experts that the mixture in a folder names. Earlier versions copied whatever lay in their folders."""
     with suppress(OSError, UnmaskError):
         settings = read_mixture_settings(folder)
         return {*settings.experts, settings.shared or ""}

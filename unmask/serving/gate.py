@@ -45,6 +45,9 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+            if message["type"] == "http.response.body" and message.get("body") and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                message = {"type": "http.response.body"}  # it waits while too much is not fetched: till then the request counts
             await send(message)  # the connection is cut if the client does not fetch its answer
 
         try:
